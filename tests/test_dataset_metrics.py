@@ -164,7 +164,7 @@ def test_a_torch_network_is_asked_with_what_its_own_function_makes_of_the_origin
     assert found[:2] == pytest.approx(expected[:2])
     data = read_table(frame, domain)
     opened = open_model(model, domain, data, preprocess=preprocess)
-    assert records_of(opened, data).given == "cells"
+    assert records_of(opened, data).form == "cells"
     assert nf.discrimination_rate(opened, domain, population=data).found == expected[0]
 
 

@@ -50,7 +50,7 @@ GOES_ON = {
     "cli/audit_file.py _code": "only looks for the file to take its digest; the audit itself says what is wrong",
     "model/open/estimators.py reads_places": "a model that fails on columns in other places does not read by place",
     "model/open/estimators.py open_estimator": "the model is a black box, whose note says why",
-    "model/open/columns.py _said": "an attribute that an unfitted model does not have is not said",
+    "model/open/columns.py _attribute": "an attribute that an unfitted model does not have is not said",
     "model/open/torch_modules.py learned": "a network whose forward() cannot be followed is differentiated as a whole",
     "model/open/graphs/graph.py check_full_pass": "measures memory only; the rows fail next, with the reason",
     "model/open/torch_modules.py open_module": "it is opened as it is, and what fails then is raised",

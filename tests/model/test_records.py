@@ -57,7 +57,7 @@ def test_a_model_of_tables_is_given_the_cells_as_they_came():
     data = people()
     model, tables = seen_by(lambda table: (table["util"] > 2.5).to_numpy(float))
     records = records_of(open_model(model, DOMAIN, data), data)
-    assert records.given == "cells"
+    assert records.form == "cells"
     assert not records.why
     last = tables[-1]
     assert last["util"].tolist() == CELLS["util"]
@@ -106,7 +106,7 @@ def test_a_network_is_given_the_numbers_between_two_codes():
         linear.weight.copy_(torch.tensor([[0.5, 1.0, 0.0, 0.0, 0.0]]))
     network = Network(nn.Sequential(linear), DOMAIN, layers=())
     records = records_of(network, data)
-    assert records.given == "numbers"
+    assert records.form == "numbers"
     scaled = [(number - 2) / 4 for number in CELLS["util"]]
     sexes = [0, 1, 0, 1]
     expected = [0.5 * sex + number for sex, number in zip(sexes, scaled, strict=True)]
@@ -127,7 +127,7 @@ def test_where_only_codes_can_be_given_it_is_said():
     data = people()
     box = BlackBox(lambda rows: rows[:, 1].double(), DOMAIN)
     records = records_of(box, data)
-    assert records.given == "codes"
+    assert records.form == "codes"
     assert records.why == "the model reads values of the domain only"
     assert records.model is box
     assert not records_of(box, people(util=[0, 4, 7, 2])).why

@@ -94,9 +94,13 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
         raise ModelError(f"its trees have more than {MOST_NODES:,} nodes")
     domain = domain.to("cpu")
     numbers, owner = _tables(features, domain, domain.clip(row.cpu()[None])[0])
-    asked = np.concatenate([tree.feature[tree.feature >= 0] for tree in trees])
-    taken = sum(int((asked == feature).sum()) * domain.attributes[column].size for feature, column in owner.items())
-    check_size(taken, "the cuts of the trees", times=2)
+    compared = np.concatenate([tree.feature[tree.feature >= 0] for tree in trees])
+    sizes = {feature: domain.attributes[column].size for feature, column in owner.items()}
+    check_size(
+        sum(int((compared == feature).sum()) * size for feature, size in sizes.items()),
+        "the cuts of the trees",
+        times=2,
+    )
     cuts: dict[int, list[npt.NDArray[np.bool_]]] = {column: [] for column in range(len(domain.attributes))}
     places, starts = list[tuple[int, int]](), [0]
     for tree in trees:

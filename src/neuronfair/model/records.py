@@ -30,38 +30,38 @@ from neuronfair.model.open.preprocessing import FeatureCurve
 
 RECORD = "number of the record"
 REFUSES_EMPTY = "the model refuses empty cells, so they are read as the domain says"
-Given = Literal["cells", "numbers", "codes"]  # what the model is given of a record: see `records_of`
-Ask = Callable[[np.ndarray, Tensor], Tensor]  # from numbers of records and rows of codes to scores
+RecordForm = Literal["cells", "numbers", "codes"]  # what the model is given of a record: see `records_of`
+RecordScores = Callable[[np.ndarray, Tensor], Tensor]  # from numbers of records and rows of codes to scores
 
 
 @dataclass(frozen=True)
 class Records:
     """A data set whose rows have one more column, the number of the record, and a model of such rows.
 
-    `given` says what the model is given: the original "cells", the original "numbers" by its encoding, or "codes".
+    `form` says what the model is given: the original "cells", the original "numbers" by its encoding, or "codes".
     `why` says why it is not given some cells as they are: some are no values of the domain, but it can be given codes
     only, or it refuses empty cells.
     """
 
     model: Model
     data: Dataset
-    given: Given
+    form: RecordForm
     why: str = ""
 
 
-def records_of(asked: Opened | Model, data: Dataset) -> Records:
+def records_of(source: Opened | Model, data: Dataset) -> Records:
     """Return a data set ready for its own metrics.
 
     A model that can be given a DataFrame is given the original cells. Another that reads numbers by an encoding of the
     domain is given the original numbers; of labels the code is all that it reads. What can be given codes only, or
     refuses the original cells, is given codes.
     """
-    model: Model = asked.model if isinstance(asked, Opened) else asked
+    model: Model = source.model if isinstance(source, Opened) else source
     original, domain = data.original, data.domain
     if original is None or domain.twinning is not FLIPS or len(original.rows) != len(data):
         return Records(model, data, "codes")
     why = ""
-    frame_scores = asked.scores_of_frame if isinstance(asked, Opened) else None
+    frame_scores = source.scores_of_frame if isinstance(source, Opened) else None
     for filled in (False, True) if frame_scores is not None else ():
         assert frame_scores is not None
         found = RecordModel(model, data.rows, _by_frame(_Cells(original, data, filled=filled), frame_scores, model))
@@ -74,16 +74,16 @@ def records_of(asked: Opened | Model, data: Dataset) -> Records:
     encoding = model.encoding
     if isinstance(encoding, TableEncoding):
         off_grid &= _matters(encoding)
-        ask = _by_numbers(asked, encoding, original, data) if off_grid.any() else None
+        ask = _by_numbers(source, encoding, original, data) if off_grid.any() else None
         if ask is not None:
             return _records(RecordModel(model, data.rows, ask), data, "numbers")
     return Records(model, data, "codes", (why or "the model reads values of the domain only") if off_grid.any() else "")
 
 
-def _records(model: RecordModel, data: Dataset, given: Given) -> Records:
+def _records(model: RecordModel, data: Dataset, form: RecordForm) -> Records:
     numbers = torch.arange(len(data), device=data.rows.device)[:, None]
     whole = replace(data, domain=_numbered(data.domain, len(data)), rows=torch.cat([data.rows, numbers], 1))
-    return Records(model, whole, given)
+    return Records(model, whole, form)
 
 
 def _numbered(domain: TableDomain, records: int) -> TableDomain:
@@ -95,7 +95,7 @@ def _numbered(domain: TableDomain, records: int) -> TableDomain:
 class RecordModel:
     """A model of rows of codes whose last column is the number of a record."""
 
-    def __init__(self, model: Model, rows: Tensor, ask: Ask) -> None:
+    def __init__(self, model: Model, rows: Tensor, ask: RecordScores) -> None:
         self._model, self._rows, self._ask = model, rows, ask
         self.encoding: Encoding = model.encoding
         self.dtype, self.outputs, self.rows_forward = torch.float64, model.outputs, 0
@@ -106,19 +106,19 @@ class RecordModel:
         other = (codes != self._rows[record]).any(1)
         scores = self.own[record]
         if bool(other.any()):
-            scores[other] = self._asked(record[other], codes[other])
+            scores[other] = self._answered(record[other], codes[other])
         return scores
 
     @cached_property
     def own(self) -> Tensor:
         """The scores of the records themselves: (records, outputs)."""
-        return self._asked(torch.arange(len(self._rows), device=self._rows.device), self._rows)
+        return self._answered(torch.arange(len(self._rows), device=self._rows.device), self._rows)
 
     def double(self) -> RecordModel:
         """Return the same model: it answers in float64 already."""
         return self
 
-    def _asked(self, record: Tensor, codes: Tensor) -> Tensor:
+    def _answered(self, record: Tensor, codes: Tensor) -> Tensor:
         size = self.encoding.rows_per_pass
         parts = zip(torch.split(record, size), torch.split(codes, size), strict=True)
         scores = torch.cat([self._ask(some.cpu().numpy(), part).double() for some, part in parts])
@@ -195,7 +195,7 @@ def _column(original: Original, attribute: Attribute) -> Any:
     return numbers.astype(np.int64) if whole else numbers
 
 
-def _by_frame(cells: _Cells, scores_of_frame: Callable[[Any], Any], model: Model) -> Ask:
+def _by_frame(cells: _Cells, scores_of_frame: Callable[[Any], Any], model: Model) -> RecordScores:
     """Return how to ask a model that is given a DataFrame."""
 
     def ask(record: np.ndarray, codes: Tensor) -> Tensor:
@@ -214,10 +214,12 @@ def _by_frame(cells: _Cells, scores_of_frame: Callable[[Any], Any], model: Model
     return ask
 
 
-def _by_numbers(asked: Opened | Model, encoding: TableEncoding, original: Original, data: Dataset) -> Ask | None:
+def _by_numbers(
+    source: Opened | Model, encoding: TableEncoding, original: Original, data: Dataset
+) -> RecordScores | None:
     """Return how to ask a model that reads numbers by an encoding, which may lie between those of two codes."""
-    model: Model = asked.model if isinstance(asked, Opened) else asked
-    inputs = asked.inputs if isinstance(asked, Opened) else None
+    model: Model = source.model if isinstance(source, Opened) else source
+    inputs = source.inputs if isinstance(source, Opened) else None
     answers: Callable[[Any], Any] | None = model.answers if isinstance(model, Network) else inputs
     if isinstance(model, Network) and any(isinstance(part, FeatureCurve) for part in model.module.modules()):
         return None  # what a number becomes is known for the values of the domain only

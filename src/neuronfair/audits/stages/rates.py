@@ -102,7 +102,7 @@ def _small_groups(case: AttributeCase) -> tuple[Note, ...]:
 def _rounding(case: AttributeCase) -> tuple[Note, ...]:
     """Return what the values of the domain change about the records of the data set."""
     records, remedy = case.records, "Use smaller steps or more labels in the domain file."
-    if records.given == "codes":
+    if records.form == "codes":
         seen = f"The metrics of the data set are measured on the grid of the domain: {records.why}."
         return (Note("measured-on-grid", seen, remedy),) if records.why else ()
     notes = []

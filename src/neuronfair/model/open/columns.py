@@ -90,26 +90,26 @@ def input_names(model: Any) -> list[str] | None:
     A transformer of columns reads those that it does not drop.
     """
     if type(model).__module__.partition(".")[0] == "keras":
-        return single_columns((tensor.name, tensor.shape[1:]) for tensor in _said(model, "inputs") or ())
+        return single_columns((tensor.name, tensor.shape[1:]) for tensor in _attribute(model, "inputs") or ())
     if isinstance(model, nn.Module):
         return None
     if inspect.ismethod(model):
         return input_names(model.__self__)
-    if _said(model, "transformers_") is not None:
+    if _attribute(model, "transformers_") is not None:
         return _transformed(model)
     for parts in _parts(model):
         every = [names for names in map(input_names, parts) if names is not None]
         if every and len(every) == len(parts):  # a part without a pipeline reads all columns, in the right order
             return list(dict.fromkeys(name for names in sorted(every, key=len, reverse=True) for name in names))
-    exogenous = _said(_said(model, "model"), "exog_names")
+    exogenous = _attribute(_attribute(model, "model"), "exog_names")
     if exogenous is not None and not hasattr(model.model, "formula"):  # of statsmodels
         return [name for name in exogenous if name not in CONSTANTS]
     for name in _NAMES:
-        said = _said(model, name)
-        said = said() if name == "feature_name" and callable(said) else said  # of a booster of LightGBM
-        if isinstance(said, (list, tuple, np.ndarray)) and len(said) and all(isinstance(word, str) for word in said):
-            words = [str(word) for word in said]
-            return None if _numbered(words) else words
+        stated = _attribute(model, name)
+        stated = stated() if name == "feature_name" and callable(stated) else stated  # of a booster of LightGBM
+        words = list(stated) if isinstance(stated, (list, tuple, np.ndarray)) else []
+        if words and all(isinstance(word, str) for word in words):
+            return None if _numbered(words) else list(map(str, words))
     return None
 
 
@@ -133,7 +133,7 @@ def picked(names: Sequence[str], chosen: Any) -> list[str]:
 
 
 def _transformed(transformer: Any) -> list[str] | None:
-    names = _said(transformer, "feature_names_in_")
+    names = _attribute(transformer, "feature_names_in_")
     if names is None:
         return None
     steps = [(step, chosen) for _, step, chosen in transformer.transformers_]
@@ -147,15 +147,15 @@ def _drops(step: Any) -> bool:
 
 def _parts(model: Any) -> Iterator[list[Any]]:
     """Yield what is given the rows in the place of a model: the first step of a pipeline, the models in a wrapper."""
-    steps = [step for _, step in _said(model, "steps") or () if step not in (None, "passthrough")]
+    steps = [step for _, step in _attribute(model, "steps") or () if step not in (None, "passthrough")]
     yield steps[:1]
     for place in (*_INSIDE, *filter(None, [WRAPPERS.get(type(model).__name__)])):
-        part = _said(model, place)
-        if part is not None and _said(model, "passthrough") is not True:  # then the last model is given all columns too
+        part = _attribute(model, place)
+        if part is not None and _attribute(model, "passthrough") is not True:  # else the last model gets all columns
             yield list(part) if isinstance(part, list) or hasattr(part, "iloc") else [part]
 
 
-def _said(model: Any, what: str) -> Any:
+def _attribute(model: Any, what: str) -> Any:
     try:
         return getattr(model, what, None)
     except Exception:  # one that is not fitted

@@ -78,7 +78,7 @@ def network_of(
     base = torch.zeros_like(request.tried[0])  # no row of the table: with any table the same numbers are found
     encoding, first = linear_layer(transform, request.domain, base, every=True)
     wide = any(attribute.size > MAX_CURVE for attribute in request.domain.attributes)
-    first.found_by_asking = inputs.program or _unknown(estimator, _STRAIGHT if wide else _STRAIGHT | _BENT)
+    first.unknown_program = inputs.program or _unknown(estimator, _STRAIGHT if wide else _STRAIGHT | _BENT)
     x, atol = encoding.encode(request.tried), AGREE * max(1.0, np.abs(answers).max())
     for end in _ends(request, final):
         module = nn.Sequential(OrderedDict({"preprocessing": first} | _hidden(final) | end)).float().eval()

@@ -101,11 +101,11 @@ class AnsweringModel:
     def note(self, *remarks: str) -> str:
         """Return all that the user must know of how the model is asked."""
         inputs = self.inputs
-        said = positions(self.request) if inputs.by_position and not inputs.declared else ""
+        in_order = positions(self.request) if inputs.by_position and not inputs.declared else ""
         matched = by_position(self.request.domain, self.question.classes)
         labels = "" if self.labels is None else self.labels.note
         first, *others = remarks
-        return "; ".join(filter(None, (first, inputs.note, said, matched, labels, self.question.note, *others)))
+        return "; ".join(filter(None, (first, inputs.note, in_order, matched, labels, self.question.note, *others)))
 
     def completed(self, opened: Opened, **facts: Any) -> Opened:
         """Return an opened model with what is known of how it is asked."""
@@ -146,9 +146,9 @@ def open_function(request: Request, function: Any) -> Opened:
     """Return a function of a table as a black box, known by its source code and by its answers."""
     columns = _known_columns(request, function)
     question = Question(_quiet(function) if inspect.ismethod(function) else function)
-    asked = AnsweringModel.of(request, "Python function", question, function_inputs(request, columns))
+    answering = AnsweringModel.of(request, "Python function", question, function_inputs(request, columns))
     why = "a Python function shows nothing of itself; it is given tables of labels and numbers"
-    return known_by_answers(request, asked.black_box(asked.note(why), None), function)
+    return known_by_answers(request, answering.black_box(answering.note(why), None), function)
 
 
 def open_estimator(request: Request, estimator: Any, print_of: str | None, remark: str = "") -> Opened:
@@ -170,26 +170,26 @@ def open_estimator(request: Request, estimator: Any, print_of: str | None, remar
         trees = None if booster else tree_columns(reader, request.domain)
         bare, columns = not _split(reader)[0], input_names(estimator)
         ways = estimator_inputs(request, reader, bare=bare, names=columns, trees=trees)
-    asked = AnsweringModel.of(request, kind, question, ways)
-    facts = _facts(asked, estimator, final)
+    answering = AnsweringModel.of(request, kind, question, ways)
+    facts = _facts(answering, estimator, final)
     why = "boosted trees have no neurons to look at"
     if kind == "scikit-learn":
         why = f"{type(final).__name__} has no neurons to look at"
     opened: Opened | None = None
-    if _decides_otherwise(asked, estimator):
+    if _decides_otherwise(answering, estimator):
         decisions = replace(question, answer=_predict(estimator), decisions=True, probability=None)
-        asked = replace(asked, question=decisions)
+        answering = replace(answering, question=decisions)
         why = "its decisions are not those of its largest score, so it is asked by its method predict"
     elif is_network(final):
         try:
-            scores = asked.scores_of(asked.answers)
-            encoding, module = network_of(request, estimator, (steps, final), asked.inputs, scores)
-            note = asked.note("its preprocessing has become the first layer" if steps else "", remark)
+            scores = answering.scores_of(answering.answers)
+            encoding, module = network_of(request, estimator, (steps, final), answering.inputs, scores)
+            note = answering.note("its preprocessing has become the first layer" if steps else "", remark)
             probability, hidden = bool(question.probability), is_perceptron(final)
             made = white_box(
                 request, kind, module, encoding=encoding, note=note, probability=probability, hidden=hidden
             )
-            opened = asked.completed(replace(made, original=asked.scores), **facts)
+            opened = answering.completed(replace(made, original=answering.scores), **facts)
         except TooLarge:
             raise
         except NotLinear as reason:
@@ -197,10 +197,10 @@ def open_estimator(request: Request, estimator: Any, print_of: str | None, remar
         except Exception as error:  # the estimator's own code
             why = f"its inside was not read ({one_line(error)})"
     if opened is None:
-        opened = asked.black_box(asked.note(why, remark), print_of, **facts)
-        if asked.inputs.program is None and not hides_trees(estimator, steps, final):
+        opened = answering.black_box(answering.note(why, remark), print_of, **facts)
+        if answering.inputs.program is None and not hides_trees(estimator, steps, final):
             order = class_order(request.domain, question.classes)
-            before = partial(_before, steps, asked.inputs)
+            before = partial(_before, steps, answering.inputs)
             ask, tried = opened.model.scores, request.tried
             opened = opened.with_trees(partial(forest_of, final, before, ask, request.domain, tried, order))
     if print_of is None:
@@ -283,18 +283,18 @@ def _quiet(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _facts(asked: AnsweringModel, estimator: Any, final: Any) -> dict[str, Any]:
+def _facts(answering: AnsweringModel, estimator: Any, final: Any) -> dict[str, Any]:
     """Return what is known of an estimator besides its scores: their scale, and how it is fitted anew and written."""
-    request, classes = asked.request, asked.question.classes
+    request, classes = answering.request, answering.question.classes
     facts: dict[str, Any] = {}
-    if asked.question.probability is False and asked.kind != "XGBoost":
+    if answering.question.probability is False and answering.kind != "XGBoost":
         scale: Scale = "numbers"  # margins, which a sigmoid would not turn into probabilities
         facts["scale"] = scale
     if classes is not None:
         order, known = class_order(request.domain, classes), np.asarray(classes)
         reopen = partial(open_estimator, request, print_of="fitted again")
         known = known if order is None else known[order]
-        facts["refit"] = refitting(estimator, final, asked.inputs.of_rows, known, reopen)
+        facts["refit"] = refitting(estimator, final, answering.inputs.of_rows, known, reopen)
         facts["save"] = lambda _, path: dump(estimator, path)
     if isinstance(final, needs("sklearn.base", "sklearn").OutlierMixin):
         facts["unassessed"] = "it looks for outliers and was fitted without labels"
@@ -338,18 +338,18 @@ def _predict(estimator: Any) -> Callable[[Any], Any]:
     return lambda table: np.asarray(_quiet(estimator.predict)(table)).reshape(len(table))
 
 
-def _decides_otherwise(asked: AnsweringModel, estimator: Any) -> bool:
+def _decides_otherwise(answering: AnsweringModel, estimator: Any) -> bool:
     """Return whether a classifier decides by something else than its largest score, such as a tuned threshold."""
-    decision, question, scores = asked.request.decision, asked.question, asked.scores_of(asked.answers)
+    decision, question, scores = answering.request.decision, answering.question, answering.scores_of(answering.answers)
     if question.classes is None or question.decisions or (decision is not None and decision.kind != "argmax"):
         return False
     if scores.shape[1] == 1:  # the score of the second class, positive if it is chosen
         if decision is not None:  # one score has no largest
             return True
         scores = np.concatenate([-scores, scores], 1)
-    by_decisions = replace(asked, question=replace(question, decisions=True))
+    by_decisions = replace(answering, question=replace(question, decisions=True))
     try:
-        chosen = by_decisions.scores_of(_predict(estimator)(asked.inputs.of_rows(asked.request.tried))) > 0
+        chosen = by_decisions.scores_of(_predict(estimator)(answering.inputs.of_rows(answering.request.tried))) > 0
     except Exception:  # the estimator's own code, which is then asked for scores only
         return False
     if chosen.shape != scores.shape or not (chosen.sum(1) == 1).all():

@@ -116,13 +116,13 @@ def white_box(
     except ModelError as error:
         return _without_layers(request, kind, module, encoding, error)
     scores = _steady(request, network)
-    decision, said = _decision(request, scores, probability or network.ends_in_sigmoid())
+    decision, remark = _decision(request, scores, probability or network.ends_in_sigmoid())
     decision.check(network.outputs)
     layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
     text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
     if not hidden:
         text = "White box: a linear model, a network without hidden layers to look into"
-    note = "; ".join(filter(None, (text, note, said))) + "."
+    note = "; ".join(filter(None, (text, note, remark))) + "."
     return Opened(network, decision, request.source, kind, note, fingerprint(module), module)
 
 
@@ -167,9 +167,9 @@ def black_box(
     scores = _steady(request, model)
     if probability is None:
         probability = bool(((scores >= 0) & (scores <= 1)).all())
-    decision, said = _decision(request, scores, probability)
+    decision, remark = _decision(request, scores, probability)
     decision.check(model.outputs)
-    note = f"Black box, searched without gradients: {'; '.join(filter(None, (why, said)))}."
+    note = f"Black box, searched without gradients: {'; '.join(filter(None, (why, remark)))}."
     return Opened(model, decision, request.source, kind, note, print_of or request.digest, None)
 
 
@@ -235,33 +235,33 @@ def _steady(request: Request, model: Network | BlackBox) -> Tensor:
 
 def with_outside(request: Request, opened: Opened) -> Opened:
     """Return what a reader has opened for `of_inputs(request)` as a model of the rows of the whole domain."""
-    domain, kept = request.domain.to(request.device), inputs_of(request.domain)
+    domain, columns = request.domain.to(request.device), inputs_of(request.domain)
     model = opened.model
-    if len(kept) == len(domain.attributes):
+    if len(columns) == len(domain.attributes):
         return opened
-    outside = [name for column, name in enumerate(domain.names) if column not in kept]
+    outside = [name for column, name in enumerate(domain.names) if column not in columns]
     opened = replace(opened, note=f"{opened.note} It is not given {listed(outside)}.")
     refit = opened.refit
     if refit is not None:
         again = refit
-        refit = lambda rows, labels, seed: with_outside(request, again(rows[:, kept], labels, seed))  # noqa: E731
+        refit = lambda rows, labels, seed: with_outside(request, again(rows[:, columns], labels, seed))  # noqa: E731
     if isinstance(model, Network):
         assert isinstance(model.encoding, TableEncoding)
-        read = dict(zip(kept, model.encoding.attributes, strict=True))
+        read = dict(zip(columns, model.encoding.attributes, strict=True))
         attributes = [read.get(column, attribute) for column, attribute in enumerate(domain.attributes)]
         encoding = TableEncoding(attributes, model.encoding.device)
         network = Network(model.module, encoding, layers=None if model.layers else ())
         return replace(opened, model=network, refit=refit)
     ask, trees = model.ask, opened.trees
-    found = replace(opened, model=BlackBox(lambda rows: ask(rows[:, kept]), domain), refit=refit)
-    return found if trees is None else found.with_trees(lambda: _widened(trees(), domain, kept))
+    found = replace(opened, model=BlackBox(lambda rows: ask(rows[:, columns]), domain), refit=refit)
+    return found if trees is None else found.with_trees(lambda: _widened(trees(), domain, columns))
 
 
-def _widened(forest: Forest, domain: TableDomain, kept: list[int]) -> Forest:
+def _widened(forest: Forest, domain: TableDomain, columns: list[int]) -> Forest:
     """Return trees over the columns that are given as trees over all: of the others, all codes are one cell."""
-    own = dict(zip(kept, forest.cells, strict=True))
+    own = dict(zip(columns, forest.cells, strict=True))
     alike: list[Tensor] = [torch.zeros(a.size, dtype=torch.int64) for a in domain.attributes]
-    place = torch.tensor(kept)[forest.attribute.clamp(min=0)]
+    place = torch.tensor(columns)[forest.attribute.clamp(min=0)]
     return replace(
         forest,
         attribute=torch.where(forest.attribute < 0, -1, place),

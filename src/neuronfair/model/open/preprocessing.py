@@ -57,7 +57,7 @@ class Columns(nn.Linear):
     """A linear layer, and beside it the curves of those numbers for which no straight line will do."""
 
     # What was asked for values, and may do anything to people whom nobody asked about; None: it works column by column.
-    found_by_asking: str | None = None
+    unknown_program: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor, curves: Sequence[FeatureCurve] = ()) -> None:
         super().__init__(weight.shape[1], weight.shape[0], dtype=torch.float64)

@@ -91,8 +91,8 @@ class Request(ModelFile):
         domain, width = self.domain, TableEncoding.of(self.domain).width
         blocks = [f"{a.name} {a.size}" for a in domain.attributes if a.encode == "onehot"]
         parts = f" ({', '.join(blocks[:8])}{', …' if len(blocks) > 8 else ''} one-hot, the others 1)" if blocks else ""
-        said = f"The domain '{domain.name}' gives {width} numbers a row{parts}"
-        return f"{said}{self.fewer(lambda others: TableEncoding(others).width)}; change encode = … in its file"
+        text = f"The domain '{domain.name}' gives {width} numbers a row{parts}"
+        return f"{text}{self.fewer(lambda others: TableEncoding(others).width)}; change encode = … in its file"
 
     def fewer(self, count: Callable[[Sequence[Attribute]], int]) -> str:
         """Return how many there are without the sensitive attributes, as a part of a sentence."""
@@ -104,16 +104,16 @@ class Request(ModelFile):
 
 def of_inputs(request: Request) -> Request:
     """Return the same request for the attributes that are inputs of the model."""
-    domain, kept = request.domain, inputs_of(request.domain)
-    if len(kept) == len(domain.attributes):
+    domain, columns = request.domain, inputs_of(request.domain)
+    if len(columns) == len(domain.attributes):
         return request
-    varied = [domain.names[column] for column in kept if domain.attributes[column].size > 1]
+    varied = [domain.names[column] for column in columns if domain.attributes[column].size > 1]
     if not varied:
         raise request.error("every attribute that it would be given has one value only")
     # A domain has sensitive attributes; readers do not ask which.
-    inputs = limited(domain.with_sensitive(varied[0]), [domain.names[column] for column in kept])
+    inputs = limited(domain.with_sensitive(varied[0]), [domain.names[column] for column in columns])
     outside = tuple(name for name in domain.names if name not in inputs.names)
-    return replace(request, domain=inputs, rows=request.rows[:, kept], outside=outside)
+    return replace(request, domain=inputs, rows=request.rows[:, columns], outside=outside)
 
 
 def inputs_of(domain: TableDomain) -> list[int]:

@@ -52,8 +52,8 @@ class Crossings(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute as ever, and look at what came of it."""
         result = func(*args, **(kwargs or {}))
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        known = [self._plain[id(x)] for x in given if id(x) in self._plain]
+        read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        known = [self._plain[id(x)] for x in read if id(x) in self._plain]
         if not known:
             return result
         plain = all(is_plain for _, is_plain in known)
@@ -61,7 +61,7 @@ class Crossings(TorchFunctionMode):
             if not any(x.is_floating_point() for x, _ in known):
                 result, plain = self._see(result), False
             else:
-                plain = not any(x.is_floating_point() and id(x) not in self._plain for x in given)
+                plain = not any(x.is_floating_point() and id(x) not in self._plain for x in read)
         for x in tree_leaves(result):
             if isinstance(x, Tensor):
                 self._plain[id(x)] = (x, plain)
@@ -227,7 +227,7 @@ def learned(request: Request, direct: Direct) -> tuple[TableEncoding, InputLayer
             inner = direct.inner
     whole = InputLayer(inner, direct.inputs.names, inputs, sites, made)
     whole.training = direct.inner.training
-    whole.inputs.found_by_asking = direct.inputs.program
+    whole.inputs.unknown_program = direct.inputs.program
     for part in filter(None, (whole.inputs, whole.looked_up)):  # which alone are ours to change
         part.to(direct.device, direct.dtype)
     return encoding, whole

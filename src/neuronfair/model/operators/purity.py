@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.model.layers import evaluating
-from neuronfair.model.operators.reader import known, known_on_constants, name_of, refused
+from neuronfair.model.operators.reader import is_known, is_known_on_constants, name_of, refused
 
 _TAKES_OUT = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "unique", "_unique2"}
 _LEAVES = {"numpy", "tolist", "item", "__array__", "data_ptr", "untyped_storage", "storage"}
@@ -42,11 +42,11 @@ LARGEST = 100_000  # things that are compared
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the operators of a run, and which of them are not known. It raises nothing: forward() might catch it."""
 
-    def __init__(self, given: Tensor) -> None:
+    def __init__(self, rows: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
         self._refused: list[tuple[int, ModelError]] = []
-        self._of_rows = {id(given): given}  # tensors are kept, lest another one gets the number of one
+        self._of_rows = {id(rows): rows}  # tensors are kept, lest another one gets the number of one
 
     def check(self) -> None:
         """Refuse what was not known: first what leads to branches and random numbers, for it explains the others."""
@@ -62,7 +62,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._refused.append((0, refused(str(func), why)))
         elif torch.Tag.nondeterministic_seeded in func.tags:
             self._refused.append((1, refused(str(func), "is random")))
-        elif not (known(name) if read else known_on_constants(name)):
+        elif not (is_known(name) if read else is_known_on_constants(name)):
             self._refused.append((2, refused(str(func))))
         result = func(*args, **(kwargs or {}))
         if read:
@@ -174,8 +174,8 @@ def check_parts(module: nn.Module) -> None:
             raise ModelError(
                 f"its part '{name or type(part).__name__}' is compiled (TorchScript). Use the module itself"
             )
-        if (asked := getattr(part, "found_by_asking", None)) is not None:
-            raise ModelError(f"{asked} was asked for its values, and what it does between them is not known")
+        if (program := getattr(part, "unknown_program", None)) is not None:
+            raise ModelError(f"{program} was asked for its values, and what it does between them is not known")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
             raise ModelError(f"its weights '{name}' are no plain tensor but {type(tensor).__name__}")

@@ -53,16 +53,16 @@ class NetworkReading:
     end: str
 
 
-def known(name: str) -> bool:
+def is_known(name: str) -> bool:
     """Return whether an operator, by its name without the overload, may meet the numbers of a row."""
     plain = name[:-1] if name.endswith("_") and not name.startswith("__") else name
     return plain in _OPERATORS or plain in _FUNCTIONS or plain in ENDS
 
 
-def known_on_constants(name: str) -> bool:
+def is_known_on_constants(name: str) -> bool:
     """Return whether an operator may compute weights from weights."""
     plain = name[:-1] if name.endswith("_") and not name.startswith("__") else name
-    return known(name) or plain in _CONTINUOUS or plain in _SYMBOLIC
+    return is_known(name) or plain in _CONTINUOUS or plain in _SYMBOLIC
 
 
 def refused(name: str, why: str = "") -> ModelError:
@@ -128,24 +128,24 @@ class Reader:
             if name in ("item", "_local_scalar_dense"):
                 raise refused(str(node.target), "takes a number out of a tensor")
             return made  # a shape, which whoever reads it looks at
-        given = [self._filled(part) for part in node.args]
+        arguments = [self._filled(part) for part in node.args]
         options = {key: self._filled(part) for key, part in node.kwargs.items()}
-        forms = any(isinstance(part, Form) for part in _leaves([given, options]))
+        forms = any(isinstance(part, Form) for part in _leaves([arguments, options]))
         if not forms:
-            return self._constant(node, name, given, options)
+            return self._constant(node, name, arguments, options)
         if name not in _OPERATORS and name not in _FUNCTIONS and name not in ENDS:
             raise refused(str(node.target))
         self._check_types(node, made)
         if name in ENDS and _ends(node, scores, needed):
-            return self._ended(node, name, given)
+            return self._ended(node, name, arguments)
         if name in _FUNCTIONS:
-            return self._activated(node, _FUNCTIONS[name](node, name, given))
+            return self._activated(node, _FUNCTIONS[name](node, name, arguments))
         if name not in _OPERATORS:  # a softmax that is not the end
             raise refused(str(node.target), "is not the last one")
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in _SAME:
             raise refused(str(node.target), "is random")
         try:
-            return _OPERATORS[name](self, node, *given, **options)
+            return _OPERATORS[name](self, node, *arguments, **options)
         except (TypeError, RuntimeError, IndexError, ValueError) as error:  # in a form that the table does not know
             raise refused(str(node.target), f"is used in a form that is not known here ({error})") from error
 
@@ -180,18 +180,18 @@ class Reader:
             raise ModelError("it mixes the numbers of several rows")
         return tuple(sizes)
 
-    def _constant(self, node: fx.Node, name: str, given: list[Any], options: dict[str, Any]) -> Any:
+    def _constant(self, node: fx.Node, name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
         """Return what an operator makes of weights, in float64."""
-        leaves = _leaves([given, options])
+        leaves = _leaves([arguments, options])
         symbolic = any(isinstance(part, _SYMBOLS) for part in leaves)
         if symbolic and name not in (_SYMBOLIC | {"expand"}):
             raise refused(str(node.target), "reads the number of rows, or a number of a row")
-        if not known_on_constants(name) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if not is_known_on_constants(name) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise refused(str(node.target))
         if name == "empty":
             raise refused(str(node.target), "gives numbers that nobody set")
         if symbolic:
-            given = [_with_one_row(part) for part in given]
+            arguments = [_with_one_row(part) for part in arguments]
         source = next((part for part in leaves if isinstance(part, Tensor)), None)
         result = node.meta["val"]
         if source is not None and isinstance(result, Tensor) and not _as_wide(source, result):
@@ -201,7 +201,7 @@ class Reader:
         if "device" in options:
             options["device"] = "cpu"
         options.pop("pin_memory", None)
-        made = node.target(*given, **options)  # type: ignore[operator]
+        made = node.target(*arguments, **options)  # type: ignore[operator]
         return made.double() if isinstance(made, Tensor) and made.is_floating_point() else made
 
     def _affine(self, form: Form) -> None:
@@ -222,10 +222,10 @@ class Reader:
         self.activations.append(activation)
         return Form.of_layer(len(self.affines), form.shape)
 
-    def _ended(self, node: fx.Node, name: str, given: list[Any]) -> Form:
+    def _ended(self, node: fx.Node, name: str, arguments: list[Any]) -> Form:
         """Take a softmax or sigmoid behind which nothing is computed."""
-        form: Form = given[0]
-        if ENDS[name] == "softmax" and not (form.rows == 0 and len(form.shape) == 2 and given[1] in (1, -1)):
+        form: Form = arguments[0]
+        if ENDS[name] == "softmax" and not (form.rows == 0 and len(form.shape) == 2 and arguments[1] in (1, -1)):
             raise refused(str(node.target), "does not run over the scores of a row")
         self.end = ENDS[name]
         return form
@@ -269,29 +269,29 @@ ENDS = {"softmax": "softmax", "_softmax": "softmax", "sigmoid": "sigmoid"}
 
 
 def _plain(name: str) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Activation]]:
-    return lambda node, _, given: (given[0], Activation(name))
+    return lambda node, _, arguments: (arguments[0], Activation(name))
 
 
 def _only(name: str, **defaults: Any) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Activation]]:
     """Return an activation that is known with its default parameters only."""
 
-    def found(node: fx.Node, _: str, given: list[Any]) -> tuple[Form, Activation]:
-        used = dict(zip(defaults, given[1:], strict=False)) | node.kwargs
-        if len(given) > 1 + len(defaults) or any(value != defaults.get(key) for key, value in used.items()):
-            said = ", ".join(f"{key}={value}" for key, value in used.items())
-            raise refused(str(node.target), f"has the parameters {said}, with which it is not known")
-        return given[0], Activation(name)
+    def found(node: fx.Node, _: str, arguments: list[Any]) -> tuple[Form, Activation]:
+        used = dict(zip(defaults, arguments[1:], strict=False)) | node.kwargs
+        if len(arguments) > 1 + len(defaults) or any(value != defaults.get(key) for key, value in used.items()):
+            parameters = ", ".join(f"{key}={value}" for key, value in used.items())
+            raise refused(str(node.target), f"has the parameters {parameters}, with which it is not known")
+        return arguments[0], Activation(name)
 
     return found
 
 
-def _leaky(node: fx.Node, name: str, given: list[Any]) -> tuple[Form, Activation]:
-    slope: Any = given[1] if len(given) > 1 else node.kwargs.get("negative_slope", 0.01)
+def _leaky(node: fx.Node, name: str, arguments: list[Any]) -> tuple[Form, Activation]:
+    slope: Any = arguments[1] if len(arguments) > 1 else node.kwargs.get("negative_slope", 0.01)
     if isinstance(slope, Tensor):  # the learned slope of a PReLU
         slope = slope.item() if slope.numel() == 1 else math.nan
     if isinstance(slope, Form) or not math.isfinite(slope):
         raise refused(str(node.target), "has several slopes, or none that is a number")
-    return given[0], Activation("leaky_relu", float(slope))
+    return arguments[0], Activation("leaky_relu", float(slope))
 
 
 _FUNCTIONS: dict[str, Callable[[fx.Node, str, list[Any]], tuple[Form, Activation]]] = {
@@ -367,10 +367,10 @@ def _select(reader: Reader, node: fx.Node, x: Form, dim: int, index: int) -> For
 
 
 def _index(reader: Reader, node: fx.Node, x: Form, indices: list[Any]) -> Form:
-    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
-    if len(given) != 1 or not isinstance(given[0][1], Tensor):
+    arguments = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(arguments) != 1 or not isinstance(arguments[0][1], Tensor):
         raise refused(str(node.target), "chooses places by the numbers of a row, or several ways at once")
-    ((dim, index),) = given
+    ((dim, index),) = arguments
     return _index_select(reader, node, x, dim, index)
 
 

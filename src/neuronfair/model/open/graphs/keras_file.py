@@ -35,21 +35,21 @@ from neuronfair.sandbox import read_apart
 DEPTH = 20  # of models in models
 
 
-def keras_graph(model: Any, given: Sequence[str], texts: Sequence[str]) -> Graph:
+def keras_graph(model: Any, sources: Sequence[str], texts: Sequence[str]) -> Graph:
     """Return a model in torch; `given` are the names of its inputs, and a text is its place in `texts`."""
-    joined = _Joined(given, texts)
-    results = joined.model(model, given, 0)
+    joined = _Joined(sources, texts)
+    results = joined.model(model, sources, 0)
     if len(results) != 1:
         raise Unsupported("it has several outputs")
-    return Graph(joined.steps, {}, given, results[0]).float().eval()
+    return Graph(joined.steps, {}, sources, results[0]).float().eval()
 
 
 class _Joined:
     """Steps that are found by following a model from its inputs."""
 
-    def __init__(self, given: Sequence[str], texts: Sequence[str]) -> None:
+    def __init__(self, sources: Sequence[str], texts: Sequence[str]) -> None:
         self.steps: list[GraphStep] = []
-        self.given, self.texts = set(given), texts
+        self.sources, self.texts = set(sources), texts
 
     def model(self, model: Any, values: Sequence[str], depth: int) -> list[str]:
         """Follow a model that is given these values; return the names of what it computes."""
@@ -79,7 +79,7 @@ class _Joined:
             raise Unsupported(f"its operation '{layer.name}' has no counterpart in torch here")
         for name, part in convert(layer, len(values), self.texts).items():
             result = f"value {len(self.steps)}"
-            while result in self.given:
+            while result in self.sources:
                 result += "'"
             self.steps.append(GraphStep(name, result, part, tuple(map(Ref, values))))
             values = [result]
@@ -255,8 +255,8 @@ def _renewed_entry(entry: dict[str, Any]) -> dict[str, Any]:
     if entry.get("class_name") == "Sequential" and isinstance(layers, dict) and layers.get("layers"):
         first = layers["layers"][0]
         if first["class_name"] != "InputLayer" and "batch_input_shape" in first["config"]:
-            given = {"name": "given", "batch_shape": first["config"].pop("batch_input_shape"), "dtype": "float32"}
-            layers["layers"].insert(0, {"class_name": "InputLayer", "config": given})
+            layer = {"name": "given", "batch_shape": first["config"].pop("batch_input_shape"), "dtype": "float32"}
+            layers["layers"].insert(0, {"class_name": "InputLayer", "config": layer})
     if entry.get("class_name") == "Model" and isinstance(layers, dict) and "layers" in layers:
         entry["class_name"] = "Functional"
     if isinstance(axis, list) and len(axis) == 1:

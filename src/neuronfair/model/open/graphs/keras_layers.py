@@ -151,23 +151,23 @@ def stand_ins(keras: Any) -> dict[str, type]:
     """
 
     class Lookup(keras.layers.Layer):  # type: ignore[misc]
-        def __init__(self, **said: Any) -> None:
-            super().__init__(name=said.get("name"))
+        def __init__(self, **config: Any) -> None:
+            super().__init__(name=config.get("name"))
             self._convert_input_args, self._allow_non_tensor_positional_args = False, True
-            self.said = said
-            self.mask_token, self.num_oov_indices = said.get("mask_token"), int(said.get("num_oov_indices", 1))
+            self.config = config
+            self.mask_token, self.num_oov_indices = config.get("mask_token"), int(config.get("num_oov_indices", 1))
             if self.num_oov_indices < 0:
                 raise ValueError(f"num_oov_indices is {self.num_oov_indices}; 0 or more were expected")
             check_size(self.num_oov_indices, "the places of unknown words", times=8)
-            self.oov_token, self.oov_method = said.get("oov_token"), said.get("oov_method", "floormod")
-            self.output_mode, self.invert = said.get("output_mode", "int"), bool(said.get("invert"))
-            self.max_tokens, self.pad_to_max_tokens = said.get("max_tokens"), bool(said.get("pad_to_max_tokens"))
-            words = said.get("vocabulary")
+            self.oov_token, self.oov_method = config.get("oov_token"), config.get("oov_method", "floormod")
+            self.output_mode, self.invert = config.get("output_mode", "int"), bool(config.get("invert"))
+            self.max_tokens, self.pad_to_max_tokens = config.get("max_tokens"), bool(config.get("pad_to_max_tokens"))
+            words = config.get("vocabulary")
             self.vocabulary = list(words) if isinstance(words, (list, tuple)) else []
             self.built = True
 
         def get_config(self) -> dict[str, Any]:
-            return self.said
+            return self.config
 
         def get_vocabulary(self, include_special_tokens: bool = False) -> list[Any]:
             masked = self.mask_token is not None and self.output_mode == "int"
@@ -186,7 +186,7 @@ def stand_ins(keras: Any) -> dict[str, type]:
         def compute_output_spec(self, inputs: Any) -> Any:
             if self.output_mode == "int":
                 return keras.KerasTensor(inputs.shape, dtype="int64")
-            depth = self.max_tokens if self.pad_to_max_tokens else self.said.get("vocabulary_size")
+            depth = self.max_tokens if self.pad_to_max_tokens else self.config.get("vocabulary_size")
             depth = depth or len(self.get_vocabulary()) + self.num_oov_indices
             flat = self.output_mode != "one_hot" or (len(inputs.shape) > 1 and inputs.shape[-1] == 1)
             return keras.KerasTensor((*(inputs.shape[:-1] if flat else inputs.shape), depth))

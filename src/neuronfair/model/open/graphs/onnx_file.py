@@ -91,8 +91,8 @@ def _width(onnx: Any, tensor: Any) -> int:
 
 def _outside(request: ModelFile, tensor: Any, size: int) -> bytes:
     """Return the bytes of a tensor that lie in another file, which must be in the model's own folder."""
-    said = {entry.key: entry.value for entry in tensor.external_data}
-    place = said.get("location", "")
+    location = {entry.key: entry.value for entry in tensor.external_data}
+    place = location.get("location", "")
     parts = PurePosixPath(place).parts
     if not parts or ".." in parts or set("\\:\0") & set(place) or place.startswith("/"):
         raise request.error(f"keeps weights in {place!a}, outside of its own folder, which is refused")
@@ -103,8 +103,8 @@ def _outside(request: ModelFile, tensor: Any, size: int) -> bytes:
             raise request.error(f"keeps weights in {place!a}, which is a link or reached by one; copy the file itself")
     if not path.is_file():
         raise request.error(f"keeps weights in {place!a}, which is not there. Put it beside the model")
-    start, end = int(said.get("offset", 0)), path.stat().st_size
-    length = int(said.get("length", end - start))
+    start, end = int(location.get("offset", 0)), path.stat().st_size
+    length = int(location.get("length", end - start))
     if start < 0 or length != size or start + length > end:
         raise request.error(f"keeps weights in {place!a}, which is shorter or longer than it says")
     with path.open("rb") as file:
@@ -179,10 +179,10 @@ def _open(request: Request, model: Any) -> Opened:
         raise request.error("ends in ArgMax, which hides the scores. Export the model without it")
     if not inputs:
         raise request.error("has no input")
-    described = [given for given in map(_input, inputs) if given is not None]
+    described = [one for one in map(_input, inputs) if one is not None]
     found = graph_inputs(request, described, raw="named") if len(described) == len(inputs) else None
     try:
-        graph = _graph(needs("onnx", "onnx"), model, [given.name for given in inputs])
+        graph = _graph(needs("onnx", "onnx"), model, [one.name for one in inputs])
         if found is None and len(inputs) > 1:
             raise Unsupported("an input of text or of no fixed width")
         examples = (found or declared_numbers(request)).of_rows(request.tried[:2])
@@ -214,22 +214,22 @@ def _open(request: Request, model: Any) -> Opened:
 
 def names(file: ModelFile) -> list[str] | None:
     """Return the names of a graph's inputs, if each is a column."""
-    shapes = ((given.name, given.type.tensor_type.shape.dim[1:]) for given in _inputs(read_model(file).graph))
+    shapes = ((one.name, one.type.tensor_type.shape.dim[1:]) for one in _inputs(read_model(file).graph))
     return single_columns((name, [size.dim_value or None for size in shape]) for name, shape in shapes)
 
 
 def _inputs(graph: Any) -> list[Any]:
     stored = {tensor.name for tensor in graph.initializer}
-    return [given for given in graph.input if given.name not in stored]
+    return [one for one in graph.input if one.name not in stored]
 
 
-def _input(given: Any) -> NetworkInput | None:
+def _input(graph_input: Any) -> NetworkInput | None:
     """Return what a graph says of an input; None if it is no tensor of numbers with a fixed width."""
-    tensor = given.type.tensor_type
+    tensor = graph_input.type.tensor_type
     sizes = [size.dim_value for size in tensor.shape.dim[1:]]
     if not tensor.shape.dim or not all(sizes) or tensor.elem_type not in (_FLOATS.keys() | _WHOLE):
         return None
-    return NetworkInput(given.name, "float" if tensor.elem_type in _FLOATS else "whole", tuple(sizes))
+    return NetworkInput(graph_input.name, "float" if tensor.elem_type in _FLOATS else "whole", tuple(sizes))
 
 
 def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
@@ -269,12 +269,12 @@ def _scores(graph: Any) -> str | None:
 
 def _needed(nodes: Any, result: str) -> list[Any]:
     """Return the nodes that the result depends on, in order."""
-    wanted, kept = {result}, []
+    wanted, needed = {result}, []
     for node in reversed(nodes):
         if wanted.intersection(node.output):
-            kept.append(node)
+            needed.append(node)
             wanted.update(node.input)
-    return kept[::-1]
+    return needed[::-1]
 
 
 def _attribute(onnx: Any, attribute: Any) -> Any:
@@ -306,8 +306,8 @@ def _predictor(
 ) -> tuple[Callable[[Tensor], np.ndarray], str]:
     """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
     session = _session(request, model.SerializeToString())
-    names = [given.name for given in inputs]
-    kinds = {given.name: given.type for given in session.get_inputs()}
+    names = [one.name for one in inputs]
+    kinds = {one.name: one.type for one in session.get_inputs()}
     remarks = []
     if found is None and len(names) == 1 and kinds[names[0]] in ("tensor(float)", "tensor(double)"):
         found = declared_numbers(request)
@@ -330,7 +330,7 @@ def _predictor(
     order = class_order(request.domain, classes)
     remarks.append(by_position(request.domain, classes))
 
-    fixed = next((given.shape[0] for given in session.get_inputs() if _is_count(given.shape)), None)
+    fixed = next((one.shape[0] for one in session.get_inputs() if _is_count(one.shape)), None)
 
     def ask(rows: Tensor) -> np.ndarray:
         if fixed is None or len(rows) == fixed:

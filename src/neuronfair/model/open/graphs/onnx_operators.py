@@ -190,22 +190,22 @@ def _transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
     return x.permute(*(perm or range(x.dim())[::-1]))
 
 
-def _squeeze(x: Tensor, given: Tensor | Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
-    places = _axes(given, axes)
-    return x.squeeze() if places is None else x.squeeze(tuple(places))
+def _squeeze(x: Tensor, places: Tensor | Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+    dims = _axes(places, axes)
+    return x.squeeze() if dims is None else x.squeeze(tuple(dims))
 
 
-def _unsqueeze(x: Tensor, given: Tensor | Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
-    places = _axes(given, axes) or []
-    rank = x.dim() + len(places)
-    for place in sorted(place % rank for place in places):
+def _unsqueeze(x: Tensor, places: Tensor | Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+    dims = _axes(places, axes) or []
+    rank = x.dim() + len(dims)
+    for place in sorted(dim % rank for dim in dims):
         x = x.unsqueeze(place)
     return x
 
 
-def _axes(given: Tensor | Sequence[int] | None, axes: Sequence[int] | None) -> list[int] | None:
-    if given is not None:
-        return [int(axis) for axis in (given.flatten().tolist() if isinstance(given, Tensor) else given)]
+def _axes(places: Tensor | Sequence[int] | None, axes: Sequence[int] | None) -> list[int] | None:
+    if places is not None:
+        return [int(axis) for axis in (places.flatten().tolist() if isinstance(places, Tensor) else places)]
     return None if axes is None else list(axes)
 
 

@@ -133,13 +133,13 @@ def _check_tree(tree: dict[str, str], columns: int) -> None:
         raise ValueError("a tree does not have the leaves it counts")
     if leaves == 1:
         return
-    left, right, asked, kind = (
+    left, right, features, kind = (
         _numbers(tree, n) for n in ("left_child", "right_child", "split_feature", "decision_type")
     )
     threshold = np.array(tree["threshold"].split(), dtype=np.float64)
-    if {len(part) for part in (left, right, asked, kind, threshold)} != {leaves - 1}:
+    if {len(part) for part in (left, right, features, kind, threshold)} != {leaves - 1}:
         raise ValueError("a tree does not have the branches it counts")
-    _check_places("a tree asks for a column", asked, columns)
+    _check_places("a tree asks for a column", features, columns)
     place = np.arange(leaves - 1)
     for branch in (left, right):  # a branch below 0 is the end in a leaf: -1 in the first
         if ((branch >= 0) & ((branch <= place) | (branch >= leaves - 1))).any() or (branch < -leaves).any():

@@ -118,8 +118,8 @@ def trees_of(model: Any) -> FittedTrees:
     learner = learner_of(model)
     if learner["gradient_booster"]["name"] != "gbtree":
         raise ModelError(f"XGBoost's {learner['gradient_booster']['name']} is more than a sum of trees")
-    said, inner = learner["learner_model_param"], learner["gradient_booster"]["model"]
-    outputs = max(1, int(said["num_class"]))
+    parameters, inner = learner["learner_model_param"], learner["gradient_booster"]["model"]
+    outputs = max(1, int(parameters["num_class"]))
     trees = []
     best = getattr(model, "best_iteration", None) if hasattr(model, "early_stopping_rounds") else None
     last = len(inner["trees"]) if best is None else inner["iteration_indptr"][best + 1]
@@ -139,7 +139,7 @@ def trees_of(model: Any) -> FittedTrees:
         goes = partial(_goes_left, limit=limit, missing=missing, sets=sets)
         feature = np.where(leaf, -1, tree["split_indices"])
         trees.append(Tree(feature, left, np.array(tree["right_children"]), value, goes))
-    guess = np.atleast_1d(np.array(json.loads(said["base_score"]), dtype=np.float64))
+    guess = np.atleast_1d(np.array(json.loads(parameters["base_score"]), dtype=np.float64))
     objective = learner["objective"]["name"]
     link: Link = "none"
     if objective in ("binary:logistic", "reg:logistic"):
@@ -166,8 +166,8 @@ def _goes_left(
 # XGBoost believes its file: a place beyond an array is read, or written, in foreign memory.
 def _check(learner: Json, source: str) -> None:
     """Refuse a model one of whose numbers points to a column, class, tree, node or category that does not exist."""
-    said = learner["learner_model_param"]
-    columns, *classes = (int(said.get(name, 0)) for name in ("num_feature", "num_class", "num_target"))
+    parameters = learner["learner_model_param"]
+    columns, *classes = (int(parameters.get(name, 0)) for name in ("num_feature", "num_class", "num_target"))
     model = _model(learner)
     trees = model.get("trees", [])
     for tree in trees:
