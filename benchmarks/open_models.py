@@ -16,7 +16,6 @@ from typing import Any
 
 from neuronfair import TableEncoding, open_model
 from neuronfair.domain.schema.infer import infer_domain
-from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.tables.dataset import Dataset, read_table
 
 import numpy as np
@@ -59,7 +58,7 @@ def table() -> tuple[pd.DataFrame, Dataset]:
         }
     )
     people["y"] = np.where(people.age + people.pay + 20 * (people.sex == "m") > 110, "yes", "no")
-    domain = parse_domain(infer_domain(people, sensitive=["sex"], target="y"))
+    domain = infer_domain(people, sensitive=["sex"], target="y")
     return people, read_table(people, domain)
 
 

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from neuronfair.domain.schema.infer import draft_domain
-from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.domain.tables.files import read_sheet
 
@@ -99,7 +98,7 @@ def main() -> None:
         with timed("infer"):
             draft = draft_domain(sheet, sensitive=["sex"], target="paid")
         with timed("read_table"):
-            read_table(sheet, parse_domain(draft.text))
+            read_table(sheet, draft.domain)
         if not given.audit:
             return
         with timed("train trees"):

@@ -62,7 +62,7 @@ def main() -> None:
     table.to_csv(file, index=False)
 
     # A first draft of what a person may be. Write it to a file and correct it; here one rule is added.
-    draft = nf.infer_domain(file, sensitive=["origin"], target="gets_flat")
+    draft = nf.infer_domain(file, sensitive=["origin"], target="gets_flat").to_toml()
     draft += '[[rules]]\nname = "a household of five has an income"\n'
     draft += "forbid = { household = { min = 5 }, income = { max = 1000 } }\n"
     domain = nf.parse_domain(draft)

@@ -158,7 +158,7 @@ def test_a_torch_network_is_asked_with_what_its_own_function_makes_of_the_origin
             return np.array(["no", "yes"])[model(preprocess(cells)).argmax(1).numpy()]
 
     expected = truth(decide, frame, "text")
-    domain = parse_domain(infer_domain(frame, sensitive=["sex"], target="hired"))
+    domain = infer_domain(frame, sensitive=["sex"], target="hired")
     found = measured(model, frame, preprocess=preprocess)
     assert expected[0] > 0
     assert found[:2] == pytest.approx(expected[:2])
@@ -199,7 +199,7 @@ def test_a_group_of_a_few_records_is_no_twin_unless_the_domain_lists_it():
     assert "race tiny (5 records) and race missing (15 records)" in notes["groups-left-out"]
     assert "rows-break-rules" not in notes
 
-    draft = infer_domain(frame, sensitive=["race"], target="hired")
+    draft = infer_domain(frame, sensitive=["race"], target="hired").to_toml()
     domain = replace(parse_domain(draft), rules=())
     report = nf.audit(model, read_table(frame, domain), settings=SMALL, prove=0, twins="flip").report
     assert report.attributes[0].rates.table.discriminated == flips(["a", "b", "tiny", None]) > flips("ab")
@@ -211,7 +211,7 @@ def test_age_bands_are_compared_by_their_medians():
     draw = np.random.default_rng(11)
     ages, income = draw.integers(18, 80, 500), draw.normal(50, 10, 500).round(2)
     frame = pd.DataFrame({"age": ages, "income": income, "hired": draw.choice(["no", "yes"], 500)})
-    draft = infer_domain(frame, sensitive=["age"], target="hired")
+    draft = infer_domain(frame, sensitive=["age"], target="hired").to_toml()
     domain = parse_domain(draft.replace('"age" = { ', '"age" = { bands = [25, 40, 60], '))
 
     def model(table):

@@ -59,10 +59,9 @@ def draft(place: Path) -> None:
 
 def _draft(path: Path, sensitive: str, target: str) -> None:
     from neuronfair.domain.schema.infer import infer_domain
-    from neuronfair.domain.schema.toml import parse_domain
     from neuronfair.domain.tables.dataset import read_table
 
-    found = parse_domain(infer_domain(path, sensitive=[sensitive], target=target))
+    found = infer_domain(path, sensitive=[sensitive], target=target)
     _use(found)
     read_table(path, found)
 

@@ -134,17 +134,17 @@ def test_drafts(tmp_path):
     path = tmp_path / "t.csv"
     lines = [f"{20 + i % 4 if i % 5 else ''},{'FM'[i % 2]},{i * 1.5},{'yn'[i % 2]}" for i in range(120)]
     path.write_text("age,sex,price,y\n" + "\n".join(lines) + "\n")
-    kept = parse_domain(infer_domain(path, sensitive=["sex"], target="y", keep_missing=True))
+    kept = infer_domain(path, sensitive=["sex"], target="y", keep_missing=True)
     assert kept.attributes[0].empty == 4
     assert (read_table(path, kept).rows[:, 0] == 4).sum() == 24
-    filled = parse_domain(infer_domain(path, sensitive=["sex"], target="y"))
+    filled = infer_domain(path, sensitive=["sex"], target="y")
     assert (filled.attributes[0].empty, filled.attributes[0].missing) == (None, 22)
-    quantity = parse_domain(infer_domain(path, sensitive=["sex"], target="price"))
+    quantity = infer_domain(path, sensitive=["sex"], target="price")
     assert quantity.target == Target("price", ())
     assert parse_domain(format_domain(quantity)).target == quantity.target
     data = read_table(path, quantity)
     assert not data.labelled
-    years = infer_domain(path, sensitive=["sex"], target="price", regression=True)
+    years = infer_domain(path, sensitive=["sex"], target="price", regression=True).to_toml()
     assert 'target = { column = "price" }' in years
     with pytest.raises(DataError, match="the target is a quantity; only classifiers are trained here"):
         fit(data)

@@ -15,7 +15,7 @@ from neuronfair.audits.provenance import Origin
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.schema.infer import draft_domain
 from neuronfair.domain.schema.rule_mining import TakeRules
-from neuronfair.domain.schema.toml import format_domain, parse_domain, quoted, read_domain, with_favourable
+from neuronfair.domain.schema.toml import format_domain, quoted, read_domain, with_favourable
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limited, read_table
 from neuronfair.domain.tables.files import JoinedColumns, Sheet, read_sheet
@@ -240,7 +240,7 @@ def _inferred(
             take_rules=take_rules,
             outside=not_inputs,
         )
-        data = replace(read_table(sheet, parse_domain(draft.text, default_name=sheet.path.stem)), inferred=True)
+        data = replace(read_table(sheet, draft.domain), inferred=True)
         return AuditInput(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.beside)
 
     kept = found(source.model is not None)

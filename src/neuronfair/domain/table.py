@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -87,6 +87,7 @@ class TableDomain:
     favourable: str | None = None  # the class that people hope for
     device: torch.device = _CPU
     twinning: Twinning = FLIPS  # who is compared with whom
+    draft: str = field(default="", compare=False, repr=False)  # the commented TOML text, where it was inferred
 
     def __post_init__(self) -> None:
         if (twice := repeated(self.names)) is not None:
@@ -169,6 +170,12 @@ class TableDomain:
     def with_sensitive(self, *names: str) -> TableDomain:
         """Return this domain with other sensitive attributes; twins differ in nothing else then."""
         return dataclasses.replace(self, sensitive=tuple(names), twinning=FLIPS)
+
+    def to_toml(self) -> str:
+        """Return the text of a domain file: with comments where it was inferred and nothing has changed since."""
+        from neuronfair.domain.schema.toml import format_domain, parse_domain
+
+        return self.draft if self.draft and parse_domain(self.draft) == self else format_domain(self)
 
     def to(self, device: str | torch.device) -> TableDomain:
         """Return this domain with its lookup tables on another device."""

@@ -68,7 +68,7 @@ def test_the_draft_of_a_domain_suggests_it_in_a_comment(tmp_path):
         path.write_text(
             f"sex,age,{target}\n" + "".join(f"{'FM'[i % 2]},{i % 40},{('no', 'yes')[i % 3 == 0]}\n" for i in range(60))
         )
-        text = infer_domain(path, sensitive=["sex"], target=target)
+        text = infer_domain(path, sensitive=["sex"], target=target).to_toml()
         assert parse_domain(text).favourable is None
         assert f'\n# favourable = "{hint}"' in text
 

@@ -112,8 +112,8 @@ def test_domain_and_rows_are_those_of_the_same_table_in_a_file(tmp_path):
     people = {"age": [20, 30, 41, 55, 60, 71], "sex": ["f", "m"] * 3, "hired": ["no", "yes", "yes"] * 2}
     lines = [",".join(map(str, line)) for line in zip(*people.values(), strict=True)]
     (tmp_path / "table.csv").write_text("\n".join([",".join(people), *lines]))
-    text = infer_domain(people, sensitive=["sex"], target="hired")
-    written = infer_domain(tmp_path / "table.csv", sensitive=["sex"], target="hired")
+    text = infer_domain(people, sensitive=["sex"], target="hired").to_toml()
+    written = infer_domain(tmp_path / "table.csv", sensitive=["sex"], target="hired").to_toml()
     assert text == written.replace("table.csv", "table")
     data, same = (read_table(one, parse_domain(text)) for one in (people, tmp_path / "table.csv"))
     assert data.rows.tolist() == same.rows.tolist()

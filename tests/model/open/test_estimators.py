@@ -37,7 +37,6 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from neuronfair.domain.schema.infer import infer_domain
-from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError
@@ -84,7 +83,7 @@ def case(tmp_path) -> Case:
     score = table.age / 40 + (table.sex == "Male") + table.hours.fillna(30) / 30 + rng.normal(0, 0.3, n)
     table["loan"] = np.select([score > 3.2, score > 2.4], ["yes", "maybe"], "no")
     table.to_csv(tmp_path / "table.csv", index=False)
-    domain = parse_domain(infer_domain(tmp_path / "table.csv", sensitive=["sex"], target="loan"))
+    domain = infer_domain(tmp_path / "table.csv", sensitive=["sex"], target="loan")
     data = read_table(tmp_path / "table.csv", domain)
     raw = pd.read_csv(tmp_path / "table.csv")
     x, y = raw.drop(columns="loan"), raw.loan.to_numpy()

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +23,7 @@ from neuronfair.domain.attribute import (
     days,
     number,
 )
-from neuronfair.domain.schema.toml import quoted
+from neuronfair.domain.schema.toml import quoted, toml_value
 from neuronfair.domain.tables.cells import Cells
 from neuronfair.formatting import visible
 
@@ -42,6 +44,7 @@ _UNITS = "$€£¥₹%"
 _LONGEST = max(map(len, MISSING_CELLS))
 
 Numbers = npt.NDArray[np.float64]
+Entry = dict[str, Any]  # of an attribute in a domain file, as values of TOML
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,12 @@ class ColumnEntry:
     """The line of a column in a domain file: what the column is, and what people should know of it."""
 
     column: str
-    parts: dict[str, str]
+    parts: Entry
     comment: str
     remarks: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{key} = {value}" for key, value in self.parts.items())
+        parts = ", ".join(f"{key} = {toml_value(value)}" for key, value in self.parts.items())
         return f"{quoted(self.column)} = {{ {parts} }}  # {visible('; '.join([self.comment, *self.remarks]))}"
 
 
@@ -90,13 +93,14 @@ def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) 
         parts = _two(found.low, float(found.values.max())) | found.parts(remarks)
     else:
         parts = _grid(found.values, counts, empty) | found.parts(remarks)
-        steps = (found.values - float(parts["low"])) / float(parts.get("step", 1))
+        low, high, step = (float(parts.get(key, 1)) for key in ("low", "high", "step"))
+        steps = (found.values - low) / step
         if np.abs(steps - np.round(steps)).max() > GRID_TOLERANCE:
-            remarks.append(f"in generated records rounded to steps of {parts.get('step', '1')}")
+            remarks.append(f"in generated records rounded to steps of {step:.12g}")
         if "outliers" in parts:
-            beyond = (found.values < float(parts["low"])) | (found.values > float(parts["high"]))
+            beyond = (found.values < low) | (found.values > high)
             share = f"{counts[beyond].sum():,} of {counts.sum():,} cells"
-            remarks.append(f"{share} are outside {parts['low']} to {parts['high']}; generated records stay within")
+            remarks.append(f"{share} are outside {low:.12g} to {high:.12g}; generated records stay within")
         if found.whole and SOME < len(texts) >= UNIQUE * counts.sum():
             remarks.append("almost every cell is different: leave it out if it only numbers people")
     return ColumnEntry(name, parts, comment, remarks)
@@ -182,12 +186,12 @@ class _Numbers:
         """Whether two labels would become the same numbers anyway, or are one number spelled in two ways."""
         return sorted({*self.values.tolist()}) in ([0, 1], [self.low]) and len(self.values) == 2
 
-    def parts(self, remarks: list[str]) -> dict[str, str]:
+    def parts(self, remarks: list[str]) -> Entry:
         """Return the entry of the decimal mark, where it matters, and say how numbers were read."""
         if self.example is None:
             return {}
         remarks.append(f"{self.example[:40]} is read as {number(self.example, self.decimal):.12g}")
-        return {"decimal": quoted(self.decimal)} if self.decimal != "." else {}
+        return {"decimal": self.decimal} if self.decimal != "." else {}
 
 
 def _is_plain(text: str, value: float | None) -> bool:
@@ -220,49 +224,54 @@ def _identifier(name: str, rows: int, texts: Sequence[str], found: _Numbers | No
 
 def _dates(
     texts: Sequence[str], counts: npt.NDArray[np.int64], forms: Sequence[str], empty: int, remarks: list[str]
-) -> dict[str, str]:
+) -> Entry:
     form = forms[0]
     numbers = np.array([days(text, form) for text in texts], dtype=np.float64)
     entry = _grid(numbers, counts, empty)
-    entry["kind"] = quoted("ordinal")
-    entry |= {key: day(float(entry[key]), ISO) for key in ("low", "high")}
-    entry |= {"missing": quoted(day(float(entry["missing"]), form))} if empty else {}
+    entry["kind"] = "ordinal"
+    entry |= {key: date.fromisoformat(day(entry[key], ISO)) for key in ("low", "high")}
+    entry |= {"missing": day(entry["missing"], form)} if empty else {}
     remarks.append("dates, read as days since 1970-01-01")
     if len(forms) > 1:
         remarks.append(f"day and month may be the other way round: date = {quoted(forms[1])}")
-    return entry | {"date": quoted(form)}
+    return entry | {"date": form}
 
 
-def _labels(texts: Sequence[str], counts: npt.NDArray[np.int64], empty: int, remarks: list[str]) -> dict[str, str]:
-    entry, kept, pooled = dict[str, str](), list(texts), list[str]()
+def _labels(texts: Sequence[str], counts: npt.NDArray[np.int64], empty: int, remarks: list[str]) -> Entry:
+    entry, kept, pooled = Entry(), list(texts), list[str]()
     if len(texts) > MAX_LABELS:
         by_count = np.argsort(-counts, kind="stable")
         kept, pooled = ([texts[i] for i in part] for part in (by_count[:MAX_LABELS], by_count[MAX_LABELS:]))
         share = float(counts[by_count[:MAX_LABELS]].sum() / counts.sum())
         remarks.append(f"the {MAX_LABELS} most frequent ({share:.0%} of the cells) are kept, the others are '{OTHER}'")
-        entry["other"] = quoted(OTHER)
+        entry["other"] = OTHER
     further = [MISSING] if empty and MISSING not in kept else []
     if pooled and OTHER not in kept:
         further.append(OTHER)
         if OTHER not in pooled:  # what a model is given for it
-            entry["extra"] = f"{{ {quoted(pooled[0])} = {len(kept) + len(further) - 1} }}"
+            entry["extra"] = {pooled[0]: len(kept) + len(further) - 1}
     labels = sorted(kept, key=order) + further
     kind = "flag" if len(labels) == 2 else "nominal"
-    entry = {"kind": quoted(kind), "values": quotes(labels)} | entry
-    return entry | ({"missing": quoted(MISSING)} if empty else {})
+    entry = {"kind": kind, "values": labels} | entry
+    return entry | ({"missing": MISSING} if empty else {})
 
 
-def _two(low: float, high: float) -> dict[str, str]:
+def _two(low: float, high: float) -> Entry:
     """Return a flag that the network sees as the numbers of the table."""
     step = {} if high - low == 1 else {"step": _exactly(high - low)}
-    return {"kind": quoted("flag"), "low": _exactly(low), "high": _exactly(high)} | step
+    return {"kind": "flag", "low": _exactly(low), "high": _exactly(high)} | step
 
 
-def _exactly(number: float) -> str:
-    return str(int(number) if number.is_integer() else number)
+def _exactly(number: float) -> float:
+    return int(number) if number.is_integer() else number
 
 
-def _grid(numbers: Numbers, counts: npt.NDArray[np.int64], empty: int) -> dict[str, str]:
+def _rounded(number: float, digits: int = 12) -> float:
+    text = f"{number:.{digits}g}"
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _grid(numbers: Numbers, counts: npt.NDArray[np.int64], empty: int) -> Entry:
     whole = bool((numbers == np.round(numbers)).all())
     low, high = float(numbers.min()), float(numbers.max())
     step = _common_step(numbers) if whole else 0.0
@@ -275,16 +284,16 @@ def _grid(numbers: Numbers, counts: npt.NDArray[np.int64], empty: int) -> dict[s
         clipped = bool(low > numbers.min() or high < numbers.max())
     mean = float(np.average(numbers, weights=counts))
     spread = float(np.sqrt(np.average((numbers - mean) ** 2, weights=counts)))
-    entry = {"kind": quoted("ordinal" if exact else "continuous"), "low": f"{low:.12g}", "high": f"{high:.12g}"}
+    entry: Entry = {"kind": "ordinal" if exact else "continuous", "low": _rounded(low), "high": _rounded(high)}
     if step != 1:
-        entry["step"] = f"{step:.12g}"
+        entry["step"] = _rounded(step)
     if clipped:
-        entry["outliers"] = quoted("clip")
-    entry |= {"center": f"{mean:.4g}", "scale": f"{spread or 1.0:.4g}"}
+        entry["outliers"] = "clip"
+    entry |= {"center": _rounded(mean, 4), "scale": _rounded(spread or 1.0, 4)}
     if empty:
         by_size = np.argsort(numbers)
         middle = np.searchsorted(np.cumsum(counts[by_size]), counts.sum() // 2, side="right")
-        entry["missing"] = f"{float(numbers[by_size[middle]]):.12g}"
+        entry["missing"] = _rounded(float(numbers[by_size[middle]]))
     return entry
 
 
@@ -332,8 +341,3 @@ def _common_step(numbers: Numbers) -> float:
     if len(numbers) < FEW or float(np.abs(numbers).max()) > 2**53:
         return 1.0
     return float(np.gcd.reduce((numbers - numbers[0]).astype(np.int64)))
-
-
-def quotes(texts: Sequence[str]) -> str:
-    """Return texts as a TOML list."""
-    return "[" + ", ".join(quoted(text) for text in texts) + "]"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from neuronfair.domain.attribute import KEEP, MISSING, number
-from neuronfair.domain.schema.column_types import LeftOut, decimal_marks, described, is_missing, order, quotes
-from neuronfair.domain.schema.rule_mining import CLASSES, PEOPLE, TakeRules, check_take, propose
-from neuronfair.domain.schema.toml import favourable_line, parse_domain, quoted
+from neuronfair.domain.rules import Rule
+from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, described, is_missing, order
+from neuronfair.domain.schema.rule_mining import CLASSES, PEOPLE, TakeRules, check_take, propose, rule_lines
+from neuronfair.domain.schema.toml import domain_of, favourable_line, quoted, toml_value
+from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.cells import Cells
 from neuronfair.domain.tables.files import Sheet, read_sheet
 from neuronfair.errors import DataError, DomainError, did_you_mean
@@ -38,6 +40,8 @@ sensitive = {sensitive}
 {target}[attributes]
 """
 
+_SMALL = "\n# Groups that are too small to compare people with; delete a rule to include one."
+
 _TAIL = """
 # Further rules, if there are any. Examples:
 # [[rules]]
@@ -52,11 +56,16 @@ _TAIL = """
 
 @dataclass(frozen=True)
 class Draft:
-    """The text of a domain file, the columns that are not in it and why, and what else the user should know."""
+    """The domain that was read off a table, the columns that are not in it and why, and what else one should know."""
 
-    text: str
+    domain: TableDomain
     left_out: tuple[LeftOut, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The domain as a commented TOML file."""
+        return self.domain.draft
 
 
 def infer_domain(
@@ -68,18 +77,18 @@ def infer_domain(
     regression: bool = False,
     keep_missing: bool = False,
     take_rules: TakeRules = "none",
-) -> str:
-    """Return the text of a commented TOML file that describes a table: CSV, Parquet, Feather, or a DataFrame.
+) -> TableDomain:
+    """Return the domain of a table: CSV, Parquet, Feather, or a DataFrame.
 
-    Pass it to `parse_domain`, or write it to a file, correct it and use `read_domain`. `columns` are those that the
-    model reads: they are never left out, and all others but the sensitive ones are. Without a target the rows have no
+    Its `to_toml()` is a commented file to be corrected and read with `read_domain`. `columns` are those that the model
+    reads: they are never left out, and all others but the sensitive ones are. Without a target the rows have no
     labels. With `regression` the target is a quantity and has no classes, as it is anyway with more than 50 different
     numbers. With `keep_missing` an empty cell among numbers is a value of its own, for models that read it as such, and
     not the median. Rules that the table suggests are comments at the end; `take_rules` makes rules of them: "free" of
     those that name no sensitive attribute, or "all".
     """
     how: dict[str, Any] = {"regression": regression, "keep_missing": keep_missing, "take_rules": take_rules}
-    return draft_domain(path, sensitive=sensitive, target=target, columns=columns, **how).text
+    return draft_domain(path, sensitive=sensitive, target=target, columns=columns, **how).domain
 
 
 def draft_domain(
@@ -95,73 +104,101 @@ def draft_domain(
 ) -> Draft:
     """Return what `infer_domain` does, with what was left out and remarks.
 
-    The model is not given the columns that are `outside`, nor those that a file beside the table has added.
+    The columns that are `outside`, and those that a file next to the table has added, are no inputs of the model.
     """
     check_take(take_rules)
     sheet = read_sheet(path)
-    for name in (*sensitive, *([target] if target is not None else ())):
-        if name not in sheet.columns:
-            raise DataError(f"{sheet.path}: no column '{name}'. {did_you_mean(name, sheet.columns)}")
-    if target in sensitive:
-        raise DomainError(f"{sheet.path}: '{target}' cannot be both the target and sensitive")
-    sheet.check_clear([*sensitive, *([target] if target is not None else ())])
-    every = sheet.columns
-    aim = "" if target is None else f"target = {_target(target, every[target], sheet, regression)}"
-    for name in sensitive:
-        if len(every[name].texts) == 1:
-            raise DataError(
-                f"{sheet.path}: the sensitive attribute '{name}' is {every[name].texts[0]!r} in every row. To compare "
-                "people, a second value is needed: use more rows, or write the domain file by hand"
-            )
-    kept = {*sensitive, *(columns or ())}
-    key, outside = (None, outside) if sheet.beside is None else (sheet.beside.key, (*outside, *sheet.beside.names))
-    decimals = decimal_marks(list(every.values()))
-    left_out, remarks, lines = list[LeftOut](), dict[str, list[str]](), list[str]()
-    for name, cells in every.items():
-        if name == target:
-            continue
-        found = _known(name, sheet, every) if name not in kept else None
-        if columns is not None and name not in kept:
-            found = LeftOut(name, "the model does not read it")
-        if name == key and name not in kept:
-            found = LeftOut(name, "the key")
-        entry = found or described(name, cells, decimals, keep=name in kept)
-        if isinstance(entry, LeftOut):
-            left_out.append(entry)
-            lines.append(f"# {quoted(name)}: left out, {visible(entry.reason)}")
-        else:
-            if keep_missing and "missing" in entry.parts and "values" not in entry.parts:
-                entry.parts["missing"] = quoted(KEEP)
-            if name in outside:
-                entry.parts["encode"] = quoted("none")
-            for remark in entry.remarks:
-                remarks.setdefault(remark, []).append(name)
-            lines.append(str(entry))
+    _check_columns(sheet, sensitive, target)
+    aim = None if target is None else _target(target, sheet, regression)
+    entries = _entries(sheet, sensitive, target, columns)
+    left_out = tuple(one for one in entries if isinstance(one, LeftOut))
+    known = [one for one in entries if isinstance(one, ColumnEntry)]
+    added = () if sheet.beside is None else sheet.beside.names
+    remarks = dict[str, list[str]]()
+    for entry in known:
+        if keep_missing and "missing" in entry.parts and "values" not in entry.parts:
+            entry.parts["missing"] = KEEP
+        if entry.column in (*outside, *added):
+            entry.parts["encode"] = "none"
+        for remark in entry.remarks:
+            remarks.setdefault(remark, []).append(entry.column)
+    described_by = {"attributes": {entry.column: entry.parts for entry in known}, "sensitive": list(sensitive)}
+    domain = domain_of({"name": sheet.path.stem, **described_by} | ({} if aim is None else {"target": aim}))
+    small, small_remarks = _small_groups(domain, sheet.columns)
+    proposals = propose(domain, sheet.columns)
     head = _HEAD.format(
         file=visible(sheet.path.name),
         rows=len(sheet.lines),
         remarks="".join(f"# - {visible(remark)}\n" for remark in sheet.remarks),
-        name=quoted(sheet.path.stem),
-        sensitive=quotes(sensitive),
-        target=aim,
+        name=quoted(domain.name),
+        sensitive=toml_value(sensitive),
+        target="" if aim is None else _target_lines(aim),
     )
-    said = [f"{', '.join(names)}: {remark}" for remark, names in remarks.items()]
-    text = head + "\n".join(lines) + "\n"
-    rules, proposed = _rules(text, every, take_rules)
-    few, small = _small_groups(text, every)
-    told = (*sheet.remarks, *said, *_copies(text, every), *small, *proposed)
-    return Draft(text + few + rules + _TAIL, tuple(left_out), told)
+    lines = [
+        f"# {quoted(one.column)}: left out, {visible(one.reason)}" if isinstance(one, LeftOut) else str(one)
+        for one in entries
+    ]
+    groups = [line for rule in small for line in rule_lines(rule, {a.name: a for a in domain.attributes})]
+    few = "\n".join([_SMALL, *groups, ""]) if groups else ""
+    text = head + "\n".join(lines) + "\n" + few + proposals.text(take_rules, domain.attributes) + _TAIL
+    told = (
+        *sheet.remarks,
+        *(f"{', '.join(names)}: {remark}" for remark, names in remarks.items()),
+        *_copies(domain, sheet.columns),
+        *small_remarks,
+        *proposals.remarks(take_rules),
+    )
+    domain = replace(domain, rules=(*small, *proposals.rules(take_rules)), draft=text)
+    return Draft(domain, left_out, told)
 
 
-def _copies(text: str, every: Mapping[str, Cells]) -> list[str]:
+def _check_columns(sheet: Sheet, sensitive: Sequence[str], target: str | None) -> None:
+    """Refuse sensitive attributes and a target that are not there, are one and the same, or say nothing."""
+    used = [*sensitive, *([target] if target is not None else ())]
+    for name in used:
+        if name not in sheet.columns:
+            raise DataError(f"{sheet.path}: no column '{name}'. {did_you_mean(name, sheet.columns)}")
+    if target in sensitive:
+        raise DomainError(f"{sheet.path}: '{target}' cannot be both the target and sensitive")
+    sheet.check_clear(used)
+
+
+def _check_groups(sheet: Sheet, sensitive: Sequence[str]) -> None:
+    for name in sensitive:
+        texts = sheet.columns[name].texts
+        if len(texts) == 1:
+            raise DataError(
+                f"{sheet.path}: the sensitive attribute '{name}' is {texts[0]!r} in every row. To compare people, a "
+                "second value is needed: use more rows, or write the domain file by hand"
+            )
+
+
+def _entries(
+    sheet: Sheet, sensitive: Sequence[str], target: str | None, columns: Sequence[str] | None
+) -> list[ColumnEntry | LeftOut]:
+    """Return what each column is, or why it is left out; those that the model reads, and sensitive ones, are kept."""
+    _check_groups(sheet, sensitive)
+    kept, key = {*sensitive, *(columns or ())}, None if sheet.beside is None else sheet.beside.key
+    decimals = decimal_marks(list(sheet.columns.values()))
+    entries = list[ColumnEntry | LeftOut]()
+    for name, cells in sheet.columns.items():
+        copied, reason = sheet.copies.get(name), None
+        if name not in kept and name == key:
+            reason = "the key"
+        elif name not in kept and columns is not None:
+            reason = "the model does not read it"
+        elif name not in kept and copied is not None and sheet.columns[copied] == cells:
+            reason = f"a copy of '{copied}'"
+        if name != target:
+            entries.append(LeftOut(name, reason) if reason else described(name, cells, decimals, keep=name in kept))
+    return entries
+
+
+def _copies(domain: TableDomain, every: Mapping[str, Cells]) -> list[str]:
     """Return which columns are others in other words, where no rule ties them: of a sensitive one, or of many values.
 
     Equal cells of one are equal in the other, in every row.
     """
-    try:
-        domain = parse_domain(text)
-    except DomainError:  # which is for the user to correct first
-        return []
     first, remarks = dict[bytes, str](), list[str]()
     for name in (*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)):
         cells = every[name]
@@ -179,16 +216,12 @@ def _copies(text: str, every: Mapping[str, Cells]) -> list[str]:
     return remarks
 
 
-def _small_groups(text: str, every: Mapping[str, Cells]) -> tuple[str, list[str]]:
+def _small_groups(domain: TableDomain, every: Mapping[str, Cells]) -> tuple[list[Rule], list[str]]:
     """Return rules that leave small demographic groups, and records of unknown group, out of the twins, and remarks.
 
     At least two groups of an attribute stay, the largest.
     """
-    try:
-        domain = parse_domain(text)
-    except DomainError:  # which is for the user to correct first
-        return "", []
-    lines, remarks = list[str](), list[str]()
+    rules, remarks = list[Rule](), list[str]()
     for attribute in (domain.attributes[column] for column in domain.sensitive_columns):
         if not attribute.values:
             continue
@@ -198,38 +231,19 @@ def _small_groups(text: str, every: Mapping[str, Cells]) -> tuple[str, list[str]
         small |= np.array([label == MISSING == attribute.missing for label in attribute.values])
         known = [code for code in largest if not small[code]]
         keep = {*known, *[code for code in largest if code not in known][: max(0, 2 - len(known))]}
-        out = [code for code in range(attribute.size) if code not in keep]
-        for code in out:
-            label, count = attribute.values[code], plural(int(counts[code]), "record")
+        out = {attribute.values[c]: plural(int(counts[c]), "record") for c in range(attribute.size) if c not in keep}
+        for label, count in out.items():
             name = f"too few to compare with: {attribute.name} {label}, {count}"
-            forbid = f"forbid = {{ {quoted(attribute.name)} = {quotes([label])} }}"
-            lines += ["[[rules]]", f"name = {quoted(name)}", forbid]
+            rules.append(Rule(name, {attribute.name: (label,)}, {}))
         if out:
-            shown = listed([f"{attribute.values[code]} ({plural(int(counts[code]), 'record')})" for code in out])
+            shown = listed([f"{label} ({count})" for label, count in out.items()])
             remarks.append(f"{attribute.name}: {shown} left out of the twins; delete the rule to include it")
-    head = "\n# Groups that are too small to compare people with; delete a rule to include one.\n"
-    return head + "\n".join(lines) + "\n" if lines else "", remarks
+    return rules, remarks
 
 
-def _rules(text: str, every: Mapping[str, Cells], take: TakeRules) -> tuple[str, list[str]]:
-    """Return the rules that a table suggests for the domain of a text, to be added to it, and a remark on them."""
-    try:
-        domain = parse_domain(text)
-    except DomainError:  # which is for the user to correct first
-        return "", []
-    found = propose(domain, every)
-    return found.text(take, domain.attributes), found.remarks(take)
-
-
-def _known(name: str, sheet: Sheet, every: Mapping[str, Cells]) -> LeftOut | None:
-    """Return why a column is left out that is in the table once more."""
-    copied = sheet.copies.get(name)
-    same = copied is not None and every[copied] == every[name]
-    return LeftOut(name, f"a copy of '{copied}'") if same else None
-
-
-def _target(name: str, cells: Cells, sheet: Sheet, regression: bool) -> str:
-    """Return the entry of the target: its column and, unless it is a quantity, its classes and which is hoped for."""
+def _target(name: str, sheet: Sheet, regression: bool) -> dict[str, Any]:
+    """Return the entry of the target: its column and, unless it is a quantity, its classes."""
+    cells = sheet.columns[name]
     for place, text in enumerate(cells.texts):
         wrong = "is empty. Remove such rows or fill the cell" if is_missing(text) else None
         if wrong is None and regression and number(text) is None and number(text, ",") is None:
@@ -238,10 +252,16 @@ def _target(name: str, cells: Cells, sheet: Sheet, regression: bool) -> str:
             raise DataError(f"{sheet.path}: {sheet.where(cells.first(place))}: the target '{name}' {wrong}")
     classes = sorted(cells.texts, key=order)
     if regression or (len(classes) > MAX_CLASSES and all(number(text) is not None for text in classes)):
-        return f"{{ column = {quoted(name)} }}\n"
+        return {"column": name}
     if not 2 <= len(classes) <= MAX_CLASSES:
         raise DataError(
             f"{sheet.path}: the target '{name}' has {plural(len(classes), 'value')}; 2 to {MAX_CLASSES} classes are "
             "expected, or numbers"
         )
-    return f"{{ column = {quoted(name)}, classes = {quotes(classes)} }}\n{favourable_line(name, classes)}\n"
+    return {"column": name, "classes": classes}
+
+
+def _target_lines(target: Mapping[str, Any]) -> str:
+    """Return the target in a domain file, and a comment that suggests its favourable class."""
+    line = "target = { " + ", ".join(f"{key} = {toml_value(value)}" for key, value in target.items()) + " }\n"
+    return line + (f"{favourable_line(target['column'], target['classes'])}\n" if "classes" in target else "")

@@ -341,6 +341,10 @@ class Proposals:
         kept = [f"{title}, value by value: both are kept together" for title in copies]
         return [f"{said}: see the end of the domain file; {used}", *kept]
 
+    def rules(self, take: TakeRules) -> tuple[Rule, ...]:
+        """Return the rules that are taken over."""
+        return tuple(rule for one in self.proposals if one.taken(take) for rule in one.rules)
+
     def text(self, take: TakeRules, attributes: Sequence[Attribute]) -> str:
         """Return the lines of a domain file: rules that are not taken over as comments, to be taken out of them."""
         if not self.proposals:

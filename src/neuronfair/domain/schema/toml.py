@@ -50,6 +50,11 @@ def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or thousands of brackets
         raise DomainError(f"cannot be read as TOML: {error}") from None
+    return domain_of(document, default_name=default_name)
+
+
+def domain_of(document: Mapping[str, Any], *, default_name: str = "table") -> TableDomain:
+    """Return the domain that the values of a TOML file describe."""
     _check_keys("the file", document, _TOP)
     attributes = _table("attributes", document.get("attributes"))
     if not attributes:
@@ -84,18 +89,18 @@ def parse_conditions(text: str) -> dict[str, Condition]:
 
 def format_condition(name: str, condition: Condition) -> str:
     """Return a condition on an attribute as a rule has it: the inverse of `parse_conditions`."""
-    return f"{name if _BARE.fullmatch(name) else quoted(name)} = {_written(condition)}"
+    return f"{name if _BARE.fullmatch(name) else quoted(name)} = {toml_value(condition)}"
 
 
 def format_domain(domain: TableDomain) -> str:
     """Return the TOML text of a domain: the inverse of `parse_domain`."""
-    lines = [f"{key} = {_written(getattr(domain, key))}" for key in ("name", "encoding", "description", "outside")]
-    lines.append(f"sensitive = {_written(domain.sensitive)}")
+    lines = [f"{key} = {toml_value(getattr(domain, key))}" for key in ("name", "encoding", "description", "outside")]
+    lines.append(f"sensitive = {toml_value(domain.sensitive)}")
     if domain.target is not None:
         classes = {"classes": domain.target.classes} if domain.target.classes else {}
-        lines.append(f"target = {_written({'column': domain.target.column} | classes)}")
+        lines.append(f"target = {toml_value({'column': domain.target.column} | classes)}")
     if domain.favourable is not None:
-        lines.append(f"favourable = {_written(domain.favourable)}")
+        lines.append(f"favourable = {toml_value(domain.favourable)}")
     lines.append("\n[attributes]")
     for a in domain.attributes:
         entry: dict[str, Any] = {"kind": a.kind, "encode": a.encode}
@@ -108,26 +113,29 @@ def format_domain(domain: TableDomain) -> str:
         entry |= {key: getattr(a, key) for key in further if getattr(a, key) is not None}
         entry |= {key: getattr(a, key) for key in ("bands", "band_values") if getattr(a, key)}
         entry |= {key: True for key in ("fixed", "legitimate") if getattr(a, key)}
-        lines.append(f"{_written(a.name)} = {_written(entry)}")
+        lines.append(f"{toml_value(a.name)} = {toml_value(entry)}")
     for rule in domain.rules:
-        lines += ["\n[[rules]]", f"name = {_written(rule.name)}"]
+        lines += ["\n[[rules]]", f"name = {toml_value(rule.name)}"]
         if rule.then:
-            lines += [f"if = {_written(rule.when)}", f"then = {_written(rule.then)}"]
+            lines += [f"if = {toml_value(rule.when)}", f"then = {toml_value(rule.then)}"]
         else:
-            lines.append(f"forbid = {_written(rule.when)}")
+            lines.append(f"forbid = {toml_value(rule.when)}")
     return "\n".join(lines) + "\n"
 
 
-def _written(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return a value as TOML writes it."""
     if isinstance(value, Span):
         ends = {"min": value.low, "max": value.high}
-        return _written({key: end for key, end in ends.items() if math.isfinite(end)})
+        return toml_value({key: end for key, end in ends.items() if math.isfinite(end)})
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{quoted(str(key))} = {_written(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{quoted(str(key))} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_written(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, date):
+        return value.isoformat()
     return quoted(value) if isinstance(value, str) else repr(value)
 
 

@@ -12,7 +12,6 @@ import pytest
 from torch import Tensor
 
 from neuronfair.domain.schema.infer import infer_domain
-from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError
@@ -59,7 +58,7 @@ def case(tmp_path_factory) -> Case:
     path = tmp_path_factory.mktemp("trees") / "table.csv"
     y = np.where(score > 3.4, "yes", "no")
     x.assign(y=y).to_csv(path, index=False)
-    domain = parse_domain(infer_domain(path, sensitive=["sex"], target="y", keep_missing=True))
+    domain = infer_domain(path, sensitive=["sex"], target="y", keep_missing=True)
     kinds = np.array(["a", "b", "c"])[np.digitize(score, [2.8, 4])]
     return Case(domain, read_table(path, domain).rows, x, y, kinds, 1e4 * score.to_numpy())
 
