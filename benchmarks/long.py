@@ -2,7 +2,7 @@
 
     python benchmarks/long.py --rows 100_000_000 --method neuronfair --workers 2
 
-As `neuronfair search` does it beyond 20 million rows: walkers are searched in shards, one after the other or by so many
+As `neuronfair search` does it beyond 20 million rows: chains are searched in shards, one after the other or by so many
 processes, then they are put together and written to the run folder. One search for each call, since the peak of memory
 is that of the process; of several processes the largest counts.
 """
@@ -35,7 +35,7 @@ from neuronfair.store.sharding import ShardRunner
 import torch
 
 STEPS = 1000
-# Judged rows for each seed and step: walkers that find nothing in the global phase go no further.
+# Judged rows for each seed and step: chains that find nothing in the global phase go no further.
 GO_ON = {"neuronfair": 0.18, "frontier": 0.85, "uniform": 0.36}
 
 

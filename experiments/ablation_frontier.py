@@ -139,7 +139,7 @@ def main() -> None:
         module = read_model(options.models / "neuronfair" / str(weights), data.domain)
         network = Network(module, data.domain)
         for label, method in VARIANTS.items():
-            METHODS["frontier"] = MethodEntry(lambda setting, method=method: ready(setting, method))
+            METHODS.entries["frontier"] = MethodEntry(lambda setting, method=method: ready(setting, method))
             with patch.object(frontier, "SCATTER", SCATTERED.get(label, frontier.SCATTER)):
                 config = SearchConfig("frontier", options.seeds, options.steps, controls=False)
                 outcome = search(network, data.domain, data.rows, config)

@@ -173,7 +173,7 @@ def search(case: str, part: str, seeds: int, steps: int, seed: int, quick: bool)
     config = SearchConfig("neuronfair", seeds, steps, seed=seed, decision=decision, controls=False)
     entry = MethodEntry(lambda setting: changed(setting, part), neurons=True)
     step_sizes = StepSizes.of(table.domain, table.rows) if part not in OF_ONE_CODE else None
-    with patch.dict(METHODS.data, neuronfair=entry), patch.object(StepSizes, "of", lambda *_: step_sizes):
+    with patch.dict(METHODS.entries, neuronfair=entry), patch.object(StepSizes, "of", lambda *_: step_sizes):
         given = (network, table.domain, table.rows, config)
         outcome = campaign.search(*given, seeds=starts, profile=profile)
         if outcome.interrupted:

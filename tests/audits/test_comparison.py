@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from neuronfair import BlackBox, NeuronFairError, SearchConfig, search
-from neuronfair.audits.comparison import able, compare
+from neuronfair.audits.comparison import compare
 from neuronfair.measure.stats import mean_interval
 from neuronfair.searches.campaign import random_directions
-from neuronfair.searches.methods import METHODS, frontier
+from neuronfair.searches.methods import METHODS, able, frontier
 from tests.planted import networks
 from tests.scale.pools import Pickled
 

@@ -21,8 +21,8 @@ from neuronfair.domain.tables import files
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
 from neuronfair.searches import engine
+from neuronfair.store.files import read_sealed
 from neuronfair.store.manifest import NEW
-from neuronfair.store.sealed_json import read_sealed
 from tests.cli.test_app import HEADER, people, write
 from tests.cli.test_search import trained_table
 from tests.conftest import FLIPS_ONLY, Result

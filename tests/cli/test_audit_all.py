@@ -18,8 +18,8 @@ from neuronfair.cli import audit_batch, audit_file
 from neuronfair.cli.audit_file import Orders
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.scale.pool import Processes, Serial
-from neuronfair.store.discard import discard
 from neuronfair.store.files import sha256
+from neuronfair.store.ledger import discard
 from tests import reports
 from tests.cli.test_app import write
 from tests.cli.test_search import trained_table

@@ -28,7 +28,7 @@ SHARED = {
     "errors": {"DomainError", "NeuronFairError", "RunError", "one_line"},
     "limits": {"TREE", "check_size"},
     "store.tables": {"Texts", "read_columns", "write_columns"},
-    "store.sealed_json": {"Json"},
+    "store.files": {"Json"},
 }
 OWN = {"proof.certificate"}  # the file and what it holds, beside the modules of proof/checker
 

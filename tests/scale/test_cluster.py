@@ -104,7 +104,7 @@ def searched(
 
 @dataclass(frozen=True)
 class Upset:
-    """A rule that does something else first, in the worker, when a walker of the given place comes to a step."""
+    """A rule that does something else first, in the worker, when a chain of the given place comes to a step."""
 
     rule: Method
     act: Callable[[Path], None]

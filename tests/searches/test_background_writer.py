@@ -22,8 +22,8 @@ SEEDS = networks.uniform_rows(WORLD.domain, 30)
 class Counting:
     """Walks along the first attribute, and counts its steps in place."""
 
-    def start(self, world: World, walkers: State) -> State:
-        return walkers | {"steps": torch.zeros_like(walkers["origin"])}
+    def start(self, world: World, chains: State) -> State:
+        return chains | {"steps": torch.zeros_like(chains["origin"])}
 
     def ask(self, world: World, state: State, t: int) -> torch.Tensor:
         rows = state["rows"].clone()
@@ -64,7 +64,7 @@ def test_an_error_beside_is_raised_by_the_next_piece_or_at_the_end():
 
 
 def test_walkers_are_written_as_they_were():
-    """The search goes on only when the checkpoint before last is done: by then the walkers have been overwritten."""
+    """The search goes on only when the checkpoint before last is done: by then the chains have been overwritten."""
     parts: list[Checkpoint] = []
     run_phase(WORLD, Counting(), SEEDS, budget=Budget(9), record=Record(parts.append, every=2))
     assert [part.t for part in parts] == [2, 4, 6, 8, 9]

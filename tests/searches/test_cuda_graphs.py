@@ -42,8 +42,8 @@ def local(name: str):
     world, starts = case("plain").world, case("plain").seeds
     rule = phases(name, Setting(world, KeySet(), 0)).local
     numbers = torch.arange(len(starts))
-    walkers = {"origin": numbers, "place": numbers, "rows": starts, "found": torch.zeros_like(numbers)}
-    return world, rule, rule.start(world, walkers)
+    chains = {"origin": numbers, "place": numbers, "rows": starts, "found": torch.zeros_like(numbers)}
+    return world, rule, rule.start(world, chains)
 
 
 RECORDED = [name for name in METHODS if hasattr(local(name)[1], "form")]

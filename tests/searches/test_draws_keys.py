@@ -52,8 +52,8 @@ def test_numbers_are_those_of_splitmix64():
         return x ^ (x >> 31)
 
     draws, golden = Draws(7, "local"), 0x9E3779B97F4A7C15
-    walker = mix((5 * golden + draws.start(3, "a")) & mask)
-    expected = [(mix((walker + place * golden) & mask) >> 11) / 2**53 for place in (1, 2)]
+    chain = mix((5 * golden + draws.start(3, "a")) & mask)
+    expected = [(mix((chain + place * golden) & mask) >> 11) / 2**53 for place in (1, 2)]
     assert draws.uniform(3, torch.tensor([5]), 2, use="a")[0].tolist() == expected
 
 

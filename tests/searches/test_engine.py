@@ -32,7 +32,7 @@ INSIDE, ALSO_INSIDE, OUTSIDE = [5, 5, 5, 4, 0], [5, 5, 5, 5, 0], [0, 0, 0, 0, 0]
 
 @dataclass(frozen=True)
 class Scripted:
-    """A method that asks for the rows it was given: (steps, walkers, d)."""
+    """A method that asks for the rows it was given: (steps, chains, d)."""
 
     path: Tensor
     at: dict[int, object] = field(default_factory=dict)  # what to do when step t is asked for
@@ -54,12 +54,12 @@ def planted() -> World:
     return networks.world(networks.one_biased_neuron(), DOMAIN)
 
 
-def counting(steps: int, walkers: int) -> Tensor:
+def counting(steps: int, chains: int) -> Tensor:
     """Rows that are all different and all discriminate."""
     rows = torch.cartesian_prod(*[torch.arange(10)] * 4)
-    rows = rows[(rows.sum(1) == 19) | (rows.sum(1) == 20)][: steps * walkers]
+    rows = rows[(rows.sum(1) == 19) | (rows.sum(1) == 20)][: steps * chains]
     rows = torch.cat([rows, torch.zeros(len(rows), 1, dtype=torch.int64)], 1)
-    return rows.view(steps, walkers, 5)
+    return rows.view(steps, chains, 5)
 
 
 def run(path: Tensor | list, budget: Budget, **options) -> PhaseResult:
@@ -84,7 +84,7 @@ def test_instances_and_findings_are_kept_to_the_row(limit):
     assert (len(result.findings), result.stop) == (limit, "findings")
     result = run(path, Budget(steps=6, instances=limit))
     assert (result.findings.tried, len(result.findings), result.stop) == (limit, limit, "instances")
-    path[:, 1::2] = 0  # every other walker stays outside
+    path[:, 1::2] = 0  # every other chain stays outside
     result = run(path, Budget(steps=6, instances=limit))
     assert result.findings.tried == min(limit, 13)
     result = run(path, Budget(steps=6, findings=limit))
@@ -99,7 +99,7 @@ def test_whoever_comes_after_the_last_finding_was_not_tried():
 
 def test_findings_per_seed_retires_walkers_one_by_one():
     path = counting(6, 3)
-    path[:2, 1] = 0  # the second walker is late by two steps
+    path[:2, 1] = 0  # the second chain is late by two steps
     result = run(path, Budget(steps=6, findings_per_seed=2))
     assert torch.bincount(result.findings.origin).tolist() == [2, 2, 2]
     assert result.findings.judged == 2 + 4 + 2

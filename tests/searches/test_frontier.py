@@ -250,7 +250,7 @@ def test_a_pilot_that_saw_nothing_trusts_what_is_predicted_to_be_safe():
 
 
 def test_the_pilot_finds_people_where_there_are_few():
-    """Outside it heads for the boundary as a search does: every walker is inside after a few steps."""
+    """Outside it heads for the boundary as a search does: every chain is inside after a few steps."""
     domain = networks.large_domain()
     world = networks.world(networks.one_biased_neuron(inputs=11, boundary=networks.MIDDLE), domain)
     _, pilot = Frontier().prepared(world)
@@ -271,8 +271,8 @@ def test_a_walker_does_not_judge_a_row_again_that_it_remembers():
         rows = method.ask(world, state, t)
         state = method.tell(world, state, rows, evaluate(world.network, world.domain, rows), t)
         keys.append(world.domain.key(rows))
-    for walker in torch.stack(keys, 1):
-        assert len(set(walker.tolist())) == RECENT
+    for chain in torch.stack(keys, 1):
+        assert len(set(chain.tolist())) == RECENT
     assert torch.equal(state["recent"], torch.stack(keys, 1))
 
 

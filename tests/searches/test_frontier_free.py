@@ -163,7 +163,7 @@ def test_a_finding_roams_where_the_model_sees_no_difference_and_moves_cross_thre
     asked = method.ask(world, state, 2)  # c alone has thresholds, and its middle is left for both sides
     assert ((asked[:, 3] < 30) | (asked[:, 3] >= 70)).all()
     assert len(asked[:, 1:3].unique(dim=0)) == 12  # a and b are free
-    # Where no move can be trusted every second walker stays, and finds someone else for sure.
+    # Where no move can be trusted every second chain stays, and finds someone else for sure.
     asked = replace(method, table=torch.zeros(4 * 15 * 9).double()).ask(world, state, 2)
     stayed = (asked[:, 3] >= 30) & (asked[:, 3] < 70)
     assert 70 < int(stayed.sum()) < 130

@@ -84,7 +84,7 @@ def test_the_dynamic_loss_and_its_swapped_roles():
 
 
 def test_the_gradient_by_a_pencil():
-    # One walker at (4, 3, 0): f = (5.5, 5.25, 7, 3.75), its twin f' = (7.5, 3.75, 7.5, 3.75).
+    # One chain at (4, 3, 0): f = (5.5, 5.25, 7, 3.75), its twin f' = (7.5, 3.75, 7.5, 3.75).
     # dJ/da0 = -(7.5 * 1 / 5.5 + 3.75 * 0.25 / 5.25), dJ/da1 = -(7.5 * -0.5 / 5.5 + 3.75 * 0.75 / 5.25).
     method, here = NeuronFair(), world()
     state = told(method, here, begin(method, here, ROWS[:1]), ROWS[:1], 0)
@@ -116,8 +116,8 @@ def test_extra_neurons_are_a_share_of_the_layer_for_a_while():
         assert same
     assert not torch.equal(chosen[9], chosen[10])
     assert not torch.equal(chosen[19], chosen[20])
-    assert not torch.equal(chosen[0][0], chosen[0][1])  # each walker draws its own
-    # Every neuron has the same chance: 500 walkers, 3 of 70.
+    assert not torch.equal(chosen[0][0], chosen[0][1])  # each chain draws its own
+    # Every neuron has the same chance: 500 chains, 3 of 70.
     count = torch.cat([method._extra(here, state, 70, 10 * r) for r in range(40)]).sum(0)
     expected = 40 * 500 * 3 / 70
     assert (count - expected).abs().max() < 5 * math.sqrt(expected)
@@ -137,7 +137,7 @@ def test_what_counts_is_kept_until_it_is_drawn_anew():
         state = told(method, here, state, ROWS, t)
         kept.append(state["counted"])
         fresh = told(method, here, {name: x for name, x in state.items() if name != "counted"}, ROWS, t)
-        assert torch.equal(fresh["counted"], state["counted"])  # as where a walker was away in between
+        assert torch.equal(fresh["counted"], state["counted"])  # as where a chain was away in between
         assert state["counted"][:, list(BIASED)].all()
     assert torch.equal(kept[0], kept[2])
     assert not torch.equal(kept[0], kept[3])
@@ -159,15 +159,15 @@ def test_extra_neurons_count_in_the_loss():
 # The local phase
 
 
-def moves(method: NeuronFair, slopes: list[float], twin_slopes: list[float], walkers: int = 20_000) -> Tensor:
-    """How often each attribute of many equal walkers is moved."""
+def moves(method: NeuronFair, slopes: list[float], twin_slopes: list[float], chains: int = 20_000) -> Tensor:
+    """How often each attribute of many equal chains is moved."""
     domain = networks.domain()
     here = networks.world(networks.one_biased_neuron(), domain, profile=profile(8, (3,), "0"))
-    base = torch.full((walkers, 5), 4)
+    base = torch.full((chains, 5), 4)
     base[:, 4] = 0
-    slope = torch.tensor([*slopes, 9.0]).repeat(walkers, 1)
-    twin = torch.tensor([*twin_slopes, 9.0]).repeat(walkers, 1)
-    state = {"origin": torch.arange(walkers), "base": base, "g": slope, "g_twin": twin}
+    slope = torch.tensor([*slopes, 9.0]).repeat(chains, 1)
+    twin = torch.tensor([*twin_slopes, 9.0]).repeat(chains, 1)
+    state = {"origin": torch.arange(chains), "base": base, "g": slope, "g_twin": twin}
     codes = method._local_step(here, state, 3)
     assert ((codes - base).abs() <= 1).all()
     assert (codes[:, 4] == 0).all()
@@ -221,13 +221,13 @@ PLANTED = networks.domain()
 HIT, MISS, OTHER_MISS = [5, 5, 5, 4, 0], [5, 5, 5, 6, 0], [1, 1, 1, 1, 0]
 
 
-def bases(after_miss: str, *visited: list[int], walkers: int = 1) -> Tensor:
-    """Where many equal walkers go on from after these rows."""
+def bases(after_miss: str, *visited: list[int], chains: int = 1) -> Tensor:
+    """Where many equal chains go on from after these rows."""
     here = networks.world(networks.one_biased_neuron(), PLANTED, profile=profile(8, (3,), "0"))
     method = NeuronFair(local=True, after_miss=after_miss)
-    state = begin(method, here, torch.tensor(visited[0]).repeat(walkers, 1))
+    state = begin(method, here, torch.tensor(visited[0]).repeat(chains, 1))
     for t, row in enumerate(visited):
-        state = told(method, here, state, torch.tensor(row).repeat(walkers, 1), t)
+        state = told(method, here, state, torch.tensor(row).repeat(chains, 1), t)
     return state["base"]
 
 
@@ -242,7 +242,7 @@ def test_reset_returns_to_the_last_finding():
 
 
 def test_metropolis_leaves_a_finding_with_the_chance_of_its_temperature():
-    after = bases("metropolis", HIT, MISS, walkers=20_000)
+    after = bases("metropolis", HIT, MISS, chains=20_000)
     left = (after == torch.tensor(MISS)).all(1).double().mean()
     assert float(left) == pytest.approx(math.exp(-1), abs=4 * 0.5 / math.sqrt(20_000))
     assert ((after == torch.tensor(MISS)).all(1) | (after == torch.tensor(HIT)).all(1)).all()
@@ -310,12 +310,12 @@ def test_the_printed_algorithm_on_the_published_classifier(shared_models):
         assert ((rows >= 0) & (rows < data.domain.sizes)).all()
 
 
-def next_rows(method: NeuronFair, slope: list[float], last: list[int], walkers: int = 20_000) -> Tensor:
+def next_rows(method: NeuronFair, slope: list[float], last: list[int], chains: int = 20_000) -> Tensor:
     """The rows after a global step from (4, 3, 0), with this gradient and this row before."""
     here = world()
-    state = begin(method, here, torch.tensor([[4, 3, 0]]).repeat(walkers, 1))
-    g = torch.tensor([slope], dtype=torch.float64).repeat(walkers, 1)
-    state |= {"g": g, "g_twin": 0 * g, "last": torch.tensor([last]).repeat(walkers, 1)}
+    state = begin(method, here, torch.tensor([[4, 3, 0]]).repeat(chains, 1))
+    g = torch.tensor([slope], dtype=torch.float64).repeat(chains, 1)
+    state |= {"g": g, "g_twin": 0 * g, "last": torch.tensor([last]).repeat(chains, 1)}
     return here.domain.move(state["base"], method._global_step(here, state, 1))
 
 

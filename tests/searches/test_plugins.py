@@ -54,7 +54,7 @@ def installed(monkeypatch, tmp_path):
     def put(project: str, **modules: str) -> None:
         install(tmp_path, project, **modules)
         monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setitem(vars(METHODS), "data", Methods(METHODS._own).data)
+        monkeypatch.setattr(METHODS, "_all", Methods(METHODS._own).entries)
 
     yield put
     for name in ("climber", "test_climber"):
@@ -138,7 +138,7 @@ def test_what_cannot_be_used_is_left_out_with_a_warning(name, thing, why, regist
 
 
 def test_a_registered_method_is_known_to_plans_and_in_errors(monkeypatch):
-    monkeypatch.setitem(METHODS.data, "mine", ENTRY)
+    monkeypatch.setitem(METHODS.entries, "mine", ENTRY)
     assert SearchConfig("mine").method == "mine"
     with pytest.raises(NeuronFairError, match=r"no method 'mime'.*uniform, mine.*Did you mean 'mine'\?"):
         SearchConfig("mime")

@@ -24,7 +24,7 @@ from neuronfair.searches.steps import choose, confidence, inverse_influence, met
 from neuronfair.searches.tally import Budget
 from tests.planted import networks
 
-MANY = 20_000  # walkers, where shares are measured
+MANY = 20_000  # chains, where shares are measured
 DOMAIN = networks.domain(attributes=3)
 FAR, UP = 1000.0, 100.0
 
@@ -222,7 +222,7 @@ def test_a_miss_is_kept_with_its_probability(method):
     assert near(again[~kept].double().mean(), 1 / math.e, int((~kept).sum()))
     found = told(method, here, state, state["rows"], 1, yes)
     assert torch.equal(found["base"], state["rows"])
-    # The very first row is where the walker stands, finding or not.
+    # The very first row is where the chain stands, finding or not.
     first = told(method, here, begin(method, here, seeds), seeds, 0, no)
     assert torch.equal(first["base"], seeds)
     assert first["missed"].all()
@@ -300,7 +300,7 @@ def test_a_miss_leads_back_to_the_seed_and_its_probabilities():
         rows = walkers_at(4 + t, 4, 4, 0, count=3)
         state = told(method, here, state, rows, t, found)
         assert torch.equal(state["base"], torch.where(torch.tensor(found)[:, None], rows, seeds))
-    # After two findings in a row the probabilities are those of the second one; the third walker has one only.
+    # After two findings in a row the probabilities are those of the second one; the third chain has one only.
     assert not torch.isclose(state["weights"][:2], first[:2]).all(1).any()
     fresh = told(method, here, begin(method, here, rows), rows, 0)["weights"]
     assert torch.equal(state["weights"][:2], fresh[:2])
@@ -334,7 +334,7 @@ def test_a_miss_starts_the_count_anew():
         before = here.network.rows_backward
         state = told(method, here, state, state["rows"], t, [True, t != 3])
         spent.append(here.network.rows_backward - before)
-    # The first walker is due at steps 5 and 10, the second, which missed at step 3, at step 8.
+    # The first chain is due at steps 5 and 10, the second, which missed at step 3, at step 8.
     assert spent == [4, 0, 0, 0, 0, 2, 0, 0, 2, 0, 2, 0]
 
 

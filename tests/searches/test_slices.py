@@ -1,4 +1,4 @@
-"""Steps of walkers in slices: the same search, in memory that does not grow with walkers and twins."""
+"""Steps of chains in slices: the same search, in memory that does not grow with chains and twins."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from neuronfair.testing.harness import LINES, STEPS, explore, kept
 from tests.planted import networks
 
 
-def hold(monkeypatch, domain: TableDomain, walkers: int) -> None:
-    """Let the families of so many walkers fill the memory."""
-    monkeypatch.setattr(slicing, "HELD", {"cpu": walkers * len(domain.sensitive_values)})
+def hold(monkeypatch, domain: TableDomain, chains: int) -> None:
+    """Let the families of so many chains fill the memory."""
+    monkeypatch.setattr(slicing, "HELD", {"cpu": chains * len(domain.sensitive_values)})
 
 
 def test_slices_hold_all_walkers_in_their_order(monkeypatch):
@@ -107,7 +107,7 @@ def test_memory_does_not_grow_with_walkers_and_twins(name, decision, monkeypatch
             assert run_phase(world, rule, seeds, budget=Budget(2)).findings.judged == 600
         return spy.numbers
 
-    assert largest() >= 300 * 500 * 2  # the scores of all twins of all walkers
+    assert largest() >= 300 * 500 * 2  # the scores of all twins of all chains
     monkeypatch.setattr(judging, "ROWS_PER_PASS", 5000)
     hold(monkeypatch, AGES, 30)
     empty = 1 << 16  # keys that a new set has room for; all else is smaller

@@ -225,10 +225,10 @@ def test_nobody_is_queued_twice():
     for t in range(30):
         waits = state["ranks"][:, 0].isfinite().tolist()
         state, rows = step(method, world, state, t)
-        for walker, key in enumerate(domain.key(rows).tolist()):
-            assert not (waits[walker] and key in asked[walker])
-            if waits[walker]:
-                asked[walker].add(key)
+        for chain, key in enumerate(domain.key(rows).tolist()):
+            assert not (waits[chain] and key in asked[chain])
+            if waits[chain]:
+                asked[chain].add(key)
     assert sum(map(len, asked)) > 100
 
 

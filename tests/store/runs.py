@@ -17,10 +17,10 @@ from neuronfair import Network
 from neuronfair.searches import campaign
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import Findings
+from neuronfair.store.files import unseal
 from neuronfair.store.journal import JOURNAL
 from neuronfair.store.manifest import MANIFEST, write_manifest
 from neuronfair.store.run import Run
-from neuronfair.store.sealed_json import unseal
 from tests.planted import networks
 from tests.store.test_tables import assert_same
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import RunError
-from neuronfair.store import discard as module
-from neuronfair.store.discard import check_discardable, discard
+from neuronfair.store import ledger as module
+from neuronfair.store.ledger import check_discardable, discard
 from neuronfair.store.manifest import MANIFEST, write_manifest
 
 

@@ -54,7 +54,7 @@ def world() -> World:
 def run_phase(
     world: World, method: str, share: slice | None, phase: str, starts: Findings | None, record: Record, seen
 ):
-    """Search the global phase from the seeds, or the local one from what it found; a share of its walkers."""
+    """Search the global phase from the seeds, or the local one from what it found; a share of its chains."""
     rules = phases(method, Setting(world, KeySet(), 100))
     rows, origin = (SEEDS, torch.arange(len(SEEDS))) if starts is None else (starts.rows, starts.origin)
     here = share or slice(0, len(rows))
@@ -121,28 +121,28 @@ def test_shards_put_together_are_the_search_in_one_piece(world, method, tmp_path
 @settings(max_examples=25, deadline=None)
 def test_of_each_person_the_first_judgement_counts(tmp_path_factory, data):
     """Against a dictionary: shards with checkpoints at their own steps, that forget whom they have judged."""
-    walkers, steps = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9))
+    chains, steps = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9))
     person = st.one_of(st.integers(0, 6), st.integers(-(2**63), 2**63 - 1))
     judged = {
-        (t, place): (data.draw(person), data.draw(st.integers(0, 3))) for t in range(steps) for place in range(walkers)
+        (t, place): (data.draw(person), data.draw(st.integers(0, 3))) for t in range(steps) for place in range(chains)
     }
     known = data.draw(st.lists(person, max_size=3))
     first: dict[int, tuple[int, int]] = {}
     for at, (key, _) in sorted(judged.items()):
         if key not in known:
             first.setdefault(key, at)
-    cuts = sorted({0, walkers, *data.draw(st.lists(st.integers(0, walkers), max_size=2))})
+    cuts = sorted({0, chains, *data.draw(st.lists(st.integers(0, chains), max_size=2))})
     folder, stores = tmp_path_factory.mktemp("shards"), []
     for number, (low, high) in enumerate(itertools.pairwise(cuts)):
         stores.append(store := ShardStore(f"memory://{folder}", "local", number))
         ends = [*sorted(data.draw(st.sets(st.integers(1, steps), max_size=3))), steps]
         for begin, end in itertools.pairwise([0, *ends]):
             some = {at: who for at, who in judged.items() if begin <= at[0] < end and low <= at[1] < high}
-            store.checkpoint(made_up(some, walkers, end, "steps" if end is ends[-1] else None))
+            store.checkpoint(made_up(some, chains, end, "steps" if end is ends[-1] else None))
     parts = list(merged(stores, [torch.tensor(known, dtype=torch.int64)], folder / "work"))
     wins = [(at, *judged[at]) for at in sorted(first.values())]
     lines = torch.cat([part.lines for part in parts])
-    assert lines.tolist() == [[key, (t * walkers + place) * 4 + kind] for (t, place), key, kind in wins]
+    assert lines.tolist() == [[key, (t * chains + place) * 4 + kind] for (t, place), key, kind in wins]
     found = Findings.join([part.findings for part in parts])
     assert list(zip(found.step.tolist(), found.origin.tolist(), strict=True)) == [
         at for at, _, kind in wins if kind == FOUND
@@ -151,12 +151,12 @@ def test_of_each_person_the_first_judgement_counts(tmp_path_factory, data):
     assert found.rejected == sum(kind in (REJECTED, DOUBTFUL) for _, _, kind in wins)
     missed = [at for at, key, kind in wins if kind in (MISS, DOUBTFUL) and is_sampled(torch.tensor([key]))]
     assert found.misses.tolist() == [[*at, 0, 0, 0] for at in missed]
-    assert all((part.lines[:, 1] // 4 // walkers < part.t).all() for part in parts)
+    assert all((part.lines[:, 1] // 4 // chains < part.t).all() for part in parts)
     assert [part.stop for part in parts] == [None] * (len(parts) - 1) + ["steps"]
 
 
 def made_up(
-    judged: dict[tuple[int, int], tuple[int, int]], walkers: int, t: int, stop: engine.Stop | None
+    judged: dict[tuple[int, int], tuple[int, int]], chains: int, t: int, stop: engine.Stop | None
 ) -> Checkpoint:
     """A checkpoint of people judged by a step and a place, whose numbers their findings and misses hold."""
     at = torch.tensor(list(judged), dtype=torch.int64).reshape(-1, 2)
@@ -178,7 +178,7 @@ def made_up(
         plausibility=torch.zeros(len(scores)),
     )
     state = {"place": torch.arange(2)}
-    return Checkpoint(t, state, findings, evaluated_lines(keys, *at.T, walkers, kind), 1.0, stop)
+    return Checkpoint(t, state, findings, evaluated_lines(keys, *at.T, chains, kind), 1.0, stop)
 
 
 def test_checkpoints_at_other_steps_are_put_together(tmp_path):

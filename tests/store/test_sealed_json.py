@@ -8,7 +8,7 @@ import json
 import pytest
 
 from neuronfair.errors import RunError
-from neuronfair.store.sealed_json import is_sealed, read_sealed, seal, unseal
+from neuronfair.store.files import is_sealed, read_sealed, seal, unseal
 
 ENTRY = {"a": [1, 2.5, None], "digest": "mine", "ü": "\udc80\x7f\n", "deep": {"digest": ""}}
 

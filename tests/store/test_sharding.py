@@ -44,7 +44,7 @@ from tests.store.test_tables import assert_same
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
-    """Shards of a few walkers, and a checkpoint every three steps, as the whole run has them."""
+    """Shards of a few chains, and a checkpoint every three steps, as the whole run has them."""
     monkeypatch.setattr(sharding, "LEAST", {})
     monkeypatch.setattr(sharding, "EVERY", 3)
 
@@ -201,25 +201,25 @@ def test_limits_over_all_walkers_are_refused(tmp_path, limit):
 
 
 @pytest.mark.parametrize(
-    ("walkers", "steps", "size", "division"),
+    ("chains", "steps", "size", "division"),
     [
         (1_000, 1_000, 2, Division(250, 50)),  # four shards: two for each worker
         (1_000, 1_000, 1, Division(1_000, 50)),
-        (300, 100, 8, Division(128, 50)),  # not too few walkers
+        (300, 100, 8, Division(128, 50)),  # not too few chains
         (100_000, 10_000, 1, Division(2_000, 10)),  # 50 shards of 2 × 10⁷ rows; a million rows are merged at a time
         (5, 40_000_000, 2, Division(1, 50)),  # nobody can be cut in two
         (2_000_000, 1, 1, Division(2_000_000, 1)),
     ],
 )
-def test_a_phase_is_cut(monkeypatch, walkers, steps, size, division):
+def test_a_phase_is_cut(monkeypatch, chains, steps, size, division):
     monkeypatch.setattr(sharding, "LEAST", {"cpu": 128})
     monkeypatch.setattr(sharding, "EVERY", 50)
-    assert Division.of(walkers, steps, Serial(size), "cpu") == division
+    assert Division.of(chains, steps, Serial(size), "cpu") == division
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_scores_are_the_same_to_the_last_bit(tmp_path, outputs):
-    """Weights are no round numbers here, so that the order of a sum shows; few walkers are left at the end."""
+    """Weights are no round numbers here, so that the order of a sum shows; few chains are left at the end."""
     torch.manual_seed(outputs)
     module = nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, outputs))
     module[-1].bias.data -= module(ROWS.float()).mean(0)

@@ -94,7 +94,7 @@ class Chancy(Roamer):
 
 
 class Social(Roamer):
-    """Walkers take over what the first one does."""
+    """Chains take over what the first one does."""
 
     def step(self, world, state, rows, t):
         moved = super().step(world, state, rows, t)
@@ -113,7 +113,7 @@ class Private(Roamer):
 
 
 class Stale(Roamer):
-    """Keeps something in the state that is not one line per walker."""
+    """Keeps something in the state that is not one line per chain."""
 
     def start(self, world, state):
         return state | {"bounds": torch.zeros(3)}
@@ -145,7 +145,7 @@ def named(monkeypatch):
 
     def enter(kind: type[Roamer]) -> str:
         name = kind.__name__.lower()
-        monkeypatch.setitem(METHODS.data, name, MethodEntry(lambda _: Phases(kind(), kind()), gradients=False))
+        monkeypatch.setitem(METHODS.entries, name, MethodEntry(lambda _: Phases(kind(), kind()), gradients=False))
         return name
 
     return enter

@@ -16,13 +16,12 @@ from neuronfair.measure.diversity import clusters, mean_distance, quality, regio
 from neuronfair.measure.rate import Rate, discrimination_rate
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
-from neuronfair.model.network import Network
 from neuronfair.progress import Progress, silent
 from neuronfair.scale.pool import PieceProgress, Pool
 from neuronfair.searches.campaign import cluster_seeds, search
 from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.evaluate import comparing
-from neuronfair.searches.methods import METHODS, check_method
+from neuronfair.searches.methods import check_method
 
 MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # people drawn uniformly and evaluated for the rate next to the methods
 
@@ -241,10 +240,3 @@ def _lines(
             yield line
     except KeyboardInterrupt:  # what is finished stays
         return
-
-
-def able(network: Model) -> list[str]:
-    """Return the methods that can search this model."""
-    white = isinstance(network, Network)
-    linear = isinstance(network, Network) and not network.layers
-    return [n for n, entry in METHODS.items() if (white or not entry.gradients) and not (linear and entry.neurons)]

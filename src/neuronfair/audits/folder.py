@@ -19,10 +19,9 @@ from neuronfair.audits.report.report import Report
 from neuronfair.domain.schema.toml import quoted
 from neuronfair.errors import OtherRunError, RunError
 from neuronfair.model.weights import Card, save
-from neuronfair.store.files import check_digest, sha256, write_whole
+from neuronfair.store.files import Json, check_digest, seal, sha256, write_whole
 from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
-from neuronfair.store.sealed_json import Json, seal
 
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"
 NEARER = "worst.json"  # beside the runs of one choice of attributes: the worst findings, shrunk

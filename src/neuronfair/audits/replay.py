@@ -16,8 +16,8 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.searches.evaluate import drawn_otherwise
 from neuronfair.searches.findings import NO_SEED
+from neuronfair.store.files import read_sealed
 from neuronfair.store.run import Run
-from neuronfair.store.sealed_json import read_sealed
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.config import SearchResult
+from neuronfair.store.files import Json
 from neuronfair.store.manifest import rows_digest, versions
-from neuronfair.store.sealed_json import Json
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from neuronfair.limits import read_text
 from neuronfair.render.page import index_page
 from neuronfair.render.terminal import make_console
 from neuronfair.scale.pool import PieceProgress, Pool, PoolProgress
-from neuronfair.store.discard import check_discardable, discard
 from neuronfair.store.files import sha256
+from neuronfair.store.ledger import check_discardable, discard
 
 INDEX, FIGURES_OF_ALL = "index.html", "index.json"
 DONE = "order.sha256"  # in the folder of an audit that was finished: the digests of what it was told and has found

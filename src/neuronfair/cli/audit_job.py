@@ -111,7 +111,7 @@ def carry_out(
     from neuronfair.domain.population.model import read_people
     from neuronfair.domain.tables.dataset import DATASETS
     from neuronfair.render.terminal import progress_bar
-    from neuronfair.store.discard import check_discardable, discard
+    from neuronfair.store.ledger import check_discardable, discard
 
     out = outputs.folder
     if force:

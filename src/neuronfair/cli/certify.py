@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from neuronfair.audits.inputs import AuditInput
     from neuronfair.model.decision import Decision
-    from neuronfair.store.sealed_json import Json
+    from neuronfair.store.files import Json
 
 INTERRUPTED, REFUSED = 130, 1
 
@@ -108,8 +108,7 @@ def certify(
     from neuronfair.proof.session import certify as certify_problem
     from neuronfair.render.proof import proof_report
     from neuronfair.render.terminal import progress_bar
-    from neuronfair.store.discard import check_discardable, discard
-    from neuronfair.store.ledger import check_folder
+    from neuronfair.store.ledger import check_discardable, check_folder, discard
     from neuronfair.store.manifest import DOMAIN
     from neuronfair.store.manifest import where as place
 

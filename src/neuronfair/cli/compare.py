@@ -75,13 +75,12 @@ def compare(
     `neuronfair compare adult --methods neuronfair,adf,eidig5 --seeds 1000 --repeats 10 --json -`
     """
     source = options.ModelOptions(model, weights, trust_pickle, decision, device, preprocess)
-    from neuronfair.audits.comparison import able
     from neuronfair.audits.comparison import compare as run
     from neuronfair.render.comparison import compare_report, plot_comparison
     from neuronfair.render.plots import PICTURES, drawing
     from neuronfair.render.terminal import make_console, progress_bar
     from neuronfair.searches.config import SearchConfig
-    from neuronfair.searches.methods import check_method
+    from neuronfair.searches.methods import able, check_method
 
     options.check_out(plot, PICTURES)
     if plot is not None:

@@ -53,7 +53,7 @@ def audit_images(
     from neuronfair.images.report import sentences
     from neuronfair.images.search import PictureSettings
     from neuronfair.render.terminal import make_console, progress_bar
-    from neuronfair.store.discard import check_discardable
+    from neuronfair.store.ledger import check_discardable
 
     decoder()
     if force:

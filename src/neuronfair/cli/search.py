@@ -92,8 +92,7 @@ def search(
     from neuronfair.searches.config import SearchConfig
     from neuronfair.searches.evaluate import comparing, counterparts_of
     from neuronfair.searches.methods import check_method
-    from neuronfair.store.discard import check_discardable, discard
-    from neuronfair.store.ledger import check_folder
+    from neuronfair.store.ledger import check_discardable, check_folder, discard
     from neuronfair.store.manifest import make_manifest, rows_digest, where
     from neuronfair.store.remote import RemoteFolder
     from neuronfair.store.run import Run

@@ -32,8 +32,8 @@ from neuronfair.model.weights import fingerprint
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.methods import HALVING, picture_methods
-from neuronfair.store.discard import discard
 from neuronfair.store.files import load_state, save_state, writing
+from neuronfair.store.ledger import discard
 from neuronfair.store.manifest import rows_digest, versions
 
 WEIGHTS, ATTRIBUTE = "detector.safetensors", "attribute.safetensors"

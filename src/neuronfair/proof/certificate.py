@@ -22,7 +22,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, NeuronFairError, RunError, one_line
 from neuronfair.limits import TREE, check_size
 from neuronfair.model.decision import Decision, DecisionKind
-from neuronfair.store.sealed_json import Json
+from neuronfair.store.files import Json
 from neuronfair.store.tables import Texts, read_columns, write_columns
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover

@@ -28,11 +28,10 @@ from neuronfair.proof.decide.queue import State
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.report import Part, ProofReport
 from neuronfair.scale.pool import Pool
-from neuronfair.store.files import load_state, save_state, writing
+from neuronfair.store.files import load_state, save_state, seal, writing
 from neuronfair.store.journal import PROOF
 from neuronfair.store.ledger import Ledger
 from neuronfair.store.manifest import make_manifest
-from neuronfair.store.sealed_json import seal
 
 CERTIFICATE, METRICS = "certificate.parquet", "proof.json"  # made of the last state: no line names them
 SHARDS = "shards"  # what pieces of the last state have done since, while several workers prove

@@ -17,7 +17,7 @@ from neuronfair.measure.rate import Rate
 from neuronfair.repairs.evaluate import RepairOutcome, Standing
 from neuronfair.repairs.neurons import NeuronRepair
 from neuronfair.repairs.retrain import OWN, Retraining
-from neuronfair.store.sealed_json import Json
+from neuronfair.store.files import Json
 
 GROUPS = 8  # shown in the table; all of them are in the JSON
 _RULES = {

@@ -29,7 +29,7 @@ class SearchConfig:
 
     method: str = "frontier"
     seeds: int = 1000
-    steps: int = 1000  # of the local phase, after a look at the row that a walker starts from, which is judged, too
+    steps: int = 1000  # of the local phase, after a look at the row that a chain starts from, which is judged, too
     global_steps: int = 40  # 0: the seeds go straight into the local phase and do not count
     instances: int | None = None  # different people judged, at most, in each phase
     seconds: float | None = None  # for both phases together
@@ -110,7 +110,7 @@ class SearchResult:
 
     def _plausibility(self) -> dict[str, float] | None:
         """Return how usual the people are who were found; None where nobody was, or nothing is known of it."""
-        if self.local.on_disk is not None:  # the first phase has at most one finding for each walker
+        if self.local.on_disk is not None:  # the first phase has at most one finding for each chain
             return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(PLAUSIBLE)
         both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
         known = both[~both.isnan()]

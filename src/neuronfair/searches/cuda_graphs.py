@@ -64,7 +64,7 @@ class CudaGraphs:
         return plain and hasattr(method, "form") and isinstance(network, Network)
 
     def __call__(self, state: State, t: int) -> tuple[State, Judged]:
-        """Return the walkers after a step, and what was judged. The walkers are overwritten by the next step."""
+        """Return the chains after a step, and what was judged. The chains are overwritten by the next step."""
         form = self._method.form(t)  # type: ignore[attr-defined]
         if form is None:
             return step(self._world, self._method, state, t, exact=False)

@@ -27,7 +27,7 @@ from neuronfair.searches.tally import WHOLE, Budget, ChainRange, PhaseTally, key
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
-FEW_WALKERS = 4096  # up to here one thread is faster than several that wait for each other: benchmarks/search.py
+FEW_CHAINS = 4096  # up to here one thread is faster than several that wait for each other: benchmarks/search.py
 TELL = 0.5  # seconds after which what was found is counted, so that it can be told
 
 
@@ -51,8 +51,8 @@ class Record:
     every: int = 50
     resume: Checkpoint | None = None  # holds all findings and keys up to it
     keep: bool = True  # False: findings are confirmed and counted, but not kept
-    chains: ChainRange = WHOLE  # which part of the walkers these are
-    even: bool = False  # go the same way, to the last bit, in any batch; the rule may not look at walkers together
+    chains: ChainRange = WHOLE  # which part of the chains these are
+    even: bool = False  # go the same way, to the last bit, in any batch; the rule may not look at chains together
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ def run_phase(
     record: Record | None = None,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> PhaseResult:
-    """Let one walker start from every seed and return the discriminatory instances they find.
+    """Let one chain start from every seed and return the discriminatory instances they find.
 
-    All walkers advance together. `origin` numbers the seeds (0, 1, … by default): a walker's path depends on its
+    All chains advance together. `origin` numbers the seeds (0, 1, … by default): a chain's path depends on its
     number and its seed only, so a search may be split into batches. `seen` holds people judged by earlier phases, who
-    do not count again. Every finding is judged once more, in float64, before it retires a walker, counts for the
+    do not count again. Every finding is judged once more, in float64, before it retires a chain, counts for the
     budget, is returned or given to a checkpoint. Ctrl-C ends the phase and keeps what was found; a second Ctrl-C ends
     it at once.
     """
@@ -89,11 +89,11 @@ def run_phase(
     resume, checkpoint = record.resume, record.checkpoint
     clock = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
     seen = seen if seen is not None else KeySet(world.domain.device)
-    tally = PhaseTally(world, budget, seen, keep=record.keep, walkers=record.chains.walkers or len(seeds))
+    tally = PhaseTally(world, budget, seen, keep=record.keep, chains=record.chains.total or len(seeds))
     rows = world.domain.clip(seeds)
     numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
-    walkers = {"origin": numbers, "place": record.chains.first + torch.arange(len(rows), device=rows.device)}
-    state, t = method.start(world, walkers | {"rows": rows, "found": torch.zeros_like(numbers)}), 0
+    chains = {"origin": numbers, "place": record.chains.first + torch.arange(len(rows), device=rows.device)}
+    state, t = method.start(world, chains | {"rows": rows, "found": torch.zeros_like(numbers)}), 0
     if resume is not None:
         if resume.state.keys() != state.keys():
             raise OtherRunError(
@@ -107,7 +107,7 @@ def run_phase(
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
     on_cpu = world.domain.device.type == "cpu"
     # Rows so wide that few of them fill a pass keep all threads busy.
-    few = len(state["origin"]) <= min(FEW_WALKERS, world.network.encoding.rows_per_pass // 8)
+    few = len(state["origin"]) <= min(FEW_CHAINS, world.network.encoding.rows_per_pass // 8)
     if CudaGraphs.fit(world, method) and not budget.counts_findings:
         steps: Steps = CudaGraphs(world, method)
     else:
@@ -155,12 +155,12 @@ def run_phase(
 
 
 def _copied(state: State) -> State:
-    """Return the walkers as they are now: the next steps may overwrite them before they are written."""
+    """Return the chains as they are now: the next steps may overwrite them before they are written."""
     return {name: tensor.clone() for name, tensor in state.items()}
 
 
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
-    """Let the walkers go that have met as many discriminatory rows as the budget allows each."""
+    """Let the chains go that have met as many discriminatory rows as the budget allows each."""
     if budget.findings_per_seed is None:
         return state
     state = state | {"found": state["found"] + discriminates}

@@ -28,7 +28,7 @@ class Findings:
     twin_values: Tensor  # (f, s) codes of the twin for whom the decision flips, where it may differ: `twin_columns`
     scores: Tensor  # (f, outputs)
     twin_scores: Tensor  # (f, outputs)
-    origin: Tensor  # (f,) which seed the walker came from
+    origin: Tensor  # (f,) which seed the chain came from
     step: Tensor  # (f,)
     misses: Tensor  # (m, d) a sample of the people judged alike, in the compact type too
     tried: int = 0

@@ -84,14 +84,14 @@ class KeySet:
         self._probe(keys, write=True)
 
 
-MEMORY = 1024  # keys that a walker remembers; an old one may be forgotten, a new one is never refused
-WALKERS = 1 << 16  # whose last keys are compared at a time
+MEMORY = 1024  # keys that a chain remembers; an old one may be forgotten, a new one is never refused
+CHAINS = 1 << 16  # whose last keys are compared at a time
 NOBODY = torch.iinfo(torch.int64).min  # the key in an empty place
 
 
-def empty_memory(walkers: int, device: torch.device) -> Tensor:
-    """Return a memory of nobody for each walker: (n, MEMORY)."""
-    return torch.full((walkers, MEMORY), NOBODY, device=device)
+def empty_memory(chains: int, device: torch.device) -> Tensor:
+    """Return a memory of nobody for each chain: (n, MEMORY)."""
+    return torch.full((chains, MEMORY), NOBODY, device=device)
 
 
 def remember(memory: Tensor, keys: Tensor) -> Tensor:
@@ -106,8 +106,8 @@ def knows(memory: Tensor, keys: Tensor) -> Tensor:
 
 
 def among(recent: Tensor, keys: Tensor) -> Tensor:
-    """Return which keys, (n, m), are among the last ones of their walker, (n, a multiple of 8): bool, (n, m)."""
-    parts = [torch.split(x, WALKERS) for x in (recent, keys)]  # so that memory stays flat
+    """Return which keys, (n, m), are among the last ones of their chain, (n, a multiple of 8): bool, (n, m)."""
+    parts = [torch.split(x, CHAINS) for x in (recent, keys)]  # so that memory stays flat
     found = []
     for last, asked in zip(*parts, strict=True):
         same = asked[:, :, None] == last[:, None]

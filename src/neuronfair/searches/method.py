@@ -1,4 +1,4 @@
-"""What a search method is: a rule that proposes the next row of every walker. The engine does all the rest."""
+"""What a search method is: a rule that proposes the next row of every chain. The engine does all the rest."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class StepSizes:
 
 
 State = dict[str, Tensor]
-"""Everything a method remembers: tensors with one line per living walker, `origin` and `rows` among them."""
+"""Everything a method remembers: tensors with one line per living chain, `origin` and `rows` among them."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class World:
     ) -> Tensor:
         """Return the gradient of an objective by the network input, one line per row: (n, width).
 
-        The rows are one line per walker, or several such blocks; `layer` and `through` are `Network.gradient`'s. In the
+        The rows are one line per chain, or several such blocks; `layer` and `through` are `Network.gradient`'s. In the
         blind control the gradient is noise, so that the same walk goes in random directions.
         """
         if self.blind:
@@ -185,7 +185,7 @@ class Method(Protocol):
         """Return the state before the first step, given one with `origin` and `rows` (the seeds)."""
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the row each walker wants judged at step t: (n, d)."""
+        """Return the row each chain wants judged at step t: (n, d)."""
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Return the state after the rows were judged."""

@@ -23,7 +23,7 @@ HELD = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
 def slices(domain: Domain, state: State) -> Sequence[State]:
-    """Return the walkers in their order, as many at a time as their families allow; mostly that is all of them."""
+    """Return the chains in their order, as many at a time as their families allow; mostly that is all of them."""
     size = evened(HELD.get(domain.device.type, HELD["cpu"]) // len(domain.sensitive_values))
     if len(state["origin"]) <= size:
         return [state]
@@ -35,7 +35,7 @@ def give_back() -> None:
     """Give free memory back to the system, where the C library can (Linux).
 
     The large pieces of one slice lie between small ones that stay. It does not find room for the next slice between
-    them, and takes 50 MB more for each: 7 GB for 100,000 walkers with 5,000 twins.
+    them, and takes 50 MB more for each: 7 GB for 100,000 chains with 5,000 twins.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -49,7 +49,7 @@ def joined(parts: Sequence[State]) -> State:
 
 
 class Judged(NamedTuple):
-    """What is kept of a judged step until it is counted: one line per walker each."""
+    """What is kept of a judged step until it is counted: one line per chain each."""
 
     rows: Tensor  # in the domain's compact type
     hits: Tensor  # who is decided otherwise than a twin
@@ -77,28 +77,28 @@ Steps = Callable[[State, int], tuple[State, Judged]]
 
 
 def evenly(steps: Steps, network: Network) -> Steps:
-    """Return steps with copies of the last walker behind the others, to a multiple of `EVEN`; they are not kept.
+    """Return steps with copies of the last chain behind the others, to a multiple of `EVEN`; they are not kept.
 
     A processor computes the last few rows of a batch in another way than the others, and rounds them otherwise. Only so
-    a walker goes, to the last bit, the same way in any batch; if layers have a multiple of four neurons, since a row
+    a chain goes, to the last bit, the same way in any batch; if layers have a multiple of four neurons, since a row
     that begins elsewhere in memory may be rounded otherwise, too. The network counts no rows of copies.
     """
-    last: tuple[State, State] | None = None  # walkers as they were given back, and with the copies behind them
+    last: tuple[State, State] | None = None  # chains as they were given back, and with the copies behind them
 
     def even(state: State, t: int) -> tuple[State, Judged]:
         nonlocal last
-        walkers = len(state["origin"])
-        if walkers % EVEN == 0:
+        chains = len(state["origin"])
+        if chains % EVEN == 0:
             return steps(state, t)
-        whole = last[1] if last is not None and last[0] is state else _with_copies(state, -walkers % EVEN)
+        whole = last[1] if last is not None and last[0] is state else _with_copies(state, -chains % EVEN)
         before = network.rows_forward, network.rows_backward
         whole, judged = steps(whole, t)
-        share = Fraction(walkers, walkers + -walkers % EVEN)
+        share = Fraction(chains, chains + -chains % EVEN)
         network.rows_forward = before[0] + int((network.rows_forward - before[0]) * share)
         network.rows_backward = before[1] + int((network.rows_backward - before[1]) * share)
-        state = {name: x[:walkers] for name, x in whole.items()}
+        state = {name: x[:chains] for name, x in whole.items()}
         last = state, whole
-        return state, judged.at(slice(walkers))
+        return state, judged.at(slice(chains))
 
     return even
 
@@ -108,7 +108,7 @@ def _with_copies(state: State, copies: int) -> State:
 
 
 def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> tuple[State, Judged]:
-    """Return the walkers after a step, and what was judged.
+    """Return the chains after a step, and what was judged.
 
     Where a finding can end something (`exact`) it is judged in float64 at once; otherwise nothing waits for a GPU.
     """
@@ -135,8 +135,8 @@ def _step(world: World, method: Method, state: State, t: int, exact: bool) -> tu
     else:
         doubtful = torch.zeros_like(evaluation.discriminates)
     packed = rows.to(world.domain.compact, copy=True)  # a recorded step may overwrite the rows before they are counted
-    walkers = state["origin"], state["place"]
-    judged = Judged(packed, evaluation.discriminates, doubtful, *evaluation.pair, *walkers, finite)
+    chains = state["origin"], state["place"]
+    judged = Judged(packed, evaluation.discriminates, doubtful, *evaluation.pair, *chains, finite)
     return method.tell(world, state, rows, evaluation, t), judged
 
 

@@ -88,7 +88,7 @@ def inverse_harm(world: World, state: State, codes: Tensor) -> Tensor:
 
 
 def choose(world: World, state: State, weights: Tensor, t: int) -> Tensor:
-    """Return one attribute for each walker, drawn with probability in proportion to its weights: (n, 1)."""
+    """Return one attribute for each chain, drawn with probability in proportion to its weights: (n, 1)."""
     # A GPU takes half a millisecond to add up many short lines, and a fiftieth of that for few long ones.
     ends = weights.cumsum(1) if weights.device.type == "cpu" else weights.T.contiguous().cumsum(0).T.contiguous()
     u = world.draws.uniform(t, state["origin"], 1, use="choice") * ends[:, -1:]
@@ -113,7 +113,7 @@ def random_neighbours(world: World, state: State, base: Tensor, t: int) -> Tenso
 
 
 def metropolis(world: World, state: State, found: Tensor, t: int) -> Tensor:
-    """Return whether each walker goes on from its new row: after a miss that follows a finding, with probability 1/e.
+    """Return whether each chain goes on from its new row: after a miss that follows a finding, with probability 1/e.
 
     `state["missed"]` says whether the row it stands on is a miss itself. This is what basin hopping, the optimiser in
     the published programs, does with an objective of 0 for a finding and 1 for a miss.
@@ -123,12 +123,12 @@ def metropolis(world: World, state: State, found: Tensor, t: int) -> Tensor:
 
 
 def where(condition: Tensor, new: State, old: State) -> State:
-    """Return the new values for the walkers that meet the condition, and the old ones for the others."""
+    """Return the new values for the chains that meet the condition, and the old ones for the others."""
     return {name: torch.where(condition.view(-1, *[1] * (x.dim() - 1)), x, old[name]) for name, x in new.items()}
 
 
 def renewed(marked: Tensor, old: State, make: Callable[[Tensor | slice], State]) -> State:
-    """Return the old values with those of the marked walkers made anew.
+    """Return the old values with those of the marked chains made anew.
 
     `make` is told for whom: on a CPU for these alone, on a GPU for all, since to count them would wait for it.
     """

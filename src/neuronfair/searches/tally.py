@@ -23,8 +23,8 @@ class Budget:
     """The limits of one phase; whichever is reached first ends it.
 
     `steps` counts the rows judged for each seed. `instances` (different people judged) and `findings` count over all
-    seeds. `findings_per_seed` retires a walker when it has met so many discriminatory rows, whether or not another
-    walker met them before: what a walker does must not depend on the others. `seconds` is wall-clock time, the one
+    seeds. `findings_per_seed` retires a chain when it has met so many discriminatory rows, whether or not another
+    chain met them before: what a chain does must not depend on the others. `seconds` is wall-clock time, the one
     limit that does not give the same findings twice.
     """
 
@@ -36,7 +36,7 @@ class Budget:
 
     @property
     def counts_findings(self) -> bool:
-        """Whether a finding can end something: the search, or the way of its walker."""
+        """Whether a finding can end something: the search, or the way of its chain."""
         return self.findings is not None or self.findings_per_seed is not None
 
     def __post_init__(self) -> None:
@@ -51,9 +51,9 @@ _KINDS = 4
 MISS_SHARE = 64  # one in so many misses is kept as a sample
 
 
-def evaluated_lines(keys: Tensor, step: Tensor, place: Tensor, walkers: int, kind: Tensor) -> Tensor:
+def evaluated_lines(keys: Tensor, step: Tensor, place: Tensor, chains: int, kind: Tensor) -> Tensor:
     """Return the lines of people: their keys, and their order and kind in one number: int64, (n, 2)."""
-    return torch.stack([keys, (step * walkers + place) * _KINDS + kind], 1)
+    return torch.stack([keys, (step * chains + place) * _KINDS + kind], 1)
 
 
 def keys_of(lines: Tensor) -> Tensor:
@@ -89,10 +89,10 @@ WIDE = 256  # codes of a row, from which on fewer are put aside: pictures have v
 
 @dataclass(frozen=True)
 class ChainRange:
-    """Which part of the walkers of a phase these are: the place of the first, and how many there are in all."""
+    """Which part of the chains of a phase these are: the place of the first, and how many there are in all."""
 
     first: int = 0
-    walkers: int | None = None  # None: these are all
+    total: int | None = None  # None: these are all
 
 
 WHOLE = ChainRange()
@@ -101,8 +101,8 @@ WHOLE = ChainRange()
 class PhaseTally:
     """The account of a phase."""
 
-    def __init__(self, world: World, budget: Budget, seen: KeySet, *, keep: bool, walkers: int) -> None:
-        self._world, self._budget, self._seen, self._keep, self._walkers = world, budget, seen, keep, walkers
+    def __init__(self, world: World, budget: Budget, seen: KeySet, *, keep: bool, chains: int) -> None:
+        self._world, self._budget, self._seen, self._keep, self._chains = world, budget, seen, keep, chains
         self._limited = budget.instances is not None or budget.findings is not None
         self._most = PENDING.get(world.domain.device.type, PENDING["cpu"]) // (1 + world.domain.codes_per_row // WIDE)
         self._pending: list[tuple[int, Judged]] = []
@@ -167,7 +167,7 @@ class PhaseTally:
         if not sound:
             raise not_finite()
         kind = torch.where(found, FOUND, torch.where(steps.doubtful, DOUBTFUL, MISS))
-        lines = evaluated_lines(keys, step, steps.place, self._walkers, kind)
+        lines = evaluated_lines(keys, step, steps.place, self._chains, kind)
         missed = new & ~found & is_sampled(keys)
         chosen = found.nonzero()[:, 0]
         part = self._findings(steps.at(chosen), step[chosen])

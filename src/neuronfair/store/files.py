@@ -1,14 +1,16 @@
-"""The files of a run folder: written to the disk before they are named, and known by their checksums."""
+"""The files of a run folder: written to the disk before they are named, known by checksums; JSON seals itself."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from neuronfair.errors import RunError
+from neuronfair.formatting import visible
 from neuronfair.limits import TEXT, check_array, check_tensors, read_bytes
 
 _CHUNK = 1 << 20
@@ -87,7 +90,7 @@ def load_array(path: Path, *columns: int) -> Tensor:
 
 
 def save_state(state: Mapping[str, Tensor], path: Path) -> None:
-    """Write a state, such as the walkers'."""
+    """Write a state, such as the chains'."""
     path.write_bytes(packed_state(state))
 
 
@@ -127,3 +130,46 @@ def check_digest(path: Path, digest: object) -> None:
         raise RunError(f"{path}: is gone. Nothing was changed") from None
     if not same:
         raise RunError(f"{path}: damaged: it is not as it was written. Nothing was changed")
+
+
+Json = dict[str, Any]  # an object of JSON, as it is read and written
+
+_MARK = b',\n  "digest": "'
+
+
+def seal(entry: Json) -> bytes:
+    """Return a JSON object as text whose last entry is the SHA-256 of all that stands before it.
+
+    >>> print(seal({"a": 1}).decode()[:25])
+    {
+      "a": 1,
+      "digest": "
+    """
+    text = visible(json.dumps(entry, indent=2, allow_nan=False), keep="\n")  # DEL; the rest is ASCII
+    body = text.removesuffix("\n}").encode()
+    return body + _MARK + _end(body)
+
+
+def is_sealed(content: bytes) -> bool:
+    """Return whether a text says what its digest is."""
+    return _MARK in content
+
+
+def unseal(content: bytes) -> Any:
+    """Return what a sealed text holds; a text that is not as it was written is a ValueError."""
+    body, _, end = content.rpartition(_MARK)
+    if end != _end(body):
+        raise ValueError("it is not as it was written")
+    return json.loads(body + b"\n}")
+
+
+def read_sealed(path: Path) -> Any:
+    """Return what a sealed file holds, or say that it is damaged; one that is not there is a FileNotFoundError."""
+    try:
+        return unseal(read_text(path))
+    except (ValueError, RecursionError):
+        raise RunError(f"{path}: damaged: it is not as it was written. Nothing was changed") from None
+
+
+def _end(body: bytes) -> bytes:
+    return f'{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode()

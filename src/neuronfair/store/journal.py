@@ -17,8 +17,7 @@ from typing import Literal
 
 from neuronfair.errors import RunError
 from neuronfair.searches.config import Count
-from neuronfair.store.files import read_text
-from neuronfair.store.sealed_json import Json
+from neuronfair.store.files import Json, read_text
 
 JOURNAL, SEEDS = "journal.jsonl", "seeds.npy"
 POPULATION, COUNTERPARTS = "population.safetensors", "counterparts.safetensors"

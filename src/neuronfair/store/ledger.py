@@ -9,20 +9,29 @@ under names of its own, and states that its journal names, are ever removed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from os.path import realpath
 from pathlib import Path
 
 from neuronfair.domain.schema.toml import format_domain, read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import RunError
 from neuronfair.store import files
-from neuronfair.store.files import writing
+from neuronfair.store.files import Json, writing
 from neuronfair.store.journal import BEGUN_WITH, JOURNAL, SEEDS, Journal, Kind, part_names
-from neuronfair.store.lock import Lock
-from neuronfair.store.manifest import DOMAIN, MANIFEST, check_same, is_unused, read_manifest, write_manifest
-from neuronfair.store.sealed_json import Json
+from neuronfair.store.lock import LOCK, Lock
+from neuronfair.store.manifest import (
+    DOMAIN,
+    MANIFEST,
+    check_same,
+    is_unused,
+    load_manifest,
+    read_manifest,
+    write_manifest,
+)
 
 Writers = Mapping[str, tuple[str, Callable[[Path], None]]]  # by kind: what a file is called, and what writes it
 
@@ -198,3 +207,31 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir() or not ((folder / MANIFEST).exists() or is_unused(folder)):
         raise RunError(f"{folder} exists and is not a run folder. Choose another --out")
     Lock.of(folder)
+
+
+def check_discardable(folder: Path, reads: Iterable[str | Path | None]) -> None:
+    """Refuse to throw away a folder that is no audit or run, is in use, or holds a file that is to be read."""
+    if not folder.exists() or (folder.is_dir() and is_unused(folder)):
+        return
+    if not (folder / MANIFEST).is_file():
+        raise RunError(f"{folder}: holds no audit or run, so --force leaves it alone. Choose another --out")
+    load_manifest(folder)
+    for path in reads:
+        if path is not None and Path(realpath(path)).is_relative_to(realpath(folder)):
+            raise RunError(f"{path}: lies in {folder}, which --force throws away. Copy it, or choose another --out")
+    for manifest in folder.rglob(MANIFEST):
+        Lock.of(manifest.parent)
+
+
+def discard(folder: Path) -> None:
+    """Empty the folder of an audit or run; its manifest goes last, so that it is known as ours after a kill."""
+    check_discardable(folder, ())
+    if not folder.exists():
+        return
+    _lock = Lock.of(folder)  # until all is gone
+    with writing(folder):
+        for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()

@@ -17,10 +17,9 @@ from neuronfair import __version__
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import OtherRunError, RunError
 from neuronfair.model.decision import DecisionKind
-from neuronfair.store.files import read_text, write_whole
+from neuronfair.store.files import Json, read_text, seal, unseal, write_whole
 from neuronfair.store.journal import Kind
 from neuronfair.store.lock import LOCK
-from neuronfair.store.sealed_json import Json, seal, unseal
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -21,9 +21,9 @@ from neuronfair.searches.engine import Checkpoint
 from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.findings import Findings
 from neuronfair.store import files
+from neuronfair.store.files import Json
 from neuronfair.store.journal import COUNTERPARTS, PHASES, POPULATION, SEEDS, Journal
 from neuronfair.store.ledger import Ledger, Writers
-from neuronfair.store.sealed_json import Json
 from neuronfair.store.tables import read_findings, write_findings
 
 _Known = TypeVar("_Known")
@@ -115,7 +115,7 @@ class Run:
         return [self.ledger.path(line["keys"]) for line in self.journal.parts[phase]]
 
     def is_in_one_piece(self, phase: str) -> bool:
-        """Return whether a phase is begun that is not walked in shards: it has walkers to go on with."""
+        """Return whether a phase is begun that is not walked in shards: it has chains to go on with."""
         lines = self.journal.parts[phase]
         return bool(lines) and bool(files.load_state(self.ledger.path(lines[-1]["state"]), self.domain.device))
 
@@ -136,7 +136,7 @@ class Run:
 
     @property
     def seeds(self) -> Tensor:
-        """The rows that the walkers started from, by the origin of a finding."""
+        """The rows that the chains started from, by the origin of a finding."""
         return files.load_array(self.ledger.path(SEEDS), len(self.domain.attributes)).long().to(self.domain.device)
 
     @property
@@ -159,8 +159,8 @@ class Run:
     def begin(
         self, seeds: Tensor, population: PopulationModel | None = None, counterparts: Counterparts | None = None
     ) -> None:
-        """Keep the rows that the walkers start from, who is usual, and whom people are compared with if not flips."""
-        # Walkers start within the bounds; a code beyond them may not even fit the compact type.
+        """Keep the rows that the chains start from, who is usual, and whom people are compared with if not flips."""
+        # Chains start within the bounds; a code beyond them may not even fit the compact type.
         seeds = self.domain.clip(seeds).to(self.domain.compact)
         if not self.lines:
             self.ledger.begin({"seeds": (SEEDS, partial(files.save_array, seeds)), **written(population, counterparts)})
@@ -190,7 +190,7 @@ class Run:
         return Checkpoint(last["t"], state, self._joined(phase), judged, last["seconds"], last["stop"])
 
     def checkpoint(self, phase: str, where: Checkpoint) -> None:
-        """Keep what was found since the last checkpoint, and the walkers as they are."""
+        """Keep what was found since the last checkpoint, and the chains as they are."""
         found = where.findings
         writers: dict[str, Callable[[Path], None]] = {
             "part": lambda path: write_findings(path, found, self.domain),

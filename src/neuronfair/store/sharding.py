@@ -1,6 +1,6 @@
 """A phase walked in shards, side by side or one after the other: what comes out is the same as in one piece.
 
-Shards are slices of the walkers. Each is searched by the ordinary engine, perhaps on another machine, and keeps what it
+Shards are slices of the chains. Each is searched by the ordinary engine, perhaps on another machine, and keeps what it
 finds in files of its own; then they are put together (`merge`) and given to the run. So a search needs neither the
 memory for all it judges, nor one machine.
 """
@@ -28,15 +28,14 @@ from neuronfair.searches.engine import PhaseResult, Record, Stop, run_phase
 from neuronfair.searches.findings import Findings, FindingsSummary
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.tally import ChainRange, keys_of
-from neuronfair.store.files import load_array, save_array, writing
+from neuronfair.store.files import load_array, save_array, seal, unseal, writing
 from neuronfair.store.remote import RemoteFolder
 from neuronfair.store.run import Run
-from neuronfair.store.sealed_json import seal, unseal
 from neuronfair.store.shards import ShardStore, merged
 
 LONG = 20_000_000  # rows of a search, beyond which it is walked in shards, and its findings stay on disk
 ROWS = 20_000_000  # of a shard, at most
-LEAST = {"cpu": 128, "cuda": 100_000}  # walkers of a shard, below which it is not worth while
+LEAST = {"cpu": 128, "cuda": 100_000}  # chains of a shard, below which it is not worth while
 WINDOW = 1_000_000  # rows between two checkpoints of all shards: so many are merged at a time
 EVERY = 50  # steps between them, at most
 KEYS = 1 << 22  # people whom a shard remembers
@@ -44,17 +43,17 @@ DIVISION = "division.json"
 
 
 class Division(NamedTuple):
-    """How a phase is cut: walkers of a shard, and steps between checkpoints. Whoever goes on must keep to it."""
+    """How a phase is cut: chains of a shard, and steps between checkpoints. Whoever goes on must keep to it."""
 
     each: int
     every: int
 
     @staticmethod
-    def of(walkers: int, steps: int, pool: Pool, device: str) -> Division:
+    def of(chains: int, steps: int, pool: Pool, device: str) -> Division:
         """Return shards of not too many rows, some for everybody who works."""
-        shards = max(math.ceil(walkers * steps / ROWS), 2 * pool.size if pool.size > 1 else 1)
-        each = max(math.ceil(walkers / shards), min(LEAST.get(device, 1), ROWS // steps, walkers), 1)
-        return Division(each, max(1, min(EVERY, WINDOW // walkers)))
+        shards = max(math.ceil(chains * steps / ROWS), 2 * pool.size if pool.size > 1 else 1)
+        each = max(math.ceil(chains / shards), min(LEAST.get(device, 1), ROWS // steps, chains), 1)
+        return Division(each, max(1, min(EVERY, WINDOW // chains)))
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ class ShardRunner:
 
     def __call__(self, task: PhaseTask) -> PhaseResult:
         """Walk a phase; what an earlier process has done of it is not done again."""
-        budget, walkers = task.budget, len(task.starts)
+        budget, chains = task.budget, len(task.starts)
         if (budget.instances, budget.findings, budget.seconds) != (None, None, None):
             raise NeuronFairError(
-                "a search in shards takes no limit of seconds, people judged or findings: they count over all walkers, "
+                "a search in shards takes no limit of seconds, people judged or findings: they count over all chains, "
                 "and shards do not know each other. Limit --seeds and --steps instead"
             )
         run = None if task.recorder is None else self.run
@@ -109,7 +108,7 @@ class ShardRunner:
             for path in run.judged("global") if task.name == "local" else ():
                 seen.add(keys_of(load_array(path, 2)).to(task.world.domain.device))
             return in_one_piece(replace(task, seen=seen))
-        if walkers * budget.steps == 0:
+        if chains * budget.steps == 0:
             return in_one_piece(task)
         begun = time.perf_counter()
         try:
@@ -121,10 +120,10 @@ class ShardRunner:
 
     def _walked(self, task: PhaseTask) -> list[ShardStore]:
         """Walk all shards of a phase."""
-        walkers, steps, device = len(task.starts), task.budget.steps, task.world.domain.device.type
+        chains, steps, device = len(task.starts), task.budget.steps, task.world.domain.device.type
         name = _place(task)
-        each, every = self._division(name, Division.of(walkers, steps, self.pool, device))
-        shards = [ShardStore(self._root, name, number) for number in range(math.ceil(walkers / each))]
+        each, every = self._division(name, Division.of(chains, steps, self.pool, device))
+        shards = [ShardStore(self._root, name, number) for number in range(math.ceil(chains / each))]
         shared = _Shared(replace(task, recorder=None, progress=None, seen=None), each, every)
 
         def told(lines: Sequence[tuple[int, int, int]]) -> None:

@@ -21,7 +21,7 @@ from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.method import World
 
-WALKERS = 8
+CHAINS = 8
 CASES = ("plain", "people", "pair", "score")
 PLAUSIBLE = "plausible"  # people, but young ones only
 COUNTERPART = "counterpart"  # people beside their counterparts, and a network that does not read the group
@@ -110,11 +110,11 @@ class ExampleCase:
     @cached_property
     def seeds(self) -> Tensor:
         """Five rows that do not discriminate and three that do."""
-        return torch.cat([self.rows[~self.split][: WALKERS - 3], self.rows[self.split][:3]])
+        return torch.cat([self.rows[~self.split][: CHAINS - 3], self.rows[self.split][:3]])
 
     def starts(self, phase: str) -> Tensor:
         """Return the rows that a phase starts from; in the local one all of them discriminate."""
-        return self.seeds if phase == "first" else self.rows[self.split][:WALKERS]
+        return self.seeds if phase == "first" else self.rows[self.split][:CHAINS]
 
 
 @cache

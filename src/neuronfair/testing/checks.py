@@ -25,7 +25,7 @@ from neuronfair.searches.keys import KeySet
 from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.uniform import Uniform
 from neuronfair.searches.tally import Budget
-from neuronfair.testing.cases import CASES, COUNTERPART, PLAUSIBLE, WALKERS, case, linear, network, random_module
+from neuronfair.testing.cases import CASES, CHAINS, COUNTERPART, PLAUSIBLE, case, linear, network, random_module
 from neuronfair.testing.harness import LINES, PHASES, STEPS, check, digest, explore, full_search, kept, kept_search
 
 # Who may be asked for, and who is found
@@ -39,7 +39,7 @@ def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str
     assert rows.dtype == torch.int64
     assert domain.valid(rows).all()
     if phase == "local" and where != "plain":  # as printed, NeuronFair has no slope to follow on the plain one
-        assert len(set(map(tuple, rows.tolist()))) > 2 * WALKERS  # it goes somewhere
+        assert len(set(map(tuple, rows.tolist()))) > 2 * CHAINS  # it goes somewhere
     if isinstance(spy.inner, Uniform):
         return  # random rows have no seed
     columns = list(domain.sensitive_columns)
@@ -85,9 +85,9 @@ def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
     domain, rows = case("people").domain, case("people").seeds
     first = nn.Linear(TableEncoding.of(domain).width, 6)
     module = nn.Sequential(first, nn.ReLU(), linear([[0.0] * 6] * 2, [1.0, 0.0]))
-    outcome = search(network(module, domain), domain, rows, SearchConfig(name, WALKERS, STEPS, STEPS), seeds=rows)
+    outcome = search(network(module, domain), domain, rows, SearchConfig(name, CHAINS, STEPS, STEPS), seeds=rows)
     assert len(outcome.findings) == 0
-    assert outcome.first.findings.judged == WALKERS * STEPS
+    assert outcome.first.findings.judged == CHAINS * STEPS
     assert [note.name for note in outcome.health][:1] == ["constant-decision"]
     assert (outcome.random is None, outcome.interrupted) == (False, False)
 
@@ -148,9 +148,9 @@ def a_fresh_process_finds_the_same(*names: str) -> None:
 
 @check(phase=PHASES)
 def batches_change_no_path(name: str, phase: str) -> None:
-    """Walkers do not look at each other: each goes its way, whoever is searched beside it."""
+    """Chains do not look at each other: each goes its way, whoever is searched beside it."""
     seeds, domain = case("people").starts(phase), case("people").domain
-    # Walkers that retire make the batches smaller on the way.
+    # Chains that retire make the batches smaller on the way.
     budget = Budget(STEPS, findings_per_seed=5)
     whole, spy = explore(name, "people", phase, budget)
     parts, seen = [torch.tensor([6, 1, 4]), torch.tensor([0, 7, 2, 5, 3])], KeySet()
@@ -186,14 +186,14 @@ def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
 
 @check(phase=PHASES)
 def the_state_is_tensors_with_one_line_per_walker(name: str, phase: str) -> None:
-    """Walkers that retire leave the state with their lines."""
+    """Chains that retire leave the state with their lines."""
     saved: list[Checkpoint] = []
     seeds = case("people").seeds  # of which three retire at once
     explore(
         name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, record=Record(saved.append, every=1)
     )
     living = [len(at.state["origin"]) for at in saved]
-    assert any(0 < count < WALKERS for count in living)  # some have retired
+    assert any(0 < count < CHAINS for count in living)  # some have retired
     for at, count in zip(saved, living, strict=True):
         assert {len(value) for value in at.state.values()} == {count}
 
@@ -203,10 +203,10 @@ def the_state_is_tensors_with_one_line_per_walker(name: str, phase: str) -> None
 
 @check(phase=PHASES, steps=(0, 1, 5))
 def a_budget_of_steps_is_kept(name: str, phase: str, steps: int) -> None:
-    """Every walker takes so many steps, no fewer and no more."""
+    """Every chain takes so many steps, no fewer and no more."""
     result, spy = explore(name, "people", phase, Budget(steps))
-    assert (result.stop, result.findings.judged) == ("steps", steps * WALKERS)
-    assert [len(spy.path(origin)) for origin in range(WALKERS)] == [steps] * WALKERS
+    assert (result.stop, result.findings.judged) == ("steps", steps * CHAINS)
+    assert [len(spy.path(origin)) for origin in range(CHAINS)] == [steps] * CHAINS
 
 
 @check(phase=PHASES)
@@ -232,9 +232,9 @@ def a_budget_of_findings_is_kept(name: str, phase: str) -> None:
 
 @check(phase=PHASES, limit=(1, 3))
 def a_budget_of_findings_per_seed_is_kept(name: str, phase: str, limit: int) -> None:
-    """A walker retires with its last finding."""
+    """A chain retires with its last finding."""
     _, spy = explore(name, "people", phase, Budget(STEPS, findings_per_seed=limit))
-    for origin in range(WALKERS):
+    for origin in range(CHAINS):
         hits = spy.hits(origin)
         assert hits[-1] if sum(hits) == limit else (sum(hits) < limit and len(hits) == STEPS)
 
@@ -282,7 +282,7 @@ def _snapshot(module: nn.Module) -> list[object]:
 
 def _search_fragile(name: str, module: Fragile) -> None:
     domain, rows = case("people").domain, case("people").rows[:40]
-    search(Network(module, domain), domain, rows, SearchConfig(name, WALKERS, STEPS, STEPS), seeds=case("people").seeds)
+    search(Network(module, domain), domain, rows, SearchConfig(name, CHAINS, STEPS, STEPS), seeds=case("people").seeds)
 
 
 @check()

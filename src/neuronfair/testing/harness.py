@@ -19,7 +19,7 @@ from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods import Phases, Setting, phases
 from neuronfair.searches.tally import Budget
-from neuronfair.testing.cases import WALKERS, case, network
+from neuronfair.testing.cases import CHAINS, case, network
 
 STEPS = 12
 PHASES = ("first", "local")
@@ -82,7 +82,7 @@ class Spy:
         return self.inner.tell(world, state, rows, evaluation, t)
 
     def path(self, origin: int) -> list[list[int]]:
-        """Return every row that one walker asked for."""
+        """Return every row that one chain asked for."""
         return [row for numbers, rows in self.asked for row in rows[numbers == origin].tolist()]
 
     def hits(self, origin: int) -> list[bool]:
@@ -106,7 +106,7 @@ def explore(name: str, where: str, phase: str, budget: Budget | None = None, **o
 def full_search(name: str, where: str, *, seed: int = 0, controls: bool = False) -> SearchResult:
     """Run a whole search by a method on a case."""
     here = case(where)
-    config = SearchConfig(name, WALKERS, STEPS, STEPS, seed=seed, decision=here.decision, controls=controls)
+    config = SearchConfig(name, CHAINS, STEPS, STEPS, seed=seed, decision=here.decision, controls=controls)
     return search(network(here.module, here.domain), here.domain, here.rows, config, seeds=here.seeds)
 
 

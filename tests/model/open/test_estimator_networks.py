@@ -26,7 +26,6 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from neuronfair.api import audit
-from neuronfair.audits.comparison import able
 from neuronfair.audits.gate.thresholds import check
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.table import Target
@@ -37,7 +36,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import open_model
 from neuronfair.model.open.frames import Frames
 from neuronfair.render.page import audit_page
-from neuronfair.searches.methods import check_method
+from neuronfair.searches.methods import able, check_method
 from tests.conftest import FLIPS
 from tests.model.open.conftest import check_black_box, check_white_box
 

@@ -13,7 +13,7 @@ from neuronfair.audits.report.report import BaselineReport, FigureChange, Report
 from neuronfair.errors import DataError
 from neuronfair.formatting import exact, listed, percent, spanned
 from neuronfair.limits import TREE, read_bytes
-from neuronfair.store.sealed_json import is_sealed, unseal
+from neuronfair.store.files import is_sealed, unseal
 
 Spanned = RateOf | CounterfactualReport | Interval
 

@@ -32,8 +32,8 @@ from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.scale.pool import PieceProgress
 from neuronfair.searches.config import SearchConfig
+from neuronfair.store.files import Json
 from neuronfair.store.manifest import where
-from neuronfair.store.sealed_json import Json
 
 SHRUNK = 100  # candidates for the worst findings, with the full budget
 

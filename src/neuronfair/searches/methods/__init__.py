@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 from neuronfair.errors import NeuronFairError, did_you_mean
@@ -33,7 +31,7 @@ HALVING = "halving"  # only for pictures, whose codes all have an order
 class Phases(NamedTuple):
     """The rules of the two phases of a method, and the pilot that made them ready, if there was one."""
 
-    first: Method  # global: until every walker has met one discriminatory row
+    first: Method  # global: until every chain has met one discriminatory row
     local: Method
     pilot: PhaseResult | None = None
 
@@ -80,17 +78,29 @@ class MethodEntry(NamedTuple):
     pictures: str | None = None  # what its global phase is called where it walks pictures; None: it does not
 
 
-class Methods(UserDict[str, MethodEntry]):
+class Methods(Mapping[str, MethodEntry]):
     """Our methods and those of other packages, which are imported at the first look: they import this module."""
 
     def __init__(self, own: dict[str, MethodEntry]) -> None:
         self._own = own
+        self._all: dict[str, MethodEntry] | None = None
 
-    @cached_property
-    def data(self) -> dict[str, MethodEntry]:  # type: ignore[override]
+    @property
+    def entries(self) -> dict[str, MethodEntry]:
         """All of them; a name of ours stays ours."""
-        self.__dict__["data"] = self._own  # until then: a package that is being imported may look at ours
-        return {**self._own, **dict(loaded(MethodEntry, set(self._own)))}
+        if self._all is None:
+            self._all = self._own  # until then: a package that is being imported may look at ours
+            self._all = {**self._own, **dict(loaded(MethodEntry, set(self._own)))}
+        return self._all
+
+    def __getitem__(self, name: str) -> MethodEntry:
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
 
 _OWN = {
@@ -134,16 +144,27 @@ def picture_walk(name: str, setting: Setting) -> Method:
     return Halving(walk) if name == HALVING else walk
 
 
+def obstacle(entry: MethodEntry, model: Model | None = None, decision: Decision | None = None) -> str | None:
+    """Return why a method cannot search a model for a kind of decision; None if it can."""
+    if entry.gradients and model is not None and not isinstance(model, Network):
+        return "follows gradients, and a black box has none"
+    if entry.neurons and isinstance(model, Network) and not model.layers:
+        return "follows neurons, and a linear model has none"
+    if entry.boundary and decision is not None and decision.kind == "tolerance":
+        return "walks to a boundary; a tolerance has none"
+    return None
+
+
+def able(model: Model, decision: Decision | None = None) -> list[str]:
+    """Return the methods that can search this model."""
+    return [name for name, entry in METHODS.items() if obstacle(entry, model, decision) is None]
+
+
 def check_method(name: str, model: Model | None = None, decision: Decision | None = None) -> None:
     """Refuse a method that does not exist, or that cannot search this model for this kind of decision."""
     if name not in METHODS:
         raise NeuronFairError(f"no method '{name}'. {did_you_mean(name, METHODS)}")
-    if model is not None and METHODS[name].gradients and not isinstance(model, Network):
-        able = ", ".join(other for other, entry in METHODS.items() if not entry.gradients)
-        raise NeuronFairError(f"method '{name}' follows gradients, and a black box has none. Methods that can: {able}")
-    if isinstance(model, Network) and METHODS[name].neurons and not model.layers:
-        able = ", ".join(other for other, entry in METHODS.items() if not entry.neurons)
-        raise NeuronFairError(f"method '{name}' follows neurons, and a linear model has none. Methods that can: {able}")
-    if decision is not None and METHODS[name].boundary and decision.kind == "tolerance":
-        able = ", ".join(other for other, entry in METHODS.items() if not entry.boundary)
-        raise NeuronFairError(f"method '{name}' walks to a boundary; a tolerance has none. Methods that can: {able}")
+    why = obstacle(METHODS[name], model, decision)
+    if why is not None:
+        others = ", ".join(other for other, entry in METHODS.items() if obstacle(entry, model, decision) is None)
+        raise NeuronFairError(f"method '{name}' {why}. Methods that can: {others}")

@@ -35,7 +35,7 @@ class Adf:
     local: bool = False
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers, each standing on its seed."""
+        """Return the chains, each standing on its seed."""
         rows = state["rows"]
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         return state | {"base": rows, "twin": rows, "missed": missed}

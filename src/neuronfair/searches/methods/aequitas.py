@@ -21,13 +21,13 @@ from neuronfair.searches.steps import choose, in_scale, metropolis, where
 
 @dataclass(frozen=True)
 class Aequitas:
-    """The local phase of Aequitas. Every walker learns for itself."""
+    """The local phase of Aequitas. Every chain learns for itself."""
 
     learns: Literal["nothing", "directions", "everything"] = "everything"
     rate: float = 0.001
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers with equal chances for every attribute and direction."""
+        """Return the chains with equal chances for every attribute and direction."""
         rows, free = state["rows"], world.domain.free.double()
         return state | {
             "base": rows,

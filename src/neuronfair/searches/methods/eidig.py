@@ -35,7 +35,7 @@ class EidigGlobal:
     """The global phase of EIDIG."""
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers with no momentum yet."""
+        """Return the chains with no momentum yet."""
         rows = state["rows"]
         zero = world.no_gradient(rows)
         return state | {"g": zero, "g_twin": zero}
@@ -59,7 +59,7 @@ class EidigLocal:
     interval: int | None = 5
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers, each standing on its seed."""
+        """Return the chains, each standing on its seed."""
         rows = state["rows"]
         nothing = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
         return state | {"seed": rows, "base": rows, "first": nothing, "weights": nothing, "run": state["origin"] * 0}

@@ -1,8 +1,8 @@
 """ExpGA: people whom an explanation calls sensitive, and a genetic algorithm that breeds from them.
 
 Fan, Wei, Jin, Feng, Chen and Wang, "Explanation-Guided Fairness Testing through Genetic Algorithm", ICSE 2022. It asks
-for scores only, so the model may be a black box. There all seeds are one population; here every walker owns a small
-one, an island, since walkers do not look at each other.
+for scores only, so the model may be a black box. There all seeds are one population; here every chain owns a small
+one, an island, since chains do not look at each other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Explained:
     samples: int = 100
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers as they are: there is nothing to remember."""
+        """Return the chains as they are: there is nothing to remember."""
         return state
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
@@ -53,9 +53,9 @@ class Explained:
 
     def rank(self, world: World, rows: Tensor, t: int) -> Tensor:
         """Return how many attributes weigh more than the heaviest sensitive one: (n,)."""
-        everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)  # the same numbers serve all walkers
+        everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)  # the same numbers serve all chains
         u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
-        # A few walkers at a time: memory stays flat.
+        # A few chains at a time: memory stays flat.
         parts = torch.split(rows, max(1, ROWS_PER_PASS // self.samples))
         return torch.cat([self._rank(world, part, u.view(1, self.samples, -1)) for part in parts])
 
@@ -78,7 +78,7 @@ def explain(kept: Tensor, scores: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Island:
-    """The local phase: every walker breeds a population of `members`, one of whom is judged in each step.
+    """The local phase: every chain breeds a population of `members`, one of whom is judged in each step.
 
     The first generation is the seed and neighbours of it. When all are judged, as many children take their places:
     parents are drawn in proportion to their fitness, a run of attributes comes from a second one, some values mutate.
@@ -87,7 +87,7 @@ class Island:
     members: int = 16
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers with a first generation: the seed, and its neighbours."""
+        """Return the chains with a first generation: the seed, and its neighbours."""
         rows = state["rows"]
         n, d = rows.shape
         u = world.draws.uniform(0, state["origin"], self.members * 2 * d, use="first").view(n, self.members, 2 * d)

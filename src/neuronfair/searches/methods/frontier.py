@@ -25,10 +25,10 @@ from neuronfair.searches.tally import Budget
 EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 BINS = len(EDGES) + 1
 DISTANCES = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
-PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most walkers
-RECENT = 64  # rows that a walker remembers, and does not judge again
+PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most chains
+RECENT = 64  # rows that a chain remembers, and does not judge again
 SHRINK = 8.0  # how many tries of its own outweigh the estimate of the coarser cell a cell belongs to
-SCATTER = 0.5  # the share of its attributes that a walker draws anew when its seed is no finding
+SCATTER = 0.5  # the share of its attributes that a chain draws anew when its seed is no finding
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class Frontier:
         """Return this method with its table, counted in a short pilot run from random rows, and the pilot's findings.
 
         The pilot judges at most `rows` rows; where these are too few to learn from there is no pilot and no table. It
-        depends on the network, the domain and the run's seed only. So does the table, and no walker learns from
+        depends on the network, the domain and the run's seed only. So does the table, and no chain learns from
         another one: a search split into batches finds the same.
         """
-        walkers = min(MAX_PILOT, rows // PILOT_STEPS)
-        if walkers < MIN_PILOT:
+        chains = min(MAX_PILOT, rows // PILOT_STEPS)
+        if chains < MIN_PILOT:
             return self, None
         domain = world.domain
         scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
-        numbers = torch.arange(walkers, device=domain.device)
+        numbers = torch.arange(chains, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
         shape = domain.codes_per_row, BINS, DISTANCES
         table = torch.zeros(shape, dtype=world.network.dtype, device=domain.device).flatten()
@@ -71,7 +71,7 @@ class Frontier:
         return replace(self, table=chances(*(c.view(shape).double() for c in counts)).to(world.network.dtype)), result
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers before anything is known about them."""
+        """Return the chains before anything is known about them."""
         n, device, dtype = len(state["rows"]), state["rows"].device, world.network.dtype
         number = torch.zeros(n, dtype=dtype, device=device)
         slope = world.no_gradient(state["rows"])
@@ -156,7 +156,7 @@ class Frontier:
         return world.domain.move(rows, torch.where(u < share, world.anywhere(v), rows))
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Measure the families and their slopes, and keep the better of the old and the new row of each walker."""
+        """Measure the families and their slopes, and keep the better of the old and the new row of each chain."""
         ends = evaluation.ends
         people = world.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
         slopes = world.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
@@ -182,7 +182,7 @@ def _looked_up(table: Tensor, places: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Pilot:
-    """Frontier with random moves; each walker notes its moves from inside: twice their cells, and 1 if they stayed."""
+    """Frontier with random moves; each chain notes its moves from inside: twice their cells, and 1 if they stayed."""
 
     walk: Frontier
 

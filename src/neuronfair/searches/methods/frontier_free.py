@@ -191,14 +191,14 @@ def _probabilities(evaluation: Evaluation) -> bool:
 DRAWN = 16  # random people of whom a promising one takes the place of a seed that is no finding
 
 SHARES = (0.25, 0.5, 1.0)  # of the attributes, of which some are drawn anew together
-STAYS = 0.5  # the chance of a walker without a trusted move to roam among people who are the same to the model
+STAYS = 0.5  # the chance of a chain without a trusted move to roam among people who are the same to the model
 
 
 @dataclass(frozen=True)
 class FrontierFree:
     """Both phases of frontier-free: outside it heads for the boundary, inside it roams without leaving.
 
-    Each step weighs `candidates` random moves to people whom the walker has not met. Inside, the first one is taken
+    Each step weighs `candidates` random moves to people whom the chain has not met. Inside, the first one is taken
     whose chance to stay inside is at least `trust`, by the `table` of the pilot. Without a pilot nothing is known of
     any move, and the first is as good as the others: a random walk that returns to its last finding.
     """
@@ -210,7 +210,7 @@ class FrontierFree:
     trust: float = 0.9
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers before anything is known about them."""
+        """Return the chains before anything is known about them."""
         n, device = len(state["rows"]), state["rows"].device
         number = torch.zeros(n, dtype=torch.float64, device=device)
         return state | {
@@ -291,7 +291,7 @@ class FrontierFree:
         return columns, torch.where(exists, codes, old), exists, knows(state["memory"], domain.key(moved))
 
     def _stays(self, world: World, state: State, chance: Tensor, t: int) -> Tensor:
-        """Return which walkers would rather roam than take a move that cannot be trusted: bool, (n, 1)."""
+        """Return which chains would rather roam than take a move that cannot be trusted: bool, (n, 1)."""
         u = world.draws.uniform(t, state["origin"], 1, use="stay")
         key = world.domain.key(self._roamed(world, state, state["rows"], t))[:, None]
         return state["inside"][:, None] & (chance < self.trust) & (u < STAYS) & ~knows(state["memory"], key)
@@ -310,7 +310,7 @@ class FrontierFree:
         return rows
 
     def _redrawn(self, world: World, rows: Tensor, origin: Tensor, t: int) -> Tensor:
-        """Return a promising one of some random people for each walker, with its sensitive values."""
+        """Return a promising one of some random people for each chain, with its sensitive values."""
         domain, d = world.domain, rows.shape[1]
         u = world.draws.uniform(t, origin, DRAWN * domain.draws_per_row, use="redraw").view(len(rows) * DRAWN, -1)
         if not isinstance(domain, Plausible) or domain.population.draws_per_row == d:  # a number for each attribute
@@ -322,13 +322,13 @@ class FrontierFree:
 
 
 def to_the_ends(u: Tensor) -> Tensor:
-    """Return numbers of [0, 1) that lie near 0 and 1 more often than in the middle, so that walkers part."""
+    """Return numbers of [0, 1) that lie near 0 and 1 more often than in the middle, so that chains part."""
     near = 4 * torch.minimum(u, 1 - u) ** 3
     return torch.where(u < 0.5, near, (1 - near).clamp(max=1 - 1e-12))
 
 
 SURVEY, AT_ONCE = 2_000, 50  # random rows at most, and in each step
-STEPS, WALKERS = 20, 500  # of the walk: steps, and walkers at most
+STEPS, CHAINS = 20, 500  # of the walk: steps, and chains at most
 LEAST = 4 * AT_ONCE  # rows, below which there is no pilot
 
 
@@ -353,7 +353,7 @@ def prepared(world: World, *, rows: int, seen: KeySet | None = None) -> tuple[Fr
     if first.stop == "interrupted":
         return method, first
     method = replace(method, effects=method.effects.fitted(survey.judged))
-    starts = torch.cat([first.findings.rows, survey.judged.rows])[: min(WALKERS, rows // 2 // STEPS)]
+    starts = torch.cat([first.findings.rows, survey.judged.rows])[: min(CHAINS, rows // 2 // STEPS)]
     pilot = _Pilot(replace(method, candidates=1))
     scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
     second = run_phase(scout, pilot, starts, budget=Budget(STEPS), seen=seen)

@@ -1,6 +1,6 @@
 """Halving: walk as another method does, and when a step takes a picture and its twin over the boundary, go back half.
 
-A step of the paper's size moves the score of a picture far more than the shift of its attribute does, so a walker
+A step of the paper's size moves the score of a picture far more than the shift of its attribute does, so a chain
 mostly steps over the strip where the decision flips. This is not in the paper.
 """
 
@@ -27,7 +27,7 @@ class Halving:
     walk: Method
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers, none of which has met the boundary yet."""
+        """Return the chains, none of which has met the boundary yet."""
         rows = state["rows"]
         no = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         return self.walk.start(world, state) | {
@@ -39,7 +39,7 @@ class Halving:
         }
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the middle for walkers that halve, and for the others what the walk asks for."""
+        """Return the middle for chains that halve, and for the others what the walk asks for."""
         return torch.where(state["halving"][:, None], state["next"], self.walk.ask(world, state, t))
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
@@ -62,7 +62,7 @@ class Halving:
 
         def walked(some: Tensor | slice) -> State:
             lines = {name: tensor[some] for name, tensor in state.items()}
-            lines.pop("counted", None)  # NeuronFair draws it every so many steps, perhaps while a walker halved
+            lines.pop("counted", None)  # NeuronFair draws it every so many steps, perhaps while a chain halved
             return self.walk.tell(world, lines, rows[some], evaluation[some], t)
 
         return state | renewed(~halving, state, walked)

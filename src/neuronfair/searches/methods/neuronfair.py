@@ -58,7 +58,7 @@ class NeuronFair:
     after_miss: Literal["walk", "metropolis", "reset"] = "walk"
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers with no momentum yet."""
+        """Return the chains with no momentum yet."""
         if world.profile is None:
             raise NeuronFairError("NeuronFair needs the biased neurons: give the search the profile of interpret()")
         rows = state["rows"]
@@ -126,7 +126,7 @@ class NeuronFair:
         return self._extra(world, state, len(biased), t) | biased
 
     def _extra(self, world: World, state: State, neurons: int, t: int) -> Tensor:
-        """Return r: a random choice of neurons for each walker, the same between two refreshes: bool, (n, neurons)."""
+        """Return r: a random choice of neurons for each chain, the same between two refreshes: bool, (n, neurons)."""
         u = world.draws.uniform(t, state["origin"], neurons, use="extra", every=self.refresh)
         if neurons > MANY_NEURONS:
             return u < self.extra_share

@@ -107,12 +107,12 @@ def _best_split(counts: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Te
 SEED_RANK, LOCAL_RANK, GLOBAL_RANK = 5.0, 1.0, 10.0  # the lowest rank is judged next
 LEAST_CONFIDENCE = 0.3  # T1: the global search goes down a path while the row's side holds this share
 REDRAWN = 0.5  # the chance of an attribute to be drawn anew in a neighbour
-QUEUE = 64  # rows that wait, per walker; beyond that the last are dropped
+QUEUE = 64  # rows that wait, per chain; beyond that the last are dropped
 
 
 @dataclass(frozen=True)
 class SymbGen:
-    """One phase of SymbGen; `local` says whether the paths of findings are searched, too. Every walker has a queue.
+    """One phase of SymbGen; `local` says whether the paths of findings are searched, too. Every chain has a queue.
 
     The judged row is surrounded by `samples` neighbours, and a tree learns which of them are decided as the row is.
     Then each constraint on the row's path, down to `depth`, is negated in turn. A child is a random point of the box
@@ -127,7 +127,7 @@ class SymbGen:
     depth: int = 10
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers with nobody but their seed in the queue."""
+        """Return the chains with nobody but their seed in the queue."""
         rows = state["rows"]
         queue = torch.zeros(len(rows), QUEUE, rows.shape[1], dtype=world.domain.compact, device=rows.device)
         queue[:, 0] = rows
@@ -145,7 +145,7 @@ class SymbGen:
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Queue the children of the judged rows, unless they were queued before."""
-        # A few walkers at a time: memory stays flat.
+        # A few chains at a time: memory stays flat.
         parts = [
             torch.split(x, max(1, ROWS_PER_PASS // self.samples))
             for x in (state["origin"], rows, evaluation.scores, evaluation.discriminates)
@@ -178,7 +178,7 @@ class SymbGen:
 
     def _path(self, world: World, rows: Tensor, scores: Tensor, t: int) -> Path:
         """Return each row's path through the tree of its neighbours: those decided as it is, and all others."""
-        # The same numbers serve all walkers. They depend on the step only, so batches change nothing.
+        # The same numbers serve all chains. They depend on the step only, so batches change nothing.
         everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)
         u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
         near = neighbours(world, rows, u.view(1, self.samples, -1))

@@ -15,7 +15,7 @@ class Uniform:
     """Every step judges a fresh row, uniform over the valid rows of the domain; seeds play no part."""
 
     def start(self, world: World, state: State) -> State:
-        """Return the walkers as they are: there is nothing to remember."""
+        """Return the chains as they are: there is nothing to remember."""
         return state
 
     def form(self, t: int) -> int:
@@ -23,7 +23,7 @@ class Uniform:
         return 0
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return one random row per walker."""
+        """Return one random row per chain."""
         return world.domain.rows_at(world.draws.uniform(t, state["origin"], world.domain.draws_per_row, use="rows"))
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
