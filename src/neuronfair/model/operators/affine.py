@@ -27,13 +27,15 @@ def check_numbers(count: int) -> None:
 class Form:
     """A tensor whose numbers are affine functions of one layer's neurons, the same for each row.
 
-    `pair` is (2, *shape, neurons + 1): the weights and, last, the constant; each number is the sum of a float64 and of
-    a second one that holds its next digits. The dimension of the rows has the length 1 and is called `rows`.
+    `parts` is (3, *shape, neurons + 1): the weights and, last, the constant. Each number is the sum of a float64 and of
+    a second one that holds its next digits. The third is its size: the sum of the sizes of all that was added up for
+    it, which says how far the network's own rounding may be off. The dimension of the rows has the length 1 and is
+    called `rows`.
     """
 
     layer: int
     rows: int
-    pair: Tensor
+    parts: Tensor
 
     @staticmethod
     def of_layer(layer: int, shape: Shape) -> Form:
@@ -41,40 +43,45 @@ class Form:
         sizes = lengths(shape)
         count = math.prod(sizes)
         check_numbers(count * (count + 1))
-        pair = torch.zeros(2, count, count + 1, dtype=torch.float64)
-        pair[0].fill_diagonal_(1.0)
-        return Form(layer, shape.index(None), pair.reshape(2, *sizes, count + 1))
+        parts = torch.zeros(3, count, count + 1, dtype=torch.float64)
+        parts[[0, 2]] = torch.eye(count, count + 1, dtype=torch.float64)
+        return Form(layer, shape.index(None), parts.reshape(3, *sizes, count + 1))
 
     @property
     def shape(self) -> Shape:
         """The shape, with None for the rows."""
-        sizes = self.pair.shape[1:-1]
+        sizes = self.parts.shape[1:-1]
         return tuple(None if place == self.rows else size for place, size in enumerate(sizes))
 
     @property
     def high(self) -> Tensor:
         """The numbers, rounded to float64: (neurons of this tensor, neurons of the layer + 1)."""
-        return self.pair.sum(0).flatten(0, -2)
+        return self.parts[:2].sum(0).flatten(0, -2)
+
+    @property
+    def size(self) -> Tensor:
+        """The sizes of the numbers, as `high` has them."""
+        return self.parts[2].flatten(0, -2)
 
     def reshaped(self, shape: Shape) -> Form:
         """Return the same numbers in another shape; rows must stay rows."""
         before = math.prod(size or 1 for size in self.shape[: self.rows])
         if None not in shape or math.prod(size or 1 for size in shape[: shape.index(None)]) != before:
             raise ModelError("it mixes the numbers of several rows")
-        return Form(self.layer, shape.index(None), self.pair.reshape(2, *lengths(shape), self.pair.shape[-1]))
+        return Form(self.layer, shape.index(None), self.parts.reshape(3, *lengths(shape), self.parts.shape[-1]))
 
     def permuted(self, order: Sequence[int]) -> Form:
         """Return the dimensions in another order."""
         order = [place % len(self.shape) for place in order]
-        pair = self.pair.permute(0, *(place + 1 for place in order), self.pair.dim() - 1)
-        return Form(self.layer, order.index(self.rows), pair)
+        parts = self.parts.permute(0, *(place + 1 for place in order), self.parts.dim() - 1)
+        return Form(self.layer, order.index(self.rows), parts)
 
     def taken(self, dim: int, chosen: slice | Tensor) -> Form:
         """Return some places of a dimension that is not that of the rows."""
         dim = self.inner(dim)
-        places: list[slice | Tensor] = [slice(None)] * self.pair.dim()
+        places: list[slice | Tensor] = [slice(None)] * self.parts.dim()
         places[dim + 1] = chosen
-        return Form(self.layer, self.rows, self.pair[tuple(places)])
+        return Form(self.layer, self.rows, self.parts[tuple(places)])
 
     def inner(self, dim: int) -> int:
         """Return a dimension counted from the first; refuse that of the rows."""
@@ -88,25 +95,25 @@ class Form:
         if None not in shape or len(shape) - shape.index(None) != len(self.shape) - self.rows:
             raise ModelError("it mixes the numbers of several rows")
         sizes = lengths(shape)
-        check_numbers(math.prod(sizes) * self.pair.shape[-1])
-        pair = self.pair.reshape(2, *[1] * (len(shape) - len(self.shape)), *self.pair.shape[1:])
-        return Form(self.layer, shape.index(None), pair.expand(2, *sizes, -1))
+        check_numbers(math.prod(sizes) * self.parts.shape[-1])
+        parts = self.parts.reshape(3, *[1] * (len(shape) - len(self.shape)), *self.parts.shape[1:])
+        return Form(self.layer, shape.index(None), parts.expand(3, *sizes, -1))
 
     def plus(self, other: Form | Tensor, factor: float = 1.0) -> Form:
         """Return the sum with another one, or with constants, times a factor."""
         if isinstance(other, Tensor):
-            pair = self.pair.new_zeros(2, *other.shape, self.pair.shape[-1])
-            pair[0, ..., -1] = other
+            parts = self.parts.new_zeros(3, *other.shape, self.parts.shape[-1])
+            parts[0, ..., -1], parts[2, ..., -1] = other, other.abs()
             rows = self.rows - len(self.shape)
             if other.dim() >= -rows and other.shape[rows] != 1:
                 raise ModelError("it adds other numbers to each row of a batch")
-            other = Form(self.layer, other.dim() + rows, pair)
+            other = Form(self.layer, other.dim() + rows, parts)
         if other.layer != self.layer:
             raise ModelError(f"it adds layer {self.layer} and layer {other.layer}, which are not one after the other")
         if len(self.shape) - self.rows != len(other.shape) - other.rows:
             raise ModelError("it mixes the numbers of several rows")
-        theirs = other.pair if factor == 1.0 else _times(other.pair, torch.tensor(factor, dtype=torch.float64))
-        mine, theirs = _same_rank(self.pair, theirs)
+        theirs = other.parts if factor == 1.0 else _times(other.parts, torch.tensor(factor, dtype=torch.float64))
+        mine, theirs = _same_rank(self.parts, theirs)
         return Form(self.layer, mine.dim() - 2 + self.rows - len(self.shape), _added(mine, theirs))
 
     def times(self, factor: Tensor) -> Form:
@@ -115,35 +122,37 @@ class Form:
         if factor.dim() >= -rows and factor.shape[rows] != 1:
             raise ModelError("it multiplies each row of a batch by another number")
         factor = factor[..., None]
-        pair = self.pair.reshape(2, *[1] * (factor.dim() - self.pair.dim() + 1), *self.pair.shape[1:])
-        return Form(self.layer, pair.dim() - 2 + rows, _times(pair, factor))
+        parts = self.parts.reshape(3, *[1] * (factor.dim() - self.parts.dim() + 1), *self.parts.shape[1:])
+        return Form(self.layer, parts.dim() - 2 + rows, _times(parts, factor))
 
     def over(self, divisor: Tensor) -> Form:
         """Return the quotient by constants."""
         first = self.times(1 / divisor)
         left = self.plus(first.times(divisor), -1.0)  # what the rounded reciprocal leaves
-        return first.plus(left.times(1 / divisor))
+        exact = first.plus(left.times(1 / divisor))
+        return Form(exact.layer, exact.rows, torch.cat([exact.parts[:2], first.parts[2:]]))
 
     def through(self, matrix: Tensor) -> Form:
         """Return the product with a matrix (n, m) along the last dimension, which must not be that of the rows."""
         last = self.inner(-1)
-        sizes, count = self.pair.shape[1:-1], self.pair.shape[-1]
+        sizes, count = self.parts.shape[1:-1], self.parts.shape[-1]
         rest = math.prod(sizes[:last])
         check_numbers(rest * matrix.shape[1] * count)
-        pair = self.pair.reshape(2, rest, sizes[last], count)
-        result = torch.zeros(2, rest, matrix.shape[1], count, dtype=torch.float64)
-        if _apart(pair[..., :-1]):  # each neuron is read once: each weight of the result is one product
-            result[0, ..., :-1] = torch.einsum("rkc,kn->rnc", pair[0, ..., :-1], matrix)
-            pair, part = pair[..., -1:], slice(-1, None)
+        parts = self.parts.reshape(3, rest, sizes[last], count)
+        result = torch.zeros(3, rest, matrix.shape[1], count, dtype=torch.float64)
+        if _apart(parts[..., :-1]):  # each neuron is read once: each weight of the result is one product
+            result[0, ..., :-1] = torch.einsum("rkc,kn->rnc", parts[0, ..., :-1], matrix)
+            result[2, ..., :-1] = torch.einsum("rkc,kn->rnc", parts[2, ..., :-1], matrix.abs())
+            parts, part = parts[..., -1:], slice(-1, None)
         else:
             part = slice(None)
-        if pair.numel() * matrix.shape[1] > LONGEST:
+        if parts.numel() * matrix.shape[1] > LONGEST:
             raise ModelError(f"the product of its matrices takes more than {LONGEST:,} steps")
         for place in range(sizes[last]):
-            if bool(pair[:, :, place].any()):
-                term = _times(pair[:, :, place, None, :], matrix[place][None, :, None])
+            if bool(parts[:, :, place].any()):
+                term = _times(parts[:, :, place, None, :], matrix[place][None, :, None])
                 result[..., part] = _added(result[..., part], term)
-        return Form(self.layer, self.rows, result.reshape(2, *sizes[:last], matrix.shape[1], count))
+        return Form(self.layer, self.rows, result.reshape(3, *sizes[:last], matrix.shape[1], count))
 
     def mapped(self, function: Callable[[Tensor], Tensor], shape: Shape) -> Form:
         """Return what a linear operator on (rows, …) makes of it: its matrix is what it makes of units."""
@@ -161,7 +170,7 @@ class Form:
         """Return tensors one after the other along a dimension that is not that of the rows."""
         first = next(part for part in parts if isinstance(part, Form))
         dim = first.inner(dim)
-        pairs = []
+        all_parts = []
         for part in parts:
             if isinstance(part, Tensor):
                 part = first.taken(dim, slice(0, 1)).times(torch.zeros((), dtype=torch.float64)).plus(part)
@@ -171,8 +180,8 @@ class Form:
                 )
             if part.rows != first.rows:
                 raise ModelError("it mixes the numbers of several rows")
-            pairs.append(part.pair)
-        return Form(first.layer, first.rows, torch.cat(pairs, dim + 1))
+            all_parts.append(part.parts)
+        return Form(first.layer, first.rows, torch.cat(all_parts, dim + 1))
 
 
 def lengths(shape: Shape) -> list[int]:
@@ -187,7 +196,7 @@ def _apart(weights: Tensor) -> bool:
 
 def _same_rank(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     rank = max(a.dim(), b.dim())
-    a, b = (x.reshape(2, *[1] * (rank - x.dim()), *x.shape[1:]) for x in (a, b))
+    a, b = (x.reshape(3, *[1] * (rank - x.dim()), *x.shape[1:]) for x in (a, b))
     return a, b
 
 
@@ -206,7 +215,7 @@ def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
 
 def _added(a: Tensor, b: Tensor) -> Tensor:
     high, low = _sum(a[0], b[0])
-    return torch.stack(_sum(high, low + (a[1] + b[1])))
+    return torch.stack([*_sum(high, low + (a[1] + b[1])), a[2] + b[2]])
 
 
 def _times(a: Tensor, factor: Tensor) -> Tensor:
@@ -214,4 +223,4 @@ def _times(a: Tensor, factor: Tensor) -> Tensor:
     high = a[0] * factor
     (ah, al), (bh, bl) = _halves(a[0]), _halves(factor)
     low = ((ah * bh - high) + ah * bl + al * bh) + al * bl
-    return torch.stack(_sum(high, low + a[1] * factor))
+    return torch.stack([*_sum(high, low + a[1] * factor), a[2] * factor.abs()])

@@ -64,9 +64,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chain:
-    """Affine maps with a curve after each but the last, and what makes scores of the last one's numbers."""
+    """Affine maps with a curve after each but the last, and what makes scores of the last one's numbers.
+
+    `sizes` bound what the network itself adds up for each weight and bias, without sign, and so its rounding.
+    """
 
     affines: tuple[Affine, ...]
+    sizes: tuple[Affine, ...]
     curves: tuple[Curve, ...]
     end: End
 
@@ -101,8 +105,11 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
     check_pure(module, width, network.dtype, device)
     with torch.no_grad(), evaluating(module.modules()), _quiet():
         read = _read(module, torch.zeros(3, width, dtype=network.dtype, device=device))
-    affines = tuple(Affine(weight.to(device), bias.to(device)) for weight, bias in read.affines)
-    chain = Chain(affines, tuple(Curve(a.name, a.leak) for a in read.activations), cast(End, read.end))
+    affines, sizes = (
+        tuple(Affine(weight.to(device), bias.to(device)) for weight, bias in maps)
+        for maps in (read.affines, read.sizes)
+    )
+    chain = Chain(affines, sizes, tuple(Curve(a.name, a.leak) for a in read.activations), cast(End, read.end))
     scores = network.double().scores(rows)
     ours = chain.scores(network.encoding.encode(rows, torch.float64))
     near = NEAR * scores.abs().amax().clamp(min=1e-3)

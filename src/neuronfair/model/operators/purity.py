@@ -12,7 +12,9 @@ from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from dis import get_instructions
+from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -32,6 +34,13 @@ _LEAVES = {"numpy", "tolist", "item", "__array__", "data_ptr", "untyped_storage"
 _WORLD = {"time", "_datetime", "datetime", "posix", "nt", "_io", "_socket", "select", "signal", "_random"}
 # What tells under which circumstances it is called.
 _MODES = {"is_grad_enabled", "is_inference_mode_enabled", "is_inference", "is_autocast_enabled"}
+# What tells that it is traced or watched.
+_WATCHERS = {
+    *("is_compiling", "is_dynamo_compiling", "is_exporting", "is_tracing", "is_scripting", "is_fx_tracing"),
+    *("is_in_onnx_export", "is_fake", "FakeTensor", "FunctionalTensor", "fake_mode", "__class__", "__torch_dispatch__"),
+    *("_len_torch_dispatch_stack", "_get_current_dispatch_mode", "getprofile", "gettrace", "_getframe", "currentframe"),
+    *("current_thread", "main_thread", "get_ident", "get_native_id"),
+}
 _OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<frozen")
 _STANDARD = str(Path(random.__file__).parent)
 CALLS = (1, 3, 3, 3)  # rows of the calls that are watched
@@ -85,7 +94,7 @@ class _Python:
     """Records what the user's own functions could remember things in, and refuses what takes numbers to Python."""
 
     def __init__(self) -> None:
-        self.left: str | None = None
+        self.left: ModelError | None = None
         self._globals: dict[CodeType, dict[str, Any]] = {}
         self._held: dict[str, Any] = {}
 
@@ -95,6 +104,8 @@ class _Python:
         own = file.startswith(_OWN) or _is_standard(file)
         if event == "call" and not own:
             self._globals[code] = frame.f_globals
+            if self.left is None and (found := _tells_tracing(code)):
+                self.left = refused(found, "tells forward() how it is called, so that it may compute other things here")
             held = {name: frame.f_locals.get(name) for name in code.co_freevars}  # as it is now: it may be set anew
             self._held |= {f"{name}, which {code.co_name}() holds": value for name, value in held.items()}
         if event == "c_call" and self.left is None:
@@ -104,7 +115,8 @@ class _Python:
             tensor = isinstance(bound, Tensor)
             outside = home in _WORLD or name in _MODES or isinstance(bound, ContextVar)
             if (tensor and name in _LEAVES) or "dlpack" in name or (outside and _is_users(frame)):
-                self.left = name if home is None or tensor else f"{home}.{name}"
+                whole = name if home is None or tensor else f"{home}.{name}"
+                self.left = refused(whole, "takes numbers out of tensors, or reads what is not in them")
 
     @property
     def roots(self) -> dict[str, Any]:
@@ -119,13 +131,26 @@ class _Python:
         return found
 
 
+@cache
+def _tells_tracing(code: CodeType) -> str | None:
+    """Return the name by which a function could notice that it is traced, and then compute something else."""
+    texts = {one for one in code.co_consts if isinstance(one, str)}  # hasattr(x, "fake_mode")
+    asked = _WATCHERS & {*code.co_names, *texts}
+    if "type" in code.co_names:
+        steps = pairwise(get_instructions(code))
+        if any(one.argval == "type" and "LOAD_GLOBAL" in one.opname and two.argval != "self" for one, two in steps):
+            asked = {*asked, "type"}  # of another thing than the module itself
+    inner = (found for part in code.co_consts if isinstance(part, CodeType) and (found := _tells_tracing(part)))
+    return min(asked, default=next(inner, None))
+
+
 @dataclass(frozen=True)
 class _Watched:
     """What was seen in a few calls."""
 
     names: list[list[str]]  # the operators of each call
     states: list[dict[str, Any]]  # all that a later call could read, after each
-    left: str | None  # what took numbers out of tensors
+    left: ModelError | None  # about what took numbers out of tensors, or may notice that it is watched
 
 
 def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> _Watched:
@@ -159,7 +184,7 @@ def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.
     except Exception as error:  # its own code
         raise ModelError(f"it does not take numbers that no row gives ({one_line(error)})") from error
     if seen.left is not None:
-        raise refused(seen.left, "takes numbers out of tensors, or reads what is not in them")
+        raise seen.left
     *_, before, after = seen.states
     if changed := next((place for place, value in after.items() if _other(before.get(place), value)), None):
         raise ModelError(f"forward() changes {changed}, so one call may give other scores than the next")

@@ -46,9 +46,13 @@ class Activation:
 
 @dataclass(frozen=True)
 class NetworkReading:
-    """What a graph computes: affine maps (weight, bias), the activations between them, and what makes scores of it."""
+    """What a graph computes: affine maps (weight, bias), the activations between them, and what makes scores of it.
+
+    `sizes` are those of the numbers that were added up for each weight and bias: what cancels is rounded all the same.
+    """
 
     affines: tuple[tuple[Tensor, Tensor], ...]
+    sizes: tuple[tuple[Tensor, Tensor], ...]
     activations: tuple[Activation, ...]
     end: str
 
@@ -79,6 +83,7 @@ class Reader:
     result: str  # the name of the node that holds the scores
     dtype: torch.dtype
     affines: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    sizes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     activations: list[Activation] = field(default_factory=list)
     end: str = "none"
     _rows: str = ""
@@ -97,7 +102,7 @@ class Reader:
         if form.rows != 0:
             raise ModelError("it mixes the numbers of several rows")
         self._affine(form)
-        return NetworkReading(tuple(self.affines), tuple(self.activations), self.end)
+        return NetworkReading(tuple(self.affines), tuple(self.sizes), tuple(self.activations), self.end)
 
     def _needed(self, scores: fx.Node) -> set[fx.Node]:
         """Return the nodes that the scores depend on."""
@@ -208,11 +213,12 @@ class Reader:
         """Take a tensor as what the next layer is given."""
         if form.layer != len(self.affines):
             raise ModelError(f"layer {form.layer} is read again behind layer {len(self.affines)}: it is no chain")
-        numbers = form.high
+        numbers, size = form.high, form.size
         check_numbers(sum(weight.numel() for weight, _ in self.affines) + numbers.numel())
-        if not bool(numbers.isfinite().all()):
+        if not bool((numbers + size).isfinite().all()):
             raise ModelError("its weights hold NaN or infinite numbers")
         self.affines.append((numbers[:, :-1].contiguous(), numbers[:, -1].contiguous()))
+        self.sizes.append((size[:, :-1].contiguous(), size[:, -1].contiguous()))
 
     def _activated(self, node: fx.Node, found: tuple[Form, Activation]) -> Form:
         form, activation = found

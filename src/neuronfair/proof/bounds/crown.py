@@ -296,14 +296,19 @@ def crown_of(
 ) -> Crown:
     """Return the bounds of a chain. `classes` says which codes of each attribute rules tell apart; -1: outside."""
     affines = [Affine(a.weight.cpu(), a.bias.cpu()) for a in chain.affines]
+    sizes = [Affine(a.weight.cpu(), a.bias.cpu()) for a in chain.sizes]
     curves = list(chain.curves)
     last = affines.pop()
     matrix = margins.matrix
     affines.append(Affine(matrix @ last.weight, matrix @ last.bias + margins.offset))
+    # The model rounds its scores one by one, however near they are to each other.
+    large = sizes.pop()
+    sizes.append(Affine(matrix.abs() @ large.weight, matrix.abs() @ large.bias + margins.offset.abs()))
     if margins.squash:
         one = torch.ones(1, 1, dtype=torch.float64)
         curves.append(Curve("sigmoid"))
         affines.append(Affine(one, torch.zeros(1, dtype=torch.float64)))
+        sizes.append(affines[-1])
     base = torch.zeros(len(domain.attributes), dtype=torch.int64)
     free = [c for c in range(len(domain.attributes)) if c not in domain.sensitive_columns]
     slope = _slope(affines)
@@ -316,13 +321,9 @@ def crown_of(
     largest = sum((r.size for r in read), inputs.abs().amax(0))
     # Weights may be off by a rounding of the bias, too, for each input: see rounding.
     unread = not bool(((inputs - inputs[:1]).abs().amax(0) @ first.weight.abs().T).any())
-    size = largest @ first.weight.abs().T + first.bias.abs() * (1 + largest.sum())
+    size = largest @ sizes[0].weight.T + sizes[0].bias * (1 + largest.sum())
     affines[0] = Affine(torch.cat([r.effects for r in read]).T.contiguous(), first.bias)
-    sizes = list(affines)
-    if len(chain.affines) > 1:  # the model rounds its scores one by one, however near they are to each other
-        both = Affine(matrix.abs() @ last.weight.abs(), matrix.abs() @ last.bias.abs() + margins.offset.abs())
-        sizes[len(chain.affines) - 1] = both
-    rounding = errors_of(sizes, curves, size)
+    rounding = errors_of([affines[0], *sizes[1:]], curves, size)
     space = Space(tuple(r.axis for r in read), device)
     return Crown(
         space,
