@@ -56,7 +56,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.store.run:Run.checkpoint": "writing a checkpoint",
         "neuronfair.store.run:Run.keep_control": "writing the figures",
         "neuronfair.store.run:Run.finish": "writing the figures",
-        "neuronfair.cli.options:write_json": "writing the figures",
+        "neuronfair.cli.files:write_json": "writing the figures",
     },
     "audit": {
         "neuronfair.model.train:fit": "training",
@@ -71,7 +71,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.audits.stages.case:find_subgroups": "groups",
         "neuronfair.audits.stages.repair:propose": "trial repair",
         "neuronfair.audits.folder:keep_figures": "writing figures and page",
-        "neuronfair.cli.options:write_file": "writing figures and page",
+        "neuronfair.cli.files:write_file": "writing figures and page",
     },
     "repair": {
         "neuronfair.store.run:Run.open": "reading the findings",
@@ -80,7 +80,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.repairs.retrain:retrain": "retraining",
         "neuronfair.repairs.evaluate:stand": "measuring before and after",
         "neuronfair.model.weights:save": "writing weights and figures",
-        "neuronfair.cli.options:write_json": "writing weights and figures",
+        "neuronfair.cli.files:write_json": "writing weights and figures",
     },
     "reproduce": {
         "experiments.lab:run_jobs": "jobs in another process",

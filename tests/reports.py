@@ -59,7 +59,7 @@ def finding(name: str = "sex", **more: Any) -> e.Finding:
         number=17, method="frontier", row={"age": 39, name: "F"}, changed=(e.Change(name, "F", "M"),), decision="low",
         twin_decision="high", score=1.0, twin_score=-2.0, gap=3.0,
         sentence=f"A person with age 39 is decided low; with {name} M instead of F: high.",
-        replay=f"neuronfair replay RUN/{name}/frontier 17",
+        replay=f"neuronfair show RUN/{name}/frontier 17",
     )  # fmt: skip
     return replace(made, **more)
 
@@ -298,7 +298,7 @@ def _person(draw: random.Random, number: int, names: Sequence[str], classes: Seq
     return finding(
         number=number, row=row, changed=changed, decision=own, twin_decision=twin, score=score, twin_score=score - gap,
         gap=gap, plausibility=draw.random() ** 4,
-        replay=f"neuronfair replay neuronfair-audit/{'+'.join(names)}/frontier {number}",
+        replay=f"neuronfair show neuronfair-audit/{'+'.join(names)}/frontier {number}",
         sentence=f"A {row['age']}-year-old with education {row['education']}, marital status "
         f"{row['marital_status']}, occupation {row['occupation']} and 9 more attributes is decided '{own}'; with "
         f"{swap}: '{twin}'.",

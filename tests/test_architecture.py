@@ -25,7 +25,16 @@ STAGES = {
     "render": 10,
     "images": 11,
 }
-FREE = {"errors", "atomic", "limits", "formatting", "progress", "sandbox", "scale"}  # any stage may use these
+FREE = {
+    "errors",
+    "atomic",
+    "limits",
+    "formatting",
+    "parameters",
+    "progress",
+    "sandbox",
+    "scale",
+}  # any stage may use these
 CORE_STAGES = {"interpretation", "searches", "measure", "proof"}
 CORE_MODULES = {
     *(f"domain/{name}.py" for name in ("attribute", "interface", "twins", "rules", "table", "schema/toml")),
@@ -78,7 +87,8 @@ def arguments(node: ast.AST) -> int:
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return 0
     if any(
-        isinstance(call, ast.Call) and ast.unparse(call.func).endswith("app.command") for call in node.decorator_list
+        isinstance(call, ast.Call) and ast.unparse(call.func) in ("command", "app.command")
+        for call in node.decorator_list
     ):
         return 0
     own = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.cli.audit_file import Orders
+from neuronfair.cli.audit_file import AuditFile
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_notebook_runs_and_shows_the_verdict(name, tmp_path, monkeypatch):
 
 def test_nothing_is_wrong_with_the_file_of_audits(monkeypatch):
     monkeypatch.chdir(EXAMPLES)
-    orders = Orders.read("audits.toml")
+    orders = AuditFile.read("audits.toml")
     assert orders.problems == []
     assert [audit.name for audit in orders.audits] == ["german-sex", "german-foreign_worker", "german-together"]
 

@@ -232,7 +232,7 @@ def test_a_damaged_run_is_not_replayed(run, finished, name, seed):
     with folder() as place:
         for other in finished:
             (place / other).write_bytes(content if other == name else finished[other])
-        result = run("replay", place, 0, "--model", place / "none.safetensors")
+        result = run("show", place, 0, "--model", place / "none.safetensors")
         assert result.status == 2, result
         assert result.err.startswith("neuronfair: error: ")
         assert result.err.count("\n") == 1

@@ -138,7 +138,7 @@ def test_every_kind_of_model_is_taken(outcome, model):
     )
     assert "Worst pair" in text
     if "network(" not in model:
-        assert "--model" in text.partition("See it again: neuronfair replay ")[2]
+        assert "--model" in text.partition("See it again: neuronfair show ")[2]
 
 
 def test_a_table_is_judged_as_well(outcome):

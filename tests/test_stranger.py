@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import FLIPS_ONLY
 
-SMALL = ("--quick", *FLIPS_ONLY, "--seeds", 8, "--steps", 8, "--samples", 2000, "--out", "run")
+SMALL = ("--quick", *FLIPS_ONLY, "--starts", 8, "--steps", 8, "--samples", 2000, "--out", "run")
 JOBS = ("clerk", "driver", "nurse")
 DOMAIN = """
 name = "loans"
@@ -88,7 +88,7 @@ def test_a_scikit_learn_pipeline_and_a_table(run, loans):
     summary = audited(run, "--model", "model.skops", "--target", "granted", "--sensitive", "sex")
     check(summary, model.predict(people), model.predict(swapped(people)))
     assert summary["model"]["accuracy"]["table"] == pytest.approx(model.score(people, labels))
-    replayed = run("replay", "run/sex/frontier", 0)
+    replayed = run("show", "run/sex/frontier", 0)
     assert replayed.status == 0
     assert "other weights" not in replayed.out
 

@@ -103,7 +103,11 @@ def _table(command: Any) -> list[str]:
         notes = [parameter.help or ""]
         if parameter.required:
             notes.append("Required.")
-        elif parameter.default not in (None, "") and not isinstance(parameter.default, bool):
+        elif (
+            parameter.default not in (None, "")
+            and not isinstance(parameter.default, bool)
+            and "default" not in notes[0].lower()
+        ):
             notes.append(f"Default: `{parameter.default}`.")
         text = " ".join(notes).strip().replace("|", "\\|").replace("<", "&lt;")
         rows.append(f"| {spelled} | {text} |")

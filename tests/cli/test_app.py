@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from neuronfair.audits.report.report import EncodingCheckReport
-from neuronfair.cli.app import warn_of_encoding
+from neuronfair.cli.options import warn_of_encoding
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.weights import Card, fingerprint, fully_connected, save
@@ -499,7 +499,7 @@ def test_an_internal_error_ends_with_status_3_and_says_where(run, table, monkeyp
     def broken(*_, **__):
         raise KeyError("no such thing")
 
-    monkeypatch.setattr("neuronfair.cli.tables.load_data", broken)
+    monkeypatch.setattr("neuronfair.cli.options.TableOptions.load", broken)
     monkeypatch.delenv("NEURONFAIR_DEBUG", raising=False)
     words = ("audit", "table.csv", "--domain", "table.toml", "--model", "model.safetensors", "--fail-if", "rate > 1%")
     found = run(*words)
@@ -510,6 +510,6 @@ def test_an_internal_error_ends_with_status_3_and_says_where(run, table, monkeyp
     told = run("--debug", *words)
     assert told.status == 3
     assert "Traceback (most recent call last)" in told.err
-    monkeypatch.setattr("neuronfair.cli.tables.load_data", lambda *_: sys.exit(1))
+    monkeypatch.setattr("neuronfair.cli.options.TableOptions.load", lambda *_: sys.exit(1))
     monkeypatch.delenv("NEURONFAIR_DEBUG")
     assert run(*words).status == 3

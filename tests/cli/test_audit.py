@@ -31,7 +31,7 @@ from tests.store.runs import forged
 
 TABLE = ("table.csv", "--domain", "table.toml")
 MODEL = ("--model", "model.safetensors")
-SMALL = ("--quick", "--seeds", 8, "--steps", 8, "--samples", 2000, *FLIPS_ONLY, "--out", "run")
+SMALL = ("--quick", "--starts", 8, "--steps", 8, "--samples", 2000, *FLIPS_ONLY, "--out", "run")
 AUDIT = ("audit", *TABLE, *MODEL, *SMALL)
 FUNCTION = """
 def score(people):
@@ -121,7 +121,7 @@ def test_the_terminal_and_the_folder(run):
     assert max(map(len, result.out.splitlines())) <= 80
     shown = " ".join(result.out.split())
     assert shown.startswith("Dependence found: Decisions depend on sex for ")
-    for words in ("drawn uniformly", "frontier", "neuronfair replay run/sex/", "instead of", "Page: run/report.html"):
+    for words in ("drawn uniformly", "frontier", "neuronfair show run/sex/", "instead of", "Page: run/report.html"):
         assert words in shown
     assert sorted(path.name for path in Path("run").iterdir()) == [
         *("audit.json", "domain.toml", "manifest.json", "report.html", "sex")
@@ -150,14 +150,14 @@ def test_the_person_on_the_page_is_the_person_on_the_terminal(run):
     assert shrunk > 0
     numbers = {(worst["method"], worst["number"]) for worst in kept()["attributes"][0]["worst"]}
     other = next(n for n in range(99) if ("frontier", n) not in numbers)
-    assert "Shrunk" not in run("replay", "run/sex/frontier", other).out
+    assert "Shrunk" not in run("show", "run/sex/frontier", other).out
 
 
 def test_a_flipped_bit_in_what_an_audit_reads_back(run, refused, briefly):
     words = ("audit", *TABLE, *SMALL)
     assert run(*words).status == 0
     commands = {
-        "sex/worst.json": ("replay", "run/sex/frontier", 0),
+        "sex/worst.json": ("show", "run/sex/frontier", 0),
         "audit.json": ("audit", *TABLE, *MODEL, *SMALL[:-1], "other", "--baseline", "run/audit.json"),
         **dict.fromkeys(("manifest.json", "domain.toml", "model.safetensors"), words),
     }
@@ -168,7 +168,7 @@ def test_a_flipped_bit_in_what_an_audit_reads_back(run, refused, briefly):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
             refused(*command, says=(f"run/{name}: ",))
             if name == "model.safetensors":
-                refused("replay", "run/sex/frontier", 0, says=("model.safetensors: is not the file that",))
+                refused("show", "run/sex/frontier", 0, says=("model.safetensors: is not the file that",))
         path.write_bytes(whole)
 
 
@@ -218,7 +218,7 @@ def test_a_table_alone(run, briefly):
     assert summary["data"]["domain_inferred"]
     assert figures(run(*words, "--json", "-"))["attributes"][0]["worst"] == summary["attributes"][0]["worst"]
     assert Path("run/model.safetensors").read_bytes() == weights
-    assert "it still holds" in run("replay", "run/sex/frontier", 0).out
+    assert "it still holds" in run("show", "run/sex/frontier", 0).out
     # The domain as it was written describes the same audit.
     again = ("audit", "table.csv", "--domain", "run/domain.toml", *SMALL[:-1], "other", "--json", "-")
     assert figures(run(*again))["attributes"][0]["rates"] == summary["attributes"][0]["rates"]
@@ -242,7 +242,7 @@ def test_several_attributes(run):
     summary = figures(run(*AUDIT, "--sensitive", "sex,race", "--json", "-"))
     assert [entry["name"] for entry in summary["attributes"]] == ["sex", "race", "sex+race"]
     assert sorted(path.name for path in Path("run").iterdir() if path.is_dir()) == ["race", "sex", "sex+race"]
-    assert "it still holds" in run("replay", "run/sex+race/frontier", 0).out
+    assert "it still holds" in run("show", "run/sex+race/frontier", 0).out
 
 
 def test_the_gate(run, refused):
@@ -302,7 +302,7 @@ def test_a_corpus_can_be_replayed_only(run):
 def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run, monkeypatch):
     words = (*AUDIT, "--corpus", "past.jsonl", "--fail-if", "corpus.still_flips > 0", "--json", "-")
     with monkeypatch.context() as patch:
-        patch.setattr(audit_job.Outputs, "write", lambda *_: sys.exit(137))  # stands for a kill
+        patch.setattr(audit_job.AuditOutputs, "write", lambda *_: sys.exit(137))  # stands for a kill
         assert run(*words).status == 137
     assert not Path("past.jsonl").exists()
     resumed = figures(run(*words))  # would fail if it replayed what it has itself added
@@ -369,7 +369,7 @@ def test_ctrl_c_leaves_a_page(run, monkeypatch):
         (("--corpus", "run/audit.json"), ("audit.json of the audit",)),
         (("--json", "run/report.html"), ("--json run/report.html", "also named by --html")),
         (("--junit", "same", "--markdown", "same"), ("--markdown same", "also named by --junit")),
-        (("--seeds", "0"), ("--seeds",)),
+        (("--starts", "0"), ("--starts",)),
         (("--target", "income"), ("--target",)),
     ],
 )
@@ -416,7 +416,7 @@ def test_another_audit_in_the_same_folder(run, refused, briefly):
 
 
 def test_a_function_is_a_black_box(run, mine):
-    result = run("audit", *TABLE, "--model", mine, *SMALL, "--trust-feeding")  # it scores the first class
+    result = run("audit", *TABLE, "--model", mine, *SMALL, "--skip-encoding-check")  # it scores the first class
     assert (result.status, result.err) == (0, "")
     assert "Black box, searched without gradients" in " ".join(result.out.split())
     summary = kept()
@@ -426,7 +426,7 @@ def test_a_function_is_a_black_box(run, mine):
     assert entry["interpretation"] is None
     # Men of 38 to 49 get what women do not.
     assert {f["row"]["age"] for f in entry["findings"]} <= set(range(38, 50))
-    assert "it still holds" in run("replay", "run/sex/aequitas", 0, "--model", mine).out
+    assert "it still holds" in run("show", "run/sex/aequitas", 0, "--model", mine).out
     replay = entry["worst"][0]["replay"]
     assert replay.endswith(" --model mine:score")
     assert "it still holds" in run(*replay.split()[1:]).out
@@ -434,14 +434,14 @@ def test_a_function_is_a_black_box(run, mine):
 
 def test_a_run_folder_alone_imports_nothing(run, refused, mine):
     """Who gets a run folder from elsewhere must not run the code that its manifest names."""
-    assert run("audit", *TABLE, "--model", mine, *SMALL, "--trust-feeding").status == 0
+    assert run("audit", *TABLE, "--model", mine, *SMALL, "--skip-encoding-check").status == 0
     sys.modules.pop("mine")
-    refused("replay", "run/sex/aequitas", 0, says=("mine:score", "Python code", "say --model mine:score"))
+    refused("show", "run/sex/aequitas", 0, says=("mine:score", "Python code", "say --model mine:score"))
     forged(Path("run/sex/aequitas"), "manifest.json", "mine:score", "mine:score.npz")
     shutil.copytree("run/sex/aequitas", ".", dirs_exist_ok=True)
     words = ("repair", ".", "--data", "table.csv", "--out", "fair.safetensors")
     refused(*words, says=("mine:score.npz", "--augment"))
-    refused("replay", ".", 0, says=("mine:score.npz", "Python code"))
+    refused("show", ".", 0, says=("mine:score.npz", "Python code"))
     assert "mine" not in sys.modules
 
 
@@ -460,8 +460,8 @@ def test_a_pickle_is_replayed_only_if_it_is_named(run, refused):
     assert replay.endswith(" --model model.joblib --trust-pickle")
     assert "it still holds" in run(*replay.split()[1:]).out
     place = next(Path("run/sex").glob("*/manifest.json")).parent
-    refused("replay", place, 0, says=("model.joblib", "a pickle", "say --model", "--trust-pickle"))
-    refused("replay", place, 0, "--trust-pickle", says=("--trust-pickle: name the file", "--model"))
+    refused("show", place, 0, says=("model.joblib", "a pickle", "say --model", "--trust-pickle"))
+    refused("show", place, 0, "--trust-pickle", says=("--trust-pickle: name the file", "--model"))
 
 
 def test_an_output_that_cannot_be_written_is_named(run, monkeypatch):
@@ -492,20 +492,24 @@ def test_a_model_that_does_not_decide_fails_the_build(run, tmp_path):
 def test_other_commands_take_black_boxes(run, refused, mine):
     box = (*TABLE, "--model", mine)
     found = figures(
-        run("search", *box, "--method", "aequitas", "--seeds", 20, "--steps", 5, "--out", "s", "--json", "-")
+        run("search", *box, "--method", "aequitas", "--starts", 20, "--steps", 5, "--out", "s", "--json", "-")
     )
     assert found["findings"] > 0
-    shown = " ".join(run("search", *box, "--method", "aequitas", "--seeds", 20, "--steps", 5, "--out", "s").out.split())
-    assert shown.endswith(f"neuronfair replay s 0 --model {mine}")
-    assert "it still holds" in run("replay", "s", 0, "--model", mine).out
-    result = run("replay", "s", 0, *MODEL)
+    shown = " ".join(
+        run("search", *box, "--method", "aequitas", "--starts", 20, "--steps", 5, "--out", "s").out.split()
+    )
+    assert shown.endswith(f"neuronfair show s 0 --model {mine}")
+    assert "it still holds" in run("show", "s", 0, "--model", mine).out
+    result = run("show", "s", 0, *MODEL)
     assert (result.status, "2 outputs" in result.err) == (2, True)
     rate = figures(run("rate", *box, "--population", "table", "--json", "-"))
     ages = [int(line.split(",")[0]) for line in people(200)]
     assert rate["found"] == sum(38 <= age <= 49 for age in ages)
     wide = figures(run("rate", *box, "--decision", "tolerance=0.2", "--population", "table", "--json", "-"))
     assert wide["found"] == 0
-    compared = figures(run("compare", *box, "--methods", "aequitas,uniform", "--seeds", 5, "--steps", 5, "--json", "-"))
+    compared = figures(
+        run("compare", *box, "--methods", "aequitas,uniform", "--starts", 5, "--steps", 5, "--json", "-")
+    )
     assert [method["method"] for method in compared["methods"]] == ["aequitas", "uniform"]
     refused("interpret", *box, says=("black box", "nothing to interpret"))
     refused("search", *box, "--out", "t", says=("follows gradients",))
@@ -513,10 +517,10 @@ def test_other_commands_take_black_boxes(run, refused, mine):
 
 
 def test_a_search_by_scores(run):
-    words = ("search", *TABLE, *MODEL, "--decision", "tolerance=0.5", "--seeds", 20, "--steps", 5, "--out", "s")
+    words = ("search", *TABLE, *MODEL, "--decision", "tolerance=0.5", "--starts", 20, "--steps", 5, "--out", "s")
     found = figures(run(*words, "--json", "-"))
     assert found["findings"] > 0
-    assert "a score of" in run("replay", "s", 0).out
+    assert "a score of" in run("show", "s", 0).out
 
 
 @pytest.mark.parametrize(
@@ -582,9 +586,9 @@ def test_the_favourable_outcome_is_an_option_and_is_not_guessed(run, refused, mi
     limit = ("--fail-if", "disparate_impact < 0.01")
     refused(*words, *limit, says=("disparate_impact needs the favourable outcome", "--favourable", "'high' and 'low'"))
     refused(*words, "--favourable", "hi", says=("favourable 'hi' is not a class of the target", "high, low"))
-    assert run(*words, "--trust-feeding").status == 0
+    assert run(*words, "--skip-encoding-check").status == 0
     assert kept()["attributes"][0]["disparity"]["disparate_impact"] is None
-    assert run(*words, *limit, "--favourable", "high", "--force", "--trust-feeding").status == 0
+    assert run(*words, *limit, "--favourable", "high", "--force", "--skip-encoding-check").status == 0
     assert kept()["attributes"][0]["disparity"]["selected"] == "high"
     assert read_domain(tmp_path / "run" / "domain.toml").favourable == "high"
 

@@ -14,8 +14,9 @@ import pytest
 from neuronfair.audits.folder import claim, keep_figures
 from neuronfair.audits.report.report import Gate
 from neuronfair.audits.run import Result
+from neuronfair.audits.settings import AuditSettings
 from neuronfair.cli import audit_batch, audit_file
-from neuronfair.cli.audit_file import Orders
+from neuronfair.cli.audit_file import AuditFile
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.scale.pool import Processes, Serial
 from neuronfair.store.files import sha256
@@ -68,9 +69,9 @@ def audits(run, tmp_path):
     return call
 
 
-def read(text: str) -> Orders:
+def read(text: str) -> AuditFile:
     Path("audits.toml").write_text(text, encoding="utf-8")
-    return Orders.read("audits.toml")
+    return AuditFile.read("audits.toml")
 
 
 def states(index) -> dict[str, str]:
@@ -91,11 +92,12 @@ def test_lists_of_tables_models_and_attributes_multiply_out():
         *(f"{d}-{m}-{s}" for d in ("table", "other") for m in ("a", "b") for s in ("sex", "sex+age")),
         *("own", "both-sex", "both-age"),
     ]
-    first, own = orders.audits[0].order, orders.audits[8].order
-    assert (first.data, first.model, first.sensitive, first.quick) == ("table.csv", "a.safetensors", "sex", True)
-    assert (own.model, own.quick, own.seeds, own.fail_if, first.fail_if) == (None, False, 7, (), ("rate > 1%",))
-    told = " ".join(audit_batch.words(own, Path("run")))
-    assert told == "table.csv --target income --sensitive sex --seeds 7 --out run"
+    first, own = orders.audits[0].job, orders.audits[8].job
+    assert (first.table.data, first.model.model, first.table.sensitive) == ("table.csv", "a.safetensors", "sex")
+    assert (first.quick, first.settings.seeds, own.settings.seeds) == (True, AuditSettings.quick().seeds, 7)
+    assert (own.model.model, own.quick, own.fail_if, first.fail_if) == (None, False, (), ("rate > 1%",))
+    words = " ".join(own.words(Path("run")))
+    assert words == "table.csv --sensitive sex --target income --starts 7 --out run"
 
 
 def test_models_of_one_name_are_told_apart_by_their_folders():
@@ -245,27 +247,28 @@ def told(monkeypatch):
     """Audits that take no time: each is noted, presses Ctrl-C, fails or leaves a made-up report."""
     done = []
 
-    def carry_out(order, outputs, console, *, command, force=False):
-        if force:
-            discard(outputs.folder)
-        claim(outputs.folder, {"audit": 1, "settings": order.seeds})
-        with (outputs.folder / "times").open("a") as file:
+    def carry_out(job, outputs, console, *, command):
+        target = job.table.target
+        if outputs.force:
+            discard(outputs.out)
+        claim(outputs.out, {"audit": 1, "settings": job.settings.seeds})
+        with (outputs.out / "times").open("a") as file:
             file.write("x")
-        done.append(order.data)
-        if order.target == "Ctrl-C":
+        done.append(job.table.data)
+        if target == "Ctrl-C":
             signal.raise_signal(signal.SIGINT)
-        if order.target == "crash":
+        if target == "crash":
             raise ZeroDivisionError("by nothing")
-        made = reports.report(gate=Gate(order.seed == 0, ()) if order.fail_if else None)
-        if order.target == "interrupted":
+        made = reports.report(gate=Gate(job.settings.seed == 0, ()) if job.fail_if else None)
+        if target == "interrupted":
             made = replace(made, reproduction=replace(made.reproduction, interrupted=True))
-        keep_figures(outputs.folder, made)
-        if order.target == "unreadable":
-            (outputs.folder / "audit.json").write_text("damaged")
-        return Result(made, {}, NeuronFairError("not judged") if order.target == "wrongly fed" else None)
+        keep_figures(outputs.out, made)
+        if target == "unreadable":
+            (outputs.out / "audit.json").write_text("damaged")
+        return Result(made, {}, NeuronFairError("not judged") if target == "wrongly fed" else None)
 
     monkeypatch.setattr(audit_batch, "carry_out", carry_out)
-    monkeypatch.setattr(Orders, "_wrong", lambda *_: ())
+    monkeypatch.setattr(AuditFile, "_wrong", lambda *_: ())
     return done
 
 

@@ -227,7 +227,7 @@ def test_a_folder_of_another_question(run, refused):
     other = (*CERTIFY, *model("network"), "--where", "age > 30")
     refused(*other, says=("begun with where = , not age > 30", "--out"))
     refused(*CERTIFY, *model("blind"), says=("other weights", "--force"))
-    refused("replay", "run", 0, says=("holds a proof, not a search",))
+    refused("show", "run", 0, says=("holds a proof, not a search",))
     refused("search", "table.csv", "--domain", "small.toml", "--out", "run", *model("network"), says=("holds a proof",))
     assert run(*other, "--force").status == 0
 

@@ -15,7 +15,7 @@ from tests.cli.test_search import copies, folder, other_outputs  # noqa: F401  #
 from tests.scale.pools import Pickled
 
 DATA = ("table.csv", "--domain", "table.toml", "--model", "model.safetensors")
-SMALL = ("--seeds", 10, "--steps", 8)
+SMALL = ("--starts", 10, "--steps", 8)
 
 
 def test_all_methods_in_one_table(run, tmp_path):
@@ -35,9 +35,8 @@ def test_all_methods_in_one_table(run, tmp_path):
 
 
 def test_repeats_as_json_alone(run):
-    result = run("compare", *DATA, *SMALL, "--methods", "adf,uniform", "--repeats", 2, "--json", "-")
-    figures = json.loads(result.out)
-    assert figures["run_seeds"] == [0, 1]
+    figures = json.loads(run("compare", *DATA, *SMALL, "--methods", "adf,uniform", "--repeats", 2, "--json", "-").out)
+    assert (figures["run_seeds"], figures["steps"]) == ([0, 1], 8)
     assert all(entry["plus_minus"]["gsr"] >= 0 and entry["runs"] == 2 for entry in figures["methods"])
 
 

@@ -66,7 +66,7 @@ class Stop(Net):
         return x
 """
 USE = ("table.csv", "--target", "income", "--sensitive", "sex")
-SEARCH = ("search", *USE, "--seeds", 5, "--steps", 20)
+SEARCH = ("search", *USE, "--starts", 5, "--steps", 20)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def failed(result: Result, *says: str) -> None:
         assert words in result.err
 
 
-AUDIT = ("audit", *USE, "--quick", *FLIPS_ONLY, "--seeds", 5, "--steps", 5, "--samples", 700, "--out", "run")
+AUDIT = ("audit", *USE, "--quick", *FLIPS_ONLY, "--starts", 5, "--steps", 5, "--samples", 700, "--out", "run")
 
 
 @pytest.mark.parametrize(

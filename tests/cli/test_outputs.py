@@ -48,7 +48,7 @@ def table(run, monkeypatch):
     def late(*_, **__):
         raise AssertionError("found out too late")
 
-    monkeypatch.setattr("neuronfair.cli.tables.load_data", late)
+    monkeypatch.setattr("neuronfair.cli.options.TableOptions.load", late)
     monkeypatch.setattr("neuronfair.domain.schema.infer.draft_domain", late)
     monkeypatch.setattr("neuronfair.images.archive.open_pictures", late)
     monkeypatch.setattr("neuronfair.cli.reproduce._experiment", late)

@@ -52,8 +52,8 @@ def folder(tmp_path_factory):
             "--no-controls",
             "-q",
         )
-        call(patch, *search, "--seeds", 20, "--steps", 20, "--out", "run")
-        call(patch, *search, "--seeds", 0, "--out", "empty")
+        call(patch, *search, "--starts", 20, "--steps", 20, "--out", "run")
+        call(patch, *search, "--starts", 0, "--out", "empty")
         # A table in which a copy of sex counts, a network that was trained on it, and a run by counterparts.
         lines = [f"{i % 7},{'FM'[i % 2]},{'xy'[i % 2]},{int(i % 7 + 3 * (i % 2) > 5)}" for i in range(300)]
         write("proxy.csv", "age,sex,club,hired", *lines)
@@ -61,7 +61,7 @@ def folder(tmp_path_factory):
         proxy = ("proxy.csv", "--domain", "proxy.toml", "-q")
         call(patch, "train", *proxy, "--hidden", "8", "--out", "proxy.safetensors")
         alike = ("--model", "proxy.safetensors", "--twins", "counterpart", "--no-controls", "--out", "alike")
-        call(patch, "search", *proxy, *alike, "--seeds", 3, "--steps", 2)
+        call(patch, "search", *proxy, *alike, "--starts", 3, "--steps", 2)
     return path
 
 
@@ -101,7 +101,7 @@ def test_a_retraining(run):
     # The test rows are those of the first training: the accuracy before is that of its card.
     _, old = load("model.safetensors")
     assert dict(old.accuracy) == figures["before"]["accuracy"]
-    assert run("replay", "run", 0, "--model", "fair.safetensors").status == 0
+    assert run("show", "run", 0, "--model", "fair.safetensors").status == 0
 
 
 def test_turned_down_neurons(run):
@@ -142,7 +142,7 @@ def test_the_same_command_gives_the_same_weights(run):
 def test_a_data_set_of_the_paper_is_found_again(run, monkeypatch):
     monkeypatch.setattr(retrain, "MOST", 50)
     monkeypatch.setattr(retrain, "SAMPLES", 500)
-    words = ("search", "german", "--sensitive", "sex", "--seeds", 20, "--steps", 5, "--no-controls", "-q")
+    words = ("search", "german", "--sensitive", "sex", "--starts", 20, "--steps", 5, "--no-controls", "-q")
     assert run("train", "german", "--hidden", "8", "--out", "german.safetensors", "-q").status == 0
     assert run(*words, "--model", "german.safetensors", "--out", "credit").status == 0
     result = run("repair", "credit", "--out", "fair.safetensors", *LENIENT, "--json", "-")

@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
     path = trained_table(tmp_path_factory.mktemp("table"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
-        words = ("search", "table.csv", "--domain", "table.toml", "--no-controls", "-q", "--seeds", 20, "--steps", 10)
+        words = ("search", "table.csv", "--domain", "table.toml", "--no-controls", "-q", "--starts", 20, "--steps", 10)
         call(patch, *words, "--model", "model.safetensors", "--out", "run")
     return path
 
@@ -187,7 +187,7 @@ def test_a_module_with_one_output_comes_back_as_weights(run):
     save_file(weights, "w.safetensors")
     Path("own_module.py").write_text(OWN.format(len(hidden[0][0])), encoding="utf-8")
     model = ("--model", "own_module:make", "--weights", "w.safetensors")
-    words = ("search", "table.csv", "--domain", "table.toml", "--no-controls", "-q", "--seeds", 10, "--steps", 10)
+    words = ("search", "table.csv", "--domain", "table.toml", "--no-controls", "-q", "--starts", 10, "--steps", 10)
     assert run(*words, *model, "--out", "other").status == 0
     result = run("repair", "other", "--data", "table.csv", *model, "--out", "fair.safetensors", *SHORT)
     assert (result.status, result.err) == (0, ""), result
@@ -227,7 +227,7 @@ def test_pairs_need_no_model_unless_its_twins_vote(run, refused):
     """A pickle that a run folder names is not opened for them."""
     forest("m.joblib")
     words = ("search", "table.csv", "--domain", "table.toml", "--method", "uniform", "--no-controls", "-q")
-    made = run(*words, "--model", "m.joblib", TRUST, "--seeds", 20, "--steps", 5, "--out", "black")
+    made = run(*words, "--model", "m.joblib", TRUST, "--starts", 20, "--steps", 5, "--out", "black")
     assert made.status == 0, made
     black = ("repair", "black", "--data", "table.csv")
     assert run(*black, "--augment", "pairs.csv").status == 0

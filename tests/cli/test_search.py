@@ -1,4 +1,4 @@
-"""`neuronfair search` and `neuronfair replay` as people use them."""
+"""`neuronfair search` and `neuronfair show` as people use them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KEYS = {
     ),
     *("violations", "plausibility", "rejected_on_recheck", "seconds", "seconds_per_1000", "rows_judged"),
 }
-SMALL = ("--seeds", 20, "--steps", 20, "--out", "run")
+SMALL = ("--starts", 20, "--steps", 20, "--out", "run")
 UNTIMED = ("seconds", "seconds_per_1000")
 
 
@@ -112,7 +112,7 @@ def test_a_search_in_words_and_as_a_file(run):
         "drawn uniformly",
         "random directions",
         "success rate",
-        "neuronfair replay run 0",
+        "neuronfair show run 0",
     ):
         assert words in " ".join(result.out.split())
     assert max(map(len, result.out.splitlines())) <= 80
@@ -120,7 +120,7 @@ def test_a_search_in_words_and_as_a_file(run):
 
 
 def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
-    quick = (*SEARCH, "--seeds", 20, "--steps", 5, "--method", "aequitas", "--no-controls", "--out", "run")
+    quick = (*SEARCH, "--starts", 20, "--steps", 5, "--method", "aequitas", "--no-controls", "--out", "run")
     first = run(*quick, "--twins", "counterpart")
     assert (first.status, first.err) == (0, "")
     said = " ".join(first.out.split())
@@ -131,7 +131,7 @@ def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
     count = len(found.findings())
     assert found.summary["twins"] == "counterpart"
     assert count > 0
-    shown = " ".join(run("replay", "run", 0).out.split())
+    shown = " ".join(run("show", "run", 0).out.split())
     assert re.search(
         r"their counterpart with sex \w instead of \w \((also .+|nothing else differs)\) is decided", shown
     )
@@ -139,7 +139,7 @@ def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
     assert "it still holds" in shown
     assert figures(run(*quick, "--twins", "counterpart", "--json", "-"))["findings"] == count  # and nothing is redone
     assert "begun with twins = counterpart, not flip" in run(*quick).err
-    assert run("export", "run", "--out", "found.csv").status == 0
+    assert run("show", "run", "--out", "found.csv").status == 0
     heading, line = Path("found.csv").read_text(encoding="utf-8").splitlines()[:2]
     twins = [name for name in heading.replace('"', "").split(",") if name.startswith("twin_")]
     assert {f"twin_{name}" for name in found.domain.names} <= set(twins)
@@ -176,7 +176,7 @@ def test_without_a_model_one_is_trained_and_kept_in_the_run(run):
     weights = Path("run/model.safetensors").read_bytes()
     assert untimed(figures(run(*own, "--json", "-"))) == untimed(first)
     assert Path("run/model.safetensors").read_bytes() == weights
-    assert "it still holds" in run("replay", "run", 0).out
+    assert "it still holds" in run("show", "run", 0).out
 
 
 @pytest.mark.parametrize("method", ["frontier", "neuronfair"])
@@ -191,21 +191,21 @@ def test_a_finished_run_gives_the_same_figures_at_once(run, monkeypatch, method)
     assert {path.name: path.read_bytes() for path in Path("run").glob("*l-*")} == parts
 
 
-@pytest.mark.parametrize("option", ["--seconds", "--seeds", "--steps"])
+@pytest.mark.parametrize("option", ["--seconds", "--starts", "--steps"])
 @pytest.mark.parametrize("method", ["frontier", "neuronfair"])
 def test_a_budget_of_zero(run, option, method):
-    words = (*SEARCH, "--method", method, "--seeds", 5, "--steps", 5, option, 0, "--out", "run")
+    words = (*SEARCH, "--method", method, "--starts", 5, "--steps", 5, option, 0, "--out", "run")
     found = figures(run(*words, "--json", "-"))
     if option != "--steps":
         assert found["findings_local"] == 0
-    if option == "--seeds":
+    if option == "--starts":
         assert (found["findings"], found["tried"], found["gsr"], found["seconds_per_1000"]) == (0, 0, 0, None)
     result = run(*words)
     assert (result.status, result.err) == (0, "")
 
 
 def test_more_seeds_than_rows(run):
-    found = figures(run(*SEARCH, "--seeds", 300, "--steps", 2, "--out", "run", "--json", "-"))
+    found = figures(run(*SEARCH, "--starts", 300, "--steps", 2, "--out", "run", "--json", "-"))
     assert found["findings"] > 20
     assert len(Run.open(Path("run")).seeds) == 300
 
@@ -213,15 +213,15 @@ def test_more_seeds_than_rows(run):
 def test_two_sensitive_attributes(run):
     found = figures(run(*SEARCH, *SMALL, "--sensitive", "sex,race", "--json", "-"))
     assert found["sensitive"] == ["sex", "race"]
-    assert "sex" in run("replay", "run", 0).out
+    assert "sex" in run("show", "run", 0).out
 
 
 def test_the_published_adult_classifier(run, shared_models):
     model = shared_models / "neuronfair" / "census.npz"
     words = ("search", "adult", "--encoding", "paper", "--sensitive", "sex", "--model", model, "--no-controls")
-    found = figures(run(*words, "--seeds", 50, "--steps", 30, "--out", "run", "--json", "-"))
+    found = figures(run(*words, "--starts", 50, "--steps", 30, "--out", "run", "--json", "-"))
     assert found["gsr"] > 0.2
-    assert "it still holds" in run("replay", "run", found["findings"] - 1).out
+    assert "it still holds" in run("show", "run", found["findings"] - 1).out
 
 
 # Bad calls
@@ -231,7 +231,7 @@ def test_the_published_adult_classifier(run, shared_models):
     ("words", "says"),
     [
         (("--method", "frontir"), ("no method 'frontir'", "Did you mean 'frontier'?")),
-        (("--seeds", -1), ("--seeds",)),
+        (("--starts", -1), ("--starts",)),
         (("--steps", "many"), ("--steps",)),
         (("--seconds", -1), ("--seconds",)),
         (("--seconds", "nan"), ("seconds",)),
@@ -283,17 +283,17 @@ def test_a_model_with_other_outputs(run):
     told = " ".join(run(*SEARCH, *SMALL, "--model", "1.safetensors").out.split())  # a score: its sign decides
     assert re.search(r": decided (low|high) \(probability of \1 [\d.]+%\); with only sex", told)
     assert Run.open(Path("run")).manifest["plan"]["decision"] == {"kind": "threshold", "value": 0.0}
-    shown = run("replay", "run", 0).out
+    shown = run("show", "run", 0).out
     assert "it still holds" in shown
     assert re.search(r"is decided (low|high) \(probability of \1 [\d.]+%\);", " ".join(shown.split()))
     assert " a score of " not in shown
-    result = run(*SEARCH[:-1], "3.safetensors", "--seeds", 20, "--steps", 20, "--out", "run3")
+    result = run(*SEARCH[:-1], "3.safetensors", "--starts", 20, "--steps", 20, "--out", "run3")
     assert (result.status, result.err) == (0, "")
 
 
 def test_a_run_of_something_else(run, refused):
     assert run(*SEARCH, *SMALL).status == 0
-    refused(*SEARCH, *SMALL, "--seeds", 21, says=("run: this run was begun with seeds = 20, not 21",))
+    refused(*SEARCH, *SMALL, "--starts", 21, says=("run: this run was begun with seeds = 20, not 21",))
     refused(*SEARCH, *SMALL, "--sensitive", "race", says=("begun with sensitive = ['sex'], not ['race']",))
     refused(*SEARCH, *SMALL, "--method", "uniform", says=("begun with method = frontier, not uniform",))
     state = load_file("model.safetensors")
@@ -320,7 +320,7 @@ def test_a_search_among_plausible_people(run, refused):
     assert found["plausibility"]["share"] == 1.0
     assert found["plausibility"]["median"] >= 0.2
     assert (Run.open(Path("run")).findings().plausibility >= 0.2).all()
-    told = " ".join(run("replay", "run", 0).out.split())
+    told = " ".join(run("show", "run", 0).out.split())
     assert re.search(r"This person is as (un)?usual as .* people of the table\.", told)
     told = " ".join(run(*words).out.split())  # from the run folder
     assert "Only people than whom 20% of the table or more is less usual were looked at." in told
@@ -364,7 +364,7 @@ def test_a_population_of_ones_own(run, refused):
 
 
 def test_ctrl_c_keeps_what_was_found(run):
-    long = (*SEARCH, "--method", "neuronfair", "--seeds", 20, "--steps", 10**6, "--no-controls", "--out", "run")
+    long = (*SEARCH, "--method", "neuronfair", "--starts", 20, "--steps", 10**6, "--no-controls", "--out", "run")
     process = subprocess.Popen(
         [sys.executable, "-m", "neuronfair.cli", *map(str, long)],
         stdout=subprocess.PIPE,
@@ -390,7 +390,7 @@ def test_ctrl_c_keeps_what_was_found(run):
     assert resumed.t == stopped.lines[-1]["t"] >= 50
     found = stopped.findings()
     assert len(found) > 0
-    assert "it still holds" in run("replay", "run", len(found) - 1).out
+    assert "it still holds" in run("show", "run", len(found) - 1).out
 
 
 def test_ctrl_c_in_this_process_and_going_on(run, monkeypatch):
@@ -419,7 +419,7 @@ def test_ctrl_c_in_this_process_and_going_on(run, monkeypatch):
 
 def test_a_finding_in_words(run):
     assert run(*SEARCH, *SMALL, "--quiet").status == 0
-    result = run("replay", "run", 17)
+    result = run("show", "run", 17)
     assert (result.status, result.err) == (0, "")
     for words in (
         "Finding 17 of run",
@@ -438,11 +438,11 @@ def test_a_finding_on_other_weights(run):
     save_file({name: 2 * tensor if "2" in name else tensor for name, tensor in state.items()}, "other.safetensors")
     blind = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     save_file(blind, "blind.safetensors")
-    result = run("replay", "run", 3, "--model", "blind.safetensors")
+    result = run("show", "run", 3, "--model", "blind.safetensors")
     assert result.status == 0
     assert "With other weights, it no longer holds: the decision does not flip." in result.out
-    assert "With other weights" in run("replay", "run", 3, "--model", "other.safetensors").out
-    again = run("replay", "run", 3, "--model", "model.safetensors").out
+    assert "With other weights" in run("show", "run", 3, "--model", "other.safetensors").out
+    again = run("show", "run", 3, "--model", "model.safetensors").out
     assert "With the weights it was found with, it still holds." in again
 
 
@@ -450,10 +450,10 @@ def test_a_model_that_was_changed_is_opened_only_if_it_is_named(run, refused, mo
     assert run(*SEARCH, *SMALL, "--quiet").status == 0
     state = load_file("model.safetensors")
     save_file({name: 2 * tensor if "2" in name else tensor for name, tensor in state.items()}, "model.safetensors")
-    assert "With other weights" in run("replay", "run", 3, "--model", "model.safetensors").out
+    assert "With other weights" in run("show", "run", 3, "--model", "model.safetensors").out
     for place in ("neuronfair.model.open.open_model", "neuronfair.model.weights.load"):
         monkeypatch.setattr(place, None)  # nothing of the file is parsed
-    refused("replay", "run", 3, says=("model.safetensors: is not the file that run was made with", "say --model "))
+    refused("show", "run", 3, says=("model.safetensors: is not the file that run was made with", "say --model "))
     words = ("repair", "run", "--data", "table.csv", "--out", "fair.safetensors")
     refused(*words, says=("model.safetensors: is not the file that run was made with", "say --model "))
 
@@ -467,8 +467,8 @@ def test_a_file_that_gives_another_model(run, refused, monkeypatch):
         return dataclasses.replace(opened(*values, **options), fingerprint="another")
 
     monkeypatch.setattr(bridges, "open_model", other)
-    refused("replay", "run", 3, says=("model.safetensors: is not the model that run was made with", "--model"))
-    assert "With other weights" in run("replay", "run", 3, "--model", "model.safetensors").out
+    refused("show", "run", 3, says=("model.safetensors: is not the model that run was made with", "--model"))
+    assert "With other weights" in run("show", "run", 3, "--model", "model.safetensors").out
 
 
 def test_the_classifier_of_a_run_is_used_again_only_if_it_is_the_same(run, refused):
@@ -476,7 +476,7 @@ def test_the_classifier_of_a_run_is_used_again_only_if_it_is_the_same(run, refus
     assert run(*words, "--quiet").status == 0
     own = Path("run/model.safetensors")
     whole = own.read_bytes()
-    assert "it still holds" in run("replay", "run", 0).out
+    assert "it still holds" in run("show", "run", 0).out
     assert "Trained" not in run(*words).out
     own.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
     refused(*words, says=("run/model.safetensors: is not the file that run was made with",))
@@ -500,30 +500,35 @@ def test_a_kill_right_after_the_manifest(run):
 
 def test_a_replay_that_cannot_be(run, refused):
     count = figures(run(*SEARCH, *SMALL, "--json", "-"))["findings"]
-    assert run("replay", "run", count - 1).status == 0
-    refused("replay", "run", count, says=(f"has {count:,} findings", f"no number {count}"))
-    refused("replay", "run", -1, says=("N",))
-    refused("replay", "run", "first", says=("N",))
-    refused("replay", "nothing", 0, says=("nothing", "not a run folder"))
-    refused("replay", ".", 0, says=("not a run folder",))
-    refused("replay", "table.csv", 0, says=("table.csv",))
-    refused("replay", "run", 0, "--model", "nothing.npz", says=("nothing.npz",))
+    assert run("show", "run", count - 1).status == 0
+    refused("show", "run", count, says=(f"has {count:,} findings", f"no number {count}"))
+    refused("show", "run", -1, says=("N",))
+    refused("show", "run", "first", says=("N",))
+    refused("show", "nothing", 0, says=("nothing", "not a run folder"))
+    refused("show", ".", 0, says=("not a run folder",))
+    refused("show", "table.csv", 0, says=("table.csv",))
+    refused("show", "run", 0, "--model", "nothing.npz", says=("nothing.npz",))
     inputs = next(t for n, t in sorted(load_file("model.safetensors").items()) if n.endswith("weight")).shape[1]
     save_file(fully_connected(inputs, (6,), 3).state_dict(), "three.safetensors")
-    refused("replay", "run", 0, "--model", "three.safetensors", says=("3 outputs", "2"))
+    refused("show", "run", 0, "--model", "three.safetensors", says=("3 outputs", "2"))
     state = load_file("model.safetensors")
     save_file({name: tensor * float("nan") for name, tensor in state.items()}, "nan.safetensors")
-    refused("replay", "run", 0, "--model", "nan.safetensors", says=("NaN",))
+    refused("show", "run", 0, "--model", "nan.safetensors", says=("NaN",))
     Path("model.safetensors").unlink()
-    refused("replay", "run", 0, says=("model.safetensors", "no such file"))
+    refused("show", "run", 0, says=("model.safetensors", "no such file"))
 
 
 def test_a_damaged_part_is_named(run, refused):
     assert run(*SEARCH, *SMALL, "--quiet").status == 0
     part = Path("run/local-00000.parquet")
     part.write_bytes(part.read_bytes()[:100])
-    refused("replay", "run", 0, says=("local-00000.parquet", "damaged"))
+    refused("show", "run", 0, says=("local-00000.parquet", "damaged"))
     refused(*SEARCH, *SMALL, says=("local-00000.parquet", "damaged"))
+
+
+def test_the_old_spelling_of_starts_works(run):
+    found = figures(run(*SEARCH, "--seeds", 3, "--steps", 5, "--no-controls", "--out", "run", "--json", "-"))
+    assert len(Run.open(Path("run")).seeds) == 3 <= found["tried"]
 
 
 @pytest.mark.parametrize(

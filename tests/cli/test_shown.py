@@ -78,17 +78,17 @@ def harmless(result: Result, *says: str, status: int = 0) -> None:
 def test_search_replay_and_repair(run, hostile, monkeypatch):
     for name in ("SEEDS", "STEPS", "SAMPLES", "DRAWS"):  # enough for a report
         monkeypatch.setattr(f"neuronfair.repairs.evaluate.{name}", 20)
-    call = ("search", hostile, *USE, "--seeds", 5, "--steps", 5, "--out", f"run{ORDER}")
+    call = ("search", hostile, *USE, "--starts", 5, "--steps", 5, "--out", f"run{ORDER}")
     harmless(run(*call), SHOWN, "se|x`<b>", "[bold]", r"\u202e")
-    harmless(run("replay", f"run{ORDER}", 0), SHOWN, "[red]", f"Finding0ofrun{SHOWN}")
-    harmless(run("replay", f"run{ORDER}", 10**6), f"run{SHOWN}", status=2)
-    harmless(run("replay", f"no{ORDER}", 0), f"no{SHOWN}", status=2)
+    harmless(run("show", f"run{ORDER}", 0), SHOWN, "[red]", f"Finding0ofrun{SHOWN}")
+    harmless(run("show", f"run{ORDER}", 10**6), f"run{SHOWN}", status=2)
+    harmless(run("show", f"no{ORDER}", 0), f"no{SHOWN}", status=2)
     call = ("repair", f"run{ORDER}", "--data", hostile, "--how", "neurons", "--max-loss", 1)
     harmless(run(*call, "--out", f"fair{ORDER}.safetensors"), "beforeandafter", f"Wrotefair{SHOWN}.safetensors")
 
 
 def test_audit_and_its_files(run, hostile):
-    small = ("--quick", *FLIPS_ONLY, "--seeds", 5, "--steps", 5, "--samples", 500)
+    small = ("--quick", *FLIPS_ONLY, "--starts", 5, "--steps", 5, "--samples", 500)
     call = ("audit", hostile, *USE, *small, "--out", f"run{ORDER}")
     files = ("--markdown", "a.md", "--junit", "a.xml", "--corpus", f"past{ORDER}.jsonl")
     gate = ("--fail-if", "rate > 0.1%")
@@ -110,7 +110,7 @@ def test_one_network(run, hostile):
     harmless(run("interpret", hostile, *USE, "--plot", f"as{ORDER}.svg"), SHOWN, r"\u202e", f"as{SHOWN}.svg")
     ElementTree.parse(f"as{ORDER}.svg")
     harmless(run("interpret", hostile, *USE, "--json", "-"), r"\u202e")
-    harmless(run("compare", hostile, *USE, "--methods", "uniform", "--seeds", 2, "--steps", 2), SHOWN, r"\u202e")
+    harmless(run("compare", hostile, *USE, "--methods", "uniform", "--starts", 2, "--steps", 2), SHOWN, r"\u202e")
     harmless(run("rate", hostile, *USE, "--samples", 100), SHOWN, r"\u202e")
 
 

@@ -87,7 +87,7 @@ def test_an_audit_and_what_follows_from_it(run):
         "race",
         "--model",
         "widths:five",
-        "--seeds",
+        "--starts",
         9,
         "--steps",
         9,

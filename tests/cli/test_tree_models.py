@@ -11,7 +11,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from neuronfair.cli import options, tables
+from neuronfair.cli import options
 from neuronfair.domain.schema.toml import read_domain
 from tests.conftest import FLIPS_ONLY
 
@@ -43,8 +43,8 @@ def test_only_a_model_that_reads_empty_cells_is_given_them(folder):
 
     def loaded(model: str):
         source = options.ModelOptions(str(place / model), trust_pickle=True)
-        found = tables.load_data(str(place / "classes.csv"), "default", None, "sex", "y", source)
-        return source, found.data, found.text
+        found = options.TableOptions(str(place / "classes.csv"), "sex", "y").load(source)
+        return found.source, found.data, found.domain_text
 
     source, table, text = loaded("trees.joblib")
     assert 'missing = "keep"' in text
@@ -63,7 +63,7 @@ def test_a_quantity_is_audited_without_classes_or_decision(folder, run, tmp_path
     model = lightgbm.LGBMRegressor(n_estimators=10, verbose=-1, n_jobs=1).fit(table.drop(columns="price"), table.price)
     model.booster_.save_model(tmp_path / "prices.txt")
     words = ("audit", place / "prices.csv", "--model", "prices.txt", "--sensitive", "sex", "--target", "price")
-    done = run(*words, "--quick", *FLIPS_ONLY, "--seeds", 5, "--steps", 3, "--samples", 300, "--out", "out")
+    done = run(*words, "--quick", *FLIPS_ONLY, "--starts", 5, "--steps", 3, "--samples", 300, "--out", "out")
     assert (done.status, done.err) == (0, "")
     assert "a fifth of their robust standard deviation" in " ".join(done.out.split())
     domain = read_domain(tmp_path / "out" / "domain.toml")
@@ -75,6 +75,6 @@ def test_a_quantity_is_audited_without_classes_or_decision(folder, run, tmp_path
     assert " gets a score of " in sentence
     assert "e+" not in sentence
     done = run(*words[:4], "--sensitive", "sex", "--target", "price", "--decision", "tolerance=1e9", "--out", "far",
-               "--quick", *FLIPS_ONLY, "--seeds", 5, "--steps", 3, "--samples", 300)  # fmt: skip
+               "--quick", *FLIPS_ONLY, "--starts", 5, "--steps", 3, "--samples", 300)  # fmt: skip
     assert done.status == 0
     assert json.loads((tmp_path / "far" / "audit.json").read_text())["attributes"][0]["rates"]["table"]["rate"] == 0

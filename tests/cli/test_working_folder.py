@@ -23,7 +23,7 @@ def older(table):
     return (table["age"] + 5 * (table["sex"] == "m") > LIMIT) & needed
 """
 AUDIT = ("audit", "table.csv", "--target", "hired", "--sensitive", "sex", "--model", "own.inside:older", "--quick")
-AUDIT += ("--seeds", "3", "--steps", "2", "--samples", "50", "--twins", "flip", "--out", "out")
+AUDIT += ("--starts", "3", "--steps", "2", "--samples", "50", "--twins", "flip", "--out", "out")
 
 
 @pytest.fixture

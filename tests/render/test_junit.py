@@ -54,7 +54,7 @@ def test_a_failure_shows_the_worst_pair_and_how_to_see_it_again():
     (failure,) = read(gated(FIRED, attributes=[attribute()])).iter("failure")
     assert "its upper end is above 1%" in failure.get("message")
     assert "A person with age 39 is decided low; with sex M instead of F: high." in failure.text
-    assert "neuronfair replay RUN/sex/frontier 17" in failure.text
+    assert "neuronfair show RUN/sex/frontier 17" in failure.text
 
 
 def test_what_was_not_kept_has_no_line_to_see_it_again():

@@ -34,7 +34,7 @@ def test_it_shows_verdict_figures_and_pairs():
     ]
     assert table[0][1:3] == ["flips, of rows of the table", "flips, of people drawn uniformly from the domain"]
     assert table[3][:1] + table[3][3:] == ["race", "frontier 0, neuronfair 0", "–"]
-    assert "`neuronfair replay RUN/sex/frontier 17`" in text
+    assert "`neuronfair show RUN/sex/frontier 17`" in text
     assert "with sex M instead of F: high." in text
     assert "Again: `neuronfair audit people.csv`" in text
     assert "Interrupted" not in text

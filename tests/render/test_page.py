@@ -341,11 +341,11 @@ def test_who_the_rules_were_learned_from_is_said():
 
 def test_a_finding_that_cannot_be_replayed_has_no_command():
     made = reports.adult(findings=1)
-    assert "neuronfair replay" in read(made).text
+    assert "neuronfair show" in read(made).text
     (found,) = made.attributes[0].findings
     lost = (replace(found, replay=None),)
     parsed = read(reports.with_first(made, worst=lost, findings=lost))
-    assert "neuronfair replay" not in parsed.text
+    assert "neuronfair show" not in parsed.text
     assert len(parsed.all("code")) < len(read(made).all("code"))
 
 
@@ -468,10 +468,10 @@ def test_probabilities_stand_in_the_place_of_margins():
 
 def test_all_findings_can_be_taken_along():
     made = reports.adult()
-    made = replace(made, reproduction=replace(made.reproduction, export="neuronfair export RUN --out findings.xlsx"))
+    made = replace(made, reproduction=replace(made.reproduction, export="neuronfair show RUN --out findings.xlsx"))
     parsed = read(made)
     assert "Take all of them along" in parsed.text
-    assert "neuronfair export RUN --out findings.xlsx" in parsed.text
+    assert "neuronfair show RUN --out findings.xlsx" in parsed.text
     assert "#export" in [a["href"] for a in parsed.all("a")]
 
 

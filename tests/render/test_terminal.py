@@ -33,7 +33,7 @@ def test_the_verdict_comes_first_then_figures_and_the_worst():
     (race,) = [line for line in lines if line.startswith(" race ")]
     assert race.count("not known") == 2
     assert "• A person with age 39 is decided low; with sex M instead of F: high." in text
-    assert "  neuronfair replay RUN/sex/frontier 17" in text
+    assert "  neuronfair show RUN/sex/frontier 17" in text
 
 
 def test_how_groups_fare_is_a_line_for_each_attribute():

@@ -66,7 +66,7 @@ def search(tmp_path_factory) -> tuple[str, ...]:
     """A small search of a network that is hardly trained."""
     data, path = load_dataset("german", sensitive=["sex"]), tmp_path_factory.mktemp("model") / "model.safetensors"
     save(path, *fit(data, settings=TrainingSettings(epochs=1, restarts=1)))
-    small = ("--seeds", "10", "--steps", "10", "--no-controls", "--quiet")
+    small = ("--starts", "10", "--steps", "10", "--no-controls", "--quiet")
     return ("search", "german", "--sensitive", "sex", "--model", str(path), *small)
 
 

@@ -152,7 +152,7 @@ def keep_figures(folder: Path, report: Report) -> None:
 
 
 def keep_nearer(folder: Path, worst: Sequence[Finding]) -> None:
-    """Leave the worst findings, shrunk, beside the runs: `neuronfair replay` shows the same people."""
+    """Leave the worst findings, shrunk, beside the runs: `neuronfair show` shows the same people."""
     _keep(folder / NEARER, {"worst": msgspec.to_builtins(worst)})
 
 

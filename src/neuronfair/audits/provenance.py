@@ -121,7 +121,7 @@ def _accuracy(opened: Opened, data: Dataset) -> float | None:
 
 
 def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
-    """Return what `neuronfair replay` must be told to open the model again; None for one that is only in memory."""
+    """Return what `neuronfair show` must be told to open the model again; None for one that is only in memory."""
     if origin.trained_here:
         return ()
     if callable(origin.preprocess):

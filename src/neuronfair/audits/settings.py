@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from neuronfair.domain.twins import TwinKind
-from neuronfair.measure.counterfactual_effect import Thoroughness
-from neuronfair.model.network import Network
-from neuronfair.model.open import Opened
-from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.methods import check_method
+from neuronfair.parameters import parameter
+
+if TYPE_CHECKING:
+    from neuronfair.measure.counterfactual_effect import Thoroughness
+    from neuronfair.model.open import Opened
 
 WHITE, BLACK = ("frontier", "neuronfair"), ("frontier-free", "aequitas")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
@@ -34,37 +34,55 @@ class AuditSettings:
     shuffled groups that counterparts are measured against.
     """
 
-    seeds: int = 200
-    steps: int = 100
-    seconds: float | None = None
+    seeds: int = parameter(200, "Starting rows of each search.", "--starts", least=1)
+    steps: int = parameter(100, "Steps of each search.", least=0)
+    seconds: float | None = parameter(None, "Time limit of each search in seconds.", least=0)
     methods: tuple[str, ...] | None = None
-    samples: int = 50_000
+    samples: int = parameter(50_000, "Synthetic records per flip rate.", least=1)
     confidence: float = 0.95
-    prove: float = 6.0
-    repair: bool = True
-    seed: int = 0
-    plausible: float = 0.0
-    twins: TwinKind | None = None
+    prove: float = parameter(6.0, "Time limit of proofs; 0: none.", metavar="SECONDS", least=0)
+    repair: bool = parameter(True, "Try a short retraining.")
+    seed: int = parameter(0, "Seed of all random numbers.")
+    plausible: float = parameter(0.0, "Minimum likelihood percentile.")
+    twins: Literal["flip", "counterpart"] | None = parameter(
+        None, "Only the attribute-flip test, or only the counterfactual test.", metavar="KIND"
+    )
     placebos: int = 20
 
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "seeds": 50,
+        "steps": 30,
+        "samples": 20_000,
+        "prove": 2.0,
+        "repair": False,
+        "placebos": 5,
+    }
+
     def __post_init__(self) -> None:
+        from neuronfair.measure.counterfactual_effect import Thoroughness
+        from neuronfair.searches.config import SearchConfig
+
         SearchConfig(plausible=self.plausible, twins=self.twins or "flip")  # which refuses what is none
         Thoroughness(placebos=self.placebos)
 
     @staticmethod
     def quick(**changes: Any) -> AuditSettings:
         """Return settings for a first look: a quarter of the time, and no repair."""
-        quick = AuditSettings(seeds=50, steps=30, samples=20_000, prove=2.0, repair=False, placebos=5)
-        return replace(quick, **changes)
+        return replace(AuditSettings(**AuditSettings.QUICK), **changes)
 
     def thorough(self, samples: int, *, leads: bool) -> Thoroughness:
         """Return how many counterparts are looked at, where so many people are sampled; fewer unless they lead."""
+        from neuronfair.measure.counterfactual_effect import Thoroughness
+
         if leads:
             return Thoroughness(placebos=self.placebos, people=samples)
         return Thoroughness(BESIDE, self.placebos, math.ceil(samples / 20))
 
     def methods_for(self, opened: Opened) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""
+        from neuronfair.model.network import Network
+        from neuronfair.searches.methods import check_method
+
         linear = isinstance(opened.model, Network) and not opened.model.layers
         methods = self.methods or (LINEAR if linear else WHITE if opened.white_box else BLACK)
         for method in methods:

@@ -7,34 +7,71 @@ import os
 import sys
 import traceback
 import warnings
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from neuronfair import __version__
-from neuronfair.cli.options import Commands
+from neuronfair.cli.options import DATA
 from neuronfair.errors import DEBUG, NeuronFairError, internal
 from neuronfair.formatting import visible
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from neuronfair.domain.tables.dataset import Dataset
-    from neuronfair.model.open import Opened
+from neuronfair.scale.ray_cluster import ADDRESS, LOCAL
 
 INTERNAL = 3  # the exit status of an error that nobody expected
+_RENAMED = {"--seeds": "--starts", "--trust-feeding": "--skip-encoding-check"}  # old spellings of options
+
+
+_FIRST = ("audit", "audit-all", "show", "rate", "certify", "repair")  # of the help text
+
+
+class Commands(TyperGroup):
+    """The commands; --ray may stand alone, which options of typer that have a value cannot."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return all commands, those that people use first before the others."""
+        others = [name for name in super().list_commands(ctx) if name not in _FIRST]
+        return [*_FIRST, *others]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the address of a cluster of our own behind an --ray without one, and new names for old ones."""
+        return super().parse_args(ctx, with_address(renamed(args)))
+
+
+def renamed(args: list[str]) -> list[str]:
+    """Return a command line with the present spelling of every option.
+
+    >>> renamed(["audit", "--seeds", "5", "--seeds=7", "--", "--seeds"])
+    ['audit', '--starts', '5', '--starts=7', '--', '--seeds']
+    """
+    end = args.index("--") if "--" in args else len(args)
+    parts = [word.partition("=") for word in args[:end]]
+    return ["".join((_RENAMED.get(name, name), *rest)) for name, *rest in parts] + args[end:]
+
+
+def with_address(args: list[str]) -> list[str]:
+    """Return a command line with an address behind --ray.
+
+    >>> with_address(["search", "--ray", "adult", "--ray"]), with_address(["search", "--ray", "here:6379"])
+    (['search', '--ray', 'local', 'adult', '--ray', 'local'], ['search', '--ray', 'here:6379'])
+    """
+    end = args.index("--") if "--" in args else len(args)
+    followed = [bool(ADDRESS.fullmatch(word)) for word in (*args[1:], "")]
+    lone = {place for place, word in enumerate(args[:end]) if word == "--ray" and not followed[place]}
+    return [word for place, one in enumerate(args) for word in ((one, LOCAL) if place in lone else (one,))]
+
 
 app = typer.Typer(
     cls=Commands,
-    help="Fairness testing of neural networks: where bias lives and whom it hits.",
+    help="Test trained models for individual discrimination, with evidence you can show an auditor.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="The data sets of the paper: list them, fetch them, find them.", no_args_is_help=True)
-domain_app = typer.Typer(help="Descriptions of what an input may be.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-app.add_typer(domain_app, name="domain")
+data_app = typer.Typer(help="List, fetch and find the data sets of the paper.", no_args_is_help=True)
+domain_app = typer.Typer(help="Draft the input schema (domain file) of a table.", no_args_is_help=True)
+app.add_typer(data_app, name="data", rich_help_panel=DATA)
+app.add_typer(domain_app, name="domain", rich_help_panel=DATA)
 
 
 def main() -> None:
@@ -93,15 +130,6 @@ def _explain(error: Any) -> None:
 def complain(message: str) -> None:
     """Print one line on standard error; whatever names are in it."""
     print(f"neuronfair: {visible(' '.join(message.split()))}", file=sys.stderr)
-
-
-def warn_of_encoding(opened: Opened, data: Dataset, console: Console) -> None:
-    """Say so if a model seems to be fed otherwise than it was trained."""
-    from neuronfair.audits.stages.encoding_check import check_encoding
-
-    feeding = check_encoding(opened, data)
-    if feeding.level not in ("ok", "not assessable"):
-        console.print(visible(feeding.text), style="bold yellow")
 
 
 def _fail(message: str, status: int = 2) -> None:

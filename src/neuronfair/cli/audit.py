@@ -1,112 +1,80 @@
-"""The main command: a verdict, a page and figures about one model."""
+"""The commands `audit`, of one model, and `audit-all`, of all models that a file names."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, chdir, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuronfair.cli import options, tables
-from neuronfair.cli.app import app, complain
-from neuronfair.cli.audit_job import Order, Outputs, carry_out
-from neuronfair.cli.options import RayOption, TwinsKind, pool_of
+from neuronfair.cli import files
+from neuronfair.cli.app import INTERNAL, app, complain
+from neuronfair.cli.audit_job import AuditJob, AuditOutputs, carry_out
+from neuronfair.cli.options import AUDIT, Command, ForceOption, OutputOptions, RayOption, command, option, pool_of
+from neuronfair.errors import DataError, NeuronFairError, did_you_mean
+from neuronfair.formatting import plural, some
+from neuronfair.limits import read_text
+from neuronfair.parameters import OUTPUT, checked, parameters
 
-INTERRUPTED, FIRED = 130, 1
+if TYPE_CHECKING:
+    from neuronfair.scale.pool import Pool
+
+INTERRUPTED, GATE_FAILED, WRONG = 130, 1, 2  # exit statuses
+PROJECT = "pyproject.toml"
+_RUNS_CODE = ("trust_pickle", "preprocess")  # what a file that happens to lie in a folder may not ask for
 
 
-@app.command()
-def audit(
-    data: options.DataArgument = "adult",
-    model: options.ModelOption = None,
-    weights: options.WeightsOption = None,
-    preprocess: options.PreprocessOption = None,
-    trust_pickle: options.TrustOption = False,
-    decision: options.DecisionOption = None,
-    domain: options.DomainOption = None,
-    target: options.TargetOption = None,
-    favourable: options.FavourableOption = None,
-    columns: options.ColumnsOption = None,
-    attributes_file: tables.AttributesFileOption = None,
-    key: tables.KeyOption = None,
-    sensitive: options.SensitiveOption = None,
-    take_rules: options.TakeRulesOption = "none",
-    encoding: options.EncodingOption = "default",
-    out: Annotated[Path, typer.Option(help="Folder to make, or to go on with after an interruption.")] = Path(
-        "neuronfair-audit"
-    ),
-    force: options.ForceOption = False,
-    json_file: options.JsonOption = None,
-    html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: report.html in --out.")] = None,
-    interactive: Annotated[
-        bool,
-        typer.Option(
-            "--interactive",
-            help="Put the model and some rows of the table into the page, to try it there. Who has the page has them.",
-        ),
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A first look: smaller searches, and no repair unless asked.")
-    ] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many rows each search starts from.")] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
-    ] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Time for each search.")] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Plausible people to judge, and as many of the domain.")
-    ] = None,
-    prove: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="Time in which to prove for how many people of the domain the decision does, or does not, flip. "
-            "0: no proof. Default: 6, with --quick 2.",
-        ),
-    ] = None,
-    twins: Annotated[
-        TwinsKind | None,
-        typer.Option(
-            help="Compare people with themselves in another group only (flip), or with their counterparts, who they "
-            "would be there, in the searches, too (counterpart). Default: both; the searches go by counterparts where "
-            "the model does not read the attribute."
-        ),
-    ] = None,
-    plausible: options.PlausibleOption = 0.0,
-    population: options.PopulationOption = None,
-    repair: Annotated[
-        bool | None,
-        typer.Option("--repair/--no-repair", help="Also try a short retraining. Default: yes, with --quick no."),
-    ] = None,
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option(metavar="EXPR", help="Exit with status 1 if this holds, such as 'rate > 0.01'; may be repeated."),
-    ] = None,
-    trust_feeding: Annotated[
-        bool, typer.Option("--trust-feeding", help="Give a verdict even if the model fails the input encoding check.")
-    ] = False,
-    corpus: Annotated[
-        Path | None, typer.Option(help="File of past counterexamples: replayed first, and the worst findings added.")
-    ] = None,
-    corpus_add: Annotated[bool, typer.Option(help="Add the worst findings to the --corpus, or only replay it.")] = True,
-    baseline: Annotated[Path | None, typer.Option(help="audit.json of an earlier audit to compare with.")] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write the result as JUnit XML.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write a summary in Markdown.")] = None,
-    device: options.DeviceOption = "cpu",
-    seed: options.SeedOption = 0,
-    ray: RayOption = None,
-    quiet: options.QuietOption = False,
-) -> None:
-    """Audit a model: how often, where and for whom a sensitive attribute flips its decision.
+def project_settings(folder: Path) -> dict[str, Any]:
+    """Return the options that [tool.neuronfair] of a folder's pyproject.toml sets; refuse what is none of them."""
+    path = folder / PROJECT
+    if not path.is_file():
+        return {}
+    try:
+        tool = tomllib.loads(read_text(path)).get("tool", {})
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not TOML in UTF-8: {error}") from error
+    found = tool.get("neuronfair", {}) if isinstance(tool, dict) else {}
+    where, known = f"{path}: [tool.neuronfair]", parameters(AuditJob)
+    if not isinstance(found, dict):
+        raise DataError(f"{where}: expected a table")
+    for key, value in found.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise DataError(f"{where}: unknown key '{key}'. {did_you_mean(name, known)}")
+        if name in _RUNS_CODE or (name == "model" and ":" in str(value)):
+            raise DataError(f"{where}: {key} = {value!r} runs a program. Say it on the command line instead")
+    settings, problems = checked({key.replace("-", "_"): value for key, value in found.items()}, known)
+    for problem in problems:
+        raise DataError(f"{where}: {problem}")
+    return settings
 
-    Without arguments: Adult, sex, and a classifier trained on the spot. Several sensitive attributes are audited each
-    alone and all together. People are compared with themselves in another group, and with their counterparts: who they
-    would be there, also by what other attributes say of it. The folder holds the page, audit.json and every finding;
-    after Ctrl-C the same command goes on. Exit status: 0, 1 if a --fail-if holds, 2 for an error, 3 for an
-    internal error, 130 after Ctrl-C.
+
+class ProjectDefaults(Command):
+    """The command `audit`, whose defaults the working folder's pyproject.toml may set."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take defaults from [tool.neuronfair], unless only the help text is wanted."""
+        if "--help" not in args:
+            ctx.default_map = {name: _plain(value) for name, value in project_settings(Path()).items()}
+        return super().parse_args(ctx, args)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+
+
+@command(app, panel=AUDIT, cls=ProjectDefaults)
+def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
+    """Test whether decisions of a model depend on a sensitive attribute, and for whom.
+
+    Without arguments: Adult, sex, and a classifier trained on the spot. The folder --out holds report.html, audit.json
+    and all findings; after Ctrl-C the same command resumes. Defaults may stand in [tool.neuronfair] of pyproject.toml.
+    Exit status: 0, 1 if a --fail-if holds, 2 for an error, 3 for an internal error, 130 after Ctrl-C.
 
     Examples:
 
@@ -114,63 +82,123 @@ def audit(
 
     `neuronfair audit table.csv --model model.onnx --domain domain.toml --sensitive sex,race --out run`
 
-    `neuronfair audit table.csv --model model.skops --target income --sensitive sex --fail-if 'rate > 1%'`
+    `neuronfair audit table.csv --model m.skops --target income --sensitive sex --fail-if 'rate > 1%'`
     """
-    from neuronfair.audits.folder import PAGE
     from neuronfair.render.terminal import audit_report, make_console
 
-    order = Order(
-        data=data,
-        model=model,
-        weights=weights,
-        preprocess=preprocess,
-        trust_pickle=trust_pickle,
-        decision=decision,
-        domain=domain,
-        target=target,
-        favourable=favourable,
-        columns=columns,
-        attributes_file=attributes_file,
-        key=key,
-        sensitive=sensitive,
-        take_rules=take_rules,
-        encoding=encoding,
-        interactive=interactive,
-        quick=quick,
-        seeds=seeds,
-        steps=steps,
-        seconds=seconds,
-        samples=samples,
-        prove=prove,
-        twins=None if twins is None else twins.value,
-        plausible=plausible,
-        population=population,
-        repair=repair,
-        fail_if=tuple(fail_if or ()),
-        trust_feeding=trust_feeding,
-        corpus=corpus,
-        corpus_add=corpus_add,
-        baseline=baseline,
-        device=device,
-        seed=seed,
-    )
-    outputs = Outputs(out, html or out / PAGE, json_file, junit, markdown)
-    console = make_console(quiet=quiet or options.is_stdout(json_file))
-    command = shlex.join(["neuronfair", *sys.argv[1:]])
+    console = make_console(quiet=outputs.quiet or files.is_stdout(outputs.json))
+    words = ["audit", *job.words(outputs.out)] if project_settings(Path()) else sys.argv[1:]
+    typed = shlex.join(["neuronfair", *words])
     with pool_of(ray) as pool:
-        apart = None if ray is None else pool
-        result = carry_out(order, outputs, console, command=command, force=force, pool=apart)
+        result = carry_out(job, outputs, console, command=typed, pool=None if ray is None else pool)
     if result.failure is not None:
         raise result.failure
     report = result.report
     console.print(audit_report(report))
     if report.data.domain_inferred:
-        console.print(f"The domain was read off the table. Please read and correct it: {out / 'domain.toml'}")
-    console.print(f"Page: {outputs.html}", soft_wrap=True)
+        console.print(f"The domain was read off the table. Please read and correct it: {outputs.out / 'domain.toml'}")
+    console.print(f"Page: {outputs.report}", soft_wrap=True)
     if report.reproduction.interrupted:
         raise typer.Exit(INTERRUPTED)
     if report.gate is not None and not report.gate.passed:
-        if quiet:  # a build that fails says why
+        if outputs.quiet:  # a build that fails says why
             for failed in (one for one in report.gate.checks if one.fired):
                 complain(f"--fail-if '{failed.expression}': {failed.text}")
-        raise typer.Exit(FIRED)
+        raise typer.Exit(GATE_FAILED)
+
+
+@command(app, panel=AUDIT)
+def audit_all(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="TOML: [defaults] and [[audit]], with the options of 'neuronfair audit'."),
+    ],
+    output: OutputOptions,
+    out: Annotated[Path, option("Folder to make, or to resume; each audit has a folder in it.", panel=OUTPUT)] = Path(
+        "neuronfair-audits"
+    ),
+    force: ForceOption = False,
+    workers: Annotated[int, option("Processes of one core each, side by side.", min=1)] = 1,
+    ray: RayOption = None,
+    junit: Annotated[Path | None, option("Write the results of all as JUnit XML.", panel=OUTPUT)] = None,
+) -> None:
+    """Audit all models, data sets and attributes that a file names.
+
+    In each [[audit]] of the file, lists of data, model and sensitive multiply out: two tables, three models and two
+    attributes are twelve audits. Paths are relative to the file. Errors in the file are reported before any work is
+    done; an audit that fails does not end the others. After Ctrl-C the same command resumes, and repeats only what has
+    changed. Exit status: 0, 1 if a --fail-if holds in any audit, 2 if one ended in an error, 3 after an internal error,
+    130 after Ctrl-C.
+
+    Examples:
+
+    `neuronfair audit-all audits.toml --out audits`
+
+    `neuronfair audit-all audits.toml --workers 8 --junit audits.xml`
+
+    `neuronfair audit-all audits.toml --ray head:6379`
+    """
+    from neuronfair.audits.report.report import as_json
+    from neuronfair.cli.audit_batch import INDEX, Batch, BatchFolder
+    from neuronfair.cli.audit_file import AuditFile
+    from neuronfair.render.index import index_table
+    from neuronfair.render.junit import junit_of_all
+    from neuronfair.render.terminal import progress_bar
+
+    if workers > 1 and ray is not None:
+        raise NeuronFairError("--workers: for processes of this machine, and --ray for a cluster. Name one of the two")
+    files.check_out(junit)
+    output.check()
+    if not file.is_file():
+        raise DataError(f"{file}: there is no such file. Expected TOML with [[audit]] tables")
+    place = BatchFolder(file.absolute().parent, out.absolute(), force)
+    with chdir(place.folder):
+        found = AuditFile.read(file.name)
+    if found.problems:
+        for problem in found.problems:
+            complain(f"{file}: {problem}")
+        raise DataError(
+            f"{file}: {plural(len(found.problems), 'thing is', 'things are')} wrong in it. Nothing was done"
+        )
+    place.check()
+    console = output.console()
+    batch = Batch(file.name, found.audits, place)
+    missing = batch.missing()
+    before, names = len(batch.audits) - len(missing), [audit.name for audit in missing]
+    with progress_bar("Auditing", quiet=console.quiet) as show, _pool(workers, ray) as pool:
+
+        def note(lines: Sequence[tuple[int, int, int]]) -> None:
+            running = [name for name, (done, total, _) in zip(names, lines, strict=True) if done < total]
+            show(before + sum(done for done, _, _ in lines), len(batch.audits), some(running))
+
+        interrupted = batch.run(pool, note, missing)
+    index = batch.index
+    batch.write()
+    if junit is not None:
+        files.write_file(junit, junit_of_all(index, batch.reports))
+    if files.is_stdout(output.json):
+        typer.echo(as_json(index), nl=False)
+    elif output.json is not None:
+        files.write_file(output.json, as_json(index))
+    console.print(index_table(index))
+    console.print(f"Index: {out / INDEX}", soft_wrap=True)
+    for line in index.audits:
+        for why in (line.error, *line.fired) if line.state in ("failed", "error") and output.quiet else ():
+            if why is not None:
+                complain(f"{line.name}: {why}")
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if batch.internal:
+        raise typer.Exit(INTERNAL)
+    if index.count("error", "not finished"):
+        raise typer.Exit(WRONG)
+    if index.count("failed"):
+        raise typer.Exit(GATE_FAILED)
+
+
+def _pool(workers: int, ray: str | None) -> AbstractContextManager[Pool]:
+    if workers == 1:
+        return pool_of(ray)
+    from neuronfair.scale.pool import Processes
+
+    return nullcontext(Processes(workers))

@@ -1,4 +1,4 @@
-"""Many audits, each in its folder: done side by side, gone on with after an interruption, and told of in one index."""
+"""Batch audits, each in its folder: done side by side, gone on with after an interruption, and told of in one index."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from neuronfair.audits.folder import FIGURES, PAGE, check_writable, refuse_links
 from neuronfair.audits.gate.baseline import read_baseline
 from neuronfair.audits.report.index import AuditIndex, AuditLine, line_of
 from neuronfair.audits.report.report import Report, as_json
-from neuronfair.cli.audit_file import Named
-from neuronfair.cli.audit_job import Order, Outputs, carry_out
-from neuronfair.cli.options import write_file
+from neuronfair.cli.audit_file import NamedAudit
+from neuronfair.cli.audit_job import AuditOutputs, carry_out
+from neuronfair.cli.files import write_file
 from neuronfair.errors import NeuronFairError, OtherRunError, RunError, internal
 from neuronfair.limits import read_text
 from neuronfair.render.page import index_page
@@ -58,7 +58,7 @@ class BatchFolder:
             if any(self.out.iterdir()) and not (self.out / FIGURES_OF_ALL).is_file():
                 raise RunError(f"{self.out} exists and is not a folder of audits. Choose another --out")
 
-    def finished(self, audit: Named) -> Report | None:
+    def finished(self, audit: NamedAudit) -> Report | None:
         """Return the report of an audit that was done to the end, as it is told now; else None."""
         place = self.out / audit.name
         try:
@@ -68,11 +68,12 @@ class BatchFolder:
         except (OSError, UnicodeDecodeError, NeuronFairError):
             return None
 
-    def discard(self, audits: Sequence[Named]) -> None:
+    def discard(self, audits: Sequence[NamedAudit]) -> None:
         """Throw away what these audits have left; nothing, if a folder is not ours or holds what one of them reads."""
-        orders, folders = [audit.order for audit in audits], [self.out / audit.name for audit in audits]
+        folders = [self.out / audit.name for audit in audits]
         with chdir(self.folder):
-            named = {path for order in orders for path in (*order.reads, order.corpus, order.baseline) if path}
+            jobs = [audit.job for audit in audits]
+            named = {path for job in jobs for path in (*job.reads, job.corpus, job.baseline) if path}
             inside = [path for path in named if Path(realpath(path)).is_relative_to(realpath(self.out))]
             for folder in folders:
                 check_discardable(folder, inside)
@@ -85,21 +86,21 @@ def _stamp(folder: Path, digest: str) -> str:
     return f"{digest} {sha256(folder / FIGURES)}\n"
 
 
-def audit_one(place: BatchFolder, audit: Named, note: PieceProgress) -> Ended:
+def audit_one(place: BatchFolder, audit: NamedAudit, note: PieceProgress) -> Ended:
     """Do one audit; whatever is wrong with it is an answer, and no error that would end the others."""
     note(0, 1, 0)
     try:
         with chdir(place.folder):
             out = Path(os.path.relpath(place.out / audit.name))
             digest = audit.digest  # of its files before they are read
-            outputs, command = Outputs(out, out / PAGE), shlex.join(["neuronfair", "audit", *words(audit.order, out)])
+            outputs, command = AuditOutputs(out, quiet=True), shlex.join(["neuronfair", "audit", *audit.job.words(out)])
             console = make_console(quiet=True)
             try:
-                done = carry_out(audit.order, outputs, console, command=command)
+                done = carry_out(audit.job, outputs, console, command=command)
             except OtherRunError:
                 if not (out / DONE).is_file():
                     raise
-                done = carry_out(audit.order, outputs, console, command=command, force=True)  # finished, so replaced
+                done = carry_out(audit.job, replace(outputs, force=True), console, command=command)  # it was finished
             interrupted = done.report.reproduction.interrupted
             if done.failure is None and not interrupted:
                 write_text(out / DONE, _stamp(out, digest))
@@ -112,31 +113,12 @@ def audit_one(place: BatchFolder, audit: Named, note: PieceProgress) -> Ended:
         note(1, 1, 0)
 
 
-def words(order: Order, out: Path) -> Iterator[str]:
-    """Yield the command line that does one audit alone, in the folder of the file.
-
-    >>> shlex.join(words(Order(data="a.csv", fail_if=("rate > 1%",), quick=True, repair=False), Path("run")))
-    "a.csv --quick --no-repair --fail-if 'rate > 1%' --out run"
-    """
-    yield order.data
-    for name, usual in vars(Order()).items():
-        value, option = getattr(order, name), name.replace("_", "-")
-        if name == "data" or value == usual:
-            continue
-        if isinstance(value, bool):
-            yield f"--{option}" if value else f"--no-{option}"
-        else:
-            for one in value if isinstance(value, tuple) else (value,):
-                yield from (f"--{option}", str(one))
-    yield from ("--out", str(out))
-
-
 @dataclass
-class Many:
+class Batch:
     """All audits of a file, and what is known of each."""
 
     file: str
-    audits: Sequence[Named]
+    audits: Sequence[NamedAudit]
     place: BatchFolder
     lines: dict[str, AuditLine] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
@@ -145,9 +127,8 @@ class Many:
 
     def __post_init__(self) -> None:
         for audit in self.audits:
-            order = audit.order
-            model, sensitive = order.model or "", order.sensitive or ""
-            self.lines[audit.name] = AuditLine(audit.name, model, order.data, sensitive, "not finished")
+            table, model = audit.job.table, audit.job.model.model or ""
+            self.lines[audit.name] = AuditLine(audit.name, model, table.data, table.sensitive or "", "not finished")
             with chdir(self.place.folder):
                 report = self.place.finished(audit)
             if report is not None:
@@ -158,13 +139,13 @@ class Many:
         """All lines as they are now."""
         return AuditIndex(__version__, self.file, tuple(self.lines.values()), time.perf_counter() - self.begun)
 
-    def run(self, pool: Pool, progress: PoolProgress, missing: Sequence[Named]) -> bool:
+    def run(self, pool: Pool, progress: PoolProgress, missing: Sequence[NamedAudit]) -> bool:
         """Do the audits that are not finished; return whether Ctrl-C came. The index is written after each."""
         if self.place.force:  # here and once: an audit that is done again after a kill goes on with what it has
             self.place.discard(missing)
         self.write()
         place = replace(self.place, force=False)
-        gpus = float(any(audit.order.device.startswith("cuda") for audit in missing))
+        gpus = float(any(audit.job.model.device.startswith("cuda") for audit in missing))
         try:
             with closing(_given(pool.map(audit_one, place, missing, progress=progress, gpus=gpus))) as ended:
                 for audit, one in zip(missing, ended, strict=False):
@@ -176,7 +157,7 @@ class Many:
             return True
         return False
 
-    def missing(self) -> list[Named]:
+    def missing(self) -> list[NamedAudit]:
         """Return the audits that are not finished."""
         return [audit for audit in self.audits if audit.name not in self.reports]
 
@@ -186,7 +167,7 @@ class Many:
         write_file(self.place.out / FIGURES_OF_ALL, as_json(self.index))
         write_file(self.place.out / INDEX, index_page(self.index))
 
-    def _end(self, audit: Named, ended: Ended) -> None:
+    def _end(self, audit: NamedAudit, ended: Ended) -> None:
         line, error, report = self.lines[audit.name], ended.error, None
         self.internal |= ended.internal
         if ended.reported:

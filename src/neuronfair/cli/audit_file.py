@@ -9,50 +9,47 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any, get_type_hints
-
-import msgspec
+from typing import Any
 
 from neuronfair import __version__
 from neuronfair.audits.gate.checks import attribute_sets
 from neuronfair.audits.gate.thresholds import read_expressions
-from neuronfair.cli import options, tables
-from neuronfair.cli.audit_job import Order
+from neuronfair.cli import options
+from neuronfair.cli.audit_job import AuditJob
 from neuronfair.domain.schema.toml import _DEEP, _TIMES, read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import DATASETS, catalog_domain
 from neuronfair.domain.tables.files import read_header
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.limits import read_text
+from neuronfair.parameters import Parameter, build, checked, parameters
 from neuronfair.searches.methods import METHODS
 from neuronfair.store.files import sha256
 
 MULTIPLIED = ("data", "model", "sensitive")  # keys that may hold a list; of data and model also a pattern, *.onnx
-LEAST = {"seeds": 1, "steps": 0, "seconds": 0, "samples": 1, "prove": 0}
 LONGEST = 80  # letters of a name
 MOST = 10_000  # audits in a file
-HINTS = get_type_hints(Order)
 _NAME = re.compile(r"\w[\w+-]*")
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedAudit:
     """One audit and what it is called, which is also the name of its folder."""
 
     name: str
-    order: Order
+    job: AuditJob
 
     @property
     def digest(self) -> str:
         """What changes with a word of the audit, with a file that it reads, or with the version of this package."""
-        made = hashlib.sha256(json.dumps([__version__, asdict(self.order)], default=str).encode())
-        named = (*self.order.reads, self.order.baseline, self.order.preprocess)  # a corpus is added to every time
+        made = hashlib.sha256(json.dumps([__version__, asdict(self.job)], default=str).encode())
+        named = (*self.job.reads, self.job.baseline, self.job.model.preprocess)  # a corpus is added to every time
         for path in (Path(name) for name in named if name is not None):
             file = path if path.is_file() else _code(str(path))
             made.update(b"-" if file is None else _digest(file).encode())
@@ -85,10 +82,10 @@ def _read_digest(file: Path, *_known: int) -> str:
 
 
 @dataclass
-class Orders:
+class AuditFile:
     """What a file says: audits, and everything that is wrong with them."""
 
-    audits: list[Named] = field(default_factory=list)
+    audits: list[NamedAudit] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     _counted: int = 0  # audits, of which those above MOST are not made
     _taken: set[str] = field(default_factory=set)  # names, in small letters
@@ -97,60 +94,49 @@ class Orders:
     _catalog: Callable[[str, str], TableDomain] = field(default_factory=lambda: cache(catalog_domain))
 
     @staticmethod
-    def read(file: str) -> Orders:
+    def read(file: str) -> AuditFile:
         """Read a file of the working folder, to which all paths in it are relative."""
-        orders = Orders()
+        found = AuditFile()
         try:
             text = read_text(Path(file), times=_TIMES)
             if _DEEP.search(text):
                 raise ValueError("a key has too many parts")
             content = tomllib.loads(text)
         except NeuronFairError as error:  # too large
-            orders.problems.append(str(error).removeprefix(f"{file}: "))
-            return orders
+            found.problems.append(str(error).removeprefix(f"{file}: "))
+            return found
         except (OSError, ValueError, RecursionError) as error:  # also thousands of digits, or of brackets
-            orders.problems.append(getattr(error, "strerror", None) or f"not TOML in UTF-8: {error}")
-            return orders
+            found.problems.append(getattr(error, "strerror", None) or f"not TOML in UTF-8: {error}")
+            return found
         for key in content.keys() - {"defaults", "audit"}:
-            orders.problems.append(f"unknown key '{key}'. {did_you_mean(key, ('defaults', 'audit'))}")
+            found.problems.append(f"unknown key '{key}'. {did_you_mean(key, ('defaults', 'audit'))}")
         defaults, entries = content.get("defaults", {}), content.get("audit", [])
         if (
             not isinstance(defaults, dict)
             or not isinstance(entries, list)
             or not all(isinstance(e, dict) for e in entries)
         ):
-            orders.problems.append("expected a table [defaults] and tables [[audit]]")
-            return orders
+            found.problems.append("expected a table [defaults] and tables [[audit]]")
+            return found
         if not entries:
-            orders.problems.append("there is no [[audit]] in it")
-        common = orders._known(defaults, "[defaults]", HINTS)
+            found.problems.append("there is no [[audit]] in it")
+        known = parameters(AuditJob)
+        lists = {key: replace(one, hint=list[str]) if key in MULTIPLIED else one for key, one in known.items()}
+        common = found._known(defaults, "[defaults]", lists)
+        lists["name"] = Parameter("Name of the audit.", hint=str)
         for number, entry in enumerate(entries, 1):
-            orders._add({**common, **orders._known(entry, f"[[audit]] {number}", {**HINTS, "name": str})}, number)
-        if orders._counted > MOST:
-            orders.problems.append(f"it names {orders._counted:,} audits; {MOST:,} are allowed. Make several files")
-        orders._refuse_shared()
-        orders.problems = list(dict.fromkeys(orders.problems))
-        return orders
+            found._add({**common, **found._known(entry, f"[[audit]] {number}", lists)}, number)
+        if found._counted > MOST:
+            found.problems.append(f"it names {found._counted:,} audits; {MOST:,} are allowed. Make several files")
+        found._refuse_shared()
+        found.problems = list(dict.fromkeys(found.problems))
+        return found
 
-    def _known(self, entry: dict[str, Any], where: str, hints: dict[str, Any]) -> dict[str, Any]:
+    def _known(self, entry: Mapping[str, Any], where: str, known: Mapping[str, Parameter]) -> dict[str, Any]:
         """Return the values that can be used; what is multiplied as lists."""
-        values: dict[str, Any] = {}
-        for key, value in entry.items():
-            if key not in hints:
-                self.problems.append(f"{where}: unknown key '{key}'. {did_you_mean(key, hints)}")
-                continue
-            many = key in MULTIPLIED
-            if (many or key == "fail_if") and isinstance(value, str):
-                value = [value]
-            try:
-                values[key] = msgspec.convert(value, list[str] if many else hints[key], dec_hook=_path)
-            except msgspec.ValidationError as error:
-                self.problems.append(f"{where}: {key}: {str(error).replace('`', '')}")
-                continue
-            if many and not value:
-                self.problems.append(f"{where}: {key}: an empty list")
-            if key in LEAST and values[key] is not None and values[key] < LEAST[key]:
-                self.problems.append(f"{where}: {key}: {values[key]} is less than {LEAST[key]}")
+        values, problems = checked(entry, known)
+        problems += [f"{key}: an empty list" for key in MULTIPLIED if key in values and not values[key]]
+        self.problems += [f"{where}: {problem}" for problem in problems]
         return values
 
     def _add(self, values: dict[str, Any], number: int) -> None:
@@ -167,7 +153,11 @@ class Orders:
         parts = {key: _parts(one) for key, one in lists.items()}
         for places in product(*(range(len(one)) for one in lists.values())):
             chosen = {key: lists[key][place] for key, place in zip(lists, places, strict=True)}
-            order = Order(**values, **{key: value for key, value in chosen.items() if value is not None})
+            try:
+                job = build(AuditJob, {**values, **chosen})
+            except NeuronFairError as error:
+                self.problems.append(f"{where}: {error}")
+                continue
             told = [
                 parts[key][place] or ("adult" if key == "data" else "")
                 for key, place in zip(lists, places, strict=True)
@@ -177,8 +167,8 @@ class Orders:
             if full.casefold() in self._taken:
                 self.problems.append(f"{where}: two audits are called '{full}'. Give one of them another name")
             self._taken.add(full.casefold())
-            self.audits.append(Named(full, order))
-            self.problems += [f"{where}: {problem}" for problem in self._wrong(order)]
+            self.audits.append(NamedAudit(full, job))
+            self.problems += [f"{where}: {problem}" for problem in self._wrong(job)]
 
     def _matching(self, name: str | None, where: str) -> Sequence[str | None]:
         if name is None or not set("*?[") & set(name) or Path(name).exists():
@@ -195,64 +185,56 @@ class Orders:
 
     def _refuse_shared(self) -> None:
         """Refuse a corpus that several audits would write at the same time."""
-        written = [audit.order.corpus for audit in self.audits if audit.order.corpus_add and audit.order.corpus]
+        written = [audit.job.corpus for audit in self.audits if audit.job.corpus_add and audit.job.corpus]
         files = Counter(map(_file, written))
         for path in dict.fromkeys(path for path in written if files[_file(path)] > 1):
             self.problems.append(
                 f"corpus {path}: several audits add to it. Say corpus_add = false, or name a file each"
             )
 
-    def _wrong(self, order: Order) -> Iterator[str]:
+    def _wrong(self, job: AuditJob) -> Iterator[str]:
         """Say all that can be known to be wrong with an audit before its model is opened or its table read."""
-        checks: tuple[Callable[[Order], object], ...] = (
-            lambda order: order.source,
-            lambda order: order.settings,
-            lambda order: options.read_decision(order.decision),
-            lambda order: tables.JoinOptions.of(order.attributes_file, order.key),
-            self._check_table,
-            self._check_limits,
+        checks: tuple[Callable[[], object], ...] = (
+            job.model.check,
+            lambda: options.read_decision(job.model.decision),
+            lambda: job.table.join,
+            lambda: self._check_table(job.table),
+            lambda: self._check_limits(job),
         )
         for check in checks:
             try:
-                check(order)
+                check()
             except (NeuronFairError, OSError) as error:
                 yield str(error)
-        for key in ("attributes_file", "population", "baseline"):
-            path = getattr(order, key)
+        named = {"attributes_file": job.table.attributes_file, "population": job.population, "baseline": job.baseline}
+        for key, path in named.items():
             if path is not None and not path.is_file():
                 yield f"{key}: there is no file {path}"
 
-    def _check_table(self, order: Order) -> None:
-        beside = None if order.attributes_file is None else tables.JoinOptions(order.attributes_file, order.key)
-        tables.check_described(order.data, order.encoding, order.domain, order.sensitive, order.target, beside)
-        domain, chosen = self._known_domain(order), options.names(order.sensitive) or []
+    def _check_table(self, table: options.TableOptions) -> None:
+        table.check()
+        domain, chosen = self._known_domain(table), options.names(table.sensitive) or []
         if domain is not None and chosen:
             domain.with_sensitive(*chosen)
-        if order.data in DATASETS or beside is not None:
+        if table.data in DATASETS or table.attributes_file is not None:
             return
-        header = self._header(Path(order.data))
-        wanted = [*chosen, order.target] if domain is None else chosen or domain.sensitive
+        header = self._header(Path(table.data))
+        wanted = [*chosen, table.target] if domain is None else chosen or domain.sensitive
         for name in (name for name in wanted if header is not None and name not in header):
-            raise NeuronFairError(f"{order.data}: column '{name}' is missing. {did_you_mean(str(name), header or ())}")
+            raise NeuronFairError(f"{table.data}: column '{name}' is missing. {did_you_mean(str(name), header or ())}")
 
-    def _check_limits(self, order: Order) -> None:
-        domain = self._known_domain(order)
-        sensitive = options.names(order.sensitive) or (() if domain is None else domain.sensitive)
+    def _check_limits(self, job: AuditJob) -> None:
+        domain = self._known_domain(job.table)
+        sensitive = options.names(job.table.sensitive) or (() if domain is None else domain.sensitive)
         if sensitive:
             names = ["+".join(choice) for choice in attribute_sets(sensitive)]
-            read_expressions(order.fail_if, names, list(METHODS))
+            read_expressions(job.fail_if, names, list(METHODS))
 
-    def _known_domain(self, order: Order) -> TableDomain | None:
+    def _known_domain(self, table: options.TableOptions) -> TableDomain | None:
         """Return the domain before its table is read; None where it is inferred."""
-        if order.data in DATASETS:
-            return self._catalog(order.data, order.encoding)
-        return None if order.domain is None else self._domain(order.domain)
-
-
-def _path(kind: Any, value: Any) -> Any:
-    if kind is not Path or not isinstance(value, str):
-        raise TypeError(f"Expected str, got {type(value).__name__}")
-    return Path(value)
+        if table.data in DATASETS:
+            return self._catalog(table.data, table.encoding)
+        return None if table.domain is None else self._domain(table.domain)
 
 
 def _file(path: Path) -> tuple[object, ...]:

@@ -8,22 +8,24 @@ from typing import Annotated
 import typer
 
 from neuronfair.cli.app import data_app, domain_app
+from neuronfair.cli.files import check_out, is_stdout, write_file
 from neuronfair.cli.options import (
     FavourableOption,
-    NameArgument,
     QuietOption,
+    TableOptions,
     TakeRulesOption,
-    check_out,
-    is_stdout,
+    command,
     names,
-    write_file,
+    option,
 )
-from neuronfair.cli.tables import AttributesFileOption, JoinOptions, KeyOption
 from neuronfair.errors import DataError
 from neuronfair.formatting import visible
+from neuronfair.parameters import INPUT, OUTPUT
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
 
 
-@data_app.command("list")
+@command(data_app, "list")
 def data_list() -> None:
     """Show the data sets, whether they are at hand, their sensitive attribute and their terms."""
     from rich.table import Table
@@ -44,7 +46,7 @@ def data_list() -> None:
     console.print("Fetch what is not here: neuronfair data get NAME")
 
 
-@data_app.command("get")
+@command(data_app, "get")
 def data_get(
     name: NameArgument,
     quiet: QuietOption = False,
@@ -59,7 +61,7 @@ def data_get(
         print(visible(str(path)))
 
 
-@data_app.command("where")
+@command(data_app, "where")
 def data_where(name: NameArgument) -> None:
     """Print where the files of a data set lie."""
     from neuronfair.domain.tables.sources import where
@@ -71,21 +73,20 @@ def data_where(name: NameArgument) -> None:
         print(visible(str(path)))
 
 
-@domain_app.command("infer")
+@command(domain_app, "infer", omit=("data", "sensitive", "target", "domain", "encoding"))
 def domain_infer(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or Feather file with a header.")],
-    sensitive: Annotated[str, typer.Option(help="Sensitive attribute, or several: sex,race.")],
-    target: Annotated[str, typer.Option(help="The column to predict.")],
+    table: TableOptions,
+    sensitive: Annotated[str, option("Sensitive attribute, or several: sex,race.", panel=INPUT)],
+    target: Annotated[str, option("Column to predict.", panel=INPUT)],
     favourable: FavourableOption = None,
-    attributes_file: AttributesFileOption = None,
-    key: KeyOption = None,
     take_rules: TakeRulesOption = "none",
     out: Annotated[
-        Path | None, typer.Option(help="Where to write it; '-' prints it. Default: FILE with .toml.")
+        Path | None, option("Where to write it; '-' prints it. Default: FILE with .toml.", panel=OUTPUT)
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, option("Overwrite an existing file.", "--force", panel=OUTPUT)] = False,
 ) -> None:
-    """Write a first draft of a domain file, read off a table, for you to correct."""
+    """Draft the input schema (domain file) of a table, for you to correct."""
     from neuronfair.domain.schema.infer import draft_domain
     from neuronfair.domain.schema.toml import parse_domain, with_favourable
 
@@ -93,9 +94,9 @@ def domain_infer(
     check_out(out, or_stdout=True)
     if not is_stdout(out) and out.exists() and not force:
         raise DataError(f"{out} exists. Choose another --out, or overwrite it with --force")
-    chosen, beside = names(sensitive) or [], JoinOptions.of(attributes_file, key)
-    table = file if beside is None else beside.joined(file, chosen)
-    draft = draft_domain(table, sensitive=chosen, target=target, take_rules=take_rules)
+    chosen, join = names(sensitive) or [], table.join
+    sheet = file if join is None else join.joined(file, chosen)
+    draft = draft_domain(sheet, sensitive=chosen, target=target, take_rules=take_rules)
     text = draft.text if favourable is None else with_favourable(draft.text, favourable)
     parse_domain(text)
     if is_stdout(out):

@@ -1,4 +1,4 @@
-"""The command that tests a detector on pictures."""
+"""The command that tests a detector on images."""
 
 from __future__ import annotations
 
@@ -8,41 +8,49 @@ from typing import Annotated
 import typer
 
 from neuronfair.cli.app import app
-from neuronfair.cli.options import DeviceOption, ForceOption, QuietOption, SeedOption, check_device
+from neuronfair.cli.options import (
+    AUDIT,
+    DeviceOption,
+    ForceOption,
+    QuietOption,
+    SeedOption,
+    check_device,
+    command,
+    option,
+)
+from neuronfair.parameters import BUDGET, INPUT, OUTPUT
 
 INTERRUPTED = 130
 
 
-@app.command("audit-images")
+@command(app, "audit-images", panel=AUDIT)
 def audit_images(
     source: Annotated[
-        str, typer.Argument(metavar="DIR", help="Folder or zip of pictures, or lfw_in, clba_in, utk_in, or drawn.")
+        str, typer.Argument(metavar="DIR", help="Folder or zip of images, or lfw_in, clba_in, utk_in, or drawn.")
     ],
-    sensitive: Annotated[str, typer.Option(help="Column of the labels: gender, race, …")],
-    out: Annotated[Path, typer.Option(help="Folder to make, or to go on with after an interruption.")],
+    sensitive: Annotated[str, option("Column of the labels: gender, race, …", panel=INPUT)],
+    out: Annotated[Path, option("Folder to make, or to resume after an interruption.", panel=OUTPUT)],
     force: ForceOption = False,
     labels: Annotated[
-        Path | None, typer.Option(help="CSV with the columns file, the attribute and, if there is one, is_face.")
+        Path | None, option("CSV with the columns file, the attribute and, if there is one, is_face.", panel=INPUT)
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Detector that an earlier call wrote. Default: train one now.")
+        Path | None, option("Detector that an earlier call wrote. Default: train one now.", panel=INPUT)
     ] = None,
-    body: Annotated[str, typer.Option(help="Detector to train: small, vgg16 or resnet50.")] = "small",
-    weights: Annotated[Path | None, typer.Option(help="Pretrained body (safetensors) to start training from.")] = None,
-    own_body: Annotated[
-        bool, typer.Option(help="Train a body of its own for the attribute classifier, not the detector's, frozen.")
-    ] = False,
-    faces: Annotated[int | None, typer.Option(min=20, help="Use so many faces only.")] = None,
-    steps: Annotated[int, typer.Option(min=0, help="Steps of each walk.")] = 40,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 12,
-    repair: Annotated[bool, typer.Option(help="Also retrain with the findings and measure again.")] = True,
+    body: Annotated[str, option("Detector to train: small, vgg16 or resnet50.", panel=INPUT)] = "small",
+    weights: Annotated[Path | None, option("Pretrained body (safetensors) to start training from.")] = None,
+    own_body: Annotated[bool, option("Train a separate body for the attribute classifier.")] = False,
+    faces: Annotated[int | None, option("Number of faces to use. Default: all.", min=20, panel=BUDGET)] = None,
+    steps: Annotated[int, option("Steps of each search chain.", min=0, panel=BUDGET)] = 40,
+    epochs: Annotated[int, option("Epochs of training.", min=1, panel=BUDGET)] = 12,
+    repair: Annotated[bool, option("Also retrain with the findings and measure again.", panel=BUDGET)] = True,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     quiet: QuietOption = False,
 ) -> None:
-    """Test whether the decision of a detector of pictures flips when only a sensitive attribute changes.
+    """Test whether decisions of an image detector depend on a sensitive attribute.
 
-    After Ctrl-C or a kill the same command goes on. Exit status: 0, 2 for an error, 130 after Ctrl-C.
+    After Ctrl-C or a kill the same command resumes. Exit status: 0, 2 for an error, 130 after Ctrl-C.
 
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
@@ -72,7 +80,7 @@ def audit_images(
                 progress=lambda what, done, total, note="": show(done, total, note, what),
             )  # fmt: skip
     except KeyboardInterrupt:
-        console.print("Interrupted. The same command goes on after the last step that was finished.")
+        console.print("Interrupted. The same command resumes after the last step that was finished.")
         raise typer.Exit(INTERRUPTED) from None
     write_results(out, audit)
     for line in (*(f"Note: {note}" for note in pictures.notes), *sentences(audit.report)):

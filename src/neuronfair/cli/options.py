@@ -1,202 +1,381 @@
-"""Options that several commands share, and what they stand for."""
+"""Commands and the settings that they share: settings classes become options, and options become settings."""
 
 from __future__ import annotations
 
-import json
+import inspect
 import math
-import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import MISSING, dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand
 
-from neuronfair.errors import DataError, NeuronFairError
+from neuronfair.cli.files import check_out, is_stdout, write_json
+from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, percent, visible
 from neuronfair.model.formats import reader_of
+from neuronfair.parameters import EXPERT, INPUT, OUTPUT, Parameter, build, flag_of, out_of_bounds, parameter, parameters
 from neuronfair.scale.pool import Pool, Serial
-from neuronfair.scale.ray_cluster import ADDRESS, LOCAL, check_address, cluster
+from neuronfair.scale.ray_cluster import cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
     from torch import nn
 
-    from neuronfair.audits.inputs import ModelSource
+    from neuronfair.audits.inputs import AuditInput, ModelSource
+    from neuronfair.domain.table import TableDomain
     from neuronfair.domain.tables.dataset import Dataset
+    from neuronfair.domain.tables.files import Sheet
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import Opened
     from neuronfair.model.training_loop import TrainingSettings
     from neuronfair.model.weights import Card
 
-
-class TwinsKind(StrEnum):
-    """Whom people are compared with."""
-
-    flip = "flip"
-    counterpart = "counterpart"
+AUDIT, RESEARCH, DATA = "Audit", "Research", "Data"  # panels of the commands
 
 
-TwinsOption = Annotated[
-    TwinsKind,
-    typer.Option(
-        help="Compare people with themselves when only the sensitive attribute changes (flip), or with their "
-        "counterparts: who they would be in another group, by what the table says of both (counterpart)."
-    ),
-]
+# Settings become options
 
 
+class Command(TyperCommand):
+    """A command whose help text is short: --help comes last, and a flag is shown as it is used."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return --help, which has no panel of its own."""
+        shown = super().get_help_option(ctx)
+        if shown is not None:
+            shown.rich_help_panel, shown.metavar = EXPERT, " "
+        return shown
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show of a flag that is on by default what turns it off, and no column of its own for that."""
+        whole = [(one, one.opts, one.secondary_opts) for one in self.params]
+        for one, on, off in whole:
+            one.opts, one.secondary_opts = off if off and one.default else [*on, *off], []
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for one, on, off in whole:
+                one.opts, one.secondary_opts = on, off
+
+
+def command(
+    app: typer.Typer,
+    name: str | None = None,
+    *,
+    panel: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    omit: tuple[str, ...] = (),
+    hidden: bool = False,
+    cls: type[TyperCommand] = Command,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function. Its arguments are options, or settings classes whose parameters become options.
+
+    `defaults` are other defaults than those of the classes, ... for none; `omit` names parameters to leave out. An
+    option that several arguments have is one option.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        own = inspect.signature(function).parameters
+        kinds = {key: hint for key, hint in hints.items() if is_dataclass(hint)}
+        taken: dict[str, inspect.Parameter] = {}
+        for key, known in (item for kind in kinds.values() for item in parameters(kind).items() if item[0] not in omit):
+            taken.setdefault(key, _typer_parameter(key, known, (defaults or {}).get(key, known.default)))
+        for key, one in own.items():
+            if key not in kinds:
+                taken[key] = one.replace(kind=one.KEYWORD_ONLY, annotation=hints[key])
+
+        def call(**values: Any) -> None:
+            values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+            for kind in kinds.values():
+                known = parameters(kind)
+                for name, why in out_of_bounds(values, known):
+                    raise typer.BadParameter(f"{flag_of(name, known[name])}: {why}.")
+            function(**{key: build(kinds[key], values) if key in kinds else values[key] for key in own})
+
+        order = sorted(taken.values(), key=_panel_order)
+        call.__signature__ = inspect.Signature(order)  # type: ignore[attr-defined]
+        call.__annotations__ = {one.name: one.annotation for one in order}
+        call.__name__, call.__doc__ = function.__name__, function.__doc__
+        app.command(name, cls=cls, rich_help_panel=panel, hidden=hidden)(call)
+        return function
+
+    return register
+
+
+def option(text: str, *flags: str, panel: str = EXPERT, **more: Any) -> Any:
+    """Return an option of one command alone, for `Annotated`."""
+    return typer.Option(*flags, help=text, rich_help_panel=panel, **more)
+
+
+def _typer_parameter(name: str, known: Parameter, default: Any) -> inspect.Parameter:
+    """Return a parameter of a settings class as typer declares an option or an argument."""
+    hint, flags, text = known.hint, known.flags, known.text
+    if get_origin(hint) is tuple:
+        hint, default = list[get_args(hint)[0]], default or None  # type: ignore[misc]
+    if hint is bool and default is False and not flags:
+        flags = (f"--{name.replace('_', '-')}",)  # without --no-…
+    shown = known.shown or (f"{default:,}" if default and isinstance(default, int | float) else None)
+    if shown is not None and hint is not bool:
+        text = f"{text.removesuffix('.')} (default {shown})."
+    declared = (
+        typer.Argument(metavar=known.metavar, help=text)
+        if known.positional
+        else typer.Option(*flags, help=text, metavar=_metavar(known), rich_help_panel=known.panel, show_default=False)
+    )
+    default = inspect.Parameter.empty if default in (..., MISSING) else default
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, declared]
+    )
+
+
+def _metavar(known: Parameter) -> str | None:
+    """Return what stands for the value of an option in its help text; None for the words that it may be."""
+    kinds = {bool: " ", int: "N", float: "X", str: "TEXT", Path: "FILE"}
+    one = next((kind for kind in (known.hint, *get_args(known.hint)) if kind in kinds), None)
+    return known.metavar or (None if one is None else kinds[one])
+
+
+def _panel_order(one: inspect.Parameter) -> tuple[bool, int]:
+    """Return where an option belongs: arguments first, then panel by panel, Expert last."""
+    declared = next(known for known in get_args(one.annotation) if hasattr(known, "rich_help_panel"))
+    panels = (None, INPUT, "Budget", OUTPUT, "Gate", EXPERT)
+    return not isinstance(declared, type(typer.Argument())), panels.index(declared.rich_help_panel)
+
+
+# Settings that several commands share
+
+SEED = "Seed of all random numbers."
 RayOption = Annotated[
     str | None,
-    typer.Option(
-        "--ray",
-        metavar="[ADDRESS]",
-        help="Work side by side on a Ray cluster: on all cores of this machine, or at ADDRESS (auto, HOST:PORT, "
-        "ray://HOST:PORT).",
-    ),
+    option("Ray cluster (all cores, or auto, HOST:PORT, ray://…).", metavar="[ADDRESS]"),
 ]
-
-
-class Commands(TyperGroup):
-    """The commands; --ray may stand alone, which options of typer that have a value cannot."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the address of a cluster of our own behind an --ray without one."""
-        return super().parse_args(ctx, with_address(args))
-
-
-def with_address(args: list[str]) -> list[str]:
-    """Return a command line with an address behind --ray.
-
-    >>> with_address(["search", "--ray", "adult", "--ray"]), with_address(["search", "--ray", "here:6379"])
-    (['search', '--ray', 'local', 'adult', '--ray', 'local'], ['search', '--ray', 'here:6379'])
-    """
-    end = args.index("--") if "--" in args else len(args)
-    followed = [bool(ADDRESS.fullmatch(word)) for word in (*args[1:], "")]
-    lone = {place for place, word in enumerate(args[:end]) if word == "--ray" and not followed[place]}
-    return [word for place, one in enumerate(args) for word in ((one, LOCAL) if place in lone else (one,))]
-
-
-def check_ray(ray: str | None) -> None:
-    """Refuse an --ray that cannot be followed, before any work is done."""
-    if ray is not None:
-        check_address(ray)
-
-
-@contextmanager
-def pool_of(ray: str | None) -> Iterator[Pool]:
-    """Give who does the work: this process, or the cluster of --ray, which ends with the block if it is ours."""
-    if ray is None:
-        yield Serial()
-    else:
-        with cluster(ray) as pool:
-            yield pool
-
-
-DataArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="adult, german, bank, compas, meps, or a table: CSV, Parquet, Feather, Excel, SQLite, JSON lines.",
-    ),
-]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
-EncodingOption = Annotated[
-    str,
-    typer.Option(help="For the data sets of the paper: 'default' (readable, with rules) or 'paper' (its numbers)."),
-]
-SensitiveOption = Annotated[
-    str | None, typer.Option(help="Sensitive attribute, or several: sex,race. Default: the one the domain names.")
-]
-DomainOption = Annotated[
-    Path | None,
-    typer.Option("--domain", help="Domain file (TOML) for a table of your own; see 'neuronfair domain infer'."),
-]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        help="For a table of your own without a domain file: the column to predict. Without it accuracy is unknown."
-    ),
-]
-ColumnsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B,…", help="The model's inputs in their order, where it has no names for them: age,sex,income."
-    ),
-]
-FavourableOption = Annotated[
-    str | None,
-    typer.Option(metavar="CLASS", help="The favourable outcome, a class of the target: needed for disparate impact."),
-]
+ForceOption = Annotated[bool, option("Delete what is in --out and start anew.", "--force", panel=OUTPUT)]
+DeviceOption = Annotated[str, option("Device to compute on, such as cpu or cuda.")]
+SeedOption = Annotated[int, option(SEED)]
+QuietOption = Annotated[bool, option("Print errors only.", "--quiet", "-q", panel=OUTPUT)]
+FavourableOption = Annotated[str | None, option("Favourable outcome: a class of the target.", panel=INPUT)]
 TakeRulesOption = Annotated[
     Literal["none", "free", "all"],
-    typer.Option(help="Rules that the table suggests to take over: free are those that name no sensitive attribute."),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SOURCE",
-        help="A model file (.safetensors, .onnx, .keras, .skops, .ubj, .txt, .cbm, …), or package.module:name. "
-        "Default: train one now.",
-    ),
-]
-WeightsOption = Annotated[
-    Path | None, typer.Option(help="Weights (.safetensors) for the torch module that package.module:name makes.")
-]
-PreprocessOption = Annotated[
-    str | None,
-    typer.Option(help="package.module:name of your function from a table (DataFrame) to the model's inputs."),
-]
-TrustOption = Annotated[
-    bool, typer.Option("--trust-pickle", help="Open pickles too. Opening one runs any program hidden in it.")
-]
-DecisionOption = Annotated[
-    str | None,
-    typer.Option(
-        help="What counts as another decision: argmax, threshold=0.5 or tolerance=0.1. Default: as the outputs suggest."
-    ),
-]
-PlausibleOption = Annotated[
-    float,
-    typer.Option(help="Search only among people than whom this share of the table is less usual: 0.05."),
+    option("Rules suggested by the data to adopt."),
 ]
 PopulationOption = Annotated[
-    Path | None, typer.Option(help="A table of people from your own sampler: who is plausible. Default: fit a model.")
+    Path | None, option("File with realistic records from your own sampler, instead of a fitted model.")
 ]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the figures as JSON; '-' prints them alone.")]
-DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, …")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Throw away the audit or run in --out, and begin anew.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables; errors only.")]
 
 
-def names(text: str | None) -> list[str] | None:
-    """Return the names in a list with commas."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+@dataclass(frozen=True)
+class OutputOptions:
+    """What a command prints, and its results as JSON."""
+
+    json: Path | None = parameter(None, "Write the results as JSON; '-' prints them.", panel=OUTPUT)
+    quiet: bool = parameter(False, "Print errors only.", "--quiet", "-q", panel=OUTPUT)
+
+    def console(self) -> Console:
+        """Return what prints for people; silent if the results go to standard output."""
+        from neuronfair.render.terminal import make_console
+
+        return make_console(quiet=self.quiet or is_stdout(self.json))
+
+    def check(self) -> None:
+        """Refuse a file that cannot be written."""
+        check_out(self.json, or_stdout=True)
+
+    def write(self, results: Mapping[str, Any]) -> None:
+        """Write the results, if they were wanted."""
+        if self.json is not None:
+            write_json(self.json, results)
 
 
-def read_decision(text: str | None) -> Decision | None:
-    """Return what --decision says; None where nothing was said."""
-    from neuronfair.model.decision import Decision
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model under test, and how it is opened."""
 
-    if text is None:
-        return None
-    kind, equals, number = text.partition("=")
-    if kind == "argmax" and not equals:
-        return Decision()
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if kind == "threshold" and math.isfinite(value):
-        return Decision("threshold", value)
-    if kind == "tolerance" and math.isfinite(value) and value >= 0:
-        return Decision("tolerance", value)
-    raise NeuronFairError(f"--decision {text}: expected argmax, threshold=0.5 or tolerance=0.1")
+    model: str | None = parameter(
+        None,
+        "Model file (.onnx, .skops, .ubj, …) or package.module:name. Default: train one.",
+        panel=INPUT,
+        metavar="SOURCE",
+    )
+    weights: Path | None = parameter(None, "Weights (.safetensors) for package.module:name.")
+    preprocess: str | None = parameter(None, "Function (package.module:name) that makes the inputs.")
+    trust_pickle: bool = parameter(False, "Open pickles, which can run any program hidden in them.", panel=INPUT)
+    decision: str | None = parameter(None, "Decision: argmax, threshold=0.5 or tolerance=0.1.")
+    columns: str | None = parameter(None, "Inputs of a model that does not name them, in order.", metavar="A,B,…")
+    device: str = parameter("cpu", "Device to compute on, such as cpu or cuda.")
+
+    def check(self) -> None:
+        """Refuse at once a model that no reader takes."""
+        if self.model is not None:
+            reader_of(self.model, weights=self.weights, trust_pickle=self.trust_pickle)
+        elif self.weights is not None:
+            raise NeuronFairError("--weights belongs to a --model given as package.module:name")
+        elif self.preprocess is not None:
+            raise NeuronFairError("--preprocess belongs to a --model that was trained with it")
+
+    @property
+    def source(self) -> ModelSource:
+        """The model and how it is opened."""
+        from neuronfair.audits.inputs import ModelSource
+
+        said = (self.weights, self.trust_pickle, read_decision(self.decision), self.device, self.preprocess)
+        return ModelSource(self.model, *said, names(self.columns))
+
+    def train(
+        self, data: Dataset, console: Console, seed: int, settings: TrainingSettings | None = None
+    ) -> tuple[Opened, Card]:
+        """Train a classifier and open it."""
+        from neuronfair.model.open.opened import white_box
+        from neuronfair.model.open.request import Request
+
+        module, card = fit_classifier(data, console, seed, settings=settings)
+        decision = read_decision(self.decision)
+        request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)
+        return white_box(request, "neuronfair", module), card
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The data set, and what is needed to read it."""
+
+    data: str = parameter(
+        "adult",
+        "Data set (adult, german, bank, compas, meps), or a CSV, Parquet, Feather, Excel, SQLite or JSONL file.",
+        positional=True,
+        metavar="DATA",
+    )
+    sensitive: str | None = parameter(
+        None, "Sensitive attribute, or several: sex,race. Default: as in the domain file.", panel=INPUT
+    )
+    target: str | None = parameter(
+        None, "Column to predict, for a table without a domain file.", panel=INPUT, metavar="COLUMN"
+    )
+    domain: Path | None = parameter(
+        None, "Input schema (domain file) of your table; see 'neuronfair domain infer'.", panel=INPUT
+    )
+    encoding: str = parameter("default", "Encoding of the paper's data sets: default or paper.")
+    attributes_file: Path | None = parameter(None, "Table of sensitive columns that are no model inputs.")
+    key: str | None = parameter(None, "Column that joins it to the data. Default: by row.")
+
+    @property
+    def join(self) -> JoinOptions | None:
+        """The file with sensitive columns, if there is one."""
+        return JoinOptions.of(self.attributes_file, self.key)
+
+    def check(self) -> None:
+        """Refuse a table that is not there, or of which too much or too little is said."""
+        from neuronfair.domain.tables.dataset import DATASETS
+        from neuronfair.domain.tables.files import table_file
+
+        name, domain, target = self.data, self.domain, self.target
+        if name in DATASETS:
+            if domain is not None or target is not None:
+                raise DataError(
+                    f"{name}: has its own domain and target; --domain and --target are for tables of your own"
+                )
+            if self.attributes_file is not None:
+                raise DataError(f"{name}: has all its columns; --attributes-file is for tables of your own")
+            return
+        if not table_file(name)[0].exists():
+            raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
+        if self.encoding != "default":
+            raise DataError(
+                f"--encoding {self.encoding}: for the data sets of the paper only. Say encode = … in a --domain file"
+            )
+        if domain is not None and target is not None:
+            raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
+        if domain is None and not names(self.sensitive):
+            raise DataError(f"{name}: name a --domain file, or --sensitive and --target so that one can be inferred")
+
+    def load(
+        self, model: ModelOptions | None = None, take_rules: Literal["none", "free", "all"] = "none"
+    ) -> AuditInput:
+        """Return a data set of the paper, or a user's table, with the columns that the model reads.
+
+        The model decides how a domain is inferred: a tolerance is for quantities, and a model that reads an empty cell
+        among numbers, as trees do, is given empty cells and not the median.
+        """
+        from neuronfair.audits.inputs import read_input
+        from neuronfair.domain.tables.dataset import DATASETS, load_dataset
+
+        self.check()
+        name, chosen, join = self.data, names(self.sensitive), self.join
+        model = model or ModelOptions()
+        if model.model is None and self.domain is None and self.target is None and name not in DATASETS:
+            raise DataError(f"{name}: without --target there are no labels to train on. Name it, or a --model")
+        if name in DATASETS:
+            if model.columns is not None:
+                raise DataError(
+                    f"--columns {model.columns}: for tables of your own; the domain of {name} has the order"
+                )
+            data = load_dataset(name, self.encoding, sensitive=chosen)
+            return read_input(data, model.source, take_rules=take_rules)
+        return read_input(
+            Path(name) if join is None else join.joined(Path(name), chosen, self.domain),
+            model.source,
+            domain=self.domain,
+            sensitive=chosen,
+            target=self.target,
+            take_rules=take_rules,
+        )
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """What --attributes-file and --key say."""
+
+    file: Path
+    key: str | None
+
+    @staticmethod
+    def of(file: Path | None, key: str | None) -> JoinOptions | None:
+        """Return the file with sensitive columns, if there is one."""
+        if file is None and key is not None:
+            raise DataError(f"--key {key}: belongs to an --attributes-file")
+        return None if file is None else JoinOptions(file, key)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options again."""
+        return ("--attributes-file", str(self.file), *(() if self.key is None else ("--key", self.key)))
+
+    def joined(self, table: Path, sensitive: Sequence[str] | None, domain: Path | TableDomain | None = None) -> Sheet:
+        """Return the table with the sensitive columns of the file, and those that the domain has as no input."""
+        from neuronfair.domain.schema.toml import read_domain
+        from neuronfair.domain.tables.files import read_sheet
+        from neuronfair.domain.tables.sensitive_join import beside
+
+        known = read_domain(domain) if isinstance(domain, Path) else domain
+        wanted = [*(sensitive or ()), *(known.sensitive if known is not None and not sensitive else ())]
+        wanted += [attribute.name for attribute in known.attributes if not attribute.given] if known is not None else []
+        return beside(read_sheet(table), read_sheet(self.file), list(dict.fromkeys(wanted)), self.key)
+
+
+def open_all(
+    table: TableOptions, model: ModelOptions, console: Console, seed: int
+) -> tuple[Opened, Dataset, Card | None]:
+    """Return the model, the table on its device, and the card of a model that was trained just now."""
+    check_device(model.device)
+    data = table.load(model).data
+    opened, card = (model.source.open(data), None) if model.model is not None else model.train(data, console, seed)
+    if outside := [attribute.name for attribute in data.domain.attributes if not attribute.given]:
+        console.print(f"The model is not given {listed(outside)}.")
+    return opened, data.to(model.device), card
+
+
+def warn_of_encoding(opened: Opened, data: Dataset, console: Console) -> None:
+    """Say so if a model seems to get other inputs than it was trained with."""
+    from neuronfair.audits.stages.encoding_check import check_encoding
+
+    check = check_encoding(opened, data)
+    if check.level not in ("ok", "not assessable"):
+        console.print(visible(check.text), style="bold yellow")
 
 
 def fit_classifier(
@@ -225,56 +404,42 @@ def fit_classifier(
     return module, card
 
 
-@dataclass(frozen=True)
-class ModelOptions:
-    """What --model and its companions say about the model, refused at once if no reader takes it; or train one."""
+@contextmanager
+def pool_of(ray: str | None) -> Iterator[Pool]:
+    """Give who does the work: this process, or the cluster of --ray, which ends with the block if it is ours."""
+    if ray is None:
+        yield Serial()
+    else:
+        with cluster(ray) as pool:
+            yield pool
 
-    model: str | None = None
-    weights: Path | None = None
-    trust_pickle: bool = False
-    decision: str | None = None
-    device: str = "cpu"
-    preprocess: str | None = None
-    columns: str | None = None  # its inputs in their order, where it has no names for them
 
-    @property
-    def source(self) -> ModelSource:
-        """The model and how it is opened."""
-        from neuronfair.audits.inputs import ModelSource
+# What options say
 
-        said = (self.weights, self.trust_pickle, read_decision(self.decision), self.device, self.preprocess)
-        return ModelSource(self.model, *said, names(self.columns))
 
-    def __post_init__(self) -> None:
-        if self.model is not None:
-            reader_of(self.model, weights=self.weights, trust_pickle=self.trust_pickle)
-        elif self.weights is not None:
-            raise NeuronFairError("--weights belongs to a --model given as package.module:name")
-        elif self.preprocess is not None:
-            raise NeuronFairError("--preprocess belongs to a --model that was trained with it")
+def names(text: str | None) -> list[str] | None:
+    """Return the names in a list with commas."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
-    def open(self, data: Dataset) -> Opened:
-        """Open the model that is named."""
-        return self.source.open(data)
 
-    def train(
-        self, data: Dataset, console: Console, seed: int, settings: TrainingSettings | None = None
-    ) -> tuple[Opened, Card]:
-        """Train a classifier and open it."""
-        from neuronfair.model.open.opened import white_box
-        from neuronfair.model.open.request import Request
+def read_decision(text: str | None) -> Decision | None:
+    """Return what --decision says; None where nothing was said."""
+    from neuronfair.model.decision import Decision
 
-        decision = read_decision(self.decision)
-        module, card = fit_classifier(data, console, seed, settings=settings)
-        request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)
-        return white_box(request, "neuronfair", module), card
-
-    def open_or_train(self, data: Dataset, console: Console, seed: int) -> tuple[Opened, Dataset, Card | None]:
-        """Return the model, the table on its device, and the card of one trained just now."""
-        opened, card = (self.open(data), None) if self.model is not None else self.train(data, console, seed)
-        if outside := [attribute.name for attribute in data.domain.attributes if not attribute.given]:
-            console.print(f"The model is not given {listed(outside)}.")
-        return opened, data.to(self.device), card
+    if text is None:
+        return None
+    kind, equals, number = text.partition("=")
+    if kind == "argmax" and not equals:
+        return Decision()
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if kind == "threshold" and math.isfinite(value):
+        return Decision("threshold", value)
+    if kind == "tolerance" and math.isfinite(value) and value >= 0:
+        return Decision("tolerance", value)
+    raise NeuronFairError(f"--decision {text}: expected argmax, threshold=0.5 or tolerance=0.1")
 
 
 def check_device(device: str) -> None:
@@ -285,52 +450,3 @@ def check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise NeuronFairError(f"--device {device}: not usable here ({str(error).splitlines()[0]})") from None
-
-
-def is_stdout(path: Path | None) -> bool:
-    """Return whether an output file means standard output."""
-    return path is not None and str(path) in ("-", "/dev/stdout")
-
-
-def check_out(path: Path | None, suffixes: tuple[str, ...] = (), *, or_stdout: bool = False) -> None:
-    """Refuse an output file that cannot be written, before any work is done for it."""
-    if path is None or (or_stdout and is_stdout(path)):
-        return
-    target = Path(os.path.realpath(path))  # of a link, what it stands for
-    if suffixes and target.suffix.lower() not in suffixes:
-        raise DataError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
-    if not target.parent.is_dir():
-        raise DataError(f"{path}: there is no folder {target.parent}. Make it, or choose another place")
-    if target.is_symlink() or (target.exists() and not target.is_file()):  # a device would be replaced by a file
-        raise DataError(f"{path}: is a folder, a device or a link to itself, not a file. Choose another name")
-    if not os.access(target.parent, os.W_OK):
-        raise DataError(f"{path}: no permission to write into {target.parent}. Choose another place")
-    if target.exists() and not os.access(target, os.W_OK):
-        raise DataError(f"{path}: no permission to write this file. Choose another name")
-
-
-def check_weights(path: Path) -> Path:
-    """Return where a network and its card are written, of a link what it stands for; refuse what cannot be written."""
-    check_out(path, (".safetensors",))
-    path = path.resolve() if path.is_symlink() else path
-    check_out(path.with_suffix(".json"))
-    return path
-
-
-def write_json(path: Path, result: dict[str, Any]) -> None:
-    """Write figures as JSON to a file or to standard output."""
-    text = visible(json.dumps(result, indent=2, allow_nan=False) + "\n", keep="\n")  # DEL; the rest is ASCII
-    if is_stdout(path):
-        sys.stdout.write(text)
-    else:
-        write_file(path, text)
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file that the user has named, of a link what it stands for; if that fails, the error names it."""
-    from neuronfair.atomic import write_text
-
-    try:
-        write_text(path.resolve(), text)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error

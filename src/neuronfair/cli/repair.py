@@ -1,43 +1,60 @@
-"""The command that makes a network fairer."""
+"""The command that makes a model fairer."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from enum import StrEnum
-from functools import cache, partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neuronfair.cli import options, tables
+from neuronfair.cli import files, options
 from neuronfair.cli.app import app
-from neuronfair.cli.options import TwinsKind
-from neuronfair.cli.trust import own_model
+from neuronfair.cli.options import AUDIT, ModelOptions, OutputOptions, TableOptions, command, option
+from neuronfair.cli.show import own_model
 from neuronfair.errors import DataError, ModelError, NeuronFairError
 from neuronfair.limits import TEXT, read_bytes
 from neuronfair.model.formats import reader_of, returned_as
+from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.open import Opened
+    from neuronfair.repairs.retrain import RepairSettings
+    from neuronfair.store.run import Run
 
 OWN = (".safetensors", ".npz")  # networks whose neurons can be turned down
 
 
-class _How(StrEnum):
-    retrain = "retrain"
-    neurons = "neurons"
+@dataclass(frozen=True)
+class RepairOptions:
+    """How a model is repaired."""
+
+    how: Literal["retrain", "neurons"] = parameter(
+        "retrain", "Train again with findings, or turn down the biased neurons.", panel=INPUT
+    )
+    share: float | None = parameter(None, "Share of the findings that joins the training rows. Default: 0.1.")
+    label: Literal["ensemble", "seed", "twins"] | None = parameter(
+        None, "Label of a finding: vote of networks without the attribute, its seed's, its twins'. Default: ensemble."
+    )
+    repeats: int = parameter(5, "Retrainings with other draws; the best is kept.", panel=BUDGET, least=1)
+    max_loss: float = parameter(0.01, "Accuracy that may be lost on validation rows.", panel=BUDGET, least=0, most=1)
+    seed: int = parameter(0, options.SEED)
 
 
-class _Label(StrEnum):
-    ensemble = "ensemble"
-    seed = "seed"
-    twins = "twins"
-
-
-@app.command()
+@command(
+    app,
+    panel=AUDIT,
+    omit=("data", "encoding", "preprocess", "decision", "columns"),
+)
 def repair(
+    table: TableOptions,
+    source: ModelOptions,
+    asked: RepairOptions,
+    output: OutputOptions,
     run_folder: Annotated[
         Path | None,
         typer.Argument(
@@ -45,61 +62,21 @@ def repair(
             help="A run folder of 'neuronfair search' or 'neuronfair audit'; none is needed with --twins counterpart.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File to write the repaired model to, in the format that it came in.")
-    ] = None,
+    out: Annotated[Path | None, option("File for the repaired model, in the format it came in.", panel=OUTPUT)] = None,
     augment: Annotated[
-        Path | None,
-        typer.Option(help="Write pairs with labels for your own training (.csv, .parquet); every kind of model."),
+        Path | None, option("Write pairs with labels for your own training (.csv, .parquet).", panel=OUTPUT)
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Model to repair. Default: that of the run.")
-    ] = None,
-    weights: options.WeightsOption = None,
-    trust_pickle: options.TrustOption = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="The table that was searched, if it was one of your own (CSV, Parquet); without a run, the table."
-        ),
-    ] = None,
+    data: Annotated[Path | None, option("The table that was searched, if it is your own.", panel=INPUT)] = None,
     twins: Annotated[
-        TwinsKind | None,
-        typer.Option(
-            help="Learn from findings, or that people are decided as their counterparts in other groups. Default: as "
-            "in the run."
-        ),
+        Literal["flip", "counterpart"] | None,
+        option("Learn from findings, or from counterfactual twins. Default: as in the run.", panel=INPUT),
     ] = None,
-    sensitive: options.SensitiveOption = None,
-    domain: options.DomainOption = None,
-    target: options.TargetOption = None,
-    attributes_file: tables.AttributesFileOption = None,
-    key: tables.KeyOption = None,
-    how: Annotated[
-        _How, typer.Option(help="Train again with findings, or turn down the biased neurons.")
-    ] = _How.retrain,
-    share: Annotated[
-        float | None, typer.Option(help="Share of the findings that joins the training rows. Default: 0.1.")
-    ] = None,
-    label: Annotated[
-        _Label | None,
-        typer.Option(
-            help="Label of a finding: vote of networks blind to the attribute (the default), its seed's, its twins'. A "
-            "counterpart has its person's."
-        ),
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Retrainings with other draws; the best one is kept.")] = 5,
-    max_loss: Annotated[float, typer.Option(min=0, max=1, help="Accuracy that may be lost on validation rows.")] = 0.01,
-    json_file: options.JsonOption = None,
-    device: options.DeviceOption = "cpu",
-    seed: options.SeedOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
-    """Repair a model with the findings of a run, and show it before and after; or write the pairs to train with.
+    """Repair a model with the findings of a run, or write pairs to train it with.
 
-    Networks are trained on, estimators of scikit-learn fitted anew. The model is not written if the
-    rate does not fall, or if the accuracy on validation rows cannot be kept. With counterparts a model learns to do
-    without what stands in for an attribute that it need not read; no search is needed.
+    Networks are trained on, estimators of scikit-learn fitted anew. The model is not written if the flip rate does not
+    fall, or if the accuracy on validation rows cannot be kept. With counterfactual twins a model learns to do without
+    proxies of an attribute that it need not read; no search is needed.
 
     Examples:
 
@@ -111,101 +88,150 @@ def repair(
 
     `neuronfair repair run --model mine.safetensors --data table.csv --how neurons --out fair.safetensors`
     """
-    source = model or (None if run_folder is None else _recorded(run_folder))
+    path = source.model or (None if run_folder is None else _recorded(run_folder))
     if out is None and augment is None:
         raise DataError("name what to write: --out for the repaired model, --augment for the pairs, or both")
-    out = None if out is None else _checked(out, source, weights, how)
-    options.check_out(augment, (".csv", ".parquet"))
-    options.check_out(json_file, or_stdout=True)
-    if model is not None:
-        reader_of(model, weights=weights, trust_pickle=trust_pickle)
-    elif trust_pickle:
+    out = None if out is None else _checked(out, path, source.weights, asked.how)
+    files.check_out(augment, (".csv", ".parquet"))
+    output.check()
+    if source.model is not None:
+        reader_of(source.model, weights=source.weights, trust_pickle=source.trust_pickle)
+    elif source.trust_pickle:
         raise DataError("--trust-pickle: name the file that you trust with --model")
-    beside = tables.JoinOptions.of(attributes_file, key)
-    if beside is not None and data is None:
-        raise DataError(f"--attributes-file {attributes_file}: stands beside a table; name that with --data")
+    if table.join is not None and data is None:
+        raise DataError(f"--attributes-file {table.attributes_file}: stands beside a table; name that with --data")
+    if out is not None and output.json is not None and output.json.absolute() == out.with_suffix(".json").absolute():
+        raise DataError(f"--json {output.json}: is where the card of {out} is written. Choose another name")
+    if run_folder is None and (twins != "counterpart" or data is None or (out is not None and source.model is None)):
+        raise DataError("name a run folder; or --twins counterpart with --data and, for --out, the --model")
+    options.check_device(source.device)
+    case = _read_case(run_folder, replace(table, data=str(data or "")), replace(source, model=path), twins)
+    if source.model is None and case.run is not None and (out is not None or asked.label == "twins"):
+        case = replace(case, source=replace(case.source, model=own_model(case.run)))  # refuses one that has changed
+    for name in ("share", "label"):
+        if case.by_counterparts and getattr(asked, name) is not None:
+            raise DataError(f"--{name}: for findings. A counterpart of each training row joins, with the row's label")
+    if out is not None and out.exists() and Path(case.model).exists() and out.samefile(case.model):
+        raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
+    console = output.console()
+    if augment is not None:
+        _write_pairs(case, asked, augment, console)
+    if out is not None:
+        output.write(_repair(case, asked, out, console))
 
-    from neuronfair.model.decision import Decision
-    from neuronfair.model.open import open_model
-    from neuronfair.render.repair import repair_json, repair_report
-    from neuronfair.render.terminal import make_console, progress_bar
-    from neuronfair.repairs.labels import training_table, write_training_table
-    from neuronfair.repairs.retrain import RepairSettings
-    from neuronfair.repairs.session import pairs_to_join, searched_table
-    from neuronfair.repairs.session import repair as work
+
+@dataclass(frozen=True)
+class _Case:
+    """What is repaired: a model, the table, and the run that has searched it, if there is one."""
+
+    source: ModelOptions
+    data: Dataset
+    run: Run | None
+
+    @property
+    def model(self) -> str:
+        """Where the model is."""
+        return str(self.source.model)
+
+    @property
+    def by_counterparts(self) -> bool:
+        """Whether it learns from counterfactual twins, and not from findings."""
+        from neuronfair.searches.evaluate import counterparts_of
+
+        return counterparts_of(self.data.domain) is not None
+
+    def open(self, file: Path | None = None) -> Opened:
+        """Open the model, or the repaired one in a file."""
+        from neuronfair.model.decision import Decision
+        from neuronfair.model.open import open_model
+
+        source, repaired = self.source, file is not None
+        return open_model(
+            str(file) if repaired and source.weights is None else self.model,
+            self.data.domain,
+            self.data.rows,
+            weights=file if repaired and source.weights is not None else source.weights,
+            trust_pickle=source.trust_pickle or (repaired and source.weights is None),
+            device=source.device,
+            decision=None if self.run is None else Decision(**self.run.manifest["plan"]["decision"]),
+        )
+
+
+def _read_case(
+    run_folder: Path | None, table: TableOptions, source: ModelOptions, twins: Literal["flip", "counterpart"] | None
+) -> _Case:
+    """Return the run and the table; its domain says with whom people are compared."""
+    from neuronfair.repairs.session import searched_table
     from neuronfair.searches.evaluate import comparing, counterparts_of
     from neuronfair.store.run import Run
 
-    if out is not None and json_file is not None and json_file.absolute() == out.with_suffix(".json").absolute():
-        raise DataError(f"--json {json_file}: is where the card of {out} is written. Choose another name")
-    options.check_device(device)
-    console = make_console(quiet=quiet or options.is_stdout(json_file))
-    rule = (label or _Label.ensemble).value
-    settings = RepairSettings(0.1 if share is None else share, rule, repeats, max_loss, seed=seed)
-    run, decision = None, None
-    if run_folder is not None:
-        for name, said in (("sensitive", sensitive), ("domain", domain), ("target", target)):
-            if said is not None:
-                raise DataError(f"--{name} {said}: the run says it. Leave it out, or do without the run")
-        run = Run.open(run_folder)
-        if model is None and (out is not None or label is _Label.twins):
-            source = own_model(run)  # refuses one that is not that of the run
-        table = searched_table(run, data if data is None or beside is None else beside.joined(data, (), run.domain))
-        decision = Decision(**run.manifest["plan"]["decision"])
+    run = None
+    if run_folder is None:
+        data = table.load(source).data
     else:
-        if twins is not TwinsKind.counterpart or data is None or (out is not None and model is None):
-            raise DataError("name a run folder; or --twins counterpart with --data and, for --out, the --model")
-        asked = options.ModelOptions(model, weights, trust_pickle, device=device)
-        given = tables.load_data(str(data), "default", domain, sensitive, target, asked, beside=beside)
-        table = given.data
-    if twins is TwinsKind.flip and counterparts_of(table.domain) is not None:
+        for name in ("sensitive", "domain", "target"):
+            if getattr(table, name) is not None:
+                raise DataError(
+                    f"--{name} {getattr(table, name)}: the run says it. Leave it out, or do without the run"
+                )
+        run, path = Run.open(run_folder), Path(table.data) if table.data else None
+        sheet = path if path is None or table.join is None else table.join.joined(path, (), run.domain)
+        data = searched_table(run, sheet)
+    if twins == "flip" and counterparts_of(data.domain) is not None:
         raise DataError(f"--twins flip: {run_folder} holds no flips, but people and their counterparts")
-    table = replace(table, domain=comparing(table.domain, table.rows, "flip" if twins is None else twins.value))
-    alike = counterparts_of(table.domain) is not None
-    for name, unused in (("share", share), ("label", label)):
-        if alike and unused is not None:
-            raise DataError(f"--{name}: for findings. A counterpart of each training row joins, with the row's label")
-    if out is not None and out.exists() and Path(str(source)).exists() and out.samefile(str(source)):
-        raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
-    opening = partial(open_model, domain=table.domain, rows=table.rows, device=device, decision=decision)
-    opened = cache(lambda: opening(str(source), weights=weights, trust_pickle=trust_pickle))
-    if augment is not None:
-        pairs, labels = pairs_to_join(run, table, settings, opened)
-        write_training_table(augment.resolve(), training_table(table.domain, pairs, labels))
-        console.print(f"Wrote {len(pairs):,} pairs, {2 * len(pairs):,} rows with labels: {augment}.", soft_wrap=True)
-        if alike:
-            console.print("Each person of the table is among them: train with them in place of the table's rows.")
-    if out is None:
-        return
+    data = replace(data, domain=comparing(data.domain, data.rows, twins or "flip"))
+    return _Case(source, data, run)
+
+
+def _settings(asked: RepairOptions) -> RepairSettings:
+    from neuronfair.repairs.retrain import RepairSettings
+
+    share = 0.1 if asked.share is None else asked.share
+    return RepairSettings(share, asked.label or "ensemble", asked.repeats, asked.max_loss, seed=asked.seed)
+
+
+def _write_pairs(case: _Case, asked: RepairOptions, path: Path, console: Console) -> None:
+    """Write pairs with labels for the user's own training."""
+    from neuronfair.repairs.labels import training_table, write_training_table
+    from neuronfair.repairs.session import pairs_to_join
+
+    pairs, labels = pairs_to_join(case.run, case.data, _settings(asked), case.open)
+    write_training_table(path.resolve(), training_table(case.data.domain, pairs, labels))
+    console.print(f"Wrote {len(pairs):,} pairs, {2 * len(pairs):,} rows with labels: {path}.", soft_wrap=True)
+    if case.by_counterparts:
+        console.print("Each person of the table is among them: train with them in place of the table's rows.")
+
+
+def _repair(case: _Case, asked: RepairOptions, out: Path, console: Console) -> dict[str, Any]:
+    """Repair the model, write it, show it before and after, and return that as JSON has it."""
+    from neuronfair.render.repair import repair_json, repair_report
+    from neuronfair.render.terminal import progress_bar
+    from neuronfair.repairs.session import repair as work
+
     with progress_bar("Repairing", quiet=console.quiet) as show:
         done = work(
-            run,
-            opened(),
-            table,
-            how.value,
-            settings,
+            case.run,
+            case.open(),
+            case.data,
+            asked.how,
+            _settings(asked),
             show=lambda what, done, total, note="": show(done, total, note, what=what),
         )
-
-    def reopen(file: Path) -> Opened:
-        return opening(str(file), trust_pickle=True) if weights is None else opening(str(source), weights=file)
-
-    done.write(out, reopen)
-    console.print(repair_report(done.work, done.before, done.after, table.domain, list(done.notes), done.without))
+    done.write(out, case.open)
+    console.print(repair_report(done.work, done.before, done.after, case.data.domain, list(done.notes), done.without))
     written = f"{out} and {out.with_suffix('.json')}" if done.card is not None else f"{out}, opened again and compared"
     console.print(f"Wrote {written}.", soft_wrap=True)
-    if json_file is not None:
-        about = {
-            "run": None if run_folder is None else str(run_folder),
-            "data": table.name,
-            "encoding": table.domain.encoding,
-            "how": how.value,
-            "twins": "counterpart" if alike else "flip",
-            "sensitive": list(table.domain.sensitive),
-            "seed": seed,
-            "notes": list(done.notes),
-        }
-        options.write_json(json_file, {**about, **repair_json(done.work, done.before, done.after, done.without)})
+    return {
+        "run": None if case.run is None else str(case.run.folder),
+        "data": case.data.name,
+        "encoding": case.data.domain.encoding,
+        "how": asked.how,
+        "twins": "counterpart" if case.by_counterparts else "flip",
+        "sensitive": list(case.data.domain.sensitive),
+        "seed": asked.seed,
+        "notes": list(done.notes),
+        **repair_json(done.work, done.before, done.after, done.without),
+    }
 
 
 def _recorded(run_folder: Path) -> str | None:
@@ -217,7 +243,7 @@ def _recorded(run_folder: Path) -> str | None:
         return None
 
 
-def _checked(out: Path, source: str | None, weights: Path | None, how: _How) -> Path:
+def _checked(out: Path, source: str | None, weights: Path | None, how: str) -> Path:
     """Return where the repaired model is written; refuse at once a model of a kind that is not trained again here."""
     suffix = ".safetensors" if source is None else returned_as(source, weights=weights is not None)
     if suffix is None:
@@ -225,9 +251,9 @@ def _checked(out: Path, source: str | None, weights: Path | None, how: _How) -> 
             f"{source}: a model of this kind cannot be trained again and written here. Write the pairs instead and "
             "train it with them: --augment pairs.csv"
         )
-    if how is _How.neurons and source is not None and Path(source).suffix not in OWN:
+    if how == "neurons" and source is not None and Path(source).suffix not in OWN:
         raise ModelError(f"--how neurons: only in networks of our own files ({' or '.join(OWN)}), not in {source}")
     if suffix == ".safetensors" and weights is None:
-        return options.check_weights(out)
-    options.check_out(out, (suffix,))
+        return files.check_weights(out)
+    files.check_out(out, (suffix,))
     return out.resolve() if out.is_symlink() else out

@@ -13,34 +13,35 @@ from typing import Annotated, Any
 import typer
 
 from neuronfair.cli.app import app
-from neuronfair.cli.options import QuietOption, RayOption, pool_of
+from neuronfair.cli.options import RESEARCH, QuietOption, RayOption, command, option, pool_of
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import exact
+from neuronfair.parameters import BUDGET, OUTPUT
 
 CHECKOUT = Path(__file__).parents[3]  # in a checkout; elsewhere there is no folder `experiments` in it
 INTERRUPTED = 130  # the exit status that shells use for Ctrl-C
 
 
-@app.command()
+@command(app, panel=RESEARCH)
 def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAMES]…", help="Tables and figures, or 'all'. Default: all.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small budgets: does everything work?")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for results, tables and pictures.")] = Path("out/reproduce"),
+    quick: Annotated[bool, option("Small budgets: does everything work?", "--quick", panel=BUDGET)] = False,
+    out: Annotated[Path, option("Folder for results, tables and images.", panel=OUTPUT)] = Path("out/reproduce"),
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Run seeds, where a table has no limit of its own. Default: 3.")
+        int | None, option("Run seeds, where a table has no limit of its own. Default: 3.", min=1, panel=BUDGET)
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="Limit of slow searches (Tables 5 to 7). Default: 10.")
+        float | None, option("Time limit of slow searches (Tables 5 to 7). Default: 10.", min=0.1, panel=BUDGET)
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
+    workers: Annotated[int | None, option("Processes. Default: one for each core.", min=1)] = None,
     ray: RayOption = None,
-    report_only: Annotated[bool, typer.Option("--report-only", help="Compute nothing; show what is there.")] = False,
-    docs: Annotated[Path | None, typer.Option(help="Also replace their sections of results.md here.")] = None,
+    report_only: Annotated[bool, option("Compute nothing; show what is there.", "--report-only")] = False,
+    docs: Annotated[Path | None, option("Also replace their sections of results.md here.")] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Repeat the paper's experiments on tables: ours beside theirs, with intervals.
+    """Repeat the paper's experiments on tables, with confidence intervals.
 
     The experiments are in a checkout of the source, not in the installed package. Every result is kept in the
     folder as soon as it is there. After Ctrl-C or a kill the same command goes on; it says so if results are older

@@ -1,19 +1,42 @@
-"""Commands that find discriminatory instances and show them again."""
+"""Commands that search for discriminatory instances, with one method or with several."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import chdir
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from neuronfair.cli import options, tables
-from neuronfair.cli.app import app, warn_of_encoding
-from neuronfair.cli.options import RayOption, TwinsKind, TwinsOption, check_ray, pool_of
-from neuronfair.cli.trust import own_model
-from neuronfair.errors import NeuronFairError, RunError
+from neuronfair import __version__
+from neuronfair.cli import files, options
+from neuronfair.cli.app import app
+from neuronfair.cli.options import (
+    RESEARCH,
+    ForceOption,
+    ModelOptions,
+    OutputOptions,
+    PopulationOption,
+    RayOption,
+    TableOptions,
+    command,
+    option,
+    pool_of,
+)
+from neuronfair.cli.show import own_model
+from neuronfair.errors import NeuronFairError
+from neuronfair.formatting import listed
+from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
+from neuronfair.scale.ray_cluster import check_address
 from neuronfair.searches.plugins import registered
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from neuronfair.domain.tables.dataset import Dataset
+    from neuronfair.model.blackbox import Model
+    from neuronfair.scale.pool import Pool
+    from neuronfair.searches.config import SearchConfig, SearchResult
+    from neuronfair.store.run import Run
 
 # Once: typer reads the options of every command four times a call.
 _OTHERS = "".join(f", or {point.name} of another package" for point in registered())
@@ -21,215 +44,182 @@ SHARDS = "shards"  # in the run folder: where pieces of a search are, meanwhile
 WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trained for this run
 
 
-@app.command()
+@dataclass(frozen=True)
+class SearchOptions:
+    """What a search is to do."""
+
+    method: str = parameter(
+        "frontier",
+        "frontier, neuronfair, neuronfair-paper, eidig5, eidiginf, adf, frontier-free, symbgen, expga, aequitas, "
+        f"aequitas-semi, aequitas-random or uniform{_OTHERS}.",
+        panel=INPUT,
+    )
+    seeds: int = parameter(1000, "Rows to start from.", "--starts", panel=BUDGET, least=0)
+    steps: int = parameter(1000, "Steps of the local phase.", panel=BUDGET, least=0)
+    seconds: float | None = parameter(None, "Time limit in seconds.", panel=BUDGET, least=0)
+    seed: int = parameter(0, options.SEED)
+    controls: bool = parameter(True, "Also try random records and random directions, for comparison.")
+    plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
+    twins: Literal["flip", "counterpart"] = parameter(
+        "flip", "Compare with the same record in another group, or with its counterfactual twin.", panel=INPUT
+    )
+
+    def config(self, **more: Any) -> SearchConfig:
+        """Return the search."""
+        from neuronfair.searches.config import SearchConfig
+
+        return SearchConfig(**vars(self), **more)
+
+
+@command(app, panel=RESEARCH, defaults={"data": ...}, omit=("columns",))
 def search(
-    data: options.DataArgument,
-    out: Annotated[Path, typer.Option(help="Run folder to make, or to go on with after an interruption.")],
-    sensitive: options.SensitiveOption = None,
-    encoding: options.EncodingOption = "default",
-    model: options.ModelOption = None,
-    weights: options.WeightsOption = None,
-    preprocess: options.PreprocessOption = None,
-    trust_pickle: options.TrustOption = False,
-    decision: options.DecisionOption = None,
-    domain: options.DomainOption = None,
-    target: options.TargetOption = None,
-    attributes_file: tables.AttributesFileOption = None,
-    key: tables.KeyOption = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="frontier, neuronfair, neuronfair-paper, eidig5, eidiginf, adf, frontier-free, symbgen, expga, "
-            f"aequitas, aequitas-semi, aequitas-random or uniform{_OTHERS}."
-        ),
-    ] = "frontier",
-    seeds: Annotated[int, typer.Option(min=0, help="How many rows to start from.")] = 1000,
-    steps: Annotated[
-        int, typer.Option(min=0, help="Steps of the local phase, after a look at the row it starts from.")
-    ] = 1000,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
-    twins: TwinsOption = TwinsKind.flip,
-    plausible: options.PlausibleOption = 0.0,
-    population: options.PopulationOption = None,
-    controls: Annotated[
-        bool, typer.Option(help="Also judge as many random rows, and walk in random directions.")
-    ] = True,
+    table: TableOptions,
+    model: ModelOptions,
+    asked: SearchOptions,
+    output: OutputOptions,
+    out: Annotated[Path, option("Run folder to make, or to resume after an interruption.", panel=OUTPUT)],
+    population: PopulationOption = None,
     ray: RayOption = None,
     shards: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Where the pieces of a long search, or one with --ray, keep their files meanwhile: a folder or an "
-            "address (s3://…) that all machines reach. Default: OUT/shards.",
-        ),
+        option("Folder or address (s3://…) for the shards of a long search. Default: OUT/shards.", metavar="ADDRESS"),
     ] = None,
-    force: options.ForceOption = False,
-    json_file: options.JsonOption = None,
-    device: options.DeviceOption = "cpu",
-    seed: options.SeedOption = 0,
-    quiet: options.QuietOption = False,
+    force: ForceOption = False,
 ) -> None:
-    """Find people whose decision changes when only the sensitive attribute changes, or unlike their counterparts'.
+    """Search for discriminatory instances: records whose decision flips with the attribute.
 
-    Everything found is in the run folder as Parquet files. After Ctrl-C or a kill the same command goes on. With --ray,
+    All findings are in the run folder, as Parquet files. After Ctrl-C or a kill the same command resumes. With --ray,
     all cores or machines search, and find the same.
 
     Examples:
 
-    `neuronfair search adult --sensitive sex --seeds 200 --steps 200 --out run`
+    `neuronfair search adult --sensitive sex --starts 200 --steps 200 --out run`
 
     `neuronfair search adult --sensitive sex --twins counterpart --out run`
     """
-    source = options.ModelOptions(model, weights, trust_pickle, decision, device, preprocess)
-    from neuronfair.audits.folder import check_writable, refuse_links
+    model.check()
+    output.check()
+    options.check_device(model.device)
+    in_shards = _in_shards(asked, out, ray, shards)
+    _check_folder(out, force, (table.data, model.model, model.weights, table.domain, population, table.attributes_file))
+    console = output.console()
+    trained_here = model.model is None
+    if trained_here and not force:
+        model = replace(model, model=_trained(out))
     from neuronfair.audits.provenance import Origin, replay_options, score_scale
-    from neuronfair.domain.population.model import fit_population, read_people
+    from neuronfair.domain.population.model import read_people
     from neuronfair.model.weights import save
     from neuronfair.render.search import search_report
-    from neuronfair.render.terminal import make_console, progress_bar
-    from neuronfair.searches import campaign
-    from neuronfair.searches.campaign import in_one_piece
-    from neuronfair.searches.config import SearchConfig
     from neuronfair.searches.evaluate import comparing, counterparts_of
     from neuronfair.searches.methods import check_method
-    from neuronfair.store.ledger import check_discardable, check_folder, discard
+    from neuronfair.store.ledger import discard
     from neuronfair.store.manifest import make_manifest, rows_digest, where
-    from neuronfair.store.remote import RemoteFolder
     from neuronfair.store.run import Run
-    from neuronfair.store.sharding import LONG, ShardRunner
 
-    options.check_out(json_file, or_stdout=True)
-    options.check_device(device)
-    if ray is not None and seconds is not None:
+    opened, data, card = options.open_all(table, model, console, asked.seed)
+    config = asked.config(decision=opened.decision, scale=score_scale(opened, data))
+    check_method(config.method, opened.model, config.decision)
+    if not trained_here:
+        options.warn_of_encoding(opened, data, console)
+    people = data.rows if population is None else read_people(population, data.domain)
+    manifest = make_manifest(
+        config,
+        data,
+        model=WEIGHTS if trained_here else where(str(model.model)),
+        weights=opened.fingerprint,
+        outputs=opened.model.outputs,
+        extra_weights=None if model.weights is None else str(model.weights.absolute()),
+    )
+    manifest["population"] = None if population is None else rows_digest(people)
+    fitted = counterparts_of(comparing(data.domain, data.rows, config.twins))  # refused before a folder is made
+    if force:
+        discard(out)
+    run = Run.create_or_open(out, manifest, data.domain, opened.model.outputs)
+    if card is not None and opened.module is not None:  # trained just now: the run folder keeps it
+        save(out / WEIGHTS, opened.module, card)
+    with pool_of(ray) as pool:
+        spread = (pool, shards) if in_shards else None
+        outcome = _search(opened.model, data, config, run, console, people=people, counterparts=fitted, spread=spread)
+    origin = Origin(
+        trained_here=trained_here, weights=model.weights, trust_pickle=model.trust_pickle, preprocess=model.preprocess
+    )
+    console.print(search_report(outcome, opened.model, out, replay_options(opened, origin) or ()))
+    output.write(_results(outcome, data))
+
+
+def _search(
+    network: Model,
+    data: Dataset,
+    config: SearchConfig,
+    run: Run,
+    console: Console,
+    *,
+    people: Any,
+    counterparts: Any,
+    spread: tuple[Pool, str | None] | None,
+) -> SearchResult:
+    """Search, with a bar; in shards with a pool, whose files are removed when all is done."""
+    from neuronfair.domain.population.model import fit_population
+    from neuronfair.render.terminal import progress_bar
+    from neuronfair.searches import campaign
+    from neuronfair.store.sharding import ShardRunner
+
+    with progress_bar("Fitting the population", quiet=console.quiet):
+        usual = run.population or fit_population(data.domain, people)
+    sharded = None if spread is None else ShardRunner(spread[0], run.folder / SHARDS, spread[1], run)
+    with progress_bar("Looking for discrimination", quiet=console.quiet) as show:
+        outcome = campaign.search(
+            network,
+            data.domain,
+            data.rows,
+            config,
+            recorder=run,
+            progress=lambda what, done, total, note="": show(done, total, note, what=what),
+            runner=sharded or campaign.in_one_piece,
+            population=usual,
+            counterparts=run.counterparts or counterparts,
+        )
+    if not outcome.interrupted:
+        run.finish(_results(outcome, data))
+        if sharded is not None:
+            sharded.remove()
+    return outcome
+
+
+def _results(outcome: SearchResult, data: Dataset) -> dict[str, Any]:
+    """Return what came of a search, as JSON has it."""
+    about = {"data": data.name, "encoding": data.domain.encoding, "sensitive": list(data.domain.sensitive)}
+    return about | {"twins": outcome.config.twins} | outcome.summary()
+
+
+def _in_shards(asked: SearchOptions, out: Path, ray: str | None, shards: str | None) -> bool:
+    """Return whether a search is cut into shards; refuse what does not go with these."""
+    from neuronfair.store.remote import RemoteFolder
+    from neuronfair.store.sharding import LONG
+
+    if ray is not None and asked.seconds is not None:
         raise NeuronFairError("--seconds cannot be had with --ray: pieces of a search do not know how long others took")
-    check_ray(ray)
-    apart = seconds is None and (seeds * steps > LONG or ray is not None or (out / SHARDS).exists())
+    if ray is not None:
+        check_address(ray)
+    cut = asked.seconds is None and (asked.seeds * asked.steps > LONG or ray is not None or (out / SHARDS).exists())
     if shards is not None:
-        if not apart:
+        if not cut:
             raise NeuronFairError(f"--shards {shards}: such a short search has no pieces. Say --ray, or leave it out")
         RemoteFolder(shards).names()  # an address that cannot be used is refused now
+    return cut
+
+
+def _check_folder(out: Path, force: bool, reads: tuple[str | Path | None, ...]) -> None:
+    """Refuse a run folder that cannot be written, that is not ours, or that --force may not delete."""
+    from neuronfair.audits.folder import check_writable, refuse_links
+    from neuronfair.store.ledger import check_discardable, check_folder
+
     if force:
-        check_discardable(out, (data, model, weights, domain, population, attributes_file))
+        check_discardable(out, reads)
     else:
         check_folder(out)
         refuse_links(out)
     check_writable(out)
-    console = make_console(quiet=quiet or options.is_stdout(json_file))
-    config = SearchConfig(
-        method=method,
-        seeds=seeds,
-        steps=steps,
-        seconds=seconds,
-        seed=seed,
-        controls=controls,
-        plausible=plausible,
-        twins=twins.value,
-    )
-    if model is None and not force:
-        source = replace(source, model=_trained(out))
-    beside = tables.JoinOptions.of(attributes_file, key)
-    table = tables.load_data(data, encoding, domain, sensitive, target, source, beside=beside).data
-    opened, table, card = source.open_or_train(table, console, seed)
-    network, config = opened.model, replace(config, decision=opened.decision, scale=score_scale(opened, table))
-    check_method(method, network, config.decision)
-    people = table.rows if population is None else read_people(population, table.domain)
-    if model is not None:
-        warn_of_encoding(opened, table, console)
-    manifest = make_manifest(
-        config,
-        table,
-        model=where(model) if model else WEIGHTS,
-        weights=opened.fingerprint,
-        outputs=network.outputs,
-        extra_weights=None if weights is None else str(weights.absolute()),
-    )
-    manifest["population"] = None if population is None else rows_digest(people)
-    fitted = counterparts_of(comparing(table.domain, table.rows, config.twins))  # refused before a folder is made
-    if force:
-        discard(out)
-    run = Run.create_or_open(out, manifest, table.domain, network.outputs)
-    if card is not None and opened.module is not None:  # trained just now: the run folder keeps it
-        save(out / WEIGHTS, opened.module, card)
-    with progress_bar("Looking who is usual", quiet=console.quiet):
-        usual = run.population or fit_population(table.domain, people)
-    with pool_of(ray) as pool, progress_bar("Looking for discrimination", quiet=console.quiet) as show:
-        sharded = ShardRunner(pool, out / SHARDS, shards, run)
-        outcome = campaign.search(
-            network,
-            table.domain,
-            table.rows,
-            config,
-            recorder=run,
-            progress=lambda what, done, total, note="": show(done, total, note, what=what),
-            runner=sharded if apart else in_one_piece,
-            population=usual,
-            counterparts=run.counterparts or fitted,
-        )
-    result = {"data": table.name, "encoding": table.domain.encoding, "sensitive": list(table.domain.sensitive)}
-    result |= {"twins": config.twins} | outcome.summary()
-    if not outcome.interrupted:
-        run.finish(result)
-        if apart:
-            sharded.remove()
-    told = Origin(trained_here=model is None, weights=weights, trust_pickle=trust_pickle, preprocess=preprocess)
-    again = replay_options(opened, told)
-    console.print(search_report(outcome, network, out, again or ()))
-    if json_file is not None:
-        options.write_json(json_file, result)
-
-
-@app.command()
-def replay(
-    run_folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder of 'neuronfair search' or 'neuronfair audit'.")
-    ],
-    number: Annotated[int, typer.Argument(metavar="N", min=0, help="The number of a finding, from 0.")],
-    model: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Another model to try it on. Default: that of the run.")
-    ] = None,
-    weights: options.WeightsOption = None,
-    preprocess: options.PreprocessOption = None,
-    trust_pickle: options.TrustOption = False,
-) -> None:
-    """Show one finding in human words and say whether it still holds.
-
-    A counterpart is shown with all that differs, and with how many of the person's drawn counterparts are decided
-    otherwise.
-    A finding that an audit lists among the worst is shown as found, then shrunk as the audit shows it. The model of the
-    run is opened by itself only if its file is unchanged; Python code and pickles only if you name them with --model.
-
-    Example: `neuronfair replay run 17 --model retrained.safetensors`
-    """
-    from neuronfair.model.decision import Decision
-    from neuronfair.model.open import open_model
-    from neuronfair.render.search import replay_report
-    from neuronfair.render.terminal import make_console
-    from neuronfair.store.run import Run
-
-    if trust_pickle and model is None:
-        raise NeuronFairError("--trust-pickle: name the file that you trust with --model")
-    run = Run.open(run_folder)
-    findings = run.findings()
-    if number >= len(findings):
-        raise RunError(f"{run_folder}: has {len(findings):,} findings, numbered from 0; there is no number {number}")
-    source = model or own_model(run)
-    opened = open_model(
-        source,
-        run.domain,
-        findings.rows,
-        weights=weights,
-        trust_pickle=trust_pickle,
-        preprocess=preprocess,
-        decision=Decision(**run.manifest["plan"]["decision"]),
-    )
-    network = opened.model.double()
-    if network.outputs != run.outputs:
-        raise RunError(f"{source}: has {network.outputs} outputs, but {run_folder} was made with {run.outputs}")
-    same = opened.fingerprint == run.manifest["weights"]
-    if model is None and not same:  # its file is the same: it reads another one
-        raise RunError(f"{source}: is not the model that {run_folder} was made with. To try it, say --model {source}")
-    console = make_console()
-    console.print(replay_report(run, network, number, same_weights=same), soft_wrap=True)
 
 
 def _trained(out: Path) -> str | None:
@@ -240,3 +230,101 @@ def _trained(out: Path) -> str | None:
     # Without a journal, or a digest of the model in it, a kill came before the search: it is trained again.
     run = Run.open(out) if (out / JOURNAL).exists() else None
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
+
+
+@dataclass(frozen=True)
+class _OpenModel:
+    """Opens the model in a worker, as it was opened here."""
+
+    source: ModelOptions
+    data: Dataset
+    folder: Path  # to which paths are relative
+
+    def __call__(self) -> Model:
+        """Return the model."""
+        with chdir(self.folder):
+            return self.source.source.open(self.data.to("cpu")).model
+
+
+@command(
+    app,
+    panel=RESEARCH,
+    defaults={"data": ..., "seeds": 100, "steps": 100},
+    omit=("columns", "method", "controls", "plausible"),
+)
+def compare(
+    table: TableOptions,
+    model: ModelOptions,
+    asked: SearchOptions,
+    output: OutputOptions,
+    methods: Annotated[str, option("'all', or names with commas: neuronfair,adf,eidig5.", panel=INPUT)] = "all",
+    repeats: Annotated[int, option("Repetitions with other seeds, for confidence intervals.", min=1, panel=BUDGET)] = 1,
+    plot: Annotated[Path | None, option("Draw the comparison (.png, .svg or .pdf).", panel=OUTPUT)] = None,
+    ray: RayOption = None,
+) -> None:
+    """Compare search methods on one model, with the same budget for each.
+
+    Each method that follows gradients runs once more in random directions. The lift of all methods is over the
+    strongest of these controls and of random records.
+
+    Examples:
+
+    `neuronfair compare adult --sensitive sex --model adult.safetensors --plot methods.png`
+
+    `neuronfair compare adult --methods neuronfair,adf,eidig5 --starts 1000 --repeats 10 --json -`
+    """
+    model.check()
+    from neuronfair.audits.comparison import compare as run
+    from neuronfair.render.comparison import compare_report, plot_comparison
+    from neuronfair.render.plots import PICTURES, drawing
+    from neuronfair.render.terminal import progress_bar
+    from neuronfair.searches.methods import able, check_method
+
+    files.check_out(plot, PICTURES)
+    if plot is not None:
+        drawing()
+    output.check()
+    chosen = None if methods == "all" else options.names(methods) or []
+    for method in chosen or ():
+        check_method(method)
+    console = output.console()
+    opened, data, _ = options.open_all(table, model, console, asked.seed)
+    opens = None if model.model is None else _OpenModel(model, data, Path.cwd())
+    with progress_bar("Comparing methods", quiet=console.quiet) as show, pool_of(ray) as pool:
+        result = run(
+            opened.model,
+            data.domain,
+            data.rows,
+            able(opened.model) if chosen is None else chosen,
+            asked.config(decision=opened.decision),
+            repeats=repeats,
+            progress=lambda what, done, total, note="": show(done, total, note, what=what),
+            opens=opens,
+            pool=None if ray is None else pool,
+        )
+    console.print(compare_report(result, data.domain))
+    if plot is not None:
+        title = f"{data.name}, {listed(data.domain.sensitive)}: {result.seeds:,} seeds"
+        plot_comparison(result, plot, title=title)
+        console.print(f"Picture: {plot}", soft_wrap=True)
+    output.write(
+        {
+            "version": __version__,
+            "data": data.name,
+            "encoding": data.domain.encoding,
+            "sensitive": list(data.domain.sensitive),
+            "model_fingerprint": opened.fingerprint,
+            "twins": asked.twins,
+            "seeds": result.seeds,
+            "steps": result.config.steps,
+            "global_steps": result.config.global_steps,
+            "run_seeds": list(range(asked.seed, asked.seed + repeats)),
+            "rates": {
+                one.population: {"rate": one.rate, "interval": one.interval, "sampled": one.sampled}
+                for one in result.rates
+            },
+            "strongest_control": None if result.strongest is None else result.strongest._asdict(),
+            "interrupted": result.interrupted,
+            "methods": result.methods(),
+        }
+    )

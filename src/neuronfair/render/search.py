@@ -30,7 +30,7 @@ EXAMPLES = 3
 def search_report(outcome: SearchResult, network: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
     """Return the figures of a search beside its controls, the worst findings in words, and where everything is.
 
-    `replay` is what `neuronfair replay` must be told to open the model again.
+    `replay` is what `neuronfair show` must be told to open the model again.
     """
     figures = outcome.summary()
     beside, by = counterparts_of(outcome.domain), listed(outcome.domain.sensitive)
@@ -69,7 +69,7 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
         lines.append("Interrupted: what was found is kept. The same command goes on from here.")
     lines += [f"Health check {note.name}: {note.seen} {note.remedy}" for note in outcome.health if note.name != WEAK]
     lines += worst_examples(outcome, network)
-    again = shlex.join(["neuronfair", "replay", str(folder), "0", *replay])
+    again = shlex.join(["neuronfair", "show", str(folder), "0", *replay])
     lines.append(f"All findings: {folder} (Parquet). One of them in words: {again}")
     return Group(table, *lines)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.cli.audit_job import Order
+from neuronfair.cli.audit_job import AuditJob
+from neuronfair.cli.options import TableOptions
 from neuronfair.domain.tables.files import read_header, read_sheet, table_file
 from neuronfair.errors import DataError
 from neuronfair.limits import VARIABLE, TooLarge
@@ -208,7 +209,7 @@ def test_the_header_of_such_a_file_is_not_known_by_its_first_lines(tmp_path):
     (tmp_path / "t.zip").write_bytes(zipped({"t.csv": CSV}))
     database(tmp_path / "t.db", *PEOPLE)
     assert [read_header(tmp_path / name) for name in ("t.jsonl", "t.zip", "t.db", "t.db::people")] == [None] * 4
-    assert Order(data=f"{tmp_path / 't.db'}::people").reads == (tmp_path / "t.db",)
+    assert AuditJob(TableOptions(data=f"{tmp_path / 't.db'}::people")).reads == (tmp_path / "t.db",)
 
 
 def test_an_audit_of_a_table_in_a_database(run, tmp_path):
@@ -221,7 +222,7 @@ def test_an_audit_of_a_table_in_a_database(run, tmp_path):
     )
     words = ("audit", "t.db::hires", "--target", "hired", "--sensitive", "sex", "--model", "own_db:older", "--quick")
     (tmp_path / "own_db.py").write_text("def older(t):\n    return t['age'] + 5 * (t['sex'] == 'm') > 40\n")
-    done = run(*words, "--seeds", 3, "--steps", 2, "--samples", 300, "--twins", "flip", "--out", "out")
+    done = run(*words, "--starts", 3, "--steps", 2, "--samples", 300, "--twins", "flip", "--out", "out")
     assert (done.status, done.err) == (0, "")
     rates = json.loads(Path("out/audit.json").read_text())["attributes"][0]["rates"]["table"]
     flips = sum(20 + i % 40 + 5 > 40 >= 20 + i % 40 for i in range(80))

@@ -112,7 +112,7 @@ class LoadedChecks:
         if report.feeding is not None and report.is_misfed:
             expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
             what = f"{expressions}: not judged" if expressions else "No verdict"
-            raise EncodingError(f"{what}. {report.feeding.text} If the encoding is right: --trust-feeding")
+            raise EncodingError(f"{what}. {report.feeding.text} If the encoding is right: --skip-encoding-check")
 
     def extend(self, report: Report) -> None:
         """Add the worst findings to the file: last, so that after a kill the same audit replays the same people."""

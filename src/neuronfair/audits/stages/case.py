@@ -53,7 +53,7 @@ class AttributeCase:
     shrunk: int = 100  # candidates for the worst findings that are shrunk
     folder: Path | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)  # where the model is, and its fingerprint
-    replay: tuple[str, ...] | None = ()  # what `neuronfair replay` must be told; None: the model is only in memory
+    replay: tuple[str, ...] | None = ()  # what `neuronfair show` must be told; None: the model is only in memory
     population: PopulationModel | None = None  # who is usual; None where that is not known
     opened: Opened | None = None  # what the model came from, which may be asked with the original cells
 

@@ -234,7 +234,7 @@ def _replayed(case: AttributeCase, finding: Finding) -> Finding:
     """Return a finding with the command that shows it again, where there is one."""
     if case.folder is None or case.replay is None or finding.method == TABLE:
         return finding
-    words = ["neuronfair", "replay", str(case.folder / finding.method), str(finding.number), *case.replay]
+    words = ["neuronfair", "show", str(case.folder / finding.method), str(finding.number), *case.replay]
     return replace(finding, replay=shlex.join(words))
 
 

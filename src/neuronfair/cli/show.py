@@ -1,0 +1,208 @@
+"""The command that shows again what an audit or a search has found, or writes it in another format."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from neuronfair.cli import files
+from neuronfair.cli.app import app, complain
+from neuronfair.cli.options import AUDIT, ModelOptions, command, option
+from neuronfair.errors import NeuronFairError, RunError
+from neuronfair.parameters import OUTPUT
+
+if TYPE_CHECKING:
+    from neuronfair.audits.report.report import Report
+    from neuronfair.store.run import Run
+
+REPORTS = {".md": "Model card", ".html": "Report", ".xml": "JUnit"}
+OF_RUN = ("decision", "columns", "device")  # what the run itself says of its model
+
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of 'neuronfair audit', or a run folder of a search.")
+]
+OutOption = Annotated[
+    Path | None,
+    option(
+        "Write findings (.csv, .xlsx, .parquet), a model card (.md), the report (.html) or JUnit (.xml).", panel=OUTPUT
+    ),
+]
+
+
+@command(app, panel=AUDIT, omit=OF_RUN)
+def show(
+    run: RunArgument,
+    model: ModelOptions,
+    number: Annotated[int | None, typer.Argument(metavar="[N]", min=0, help="Number of a finding, from 0.")] = None,
+    out: OutOption = None,
+) -> None:
+    """Show an audit or one of its findings again, or write it in another format.
+
+    With N, one finding is shown in words, and whether it still holds. In the folder of an audit, N counts its worst
+    findings; one of them is shown as found, then shrunk as in the report. The model of the run is opened by itself only
+    if its file is unchanged; Python code and pickles only if --model names them. In CSV and Excel, texts that a
+    spreadsheet would take for formulas begin with an apostrophe.
+
+    Examples:
+
+    `neuronfair show run`
+
+    `neuronfair show run/sex/frontier 17 --model retrained.safetensors`
+
+    `neuronfair show run --out findings.xlsx`
+    """
+    if out is not None:
+        _write(run, out)
+    elif number is not None:
+        _show_finding(*_finding(run, number), model)
+    else:
+        _show_all(run)
+
+
+@command(app, omit=OF_RUN, hidden=True)
+def replay(
+    run: RunArgument,
+    model: ModelOptions,
+    number: Annotated[int, typer.Argument(metavar="N", min=0, help="Number of a finding, from 0.")],
+) -> None:
+    """Show one finding; now called `neuronfair show RUN N`."""
+    complain("'replay' is now 'neuronfair show RUN N'. The old name goes with the next version")
+    _show_finding(run, number, model)
+
+
+@command(app, hidden=True)
+def export(run: RunArgument, out: Annotated[Path, option("File to write.", panel=OUTPUT)]) -> None:
+    """Write all findings as one table; now called `neuronfair show RUN --out FILE`."""
+    complain("'export' is now 'neuronfair show RUN --out FILE'. The old name goes with the next version")
+    _write(run, out)
+
+
+def own_model(run: Run) -> str:
+    """Return the file of the model that a run was made with, if it is still the same to the bit.
+
+    A run folder may come from elsewhere. What it names is opened by itself only if that runs no program; Python code,
+    pickles and other files must be named by the user.
+    """
+    from neuronfair.model.formats import PICKLE_SUFFIXES
+    from neuronfair.store.files import sha256
+
+    source = run.model
+    path, say = Path(source), f"say --model {shlex.quote(source)}"
+    if not path.is_file() and re.fullmatch(r"[\w.]+:[\w.]+", source):
+        raise RunError(
+            f"{run.folder}: its model is Python code, {source}, which is not imported just because a run folder names "
+            f"it. If you know that code, {say}"
+        )
+    if not path.is_file():
+        raise RunError(f"{source}: there is no such file. {run.folder} was made with it; name a model with --model")
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise RunError(
+            f"{run.folder}: its model is a pickle, {source}, which is not opened just because a run folder names it: "
+            f"that runs any program hidden in it. If you trust it, {say} --trust-pickle"
+        )
+    if sha256(path) != run.model_digest:
+        raise RunError(f"{source}: is not the file that {run.folder} was made with. To open it all the same, {say}")
+    return source
+
+
+def _finding(folder: Path, number: int) -> tuple[Path, int]:
+    """Return the run folder and the number of a finding; in the folder of an audit, of one of the worst."""
+    from neuronfair.audits.folder import FIGURES, folder_name
+    from neuronfair.audits.report.attribute import TABLE
+
+    if not (folder / FIGURES).is_file():
+        return folder, number
+    report = _report(folder)
+    worst = [(one, finding) for one in report.attributes for finding in one.worst if finding.method != TABLE]
+    if number >= len(worst):
+        raise RunError(f"{folder}: lists {len(worst):,} worst findings, numbered from 0; there is no number {number}")
+    attribute, finding = worst[number]
+    return folder / folder_name(attribute.sensitive) / finding.method, finding.number
+
+
+def _show_finding(folder: Path, number: int, source: ModelOptions) -> None:
+    if source.trust_pickle and source.model is None:
+        raise NeuronFairError("--trust-pickle: name the file that you trust with --model")
+    from neuronfair.model.decision import Decision
+    from neuronfair.model.open import open_model
+    from neuronfair.render.search import replay_report
+    from neuronfair.render.terminal import make_console
+    from neuronfair.store.run import Run
+
+    run = Run.open(folder)
+    findings = run.findings()
+    if number >= len(findings):
+        raise RunError(f"{folder}: has {len(findings):,} findings, numbered from 0; there is no number {number}")
+    model = source.model or own_model(run)
+    opened = open_model(
+        model,
+        run.domain,
+        findings.rows,
+        weights=source.weights,
+        trust_pickle=source.trust_pickle,
+        preprocess=source.preprocess,
+        decision=Decision(**run.manifest["plan"]["decision"]),
+    )
+    network = opened.model.double()
+    if network.outputs != run.outputs:
+        raise RunError(f"{model}: has {network.outputs} outputs, but {folder} was made with {run.outputs}")
+    same = opened.fingerprint == run.manifest["weights"]
+    if source.model is None and not same:  # its file is the same: it reads another one
+        raise RunError(f"{model}: is not the model that {folder} was made with. To try it, say --model {model}")
+    make_console().print(replay_report(run, network, number, same_weights=same), soft_wrap=True)
+
+
+def _show_all(folder: Path) -> None:
+    """Show the report of an audit, or how many findings a search has."""
+    from neuronfair.audits.folder import FIGURES, PAGE
+    from neuronfair.formatting import plural
+    from neuronfair.render.terminal import audit_report, make_console
+    from neuronfair.store.run import Run
+
+    console = make_console()
+    if (folder / FIGURES).is_file():
+        console.print(audit_report(_report(folder)))
+        if (folder / PAGE).is_file():
+            console.print(f"Page: {folder / PAGE}", soft_wrap=True)
+        return
+    run = Run.open(folder)
+    count, state = len(run.findings()), "finished" if run.summary is not None else "unfinished"
+    console.print(f"{plural(count, 'finding')} of {run.manifest['plan']['method']}, {state}: {folder}", soft_wrap=True)
+    if count:
+        console.print(f"The first: {shlex.join(['neuronfair', 'show', str(folder), '0'])}", soft_wrap=True)
+
+
+def _write(folder: Path, out: Path) -> None:
+    """Write all findings, or the report of an audit, in the format that the name of the file says."""
+    from neuronfair.formatting import plural
+    from neuronfair.render.card import model_card
+    from neuronfair.render.export import FORMATS, export_findings
+    from neuronfair.render.junit import junit
+    from neuronfair.render.page import audit_page
+    from neuronfair.render.terminal import make_console
+
+    files.check_out(out, (*FORMATS, *REPORTS))
+    suffix = out.suffix.lower()
+    if suffix in FORMATS:
+        count = export_findings(folder, out)
+        make_console().print(f"{plural(count, 'finding')}: {out}", soft_wrap=True)
+        return
+    write: dict[str, Callable[[Report], str]] = {".md": model_card, ".html": audit_page, ".xml": junit}
+    files.write_file(out, write[suffix](_report(folder)))
+    make_console().print(f"{REPORTS[suffix]}: {out}", soft_wrap=True)
+
+
+def _report(folder: Path) -> Report:
+    from neuronfair.audits.folder import FIGURES
+    from neuronfair.audits.report.report import Report
+    from neuronfair.limits import TREE, read_bytes
+
+    path = folder / FIGURES
+    if not path.is_file():
+        raise RunError(f"{folder}: has no {FIGURES}. A report and a model card are made of an audit that has ended")
+    return Report.from_json(read_bytes(path, times=TREE), path)

@@ -1,0 +1,156 @@
+"""Parameters of a job, declared once: fields of a settings class, with what command line and TOML files must know.
+
+A settings class is a dataclass whose fields are made by `parameter`. Python callers see an ordinary dataclass; the
+commands of `neuronfair.cli` make an option of each of these fields, and files such as that of `audit-all` have a key
+for each.
+
+>>> @dataclass(frozen=True)
+... class Settings:
+...     steps: int = parameter(100, "Steps of the search.", panel=BUDGET, least=0)
+>>> Settings().steps, parameters(Settings)["steps"].text
+(100, 'Steps of the search.')
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import replace as _replace
+from pathlib import Path
+from typing import Any, get_origin
+
+import msgspec
+
+from neuronfair.errors import did_you_mean
+
+INPUT, BUDGET, OUTPUT, GATE, EXPERT = "Input", "Budget", "Output", "Gate", "Expert"  # panels of a help text
+_KEY = "parameter"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a field means outside Python."""
+
+    text: str  # the help text: one plain sentence
+    flags: tuple[str, ...] = ()  # as options, where they are not called like the field
+    panel: str = EXPERT
+    metavar: str | None = None
+    least: float | None = None
+    most: float | None = None
+    positional: bool = False  # an argument of the command line, and no option
+    hint: Any = None  # the type
+    default: Any = None
+    shown: str | None = None  # the default as a help text shows it
+
+
+def parameter(
+    default: Any,
+    text: str,
+    *flags: str,
+    panel: str = EXPERT,
+    metavar: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    positional: bool = False,
+) -> Any:
+    """Return a field of a settings class with what command line and TOML files must know of it."""
+    known = Parameter(text, flags, panel, metavar, least, most, positional, default=default)
+    return field(default=default, metadata={_KEY: known})
+
+
+def groups(kind: Any) -> dict[str, Any]:
+    """Return the fields of a settings class that are settings classes themselves."""
+    return {one.name: one.default_factory for one in fields(kind) if is_dataclass(one.default_factory)}
+
+
+def parameters(kind: Any) -> dict[str, Parameter]:
+    """Return the parameters of a settings class, those of its groups included, by the names of their fields.
+
+    A class with `QUICK` has two sets of defaults. Its parameters are None unless they are given, and the help text
+    shows both.
+    """
+    known: dict[str, Parameter] = {}
+    nested, names = groups(kind), vars(sys.modules[kind.__module__])
+    for one in fields(kind):
+        if one.name in nested:
+            known |= parameters(nested[one.name])
+        elif _KEY in one.metadata:
+            hint = eval(one.type, names) if isinstance(one.type, str) else one.type
+            known[one.name] = _replace(one.metadata[_KEY], hint=hint)
+    if hasattr(kind, "QUICK"):
+        for name, usual in known.items():
+            shown = _both(usual.default, kind.QUICK.get(name, usual.default))
+            known[name] = _replace(usual, hint=usual.hint | None, default=None, shown=shown)
+    return known
+
+
+def flag_of(name: str, known: Parameter) -> str:
+    """Return a parameter as an option of the command line."""
+    return known.flags[0] if known.flags else f"--{name.replace('_', '-')}"
+
+
+def build(kind: Any, values: dict[str, Any]) -> Any:
+    """Return a settings class with these values, its groups included. None stands for the default."""
+    start = kind.quick() if hasattr(kind, "QUICK") and values.get("quick") else kind()
+    given = {name: build(nested, values) for name, nested in groups(kind).items()}
+    own = {one.name for one in fields(kind) if _KEY in one.metadata}
+    given |= {name: value for name, value in values.items() if name in own and value is not None}
+    return _replace(start, **given)
+
+
+def values_of(settings: Any) -> dict[str, Any]:
+    """Return the values of all parameters of a settings class, by the names of their fields."""
+    known: dict[str, Any] = {}
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        known |= values_of(value) if is_dataclass(one.default_factory) else {one.name: value} if one.metadata else {}
+    return known
+
+
+def _both(usual: Any, quick: Any) -> str | None:
+    """Return the defaults of a parameter with and without `quick`, as a help text shows them."""
+    first, other = _shown(usual), _shown(quick)
+    return first if first == other else f"{first}, with --quick {other}"
+
+
+def _shown(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return None if value is None else f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+
+
+def checked(entry: Mapping[str, Any], known: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of a TOML table that can be used, as parameters have them, and what is wrong with others."""
+    values: dict[str, Any] = {}
+    problems = []
+    for key, value in entry.items():
+        if key not in known:
+            problems.append(f"unknown key '{key}'. {did_you_mean(key, known)}")
+            continue
+        hint = known[key].hint
+        if isinstance(value, str) and get_origin(hint) in (list, tuple):
+            value = [value]
+        try:
+            values[key] = msgspec.convert(value, hint, dec_hook=_path)
+        except msgspec.ValidationError as error:
+            problems.append(f"{key}: {str(error).replace('`', '')}")
+            continue
+    return values, [*problems, *map(": ".join, out_of_bounds(values, known))]
+
+
+def out_of_bounds(values: Mapping[str, Any], known: Mapping[str, Parameter]) -> Iterator[tuple[str, str]]:
+    """Yield the names of numbers that are too small or too large, and why."""
+    for name, value in values.items():
+        one = known.get(name)
+        if one is not None and isinstance(value, int | float):
+            if one.least is not None and not value >= one.least:
+                yield name, f"{value} is less than {one.least}"
+            if one.most is not None and not value <= one.most:
+                yield name, f"{value} is more than {one.most}"
+
+
+def _path(kind: Any, value: Any) -> Any:
+    if kind is not Path or not isinstance(value, str):
+        raise TypeError(f"Expected str, got {type(value).__name__}")
+    return Path(value)
