@@ -75,7 +75,7 @@ def test_after_ctrl_c_the_same_command_goes_on(run, refused, monkeypatch, tmp_pa
     monkeypatch.setattr(subject, "search_pictures", interrupted)
     stopped = run(*command, "--no-repair")
     assert (stopped.status, stopped.err) == (130, "")
-    assert "Interrupted. The same command goes on" in stopped.out
+    assert "Interrupted. The same command resumes" in stopped.out
     assert not (tmp_path / "o" / "figures.json").exists()
     refused(*command, "--seed", 1, says=("begun with other pictures", "Choose another --out"))
     gone_on = run(*command, "--no-repair")
