@@ -52,6 +52,7 @@ KNOWN = {
     "normed": Own(lambda s, x: s.b(functional.leaky_relu(s.norm(s.a(x)), 0.2).unsqueeze(1).squeeze(1))),
     "scaled": Own(lambda s, x: s.plain((x - 3) / torch.arange(1, 8))),
     "joined": Own(lambda s, x: s.plain(torch.cat([x[:, :3], 2 * x[:, 3:] + torch.ones(len(x), 4)], 1))),
+    "moved": Own(lambda s, x: s.plain(x.view(len(x), 7, 1).transpose(1, 2).squeeze(1)[:, torch.arange(6, -1, -1)])),
     "sigmoid inside": Own(lambda s, x: torch.stack([1 - (p := torch.sigmoid(s.a(x)))[:, 0], p[:, 0]], 1)),
     "summed": Own(lambda s, x: s.b(torch.relu(x.sum(1, keepdim=True) - x.mean(1, keepdim=True) + s.a(x)))),
 }
@@ -135,6 +136,10 @@ UNKNOWN = {
     "counter": (Own(count), "overwrites numbers of its own"),
     "silent counter": (Own(count_silently), "other things when it is asked again"),
     "size of the batch": (Own(lambda s, x: (2 if len(x) > 1000 else 1) * s.plain(x)), "other numbers of rows"),
+    "rows in another order": (Own(lambda s, x: s.plain(x[torch.arange(len(x)).flip(0)])), "rows of a batch"),
+    "columns for rows": (Own(lambda s, x: s.plain(x.T.reshape(len(x), 7))), "rows of a batch"),
+    "one row for all": (Own(lambda s, x: s.plain(x[:1].expand(len(x), 7))), "rows of a batch"),
+    "each row as numbers": (Own(lambda s, x: s.plain(x.reshape(1, -1)[:, :7])), "rows of a batch"),
     "other rows": (Own(lambda s, x: s.plain(x - x.mean(0))), "rows of a batch"),
     "mixed rows": (Own(lambda s, x: s.plain(x).flip(0)), "'flip'"),
     "overwritten": (Own(overwritten), "overwrites"),

@@ -205,13 +205,14 @@ class _Reading(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _follow(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = _name(func)
         into = name.endswith("_") and not name.startswith("_")
-        known = _OPERATIONS.get(name.removesuffix("_") if into else name)
-        if known is None:
+        plain = name.removesuffix("_") if into else name
+        known = _OPERATIONS.get(plain)
+        if known is None and plain not in _MOVES:
             raise _Unknown(f"it uses '{name}', which is not one of the operations that can be checked")
         if into and (not isinstance(args[0], _Numbers) or args[0].shared):
             raise _Unknown(f"it overwrites numbers with '{name}' that are read elsewhere, too")
         try:
-            result = known(self, *args, **kwargs)
+            result = self.moved(func, *args, **kwargs) if known is None else known(self, *args, **kwargs)
         except (TypeError, ValueError, RuntimeError, IndexError) as error:
             raise _Unknown(f"it uses '{name}' in a way that cannot be checked ({one_line(error)})") from error
         if into:
@@ -226,13 +227,29 @@ class _Reading(TorchDispatchMode):  # type: ignore[no-untyped-call]
         check_size(rows.numel(), "the numbers of a layer", times=16)
         return _Numbers.of(_Map(rows, size, like.stage, like.steps + steps), self)
 
-    def seen(self, x: _Numbers, look: Callable[[Tensor], Tensor]) -> _Numbers:
-        """Return the same numbers in another order or shape: rows must stay rows."""
-        image = x.image
-        rows, size = look(image.rows), look(image.size)
-        if len(rows) != len(image.rows):
-            raise _Unknown("it mixes the rows of a batch")
+    def moved(self, func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the numbers that an operation moves, repeats or drops: it is tried on their places in the batch."""
+        if not isinstance(x, _Numbers):
+            raise _Unknown("it picks numbers by others that depend on the input")
+        places = torch.arange(x.numel()).view(x.shape)
+        found = func(places, *args, **kwargs)
         x.shared = True
+        parts = [self._picked(x.image, part) for part in (found if isinstance(found, (list, tuple)) else [found])]
+        return parts if isinstance(found, (list, tuple)) else parts[0]
+
+    def _picked(self, image: _Map, places: Tensor) -> _Numbers:
+        """Return numbers by their places in the batch, if each row keeps its own, and all rows the same ones."""
+        check_size(places.numel(), "the numbers of a layer", times=32)
+        width = image.rows.shape[1:].numel()
+        if places.dim() == 0 or len(places) != self.batch:
+            raise _Unknown("it picks, moves or joins the rows of a batch")
+        first = torch.arange(self.batch).mul(width).view(-1, *[1] * (places.dim() - 1))
+        within = places - first
+        if not bool(((within >= 0) & (within < width) & (within == within[:1])).all()):
+            raise _Unknown("it picks, moves or joins the rows of a batch")
+        shape, within = within.shape[1:], within[0].flatten()
+        check_size(len(image.rows) * len(within), "the numbers of a layer", times=16)
+        rows, size = (part.reshape(len(part), -1)[:, within].view(-1, *shape) for part in (image.rows, image.size))
         return _Numbers.of(_Map(rows, size, image.stage, image.steps), self, shared=True)
 
     def constant(self, value: Any, like: _Map) -> Tensor:
@@ -394,63 +411,11 @@ def _mean(reading: _Reading, x: Any, dims: Any = None, keepdim: bool = False, *,
     return _times(reading, total, int(np.prod(x.shape)) // max(1, int(np.prod(total.shape))), inverse=True)
 
 
-def _viewed(reading: _Reading, x: Any, sizes: Sequence[int]) -> _Numbers:
-    wanted = list(torch.empty(x.shape, device="meta").reshape(list(sizes)).shape)
-    if not wanted or wanted[0] != reading.batch:
-        raise _Unknown("it mixes the rows of a batch with their numbers")
-    return reading.seen(x, lambda part: part.reshape(len(part), *wanted[1:]))
-
-
-def _expanded(reading: _Reading, x: Any, sizes: Sequence[int], *, implicit: bool = False) -> _Numbers:
-    if len(sizes) != x.dim() or sizes[0] not in (-1, reading.batch):
-        raise _Unknown("it repeats the rows of a batch")
-    return reading.seen(x, lambda part: part.expand(-1, *sizes[1:]))
-
-
-def _places(x: _Numbers, *dims: int) -> list[int]:
-    """Return dimensions that are not that of the rows."""
-    places = [dim % x.dim() for dim in dims]
-    if 0 in places:
-        raise _Unknown("it picks, moves or joins the rows of a batch")
-    return places
-
-
-def _permuted(reading: _Reading, x: Any, dims: Sequence[int]) -> _Numbers:
-    if dims[0] % x.dim() != 0:
-        raise _Unknown("it picks, moves or joins the rows of a batch")
-    return reading.seen(x, lambda part: part.permute(list(dims)))
-
-
-def _sliced(
-    reading: _Reading, x: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> _Numbers:
-    if dim % x.dim() == 0:
-        if (start or 0) != 0 or step != 1 or (end is not None and end < reading.batch):
-            raise _Unknown("it picks, moves or joins the rows of a batch")
-        return reading.seen(x, lambda part: part)
-    return reading.seen(x, lambda part: torch.ops.aten.slice(part, dim, start, end, step))
-
-
-def _selected(reading: _Reading, x: Any, dim: int, index: int) -> _Numbers:
-    _places(x, dim)
-    return reading.seen(x, lambda part: part.select(dim, index))
-
-
-def _indexed(reading: _Reading, x: Any, indices: Sequence[Any]) -> _Numbers:
-    chosen = [index for index in indices if index is not None]
-    if not indices or indices[0] is not None or len(chosen) != 1 or isinstance(chosen[0], _Numbers):
-        raise _Unknown("it picks, moves or joins the rows of a batch")
-    return reading.seen(x, lambda part: torch.ops.aten.index(part, list(indices)))
-
-
-def _index_selected(reading: _Reading, x: Any, dim: int, index: Any) -> _Numbers:
-    _places(x, dim)
-    return reading.seen(x, lambda part: part.index_select(dim, index))
-
-
 def _joined(reading: _Reading, parts: Sequence[Any], dim: int = 0) -> _Numbers:
     unknown = [part for part in parts if isinstance(part, _Numbers)]
-    like, (place,) = unknown[0].image, _places(unknown[0], dim)
+    like, place = unknown[0].image, dim % unknown[0].dim()
+    if place == 0:
+        raise _Unknown("it picks, moves or joins the rows of a batch")
     maps = []
     for part in parts:
         if not isinstance(part, _Numbers) and len(part) != reading.batch:
@@ -463,31 +428,9 @@ def _joined(reading: _Reading, parts: Sequence[Any], dim: int = 0) -> _Numbers:
 
 
 def _stacked(reading: _Reading, parts: Sequence[Any], dim: int = 0) -> _Numbers:
-    widened = [_unsqueezed(reading, part, dim) if isinstance(part, _Numbers) else part.unsqueeze(dim) for part in parts]
+    unsqueeze = torch.ops.aten.unsqueeze.default
+    widened = [reading.moved(unsqueeze, p, dim) if isinstance(p, _Numbers) else p.unsqueeze(dim) for p in parts]
     return _joined(reading, widened, dim)
-
-
-def _unsqueezed(reading: _Reading, x: Any, dim: int) -> _Numbers:
-    if dim % (x.dim() + 1) == 0:
-        raise _Unknown("it picks, moves or joins the rows of a batch")
-    return reading.seen(x, lambda part: part.unsqueeze(dim))
-
-
-def _squeezed(reading: _Reading, x: Any, dims: Any = None) -> _Numbers:
-    chosen = range(x.dim()) if dims is None else (dims,) if isinstance(dims, int) else dims
-    places = [dim % x.dim() for dim in chosen]
-    return reading.seen(x, lambda part: part.squeeze([dim for dim in places if dim]))
-
-
-def _split(reading: _Reading, x: Any, sizes: Any, dim: int = 0) -> list[_Numbers]:
-    (place,) = _places(x, dim)
-    count = len(x.image.rows.split(sizes, place))
-    return [reading.seen(x, lambda part, i=i: part.split(sizes, place)[i]) for i in range(count)]  # type: ignore[misc]
-
-
-def _unbound(reading: _Reading, x: Any, dim: int = 0) -> list[_Numbers]:
-    (place,) = _places(x, dim)
-    return [_selected(reading, x, place, i) for i in range(x.shape[place])]
 
 
 def _copied(reading: _Reading, x: Any, **options: Any) -> Any:
@@ -533,6 +476,10 @@ def _prelu(reading: _Reading, x: Any, weight: Any) -> _Numbers:
     return reading.activated(x, CheckedCurve("leaky_relu", float(weight.flatten()[0])))
 
 
+_MOVES = (  # operations that only move, repeat or drop numbers
+    *("view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "slice", "select", "index", "index_select"),
+    *("unsqueeze", "squeeze", "split", "split_with_sizes", "unbind", "detach", "alias"),
+)
 _Call = Callable[..., Any]
 _OPERATIONS: dict[str, _Call] = {
     "add": _added,
@@ -548,27 +495,8 @@ _OPERATIONS: dict[str, _Call] = {
     "_native_batch_norm_legit_no_training": _normed,
     "sum": _summed,
     "mean": _mean,
-    "view": _viewed,
-    "_unsafe_view": _viewed,
-    "reshape": _viewed,
-    "expand": _expanded,
-    "permute": _permuted,
-    "transpose": lambda reading, x, one, two: (
-        _places(x, one, two) and reading.seen(x, lambda part: part.transpose(one, two))
-    ),
-    "slice": _sliced,
-    "select": _selected,
-    "index": _indexed,
-    "index_select": _index_selected,
     "cat": _joined,
     "stack": _stacked,
-    "unsqueeze": _unsqueezed,
-    "squeeze": _squeezed,
-    "split": _split,
-    "split_with_sizes": _split,
-    "unbind": _unbound,
-    "detach": lambda reading, x: reading.seen(x, lambda part: part),
-    "alias": lambda reading, x: reading.seen(x, lambda part: part),
     "clone": _same_numbers,
     "_to_copy": _copied,
     "relu": lambda reading, x: reading.activated(x, CheckedCurve("relu")),
