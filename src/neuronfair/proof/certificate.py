@@ -1,4 +1,4 @@
-"""A proof as a file: the boxes, what is claimed of each, and what it is all about, for anybody to check."""
+"""What was proved, and the certificate: a file with the boxes, the claims and the model, for anybody to check."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class CertifiedBoxes:
 
     low: npt.NDArray[np.int32]  # (n, axes)
     high: npt.NDArray[np.int32]
-    fair: list[int]  # people of whom it is proved that no twin is decided otherwise, at least
-    discriminatory: list[int]  # people of whom it is proved that some twin is decided otherwise, at least
+    fair: list[int]  # people proved to get the same decision as every twin, at least
+    discriminatory: list[int]  # people proved to get a different decision than some twin, at least
 
     def __len__(self) -> int:
         return len(self.low)
@@ -44,7 +44,7 @@ class CertifiedBoxes:
 
 @dataclass(frozen=True)
 class Proof:
-    """How many people of a region are decided alike whatever their sensitive values, how many not; the rest is open."""
+    """For how many people of a region the decision does not flip, for how many it does; the others are undecided."""
 
     people: int  # valid rows of the region, exactly
     fair: int
@@ -56,12 +56,12 @@ class Proof:
 
     @property
     def undecided(self) -> int:
-        """How many people nothing is proved of."""
+        """The number of people of whom nothing is proved."""
         return self.people - self.fair - self.discriminatory
 
     @property
     def complete(self) -> bool:
-        """Whether everybody is decided."""
+        """Whether nothing is undecided."""
         return self.undecided == 0
 
 

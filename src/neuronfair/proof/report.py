@@ -21,7 +21,7 @@ class Part:
     """Some of the people."""
 
     count: str  # how many, exactly: as text, because it may have more digits than readers of JSON keep
-    share: float  # of all that were asked about; 1 and 0 only if it is everybody or nobody
+    share: float  # of all people that the proof is about; 1 and 0 only if it is all or none of them
 
     @staticmethod
     def of(count: int, people: int) -> Part:
@@ -43,15 +43,15 @@ class ProofReport:
     data: str  # name of the table or of the domain
     model: str  # fingerprint of its weights, or of its file
     sensitive: tuple[str, ...]
-    where: str  # which people were asked about; empty: everybody of the domain
+    where: str  # conditions on the people that the proof is about; empty: all people of the domain
     decision: Decision  # what counts as another decision
-    people: Part  # it is about; the share is that of the domain
-    proved_fair: Part  # proved: no twin is decided otherwise
-    proved_discriminatory: Part  # proved: some twin is decided otherwise
+    people: Part  # that the proof is about; the share is that of the domain
+    proved_fair: Part  # proved: every twin gets the same decision
+    proved_discriminatory: Part  # proved: some twin gets a different decision
     open: Part  # undecided: nothing is proved
-    boxes: int  # parts of the domain that were looked at
+    boxes: int  # parts of the domain that were bounded
     seconds: float
-    complete: bool  # whether nothing is open
+    complete: bool  # whether nothing is undecided
     method: str  # how it was proved: bounds of a network or of trees, enumeration, attribute not given
     interrupted: bool = False  # by Ctrl-C
     neuronfair: str = __version__  # version of the package

@@ -3,6 +3,22 @@
 The inputs of a layer are bounded by lines that are carried back through all layers before it to the people's values.
 The lines of an activation function hold between the bounds of its inputs (`activations.py`). The first step back
 from a layer begins with its weights, the same for all boxes, so it is one product of matrices.
+
+Rounding: how far the numbers of a network, and lines below and above them, can be off in float64.
+
+With u = 2^-53, a sum of n products is off by at most γ_n = nu / (1 - nu) of the sum of their sizes, in whatever order
+it is taken. Of each layer two sizes are carried forward, neuron by neuron, from the sizes of its weights:
+
+- R, the size of all that meets in a line that is carried back from it to the input. |W| (S R + A) + |b|, with S the
+  steepest slope and A the largest constant of a line for the activation function between -R and R. The bounds of the
+  layer lie between -R and R, too. Carrying a line back takes the sums of all layers one after the other, so it is off
+  by at most γ_N R, with N all their lengths together.
+- E, how far the layer's numbers, computed in float64, may lie outside exact lines: what the layer before passes on
+  (S E), what its function is off by, the sum of its own products, and what the weights themselves are off by: those of
+  one layer are the network's own, those of several layers in a row are multiplied out and rounded once. The network
+  itself computes these one after the other; a few u of each weight and of the bias are allowed for that.
+
+The bound is twice E + γ_N R: the terms in u² that are left out are far smaller.
 """
 
 from __future__ import annotations
@@ -27,6 +43,16 @@ from neuronfair.proof.boxes.space import Axis, Boxes, Space
 
 NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of the largest array of a pass; on a CPU what fits into its cache
 MULTIPLIED = 1 << 22  # numbers of the matrix of a first step, at most
+POLICIES = ("adaptive", "flat")  # for the lines the better one is taken
+MOST_SINGLE = 64  # sensitive values up to which each may get bounds or lines of its own
+EVALUATED = 1 << 24  # numbers of people who are evaluated at once
+OTHER = 3e5  # multiplications that take as long as all else that is done for a box
+MOST_PLACES = 5_000  # of an attribute whose values have no order to the network
+LISTED = 1 << 17  # codes up to which the numbers of all are looked at
+U = 2.0**-53
+READ = 16 * U  # of weight and bias: by how much a weight that was read may be off
+MORE = 8  # sums beside the products of a layer: bias, constants, ends
+STEEPEST = {"sigmoid": 0.251, "tanh": 1.001, "gelu": 1.13, "silu": 1.101, "elu": 1.001, "softplus": 1.001}
 
 
 class Way(NamedTuple):
@@ -37,12 +63,8 @@ class Way(NamedTuple):
     policies: tuple[str, ...]  # how activations are bent for the bounds of inner layers, of which the best are taken
 
 
-POLICIES = ("adaptive", "flat")  # for the lines the better one is taken
 _SHARED = ((True, True), (True, False), (False, False))
 WAYS = tuple(Way(*shared, policies) for policies in (POLICIES[:1], POLICIES) for shared in _SHARED)
-MOST_SINGLE = 64  # sensitive values up to which each may get bounds or lines of its own
-EVALUATED = 1 << 24  # numbers of people who are evaluated at once
-OTHER = 3e5  # multiplications that take as long as all else that is done for a box
 Interval = tuple[Tensor, Tensor]
 
 
@@ -272,10 +294,6 @@ class _Step:
     product: Tensor | None  # (2 · neurons, lines · columns of the matrix), unless it would be too large
 
 
-MOST_PLACES = 5_000  # of an attribute whose values have no order to the network
-LISTED = 1 << 17  # codes up to which the numbers of all are looked at
-
-
 @dataclass(frozen=True)
 class _Read:
     """An attribute as the network reads it."""
@@ -409,12 +427,6 @@ def _slope(affines: Sequence[Affine]) -> Tensor:
     for affine in affines[1:]:
         product = affine.weight @ product
     return product[0]
-
-
-U = 2.0**-53
-READ = 16 * U  # of weight and bias: by how much a weight that was read may be off
-MORE = 8  # sums beside the products of a layer: bias, constants, ends
-STEEPEST = {"sigmoid": 0.251, "tanh": 1.001, "gelu": 1.13, "silu": 1.101, "elu": 1.001, "softplus": 1.001}
 
 
 def errors_of(affines: Sequence[Affine], curves: Sequence[Curve], size: Tensor) -> list[Tensor]:

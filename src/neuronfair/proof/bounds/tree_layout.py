@@ -140,7 +140,7 @@ class TreeLayout:
         while len(self._levels) <= height:
             self._levels.append(_Draft())
         level, node = self._levels[height], len(self._levels[height].sides)
-        asked = self._changes(tree.axis, np.where(tree.sides[0], 0, np.where(tree.sides[1], 1, -1)))
+        cuts = self._changes(tree.axis, np.where(tree.sides[0], 0, np.where(tree.sides[1], 1, -1)))
         level.sides.append([self.set_of(tree.axis, side) for side in tree.sides])
         level.children.append([None if b is None else b[:2] for b in below])
         own: dict[int, int] = {}
@@ -157,7 +157,7 @@ class TreeLayout:
             functions[axis] = {part: self._next() for part in sorted({*mine, *other})}
             rows = [(n, mine.get(p, 0), other.get(p, 0), numbers[axis][p]) for p, n in functions[axis].items()]
             here = np.where(np.isin(parts[axis], list(functions[axis])), parts[axis], -1)
-            level.others.append((node, [*asked, *((f, HALF * part) for f, part in self._changes(axis, here))], rows))
+            level.others.append((node, [*cuts, *((f, HALF * part) for f, part in self._changes(axis, here))], rows))
         return height, node, functions
 
     def _changes(self, axis: int, part: npt.NDArray[np.int64]) -> list[tuple[int, float]]:

@@ -2,11 +2,13 @@
 
 A *place* is one value of an attribute, or several that neither the model nor a rule tells apart. The places of a number
 that the model reads as a number stand in its own order; those of other attributes in the order in which boxes are cut.
+
+People: a rule may forbid some combinations. The region is cut along the conditions of its rules until, in every box,
+all people may have the same sensitive values (a *pattern*); then a box has as many people as codes multiply to.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +22,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import Unprovable
 
 _CPU = torch.device("cpu")
+MOST_BOXES = 200_000  # into which rules may cut a region
 
 
 @dataclass(frozen=True)
@@ -213,9 +216,6 @@ class Space:
         return boxes.low[:, self.linear].to(dtype), boxes.high[:, self.linear].to(dtype)
 
 
-MOST_BOXES = 200_000  # into which rules may cut a region
-
-
 @dataclass(frozen=True)
 class People:
     """Boxes that cover a region once, and the pattern of each: which sensitive values its people may have."""
@@ -303,11 +303,6 @@ def refined(domain: TableDomain, allowed: Sequence[Tensor]) -> list[Tensor]:
     return [torch.where(ok, group, -1) for ok, group in zip(allowed, classes, strict=True)]
 
 
-def exact_count(axes: Sequence[Axis]) -> int:
-    """Return how many combinations of codes axes have."""
-    return math.prod(int(axis.count.sum()) for axis in axes)
-
-
 def _rulebook(domain: TableDomain) -> RuleBook:
     return RuleBook(domain.attributes, domain.rules)
 
@@ -349,7 +344,7 @@ def _examined(
 
 
 def _all(conditions: Sequence[_Condition], boxes: Boxes, n: int, values: int) -> tuple[Tensor, Tensor]:
-    """Return where all conditions are met by everybody, and where one of them is met by nobody: (n, values) each."""
+    """Return where all people meet all conditions, and where none meets one of them: (n, values) each."""
     met, unmet = torch.ones(n, values, dtype=torch.bool), torch.zeros(n, values, dtype=torch.bool)
     for condition in conditions:
         whole, none = condition.everywhere(boxes)

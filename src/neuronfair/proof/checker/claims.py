@@ -18,6 +18,17 @@ from neuronfair.proof.checker.network import CheckedLines
 
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 FIRST_WAVES, MORE_WAVES = 128, 512  # by which shares are counted, at first and then
+FEW = 64  # combinations of places up to which people are enumerated at once
+SMALL = 4096  # and up to which they are before a box is cut
+NUMBERS = 1 << 21  # that are computed together, in each thread
+MOST_PARTS = 1 << 15  # into which a box is cut before its claim is refused
+LEVELS = 80  # of cuts
+DRAWN = 4  # cuts after which it is tested whether a claim can be true at all
+CHOSEN, DRAWS = 16, 2048  # boxes of which that is tested, and people drawn from each
+PIECES = 1 << 11  # boxes that are looked at together, at most
+GROUP = 1 << 10  # boxes that are cut together, at most
+TOGETHER = 1 << 17  # and their parts, unless it is one box
+THREADS = min(4, os.cpu_count() or 1)  # each with pieces of its own; numpy computes in all of them at once
 
 
 class Bounds(Protocol):
@@ -54,7 +65,7 @@ class Bounds(Protocol):
 
 
 def bounded(bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats]) -> tuple[Floats, Floats, Ints]:
-    """Return at least the shares of boxes that are decided alike and not, and an axis to cut.
+    """Return at least the shares of boxes that do not flip and that do, and an axis to cut.
 
     Where less than is needed is proved, it is tried with more effort.
     """
@@ -84,7 +95,7 @@ def _axis(frame: Frame, low: Ints, high: Ints, valid: Bools, lines: CheckedLines
 def _shares(
     bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats], lines: CheckedLines, waves: int
 ) -> Floats:
-    """Return at least the shares of boxes that are decided alike and not, by some lines: (2, n)."""
+    """Return at least the shares of boxes that do not flip and that do, by some lines: (2, n)."""
     frame, rows = bounds.frame, bounds.rows
     whole = rows.decided(lines.least, valid)
     shares = np.array(whole, dtype=np.float64)
@@ -118,7 +129,7 @@ class _Box:
 
 
 def _alike(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:
-    """Return at least the share of boxes where one line below those of all values says that they are decided alike."""
+    """Return at least the share of boxes where one line below those of all values says that they do not flip."""
     if not rows.classes:
         (slopes, at), (others, other) = (_common(box, lines, row, box.valid) for row in (0, 1))
         return box.above(slopes + others, at + other + rows.tolerance)
@@ -181,19 +192,6 @@ def _flips(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:
     return np.minimum(best, 1 - 2.0**-52)
 
 
-FEW = 64  # combinations of places up to which people are enumerated at once
-SMALL = 4096  # and up to which they are before a box is cut
-NUMBERS = 1 << 21  # that are computed together, in each thread
-MOST_PARTS = 1 << 15  # into which a box is cut before its claim is refused
-LEVELS = 80  # of cuts
-DRAWN = 4  # cuts after which it is tested whether a claim can be true at all
-CHOSEN, DRAWS = 16, 2048  # boxes of which that is tested, and people drawn from each
-PIECES = 1 << 11  # boxes that are looked at together, at most
-GROUP = 1 << 10  # boxes that are cut together, at most
-TOGETHER = 1 << 17  # and their parts, unless it is one box
-THREADS = min(4, os.cpu_count() or 1)  # each with pieces of its own; numpy computes in all of them at once
-
-
 @dataclass(frozen=True)
 class Parts:
     """Parts of boxes, and what was proved of them again."""
@@ -228,7 +226,7 @@ class ClaimResult:
 
 
 def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any) -> ClaimResult:
-    """Prove again what is claimed of boxes: so many people at least are decided alike, so many are not."""
+    """Prove again what is claimed of boxes: at least so many people do not flip, and so many do."""
     n = len(low)
     # Who claims more people than there can be is refused by one too many: the claim may be too large for a float.
     ground = bounds.frame.ground
@@ -283,7 +281,7 @@ def _cut(bounds: Bounds, parts: Parts, claims: list[Any]) -> tuple[Any, Any, Any
 def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bools:
     """Return which of some boxes that are hard to prove claim what cannot be true, by people drawn from their parts.
 
-    Of a box that claims everybody, one person who is decided otherwise says so. Otherwise it takes more people than
+    Of a box that claims all its people, one counterexample says so. Otherwise it takes more people than
     chance allows once in 10¹² certificates (Hoeffding's inequality).
     """
     ground, draw = bounds.frame.ground, np.random.default_rng()
@@ -306,7 +304,7 @@ def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bo
 
 
 def _largest(parts: Parts, wanted: Bools, missing: list[Any]) -> Bools:
-    """Return which parts to cut: the largest that hold twice the open people that a claim misses, and their like."""
+    """Return which parts to cut: the largest, with twice the undecided people that a claim misses, and their like."""
     left = (parts.people - parts.fair - parts.discriminatory).astype(np.float64)
     left[(parts.people == 0).astype(bool)] = np.inf  # a rule cuts them
     order = np.flatnonzero(wanted)

@@ -25,6 +25,13 @@ Bools = npt.NDArray[np.bool_]
 
 NEAR = 1e-9  # numbers that lie so close together, beside the size of their attribute, are the same
 ON_GRID = 1e-6  # of a step: so far from its place a number may be written
+EPS = float(np.finfo(np.float64).eps)
+MOST_VALUES = 10_000_000  # of one attribute
+MOST_COMBINATIONS = 4096  # of sensitive values
+MOST_PLACES = 1 << 20  # of all axes that are not linear
+PRIME = 2**31 - 1  # products of two numbers below it fit into 64 bits
+REPEATS = 3  # the chance that a wrong cover passes is below (axes / PRIME) to this power
+ROWS = 1 << 14  # boxes that are looked at together
 
 
 def region(domain: TableDomain, text: str) -> list[Bools]:
@@ -110,9 +117,6 @@ def _meeting(attribute: Attribute, condition: Condition) -> Bools:
     return met
 
 
-EPS = float(np.finfo(np.float64).eps)
-
-
 @dataclass(frozen=True)
 class Signed:
     """Margins with their sign: row r of `matrix` times the sums, plus `offset`. Each comes both ways.
@@ -131,7 +135,7 @@ class Signed:
     squash: bool = False  # the score is a sigmoid of the sum
 
     def decided(self, least: Floats, valid: Bools) -> tuple[Bools, Bools]:
-        """Return who is surely decided alike and who surely is not, by the least values of rows, (n, values, rows)."""
+        """Return who certainly does not flip and who does, by the least values of rows, (n, values, rows)."""
         off = ~valid
         if not self.classes:
             low, high = least[..., 0], -least[..., 1]
@@ -184,13 +188,6 @@ def signed(decision: Decision, outputs: int, end: str) -> Signed:
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-MOST_VALUES = 10_000_000  # of one attribute
-MOST_COMBINATIONS = 4096  # of sensitive values
-MOST_PLACES = 1 << 20  # of all axes that are not linear
-PRIME = 2**31 - 1  # products of two numbers below it fit into 64 bits
-REPEATS = 3  # the chance that a wrong cover passes is below (axes / PRIME) to this power
-ROWS = 1 << 14  # boxes that are looked at together
 
 
 @dataclass(frozen=True)
@@ -333,7 +330,7 @@ class Ground:
 
 
 def _all(conditions: Sequence[_Condition], low: Ints, high: Ints, shape: tuple[int, int]) -> tuple[Bools, Bools]:
-    """Return where everybody meets all conditions, and where nobody meets some of them: (n, values) each."""
+    """Return where all people meet all conditions, and where none meets some of them: (n, values) each."""
     met, unmet = np.ones(shape, bool), np.zeros(shape, bool)
     for condition in conditions:
         whole, none = condition.over(low, high)

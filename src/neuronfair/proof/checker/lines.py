@@ -118,12 +118,12 @@ class Frame:
         least -= EPS * 4 * (np.abs(at) + np.abs(least))
         reach = self.reach(low, high, slopes[:, None])[:, 0]
         result[least > 0] = 1.0
-        asked = np.flatnonzero((least <= 0) & (least + reach.sum(1) > 0))
-        likely = self.guess(low[asked], high[asked], slopes[asked, None], at[asked, None])[:, 0]
-        asked = asked[likely > WORTH]
+        crossed = np.flatnonzero((least <= 0) & (least + reach.sum(1) > 0))
+        likely = self.guess(low[crossed], high[crossed], slopes[crossed, None], at[crossed, None])[:, 0]
+        crossed = crossed[likely > WORTH]
         step = max(1, NUMBERS // (waves * max(1, len(self.linear))))
-        for start in range(0, len(asked), step):
-            some = asked[start : start + step]
+        for start in range(0, len(crossed), step):
+            some = crossed[start : start + step]
             result[some] = self._counted(low[some], high[some], slopes[some], -least[some], reach[some], waves)
         return result
 

@@ -3,6 +3,10 @@
 The numbers that a layer is given are bounded by lines that are carried back through all layers before it, with two
 choices of the lines below a ReLU, of which the better counts at every layer. All in float64; what rounding can do to a
 line is bounded by the sizes of the numbers that were added, and taken off.
+
+Activation functions are bounded by their values on a grid. Between two points of a grid that lie δ apart a function
+whose second derivative is at most C in size stays within C δ² / 8 of its chord. So what holds at the points holds
+everywhere, but for that much. A ReLU is bounded exactly.
 """
 
 from __future__ import annotations
@@ -23,6 +27,10 @@ from neuronfair.proof.checker.reader import CheckedCurve, CheckedLayer, ReadNetw
 
 POINTS = 33  # of the grid
 _TINY = 1e-9  # an interval narrower than this has no slope of its own
+DEEPEST = -0.2785  # the least value of those that fall before they rise
+STEEPEST = 1.2  # no curve but a leaky ReLU rises or falls faster
+MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
+NUMBERS = 1 << 20  # of the largest array of a pass
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,6 @@ _SMOOTH = {
     # torch takes the number itself above 20
     "softplus": _Smooth(lambda x: np.logaddexp(0.0, x), 0.25, True, 2.1e-9),
 }
-DEEPEST = -0.2785  # the least value of those that fall before they rise
-STEEPEST = 1.2  # no curve but a leaky ReLU rises or falls faster
 
 
 def value(curve: CheckedCurve, x: Floats) -> Floats:
@@ -160,10 +166,6 @@ def _grid(smooth: _Smooth, low: Floats, high: Floats) -> Between:
             np.where(higher, most, best.high_at),
         )
     return best
-
-
-MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
-NUMBERS = 1 << 20  # of the largest array of a pass
 
 
 class CheckedLines(NamedTuple):

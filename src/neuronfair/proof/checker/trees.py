@@ -1,7 +1,8 @@
 """Bounds of trees' signed margins over boxes of people, as a checker finds them.
 
-The least value of a tree over a box is the least over the leaves that can be reached. A tree whose first open node cuts
-an attribute lies above a line: the least value on one side for some of its places, that on the other side for the rest.
+The least value of a tree over a box is the least over the leaves that can be reached. Follow a tree to the first node
+of which both sides can be reached. If it cuts an attribute, the tree lies above a line: the least value on one side for
+some places, and that on the other side for the rest.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class _Team:
 
 
 def _arrive(problem: Problem, number: int, note: PieceProgress) -> None:
-    """Do nothing: who is asked to has started, and has the model."""
+    """Do nothing: a worker that returns has started, and has the model."""
 
 
 def _gpus(problem: Problem) -> float:

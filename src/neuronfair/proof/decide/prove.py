@@ -176,9 +176,9 @@ class BranchAndBound:
     def _beginning(self) -> State:
         """Return the region, cut by its rules. Who has no twin that the model can tell is treated like all of them."""
         boxes, pattern = self._people.boxes, self._people.pattern
-        nobody = ~self._people.inside[pattern].any(1)
+        empty = ~self._people.inside[pattern].any(1)
         alone = (self._people.valid[pattern].sum(1) < 2) | unread(self.problem.domain)
-        ready, rest = (nobody | alone).nonzero()[:, 0], (~(nobody | alone)).nonzero()[:, 0]
+        ready, rest = (empty | alone).nonzero()[:, 0], (~(empty | alone)).nonzero()[:, 0]
         zero = torch.zeros(len(rest), dtype=torch.float64, device=self.problem.device)
         columns = undecided(boxes[rest], pattern[rest], zero, zero)
         columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
@@ -293,7 +293,7 @@ class BranchAndBound:
         return min(range(bounder.ways), key=scores.__getitem__)
 
     def _alike(self, above: Tensor) -> Tensor:
-        """Return the share decided alike, by the shares above the common lines of signed margins, (n, lines)."""
+        """Return the share that does not flip, by the shares above the common lines of signed margins, (n, lines)."""
         classes = self.problem.margins.classes.to(above.device)
         return _all(above[:, classes]).sum(-1) if len(classes) else above[:, 0]
 
