@@ -32,7 +32,7 @@ SHOWN_ONLY = {
     "audits/wording/phrases.py": "sentences",
     "proof/checker/check.py": "errors",
     "proof/decide/contradictions.py": "errors",
-    "proof/checker/decision.py": "errors",
+    "proof/checker/ground.py": "errors",
     "proof/bounds/margins.py": "errors",
     "domain/attribute.py": "errors",
     "domain/population/plausible.py": "errors",
