@@ -26,7 +26,7 @@ from dataclasses import replace
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-from neuronfair.domain.population.counterfactuals import fit_counterparts, placebo
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals, placebo
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
 from neuronfair.model.blackbox import BlackBox
@@ -54,7 +54,7 @@ def told(world: World, draws: int, seed: int) -> list[float]:
     own, true = world.decided(world.rows), world.decided(world.truth)
 
     def drawn(domain: TableDomain, rows: Tensor) -> tuple[Tensor, Tensor]:
-        how = fit_counterparts(domain, rows)
+        how = fit_counterfactuals(domain, rows)
         decided = [world.decided(twins.rows[:, 0]) for twins in how.drawn(domain, rows, draws)]
         return torch.stack(decided), world.decided(how.twins(domain, rows).rows[:, 0])
 

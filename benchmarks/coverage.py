@@ -30,7 +30,7 @@ from typing import NamedTuple
 import neuronfair
 from neuronfair.audits.report.rates import covering
 from neuronfair.audits.wording.phrases import rate_of
-from neuronfair.domain.population.model import fit_people, fit_population
+from neuronfair.domain.population.model import fit_likelihood, fit_population
 from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rate import PairRate, Rate, Until, discrimination_rate, plausible_pair_rate
@@ -74,7 +74,7 @@ def world(name: str) -> World:
     learned, people = rows[order], rows[order]
     if name == "german":
         generator = torch.Generator().manual_seed(2)
-        people = fit_people(domain, rows).sample(PEOPLE, generator)
+        people = fit_likelihood(domain, rows).sample(PEOPLE, generator)
     else:
         half = len(rows) // 2
         learned, labels, people = learned[:half], labels[:half], people[half : half + PEOPLE]
@@ -147,7 +147,7 @@ def _plausible(name: str, rows: Tensor, draws: int, refits: int, number: int) ->
     here, truth = world(name), true_rate(name, "table")
 
     def rate_in(some: Tensor, seed: int) -> Rate:
-        population = fit_people(here.domain, some, seed=seed)
+        population = fit_likelihood(here.domain, some, seed=seed)
         return discrimination_rate(here.model, here.domain, population=population, samples=draws, seed=seed)
 
     rate = rate_in(rows, number)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import neuronfair
-from neuronfair.domain.population.model import TablePopulation, fit_people, fit_population, told_apart
+from neuronfair.domain.population.model import TablePopulation, fit_likelihood, fit_population, real_synthetic_auc
 from neuronfair.domain.population.trees import ChanceForest, filled, information
 from neuronfair.domain.tables.dataset import DATASETS, Dataset
 
@@ -63,13 +63,13 @@ def measured(data: Dataset, splits: int) -> dict[str, list[float]]:
         order = torch.randperm(len(people), generator=torch.Generator().manual_seed(100 + split))
         cut = len(people) * 7 // 10
         rows, held = people[order[:cut]], people[order[cut:]]
-        ours = fit_people(domain, rows)
+        ours = fit_likelihood(domain, rows)
         kinds = {"independent": 0, "Chow-Liu": 1, "two parents": 2}
         models = {name: with_parents(ours, rows, most) for name, most in kinds.items()} | {"ours": ours}
         for name, draws in ({"uniform": domain} | models).items():
             drawn = draws.sample(len(held), torch.Generator().manual_seed(split))
             likely = -np.log(float(domain.count)) if draws is domain else float(draws.log_likelihood(held).mean())
-            figures = [told_apart(domain, held, drawn), likely, float(domain.valid(drawn).double().mean())]
+            figures = [real_synthetic_auc(domain, held, drawn), likely, float(domain.valid(drawn).double().mean())]
             found.setdefault(name, []).append(figures)
     return {name: np.mean(figures, 0).tolist() for name, figures in found.items()}
 

@@ -1,4 +1,4 @@
-"""Counterparts: would people be decided otherwise in another group, by models that do not read the group?
+"""CounterfactualTwins: would people be decided otherwise in another group, by models that do not read the group?
 
 Five tables, default domains; a network of ours and boosted trees, trained on 70% of the rows without the sensitive
 attribute. Everything is measured on the other rows, as an auditor would who was not given those of the training.

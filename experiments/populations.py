@@ -13,7 +13,7 @@ from typing import Any
 from experiments.cases import CASES, data, once, train, weights_of
 from experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
 from experiments.tree_models import KINDS, tree_model
-from neuronfair.domain.population.model import PopulationModel, fit_people, fit_population, told_apart
+from neuronfair.domain.population.model import PopulationModel, fit_likelihood, fit_population, real_synthetic_auc
 from neuronfair.domain.population.plausible import PLAUSIBLE
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.measure.rate import Rate, discrimination_rate
@@ -45,12 +45,12 @@ def quality(name: str, seed: int) -> dict[str, Any]:
     table = data(name, "default")
     domain, (train, *rest) = table.domain, table.split(seed)
     held = domain.clip(torch.cat([part.rows for part in rest]))
-    model, generator = fit_people(domain, domain.clip(train.rows), seed=seed), torch.Generator().manual_seed(seed)
+    model, generator = fit_likelihood(domain, domain.clip(train.rows), seed=seed), torch.Generator().manual_seed(seed)
     drawn = model.sample(len(held), generator)
     return {
-        "auc": told_apart(domain, held, drawn),
-        "independent": told_apart(domain, held, _independent(table, held, generator)),
-        "uniform": told_apart(domain, held, domain.sample(len(held), generator)),
+        "auc": real_synthetic_auc(domain, held, drawn),
+        "independent": real_synthetic_auc(domain, held, _independent(table, held, generator)),
+        "uniform": real_synthetic_auc(domain, held, domain.sample(len(held), generator)),
         "log_likelihood": model.log_likelihood(held).mean().item(),
         "kept": domain.valid(drawn).double().mean().item(),
     }

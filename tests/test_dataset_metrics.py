@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import neuronfair as nf
-from neuronfair.domain.population.counterfactuals import fit_counterparts
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.schema.infer import infer_domain
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import read_table
@@ -231,5 +231,5 @@ def test_age_bands_are_compared_by_their_medians():
     with pytest.raises(Unprovable, match="in bands"):
         problem_of(open_model(model, data.domain, data.rows), data.domain)
     with pytest.raises(DomainError, match="for the attribute-flip test only"):
-        fit_counterparts(data.domain, data.rows)
+        fit_counterfactuals(data.domain, data.rows)
     assert parse_domain(format_domain(data.domain)).fingerprint == data.domain.fingerprint != domain.fingerprint

@@ -1,4 +1,4 @@
-"""Counterparts in words, from figures that were made up."""
+"""CounterfactualTwins in words, from figures that were made up."""
 
 from __future__ import annotations
 

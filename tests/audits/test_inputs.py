@@ -194,7 +194,7 @@ def test_a_model_without_names_whose_width_fits_the_others_only_is_not_given_the
     found = read(PEOPLE, model=of_width(2), **how)  # age and job
     assert (found.not_inputs, found.reads) == (("sex",), ("age", "job"))
     assert found.remarks[-1] == "sex: the inputs of the model fit the other columns only, so it is not given it"
-    assert [a.name for a in parse_domain(found.domain_text).attributes if not a.given] == ["sex"]
+    assert [a.name for a in parse_domain(found.domain_text).attributes if not a.is_input] == ["sex"]
     assert read(PEOPLE, model=of_width(3), **how).not_inputs == ()
     assert read(PEOPLE, model=of_width(7), **how).not_inputs == ()  # and is refused when it is opened
     path = tmp_path / "people.toml"

@@ -11,7 +11,7 @@ from neuronfair import BlackBox, Decision, TableDomain
 from neuronfair.audits.report.attribute import Change, Condition, Finding
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.counterfactuals import fit_counterparts, with_counterparts
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals, with_counterfactuals
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.testing.cases import uniform_rows
@@ -42,7 +42,7 @@ def test_a_pair(people):
 
 
 def test_a_pair_of_a_person_and_a_counterpart(people, monkeypatch):
-    beside = with_counterparts(people, fit_counterparts(people, uniform_rows(people, 200)))
+    beside = with_counterfactuals(people, fit_counterfactuals(people, uniform_rows(people, 200)))
     table = {"age": 39, "sex": "F", "relationship": "Wife", "marital": "AF", "race": "B", "gain": 2.5, "loss": 0}
 
     def told(domain, **twin) -> str:

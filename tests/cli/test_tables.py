@@ -49,7 +49,7 @@ def folder(run, monkeypatch, briefly):
 
 def test_train_infer_and_ask_without_the_column(run):
     assert run("domain", "infer", "table.csv", *BESIDE, *WHO).out.startswith("Left out: id (the key)\nsex from sex.csv")
-    assert [a.name for a in read_domain("table.toml").attributes if not a.given] == ["sex"]
+    assert [a.name for a in read_domain("table.toml").attributes if not a.is_input] == ["sex"]
     assert "legitimate = true" in Path("table.toml").read_text(encoding="utf-8")
     made = run("train", "table.csv", *BESIDE, "--domain", "table.toml", "--hidden", "4", "--out", "m.safetensors")
     assert (made.status, load(Path("m.safetensors"))[1].inputs) == (0, 5)

@@ -54,7 +54,7 @@ def test_the_class_that_is_lost_is_the_favourable_one_or_else_the_last():
         patch.setattr(counterparts, "data", lambda *_: table)
         domain = counterparts.unread("meps", "race").domain
     assert (domain.favourable, domain.sensitive) == ("10 visits or more", ("race",))
-    assert [a.name for a in domain.attributes if not a.given] == ["race"]
+    assert [a.name for a in domain.attributes if not a.is_input] == ["race"]
 
 
 def result(seed: int) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Counterparts, measured: a copy of the group flips everybody, chance claims nothing, and the right columns carry."""
+"""Counterfactual twins, measured: a copy of the group flips all, chance claims nothing, and the right columns carry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counterparts on the page: what it says of them, where that stands, and where things lie in the charts."""
+"""CounterfactualTwins on the page: what it says of them, where that stands, and where things lie in the charts."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from neuronfair import BlackBox, Dataset, TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.counterfactuals import fit_counterparts
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
@@ -129,7 +129,7 @@ def test_groups_are_drawn_by_their_size_and_a_small_one_keeps_its_people():
     group = torch.tensor([0] * 100 + [1] * 300 + [2] * 20 + [3] * 600)
     merit = torch.arange(len(group)) % 10
     data = Dataset("people", domain, torch.stack([group, group.clamp(max=1), merit], 1), group * 0)
-    drawn = drawn_counterparts(data, fit_counterparts(domain, data.rows), torch.Generator().manual_seed(0))
+    drawn = drawn_counterparts(data, fit_counterfactuals(domain, data.rows), torch.Generator().manual_seed(0))
     small = group == 2
     assert torch.equal(drawn[small], data.rows[small])
     assert not bool((drawn[~small, GROUP] == 2).any())

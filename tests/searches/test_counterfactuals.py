@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from neuronfair.domain.population.counterfactuals import Counterparts, fit_counterparts, with_counterparts
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals, with_counterfactuals
 from neuronfair.domain.population.plausible import Plausible
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.interpretation.profile import interpret
@@ -29,7 +29,7 @@ from tests.planted.proxies import by_a, moved_domain, moved_rows
 DOMAIN, ROWS = moved_domain(), moved_rows()
 NETWORK = by_a(DOMAIN)
 PLAN = SearchConfig("frontier", seeds=20, steps=20, global_steps=10, controls=False, twins="counterpart")
-BESIDE = fit_counterparts(DOMAIN, ROWS)
+BESIDE = fit_counterfactuals(DOMAIN, ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def test_a_network_that_does_not_read_the_group_is_searched_by_counterparts(outc
 
 
 def test_counterparts_that_are_known_are_not_fitted_again(outcome, monkeypatch):
-    monkeypatch.setattr(searching, "fit_counterparts", None)
-    domain = with_counterparts(DOMAIN, BESIDE)
+    monkeypatch.setattr(searching, "fit_counterfactuals", None)
+    domain = with_counterfactuals(DOMAIN, BESIDE)
     assert comparing(domain, ROWS, "counterpart") is domain
     assert counterparts_of(comparing(DOMAIN, ROWS, "counterpart", BESIDE)) is BESIDE
     assert comparing(DOMAIN, ROWS, "flip", BESIDE) is DOMAIN
@@ -81,7 +81,7 @@ def test_counterparts_among_plausible_people():
     # The counterpart itself need not be plausible.
     assert (found.twins(outcome.domain)[usual(found.rows)][:, 0] >= 7).all()
     moved = outcome.domain.to("cpu")
-    assert isinstance(moved.twinning, Counterparts)
+    assert isinstance(moved.twinning, CounterfactualTwins)
     assert moved.twinning is not outcome.domain.twinning  # its tables were moved with the domain
 
 
@@ -89,7 +89,7 @@ def test_two_counterparts_who_differ_say_nothing_of_the_person():
     domain, rows = moved_domain(3), moved_rows(3)
     score = BlackBox(lambda x: x[:, :1], domain)  # the score is a
     middle = torch.tensor([[7, 4, 1]])  # whose counterparts have 2 and 12
-    beside = with_counterparts(domain, fit_counterparts(domain, rows))
+    beside = with_counterfactuals(domain, fit_counterfactuals(domain, rows))
     assert beside.twins(middle).rows[0, :, 0].tolist() == [12, 2]
     for tolerance, differs in ((7.0, False), (4.0, True)):
         judged = evaluate(score, beside, middle, Decision("tolerance", tolerance))
@@ -117,7 +117,7 @@ def test_neurons_react_to_counterparts(outcome):
 
 
 def test_the_share_of_drawn_counterparts_who_are_decided_otherwise():
-    domain, people = with_counterparts(DOMAIN, BESIDE), torch.tensor([[0, 3, 0], [4, 3, 0], [9, 3, 1], [5, 3, 1]])
+    domain, people = with_counterfactuals(DOMAIN, BESIDE), torch.tensor([[0, 3, 0], [4, 3, 0], [9, 3, 1], [5, 3, 1]])
     drawn = drawn_otherwise(NETWORK, domain, people, Decision())
     assert drawn.of.tolist() == [32] * 4
     assert drawn.otherwise.tolist() == [0, 32, 32, 0]

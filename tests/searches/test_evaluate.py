@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from neuronfair import BlackBox, Decision, evaluate
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.counterfactuals import fit_counterparts, with_counterparts
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals, with_counterfactuals
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
@@ -94,7 +94,7 @@ def tied() -> TableDomain:
 
 def beside() -> TableDomain:
     """Three groups, and counterparts who are not each other's."""
-    return with_counterparts(moved_domain(3), fit_counterparts(moved_domain(3), moved_rows(3)))
+    return with_counterfactuals(moved_domain(3), fit_counterfactuals(moved_domain(3), moved_rows(3)))
 
 
 FIGURES = ("family", "valid", "apart", "discriminates", "gaps", "differs", "partner", "twin", "twins", "finite")

@@ -120,6 +120,6 @@ def test_shrunk_people_stay_plausible():
 def test_values_drawn_anew_are_those_of_one_plausible_person():
     world, inside = case("plausible").world, case("plausible").domain
     u = torch.rand(50, len(inside.attributes), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    lines = set(map(tuple, inside.people.tolist()))
+    lines = set(map(tuple, inside.records.tolist()))
     assert {tuple(row) for row in world.anywhere(u).tolist()} <= lines
     assert torch.equal(case("people").world.anywhere(u), (u * inside.sizes).long())

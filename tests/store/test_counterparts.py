@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from neuronfair.domain.population.counterfactuals import Counterparts, fit_counterparts
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import RunError
 from neuronfair.searches import campaign
@@ -26,8 +26,8 @@ PLAN = SearchConfig(method="aequitas", seeds=12, steps=9, global_steps=4, contro
 
 
 @pytest.fixture(scope="module")
-def beside() -> Counterparts:
-    return fit_counterparts(DOMAIN, ROWS)
+def beside() -> CounterfactualTwins:
+    return fit_counterfactuals(DOMAIN, ROWS)
 
 
 def manifest(config: SearchConfig) -> dict:
@@ -35,7 +35,7 @@ def manifest(config: SearchConfig) -> dict:
     return make_manifest(config, data, model="m.safetensors", weights="w", outputs=2)
 
 
-def searched(folder: Path, fitted: Counterparts) -> None:
+def searched(folder: Path, fitted: CounterfactualTwins) -> None:
     """What `neuronfair search --twins counterpart` does around a campaign."""
     run = Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2)
     known = {"counterparts": run.counterparts or fitted}
@@ -54,7 +54,7 @@ def test_whoever_opens_a_run_has_the_same_counterparts(whole, beside):
     found = run.findings()
     assert len(found) > 0
     assert (run.domain.twin_columns, run.ledger.domain.twin_columns) == ((0, 1, 2), (2,))
-    assert isinstance(run.counterparts, Counterparts)
+    assert isinstance(run.counterparts, CounterfactualTwins)
     assert torch.equal(run.domain.twins(ROWS).rows, beside.twins(DOMAIN, ROWS).rows)
     # The twin of a finding is the counterpart that can be made again.
     assert (run.domain.twins(found.rows).rows == found.twins(run.domain)[:, None]).all(2).any(1).all()
@@ -65,7 +65,7 @@ def test_whoever_opens_a_run_has_the_same_counterparts(whole, beside):
 
 
 def test_a_search_that_is_killed_again_and_again_finds_the_same(tmp_path, whole, beside, monkeypatch):
-    def killed(fitted: Counterparts) -> bool:
+    def killed(fitted: CounterfactualTwins) -> bool:
         with pytest.MonkeyPatch.context() as patch:
             Killer(patch, after=14)
             try:

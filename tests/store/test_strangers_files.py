@@ -21,7 +21,7 @@ import torch
 from neuronfair.audits import folder as audit_folder
 from neuronfair.audits.gate.baseline import read_baseline
 from neuronfair.audits.gate.regression_set import read_regression_set
-from neuronfair.domain.population.storage import load_counterparts, load_population
+from neuronfair.domain.population.storage import load_counterfactuals, load_population
 from neuronfair.domain.schema.toml import parse_domain, read_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TREE, VARIABLE, TooLarge, read_bytes
@@ -52,7 +52,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "keys.npy": lambda path: files.load_array(path, 2),
     "seeds.npy": lambda path: files.load_array(path, len(DOMAIN.attributes)),
     "population.safetensors": lambda path: load_population(path, DOMAIN),
-    "counterparts.safetensors": lambda path: load_counterparts(path, DOMAIN),
+    "counterparts.safetensors": lambda path: load_counterfactuals(path, DOMAIN),
     "model.safetensors": load,
     "certificate.parquet": certificate.read,
     "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE), path),

@@ -97,7 +97,7 @@ class AuditInput:
     @property
     def not_inputs(self) -> tuple[str, ...]:
         """The attributes that are no inputs of the model."""
-        return tuple(attribute.name for attribute in self.data.domain.attributes if not attribute.given)
+        return tuple(attribute.name for attribute in self.data.domain.attributes if not attribute.is_input)
 
     @property
     def origin(self) -> Origin:
@@ -290,7 +290,7 @@ def _declared(
         return AuditInput(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
     sheet = read_sheet(table)
     for name in sheet.beside.names if sheet.beside is not None else ():
-        if name in kept.names and kept.attributes[kept.column(name)].given:
+        if name in kept.names and kept.attributes[kept.column(name)].is_input:
             raise DomainError(
                 f"{kept.name}: '{name}' stands beside the table, so no model is given it. Write encode = \"none\" for "
                 "it in the domain file"

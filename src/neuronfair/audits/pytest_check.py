@@ -27,7 +27,7 @@ from neuronfair.audits.stages.proof import proof_of
 from neuronfair.audits.stages.search import search
 from neuronfair.audits.wording.counterfactual import counterfactual_report
 from neuronfair.audits.wording.phrases import importance
-from neuronfair.domain.population.counterfactuals import with_counterparts
+from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.schema.toml import read_domain
@@ -366,7 +366,7 @@ def compared(
         confidence=confidence,
         seed=seed,
     )
-    domain = with_counterparts(data.domain, effect.counterparts)
+    domain = with_counterfactuals(data.domain, effect.counterparts)
     return counterfactual_report(data.domain, data.rows, effect, confidence), replace(data, domain=domain)
 
 

@@ -22,7 +22,7 @@ from neuronfair.audits.stages.population import population_of_audit
 from neuronfair.audits.stages.repair import propose, repair_command
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, concluded
-from neuronfair.domain.population.counterfactuals import fit_counterparts
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
@@ -69,7 +69,7 @@ def run(
         raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
     if settings.twins == "counterpart":
         for view in views:
-            fit_counterparts(view.domain, view.rows)  # refuses what is impossible, before any work is done
+            fit_counterfactuals(view.domain, view.rows)  # refuses what is impossible, before any work is done
     past = ready.replay(opened)
     place = Path(folder) if folder is not None else None
     if place is not None:

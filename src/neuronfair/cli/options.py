@@ -353,7 +353,9 @@ class JoinOptions:
 
         known = read_domain(domain) if isinstance(domain, Path) else domain
         wanted = [*(sensitive or ()), *(known.sensitive if known is not None and not sensitive else ())]
-        wanted += [attribute.name for attribute in known.attributes if not attribute.given] if known is not None else []
+        wanted += (
+            [attribute.name for attribute in known.attributes if not attribute.is_input] if known is not None else []
+        )
         return beside(read_sheet(table), read_sheet(self.file), list(dict.fromkeys(wanted)), self.key)
 
 
@@ -364,7 +366,7 @@ def open_all(
     check_device(model.device)
     data = table.load(model).data
     opened, card = (model.source.open(data), None) if model.model is not None else model.train(data, console, seed)
-    if outside := [attribute.name for attribute in data.domain.attributes if not attribute.given]:
+    if outside := [attribute.name for attribute in data.domain.attributes if not attribute.is_input]:
         console.print(f"The model is not given {listed(outside)}.")
     return opened, data.to(model.device), card
 

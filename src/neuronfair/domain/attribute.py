@@ -137,10 +137,10 @@ class Attribute:
     How a cell of a table is read is no part of what exists, nor of a fingerprint: with `date` it is a date in that
     form and stands for the days since 1970-01-01; `decimal` is the decimal mark; a label that is not one of the
     `values` counts as the value that `other` names; with outliers "clip" a number beyond the bounds counts as the
-    nearest of them. Where it is sensitive, `bands` are the numbers at which a new band begins: people of one band are
-    compared with the `band_values` of the others (by default their medians in the data set). Nor is what counterparts
-    ask (`domain/population/counterfactuals.py`): whether nobody's group moves it (`fixed`), whether it may differ
-    between groups and may count (`legitimate`), and which attributes it depends on (`causes`).
+    nearest of them. Where it is sensitive, `bands` are the numbers at which a new band begins: records of one band are
+    compared with the `band_values` of the others (by default their medians in the data set). Three more are for
+    counterfactual twins: whether no group moves it (`fixed`), whether it may differ between groups and may count
+    (`legitimate`), and its parents in the causal graph (`causes`).
 
     >>> Attribute("age", "ordinal", low=17, high=90).codes(["17", 39])
     array([ 0, 22])
@@ -248,7 +248,7 @@ class Attribute:
         return tuple((first + end - 1) // 2 for first, end in pairwise((*self.band_starts, self.points)))
 
     def group_name(self, code: int) -> str:
-        """Return what people of a group are called: a value, or a band of numbers."""
+        """Return what a demographic group is called: a value, or a band of numbers."""
         if not self.bands:
             return str(self.value(code))
         cuts, band = [self.value(start) for start in self.band_starts], self.band(code)
@@ -277,7 +277,7 @@ class Attribute:
         return self.points if self.points < self.size else None
 
     @property
-    def given(self) -> bool:
+    def is_input(self) -> bool:
         """Whether a model is given it as an input."""
         return self.encode != "none"
 

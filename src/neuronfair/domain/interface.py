@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class TwinRows(NamedTuple):
-    """The people with whom each person is compared."""
+    """The records that each record is compared with."""
 
     rows: Tensor  # (n, k, d)
-    valid: Tensor  # (n, k): False where no such person exists
+    valid: Tensor  # (n, k): False where no such record exists
 
 
 class Domain(Protocol):
@@ -44,7 +44,7 @@ class Domain(Protocol):
 
     @property
     def twins_are_mutual(self) -> bool:
-        """Whether the twins of a person are one another's twins, too, so that any two of them can be compared."""
+        """Whether the twins of a record are one another's twins, too, so that any two of them can be compared."""
 
     @property
     def free(self) -> Tensor:
@@ -89,13 +89,13 @@ class Domain(Protocol):
         """Return for each code a random other value, from numbers u in [0, 1): (n, d) each."""
 
     def twins(self, rows: Tensor) -> TwinRows:
-        """Return the people with whom each row is compared."""
+        """Return the records that each row is compared with."""
 
     def member(self, rows: Tensor, number: Tensor) -> Tensor:
         """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
 
     def key(self, rows: Tensor) -> Tensor:
-        """Return one 64-bit number per row, equal for rows of one person.
+        """Return one 64-bit number per row, equal for rows of one family.
 
         It is a sum of codes times fixed numbers, modulo 2^64.
         """

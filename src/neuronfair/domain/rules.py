@@ -1,4 +1,4 @@
-"""Rules between attributes: which combinations no real person has."""
+"""Rules between attributes: which combinations no real record has."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Rule:
 
 
 def left_out(rules: Sequence[Rule], name: str) -> set[str]:
-    """Return the labels of an attribute that rules forbid whatever else a row has: nobody is compared with them."""
+    """Return the labels of an attribute that rules forbid whatever else a row has: no record is compared with them."""
     alone = (rule.when[name] for rule in rules if {*rule.when} == {name} and not rule.then)
     return {str(label) for condition in alone if not isinstance(condition, Span) for label in condition}
 

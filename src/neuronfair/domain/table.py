@@ -1,4 +1,4 @@
-"""What a row of a table may be, and which rows describe the same person."""
+"""What a row of a table may be, and which rows describe the same record."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ class TableDomain:
     encoding: str = "default"
     description: str = ""
     outside: Outside = "error"
-    favourable: str | None = None  # the class that people hope for
+    favourable: str | None = None  # the favourable outcome
     device: torch.device = _CPU
-    twinning: Twinning = FLIPS  # who is compared with whom
+    twinning: Twinning = FLIPS  # how twins are made
     draft: str = field(default="", compare=False, repr=False)  # the commented TOML text, where it was inferred
 
     def __post_init__(self) -> None:
         if (twice := repeated(self.names)) is not None:
             raise DomainError(f"{self.name}: attribute '{twice}' is declared twice")
-        if not any(attribute.given for attribute in self.attributes):
+        if not any(attribute.is_input for attribute in self.attributes):
             raise DomainError(
                 f'{self.name}: every attribute has encode = "none", so no model is given anything. Say another encode'
             )
@@ -165,7 +165,7 @@ class TableDomain:
     @cached_property
     def input_fingerprint(self) -> str:
         """A digest of what a network is given and answers: attributes, their encoding, and classes, but no rules."""
-        return digest(self.target, *(attribute for attribute in self.attributes if attribute.given))
+        return digest(self.target, *(attribute for attribute in self.attributes if attribute.is_input))
 
     def with_sensitive(self, *names: str) -> TableDomain:
         """Return this domain with other sensitive attributes; twins differ in nothing else then."""
@@ -266,7 +266,7 @@ class TableDomain:
         """Which attributes a search may change: those that are not sensitive, bool (d,)."""
         return torch.tensor([name not in self.sensitive for name in self.names], device=self.device)
 
-    # Who is the same person
+    # Which rows are the same record
 
     @cached_property
     def combinations(self) -> Combinations:
@@ -278,7 +278,7 @@ class TableDomain:
 
     @property
     def has_bands(self) -> bool:
-        """Whether a sensitive attribute is in bands, so that one value stands for all people of a band."""
+        """Whether a sensitive attribute is in bands, so that one value stands for all records of a band."""
         return any(self.attributes[column].bands for column in self.sensitive_columns)
 
     def with_band_values(self, rows: Tensor) -> TableDomain:
@@ -312,11 +312,11 @@ class TableDomain:
 
     @property
     def twins_are_mutual(self) -> bool:
-        """Whether the twins of a person are one another's twins, too, so that any two of them can be compared."""
+        """Whether the twins of a record are one another's twins, too, so that any two of them can be compared."""
         return not self.twinning.key_has_group
 
     def key(self, rows: Tensor) -> Tensor:
-        """Return one 64-bit number per row, equal for rows of one person: for flips, whatever the sensitive values.
+        """Return one 64-bit number per row, equal for rows of one family (for flips: all sensitive values).
 
         Exact where the other attributes have fewer than 2^63 combinations (`keys_are_exact`); otherwise two rows share
         a key with a chance of about 2^-63, or 3 in a million for any of ten million rows. Rows must lie within bounds.
@@ -338,7 +338,7 @@ class TableDomain:
     def _key_coefficients(self) -> Tensor:
         return key_coefficients(self._key_sizes).to(self.device)
 
-    # What people read and write
+    # Tables of cells
 
     def from_table(self, columns: Mapping[str, Sequence[Any]]) -> Tensor:
         """Return the rows of a table given as columns of labels and numbers.

@@ -19,15 +19,15 @@ from neuronfair.errors import DomainError, did_you_mean, repeated
 if TYPE_CHECKING:
     from neuronfair.domain.table import TableDomain
 
-TwinKind = Literal["flip", "counterpart"]  # what a person is compared with: see Flips, and Counterparts
+TwinKind = Literal["flip", "counterpart"]  # what a record is compared with: see Flips and CounterfactualTwins
 
 
 class Twinning(Protocol):
-    """How the twins of a person are made: one for each other combination of sensitive values, in a fixed order."""
+    """How the twins of a record are made: one for each other combination of sensitive values, in a fixed order."""
 
     @property
     def key_has_group(self) -> bool:
-        """Whether two people who differ in the sensitive attributes only are two people."""
+        """Whether two records that differ in the sensitive attributes only are two records."""
 
     def columns(self, domain: TableDomain) -> tuple[int, ...]:
         """Return the positions of the attributes in which a twin may differ."""

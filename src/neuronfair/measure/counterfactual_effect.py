@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.interface import TwinRows
-from neuronfair.domain.population.counterfactuals import DRAWS, Counterparts, fit_counterparts, placebo
+from neuronfair.domain.population.counterfactuals import DRAWS, CounterfactualTwins, fit_counterfactuals, placebo
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
@@ -68,7 +68,7 @@ class CounterfactualEffect:
     carriers: tuple[Mediator, ...]
     auc: float | None  # with which the other attributes tell the group: 0.5 is not at all
     left_out: tuple[tuple[int, ...], ...]  # groups of too few people
-    counterparts: Counterparts
+    counterparts: CounterfactualTwins
     without: int = 0  # people of large groups who have no twin: rules tie their group to what is held fixed
     sensitivity: Sensitivity | None = None  # None: nothing is claimed, or the model decides for no class
 
@@ -103,7 +103,7 @@ def counterfactual_effect(
     check_rows(domain, rows, "counterparts")
     domain = replace(domain, twinning=FLIPS)
     table = domain.clip(rows)
-    counterparts = fit_counterparts(domain, table)
+    counterparts = fit_counterfactuals(domain, table)
     chosen = _people(domain, table, counterparts, thorough, seed)
     people = table[chosen]
     if len(people) == 0:
@@ -204,7 +204,7 @@ class _Learned(NamedTuple):
     domain: TableDomain
     rows: Tensor  # of the whole table, with the groups that were used
     half: Tensor | None  # (n,) bool; None: groups are shuffled
-    counterparts: Counterparts
+    counterparts: CounterfactualTwins
 
 
 def _learned(domain: TableDomain, table: Tensor, count: int, groups: Tensor, seed: int) -> Iterator[_Learned]:
@@ -212,14 +212,14 @@ def _learned(domain: TableDomain, table: Tensor, count: int, groups: Tensor, see
 
     def shuffled(number: int) -> _Learned:
         free, mixed = placebo(domain, table, address(seed, "shuffle", number))
-        return _Learned(free, mixed, None, fit_counterparts(free, mixed, groups=groups))
+        return _Learned(free, mixed, None, fit_counterfactuals(free, mixed, groups=groups))
 
     def halved(number: int) -> _Learned:
         generator = torch.Generator().manual_seed(address(seed, "half", number))
         half = torch.zeros(len(table), dtype=torch.bool)
         half[torch.randperm(len(table), generator=generator)[: len(table) // 2]] = True
         half = half.to(table.device)
-        return _Learned(domain, table, half, fit_counterparts(domain, table[half], groups=groups))
+        return _Learned(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
 
     pool = ThreadPoolExecutor(max_workers=max(1, min(AT_A_TIME, torch.get_num_threads())))
     try:
@@ -238,7 +238,7 @@ def address(seed: int, use: str, number: int) -> int:
 
 
 def _people(
-    domain: TableDomain, table: Tensor, counterparts: Counterparts, thorough: Thoroughness, seed: int
+    domain: TableDomain, table: Tensor, counterparts: CounterfactualTwins, thorough: Thoroughness, seed: int
 ) -> Tensor:
     """Return which people of the table are compared with their counterparts: of groups that are large enough."""
     known = counterparts.groups[domain.combinations.number(table)]
@@ -251,7 +251,7 @@ def _people(
     return known[order.to(known.device)]
 
 
-def _left_out(domain: TableDomain, table: Tensor, counterparts: Counterparts) -> tuple[tuple[int, ...], ...]:
+def _left_out(domain: TableDomain, table: Tensor, counterparts: CounterfactualTwins) -> tuple[tuple[int, ...], ...]:
     """Return the groups that are too small, of those that the table has."""
     counts = torch.bincount(domain.combinations.number(table), minlength=len(counterparts.groups))
     small = (counts > 0) & ~counterparts.groups

@@ -109,7 +109,7 @@ def tells(domain: TableDomain, people: Tensor, groups: Tensor) -> float | None:
     some = people[:TOLD]
     kind = domain.combinations.number(some).cpu().numpy()
     known, kind, counts = np.unique(kind, return_inverse=True, return_counts=True)
-    free = [column for column in domain.free.nonzero()[:, 0].tolist() if domain.attributes[column].given]
+    free = [column for column in domain.free.nonzero()[:, 0].tolist() if domain.attributes[column].is_input]
     if len(known) < 2 or counts.min() < FOLDS or not free:
         return None
     nominal = [i for i, c in enumerate(free) if not (a := domain.attributes[c]).ordered and a.size <= 255]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.interface import TwinRows
-from neuronfair.domain.population.counterfactuals import Counterparts
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.direction import favourable_class
 from neuronfair.measure.mediators import CounterfactualPairs
@@ -82,7 +82,9 @@ class ScoredPeople:
             has = self._decision.chosen(self._own) == self.outcome
         return MoveTally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped), has)
 
-    def pairs(self, counterparts: Counterparts, most: int, domain: TableDomain, grouped: Tensor) -> CounterfactualPairs:
+    def pairs(
+        self, counterparts: CounterfactualTwins, most: int, domain: TableDomain, grouped: Tensor
+    ) -> CounterfactualPairs:
         """Return some people with one of their twins each, and the model that decides; `grouped` as in `tally`.
 
         Both have the sensitive values that the person has where groups are shuffled, since the model knows nothing of

@@ -79,7 +79,7 @@ class TableEncoding:
 
     def __init__(self, attributes: Sequence[Attribute], device: torch.device = _CPU) -> None:
         blocks = [a.encode == "onehot" for a in attributes]
-        widths = [a.size if block else int(a.given) for a, block in zip(attributes, blocks, strict=True)]
+        widths = [a.size if block else int(a.is_input) for a, block in zip(attributes, blocks, strict=True)]
         self.lines = [_line(a) for a in attributes]  # factor and shift by which a code becomes a number
         factor, shift = zip(*self.lines, strict=True)
         self.attributes, self.device = tuple(attributes), device
@@ -94,13 +94,13 @@ class TableEncoding:
         self._empty = [
             (column, a.empty, middle_of(a))
             for column, a in enumerate(attributes)
-            if a.empty is not None and a.given and not blocks[column]  # a block has a place for it
+            if a.empty is not None and a.is_input and not blocks[column]  # a block has a place for it
         ]
         self._lines = {torch.float64: torch.tensor([factor, shift], dtype=torch.float64, device=device)}
         # Whether every attribute is one input, in the same order; then nothing need be looked up.
         self._plain = not any(blocks) and all(widths)
         self._columns = torch.arange(len(attributes), device=device)
-        single = [column for column, a in enumerate(attributes) if a.given and not blocks[column]]
+        single = [column for column, a in enumerate(attributes) if a.is_input and not blocks[column]]
         self._numbers = torch.tensor(single, dtype=torch.int64, device=device)
         self._blocks = self.is_block.nonzero()[:, 0]
         self._number_inputs = self.offset[self._numbers]
@@ -219,7 +219,7 @@ class TableEncoding:
 
 def _line(attribute: Attribute) -> tuple[float, float]:
     """Return factor and shift of the straight line from a code to the network's number."""
-    if not attribute.given:
+    if not attribute.is_input:
         return 0.0, 0.0
     low, step = (0.0, 1.0) if attribute.values else (float(attribute.low), float(attribute.step))
     if attribute.encode == "scaled":

@@ -144,7 +144,7 @@ class _Cells:
         place = {name: number for number, name in enumerate(self._frame.columns)}
         # Attributes that stand beside the table are no columns of it, and no model is given them.
         known = enumerate(data.domain.attributes)
-        self._columns = {column: (place[a.name], a) for column, a in known if a.given and a.name in place}
+        self._columns = {column: (place[a.name], a) for column, a in known if a.is_input and a.name in place}
         for number, attribute in self._columns.values() if filled else ():
             if isinstance(attribute.missing, (int, float)) and not attribute.values:
                 self._frame.isetitem(number, self._frame.iloc[:, number].fillna(attribute.missing))
@@ -245,4 +245,4 @@ def _by_numbers(
 
 def _matters(encoding: TableEncoding) -> np.ndarray:
     """Return for which attributes a model reads more than the code: numbers that are no one-hot block, bool (d,)."""
-    return np.array([a.given and not a.values and a.encode != "onehot" for a in encoding.attributes])
+    return np.array([a.is_input and not a.values and a.encode != "onehot" for a in encoding.attributes])

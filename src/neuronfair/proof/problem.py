@@ -126,7 +126,7 @@ def _comparable_people(domain: TableDomain, space: Space, allowed: Sequence[Tens
 
 def unread(domain: TableDomain) -> bool:
     """Return whether models are given no sensitive attribute: then no decision can flip."""
-    return not any(domain.attributes[column].given for column in domain.sensitive_columns)
+    return not any(domain.attributes[column].is_input for column in domain.sensitive_columns)
 
 
 def _enumerable(

@@ -1,4 +1,4 @@
-"""Counterparts as training data: a person's label is that of their counterpart, too."""
+"""CounterfactualTwins as training data: a person's label is that of their counterpart, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.domain.population.counterfactuals import Counterparts, fit_counterparts, with_counterparts
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals, with_counterfactuals
 from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Thoroughness, counterfactual_effect
 from neuronfair.model.blackbox import Model
@@ -27,7 +27,7 @@ class Lessons(NamedTuple):
     pairs: int  # that join in one repeat
 
 
-def drawn_counterparts(data: Dataset, how: Counterparts, generator: torch.Generator) -> Tensor:
+def drawn_counterparts(data: Dataset, how: CounterfactualTwins, generator: torch.Generator) -> Tensor:
     """Draw one counterpart of each person, of another group that is drawn by how many people it has: (n, d).
 
     Who has none is their own.
@@ -38,13 +38,13 @@ def drawn_counterparts(data: Dataset, how: Counterparts, generator: torch.Genera
     others = chances.expand(len(rows), -1).scatter(1, own[:, None], 0.0)
     ahead = (torch.multinomial(others, 1, generator=generator) - own[:, None]) % len(chances)
     u = torch.rand(rows.shape, generator=generator, dtype=torch.float64)
-    twins = how.carried(domain, rows, ahead.to(rows.device), u.to(rows.device))
+    twins = how.transported(domain, rows, ahead.to(rows.device), u.to(rows.device))
     return torch.where(twins.valid, twins.rows[:, 0], rows)
 
 
 def counterpart_pairs(data: Dataset, seed: int) -> tuple[Tensor, Tensor]:
     """Return each person with a counterpart, (n, 2, d), and the person's label for both, (n,)."""
-    how = fit_counterparts(data.domain, data.rows)
+    how = fit_counterfactuals(data.domain, data.rows)
     rows = drawn_counterparts(data, how, torch.Generator().manual_seed(seed))
     return torch.stack([data.domain.clip(data.rows), rows], 1), data.labels
 
@@ -57,7 +57,7 @@ def counterpart_lessons(parts: Split, repeats: int, generator: torch.Generator) 
     rows of which none says that people are alike. Who has no counterpart stands twice.
     """
     train, validation = parts.train, parts.validation
-    how = fit_counterparts(train.domain, train.rows)
+    how = fit_counterfactuals(train.domain, train.rows)
     n, own = len(train), torch.arange(len(train))
     drawn = [drawn_counterparts(train, how, generator) for _ in range(repeats)]
     lines = torch.stack([torch.cat([own, own + n * number]) for number in range(1, repeats + 1)])
@@ -65,7 +65,7 @@ def counterpart_lessons(parts: Split, repeats: int, generator: torch.Generator) 
     held = torch.cat([validation.rows, others]), validation.labels.repeat(2)
     alike = Lesson((torch.cat([train.rows, *drawn]), train.labels.repeat(1 + repeats)), lines, held)
     plain = Lesson((train.rows, train.labels), own[None], (validation.rows, validation.labels))
-    domain = with_counterparts(train.domain, how)
+    domain = with_counterfactuals(train.domain, how)
     compared = Split(*(replace(part, domain=domain) for part in parts))
     return Lessons(compared, alike, plain, n)
 

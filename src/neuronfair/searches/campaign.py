@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.population.counterfactuals import Counterparts
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.model import PopulationModel, fit_population
 from neuronfair.domain.population.plausible import plausible
 from neuronfair.domain.table import TableDomain
@@ -44,7 +44,7 @@ class Recorder(Protocol):
     """Where a search leaves what it finds, and finds it again after a kill."""
 
     def begin(
-        self, seeds: Tensor, population: PopulationModel | None, counterparts: Counterparts | None = None
+        self, seeds: Tensor, population: PopulationModel | None, counterparts: CounterfactualTwins | None = None
     ) -> None:
         """Keep the rows that the chains start from, the population, and the counterfactual twins, if there are any."""
 
@@ -103,7 +103,7 @@ class Known(TypedDict, total=False):
 
     profile: BiasProfile | None  # what `interpret` says of the network and these rows
     population: PopulationModel | None  # what `fit_population` says of them, or one of your own
-    counterparts: Counterparts | None  # what `fit_counterparts` says of them: asked for with `config.twins`
+    counterparts: CounterfactualTwins | None  # what `fit_counterfactuals` says of them: asked for with `config.twins`
 
 
 def search(
@@ -136,7 +136,7 @@ def search(
         population = world.population or fit_population(domain, rows)
         seeds = None if seeds is None else domain.clip(seeds)  # as the engine does with all rows to start from
         domain = inside = plausible(domain, population, config.plausible, domain.clip(rows))
-        world, people = replace(world, domain=inside, population=population), inside.people
+        world, people = replace(world, domain=inside, population=population), inside.records
         seeds = None if seeds is None else inside.among(seeds)
     if seeds is None:
         seeds = cluster_seeds(network.encoding, people, config.seeds, seed=config.seed) if config.seeds else rows[:0]

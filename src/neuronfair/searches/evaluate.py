@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.interface import Domain
-from neuronfair.domain.population.counterfactuals import Counterparts, fit_counterparts, with_counterparts
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals, with_counterfactuals
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import ModelError
@@ -209,20 +209,20 @@ def not_finite() -> ModelError:
 
 
 def comparing(
-    domain: TableDomain, rows: Tensor, twins: TwinKind, counterparts: Counterparts | None = None
+    domain: TableDomain, rows: Tensor, twins: TwinKind, counterparts: CounterfactualTwins | None = None
 ) -> TableDomain:
     """Return a domain whose people are compared with twins of a kind; one that has counterparts stays as it is.
 
-    Counterparts are fitted to the rows of the table if none are given.
+    CounterfactualTwins are fitted to the rows of the table if none are given.
     """
     if twins == "flip" or counterparts_of(domain) is not None:
         return domain
-    return with_counterparts(domain, counterparts or fit_counterparts(domain, rows))
+    return with_counterfactuals(domain, counterparts or fit_counterfactuals(domain, rows))
 
 
-def counterparts_of(domain: TableDomain) -> Counterparts | None:
+def counterparts_of(domain: TableDomain) -> CounterfactualTwins | None:
     """Return how the counterparts of a domain's people are made; None where twins differ in their group only."""
-    return domain.twinning if isinstance(domain.twinning, Counterparts) else None
+    return domain.twinning if isinstance(domain.twinning, CounterfactualTwins) else None
 
 
 class Drawn(NamedTuple):

@@ -169,7 +169,7 @@ class World:
         are all those of one plausible row of the table.
         """
         if isinstance(self.domain, Plausible):
-            return self.domain.people[(u[..., 0] * len(self.domain.people)).long()]
+            return self.domain.records[(u[..., 0] * len(self.domain.records)).long()]
         return (u * self.domain.sizes).long()
 
     def no_gradient(self, rows: Tensor) -> Tensor:

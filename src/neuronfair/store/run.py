@@ -11,9 +11,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from neuronfair.domain.population.counterfactuals import Counterparts, with_counterparts
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins, with_counterfactuals
 from neuronfair.domain.population.model import PopulationModel, TablePopulation
-from neuronfair.domain.population.storage import load_counterparts, load_population, save_counterparts, save_population
+from neuronfair.domain.population.storage import (
+    load_counterfactuals,
+    load_population,
+    save_counterfactuals,
+    save_population,
+)
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, OtherRunError, RunError
 from neuronfair.searches.config import Count
@@ -29,13 +34,13 @@ from neuronfair.store.tables import read_findings, write_findings
 _Known = TypeVar("_Known")
 
 
-def written(population: PopulationModel | None, counterparts: Counterparts | None) -> Writers:
+def written(population: PopulationModel | None, counterparts: CounterfactualTwins | None) -> Writers:
     """Return what writes these to their files; nothing for what there is none of, or for a user's own population."""
     writers: dict[str, tuple[str, Callable[[Path], None]]] = {}
     if isinstance(population, TablePopulation):
         writers["population"] = POPULATION, partial(save_population, population)
     if counterparts is not None:
-        writers["counterparts"] = COUNTERPARTS, partial(save_counterparts, counterparts)
+        writers["counterparts"] = COUNTERPARTS, partial(save_counterfactuals, counterparts)
     return writers
 
 
@@ -86,7 +91,7 @@ class Run:
     @cached_property
     def _with_counterparts(self) -> TableDomain:
         path, domain = self.ledger.path(COUNTERPARTS), self.ledger.domain
-        return with_counterparts(domain, read_back(load_counterparts, path, domain))
+        return with_counterfactuals(domain, read_back(load_counterfactuals, path, domain))
 
     @property
     def journal(self) -> Journal:
@@ -147,7 +152,7 @@ class Run:
         return read_back(load_population, self.ledger.path(POPULATION), self.ledger.domain)
 
     @property
-    def counterparts(self) -> Counterparts | None:
+    def counterparts(self) -> CounterfactualTwins | None:
         """The counterparts with whom people were compared; None where twins differ in their group only."""
         return counterparts_of(self.domain)
 
@@ -157,7 +162,7 @@ class Run:
     # What a campaign asks of a recorder
 
     def begin(
-        self, seeds: Tensor, population: PopulationModel | None = None, counterparts: Counterparts | None = None
+        self, seeds: Tensor, population: PopulationModel | None = None, counterparts: CounterfactualTwins | None = None
     ) -> None:
         """Keep the rows that the chains start from, who is usual, and whom people are compared with if not flips."""
         # Chains start within the bounds; a code beyond them may not even fit the compact type.

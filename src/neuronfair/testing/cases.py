@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.population.counterfactuals import fit_counterparts, with_counterparts
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals, with_counterfactuals
 from neuronfair.domain.population.plausible import plausible
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
@@ -138,7 +138,7 @@ def case(name: str) -> ExampleCase:
         module = random_module(told, seed=1)
         with torch.no_grad():
             next(module.parameters())[:, -1] = 0
-        return ExampleCase(module, with_counterparts(told, fit_counterparts(told, rows)))
+        return ExampleCase(module, with_counterfactuals(told, fit_counterfactuals(told, rows)))
     pair = people.with_sensitive("sex", "marital")  # a rule ties the second one to who may be a husband
     return ExampleCase(random_module(pair, 3, seed=2), pair)
 

@@ -1,4 +1,4 @@
-"""Counterparts: ranks and labels carried by hand, whole distributions, the same draws everywhere, and a known truth."""
+"""Counterfactual twins: ranks and labels carried by hand, whole distributions, the same draws, and a known truth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from benchmarks.truth.worlds import World
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import counterfactuals as carrying
-from neuronfair.domain.population.counterfactuals import fit_counterparts, placebo, with_counterparts
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals, placebo, with_counterfactuals
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
@@ -62,7 +62,7 @@ def drawn(how, domain, rows, draws=3):
 
 def test_the_typical_counterpart_has_the_same_rank_in_the_other_group():
     domain, rows = halves()
-    twins = with_counterparts(domain, fit_counterparts(domain, rows)).twins(rows)
+    twins = with_counterfactuals(domain, fit_counterfactuals(domain, rows)).twins(rows)
     expected = torch.stack([1 - rows[:, 0], (rows[:, 1] + 4) % 8], 1)
     assert torch.equal(twins.rows[:, 0], expected)
     assert bool(twins.valid.all())
@@ -72,7 +72,7 @@ def test_the_typical_counterpart_has_the_same_rank_in_the_other_group():
 def test_the_counterparts_of_a_group_are_the_people_of_the_other(rules):
     """Everybody of one group, with every place they may stand at, as likely as they are: these are the other group."""
     domain, table = workers(rules)
-    how = fit_counterparts(domain, table)
+    how = fit_counterfactuals(domain, table)
     rows = everybody(domain)
     chance = how.population.log_likelihood(rows).exp()
     grid = (torch.arange(40, dtype=torch.float64) + 0.5) / 40
@@ -81,7 +81,7 @@ def test_the_counterparts_of_a_group_are_the_people_of_the_other(rules):
     for group in (0, 1):
         own, other = rows[:, 0] == group, rows[:, 0] != group
         many, at = rows[own].repeat_interleave(len(u), 0), u.repeat(int(own.sum()), 1)
-        twins = how.carried(domain, many, torch.tensor([1]), at)
+        twins = how.transported(domain, many, torch.tensor([1]), at)
         assert bool(twins.valid.all())
         assert bool(domain.valid(twins.rows[:, 0]).all())
         weight = (chance[own] / chance[own].sum()).repeat_interleave(len(u)) / len(u)
@@ -93,7 +93,7 @@ def test_the_counterparts_of_a_group_are_the_people_of_the_other(rules):
 def test_where_both_groups_are_alike_a_counterpart_is_the_same_person():
     domain = domain_of(GROUP, SCORE, JOB)
     rows = repeated(*([group, x, x % 3] for group in (0, 1) for x in range(8)), times=30)
-    how = fit_counterparts(domain, rows)
+    how = fit_counterfactuals(domain, rows)
     same = torch.cat([1 - rows[:, :1], rows[:, 1:]], 1)
     assert torch.equal(how.twins(domain, rows).rows[:, 0], same)
     for twins in how.drawn(domain, rows, 3):
@@ -114,13 +114,13 @@ def test_shuffled_groups_are_as_many_and_keep_the_other_rules():
 
 def test_draws_belong_to_the_person(monkeypatch):
     domain, rows = workers(RULES)
-    how = fit_counterparts(domain, rows)
+    how = fit_counterfactuals(domain, rows)
     twins, valid = drawn(how, domain, rows)
     assert len(twins.flatten(1, 2).unique(dim=0)) == 3  # every draw is another
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     among, _ = drawn(how, domain, rows[order])
     assert torch.equal(among, twins[:, order])
-    alone, _ = drawn(how, with_counterparts(domain, how), rows[7:9])
+    alone, _ = drawn(how, with_counterfactuals(domain, how), rows[7:9])
     assert torch.equal(alone, twins[:, 7:9])
     monkeypatch.setattr(carrying, "AT_ONCE", 77)
     small, small_valid = drawn(how, domain, rows)
@@ -131,7 +131,7 @@ def test_draws_belong_to_the_person(monkeypatch):
 
 def test_one_member_of_a_family_is_the_twin_of_that_number():
     domain, rows = workers()
-    domain = with_counterparts(domain, fit_counterparts(domain, rows))
+    domain = with_counterfactuals(domain, fit_counterfactuals(domain, rows))
     number = torch.arange(len(rows)) % 2
     expected = torch.where(number[:, None] == 1, domain.twins(rows).rows[:, 0], rows)
     assert torch.equal(domain.member(rows, number), expected)
@@ -144,9 +144,9 @@ def test_what_is_fixed_or_legitimate_stays(word):
     _, rows = halves()
     rows = torch.cat([rows, rows[:, :1]], 1)
     free = domain_of(GROUP, SCORE, replace(GROUP, name="uniform"))
-    assert torch.equal(fit_counterparts(free, rows).twins(free, rows).rows[:, 0, 2], 1 - rows[:, 0])
+    assert torch.equal(fit_counterfactuals(free, rows).twins(free, rows).rows[:, 0, 2], 1 - rows[:, 0])
     domain = domain_of(GROUP, SCORE, replace(GROUP, name="uniform", **{word: True}))
-    how = fit_counterparts(domain, rows)
+    how = fit_counterfactuals(domain, rows)
     assert how.columns(domain) == (0, 1)
     for twins in how.drawn(domain, rows, 2):
         assert torch.equal(twins.rows[:, 0, 2], rows[:, 2])
@@ -157,7 +157,7 @@ def test_if_everything_stays_there_are_no_counterparts():
     with pytest.raises(
         DomainError, match=r"^people: every attribute is fixed or legitimate.*Leave some attributes free"
     ):
-        fit_counterparts(domain, rows)
+        fit_counterfactuals(domain, rows)
 
 
 def test_of_a_graph_only_what_follows_from_the_group_moves():
@@ -165,7 +165,7 @@ def test_of_a_graph_only_what_follows_from_the_group_moves():
     names = {"pay": ("score",), "score": ("group",), "height": ()}
     domain = domain_of(GROUP, *(replace(SCORE, name=name, causes=causes) for name, causes in names.items()))
     rows = rows[:, [0, 1, 1, 1]]
-    how = fit_counterparts(domain, rows)
+    how = fit_counterfactuals(domain, rows)
     assert how.population.order.index(2) < how.population.order.index(1)
     twins = how.twins(domain, rows).rows[:, 0]
     assert torch.equal(twins[:, 1:3], (rows[:, 1:3] + 4) % 8)
@@ -177,7 +177,7 @@ def test_what_does_not_follow_from_the_group_moves_where_a_rule_says_so():
     rule = Rule("b has low scores", {"group": ("b",)}, {"score": Span(high=3)})
     domain = domain_of(GROUP, replace(SCORE, causes=()), rules=(rule,))
     rows = repeated(*([0, x] for x in range(8)), *([1, x] for x in range(4)))
-    how = fit_counterparts(domain, rows)
+    how = fit_counterfactuals(domain, rows)
     twins = how.twins(domain, rows)
     assert bool(twins.valid.all())
     # Each of 0 to 3 has a chance of 2/12, each of 4 to 7 of 1/12; 4 stands at 8.5/12, which is 2 of four equal parts.
@@ -190,7 +190,7 @@ def test_three_groups_and_one_of_too_few_people():
     domain = domain_of(group, replace(SCORE, high=11))
     rows = repeated(*([g, 4 * g + x] for g in range(3) for x in range(4)))
     rows = torch.cat([rows, torch.tensor([[3, 0]]).repeat(29, 1)])
-    twins = fit_counterparts(domain, rows).twins(domain, rows)
+    twins = fit_counterfactuals(domain, rows).twins(domain, rows)
     assert twins.rows.shape == (len(rows), 3, 2)
     for ahead in range(3):
         goal = (rows[:, 0] + ahead + 1) % 4
@@ -203,7 +203,7 @@ def test_three_groups_and_one_of_too_few_people():
 def test_two_sensitive_attributes():
     domain = domain_of(GROUP, SCORE, replace(GROUP, name="race"), sensitive=("group", "race"))
     rows = repeated(*([a, 4 * a + 2 * b + x, b] for a in (0, 1) for b in (0, 1) for x in (0, 1)))
-    twins = fit_counterparts(domain, rows).twins(domain, rows).rows
+    twins = fit_counterfactuals(domain, rows).twins(domain, rows).rows
     assert twins.shape == (len(rows), 3, 3)
     for k in range(3):
         assert torch.equal(twins[:, k, 1], 4 * twins[:, k, 0] + 2 * twins[:, k, 2] + rows[:, 1] % 2)
@@ -214,7 +214,7 @@ def test_who_cannot_be_in_the_other_group_has_no_counterpart():
     """A kept job that b does not allow."""
     domain, rows = workers(RULES)
     domain = replace(domain, attributes=(GROUP, replace(JOB, fixed=True), HOURS))
-    twins = fit_counterparts(domain, rows).twins(domain, rows)
+    twins = fit_counterfactuals(domain, rows).twins(domain, rows)
     assert torch.equal(twins.valid[:, 0], rows[:, 1] < 2)
     assert int((~twins.valid).sum()) > 50
 
@@ -231,14 +231,14 @@ def test_tables_of_one_group_are_refused_in_a_sentence(groups, says):
     domain, _ = halves()
     rows = torch.tensor([[group, 0] for group in groups], dtype=torch.int64).view(-1, 2)
     with pytest.raises(DomainError, match=says):
-        fit_counterparts(domain, rows)
+        fit_counterfactuals(domain, rows)
 
 
 @pytest.mark.parametrize(("kind", "agree"), [("linear", 0.85), ("mixed", 0.72)])
 def test_counterparts_are_near_to_the_truth_of_a_made_up_world(kind, agree):
     """The flip test says that nobody's decision changes, and it is wrong about everybody whose does."""
     world = World(kind, 2000, seed=4)
-    how = fit_counterparts(world.domain, world.rows)
+    how = fit_counterfactuals(world.domain, world.rows)
     own, true = world.decided(world.rows), world.decided(world.truth)
     decided = world.decided(drawn(how, world.domain, world.rows, 8)[0][:, :, 0])
     changes = true != own
@@ -264,7 +264,7 @@ def test_what_has_nothing_to_do_with_the_group_stays_beside_what_has():
         world = World("mixed", 1000, seed)
         rows = world.rows.clone()
         rows[:, 1] = rows[torch.randperm(1000, generator=torch.Generator().manual_seed(seed)), 1]
-        how = fit_counterparts(world.domain, rows)
+        how = fit_counterfactuals(world.domain, rows)
         assert len(how.moving) > 2
         moved = how.twins(world.domain, rows).rows[:, 0, 1] - rows[:, 1]
         assert float(moved.double().mean().abs()) < 0.1 * float(rows[:, 1].double().std())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.counterfactuals import fit_counterparts
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.population.latent import _truncated
 from neuronfair.domain.table import TableDomain
 
@@ -25,7 +25,7 @@ def test_a_difference_that_no_split_would_see_moves_the_twins():
     """A tenth of a standard deviation between 1,500 people and 1,500: the mean of the shifts is that of the groups."""
     rng = np.random.default_rng(3)
     domain, rows = people(rng.normal(100, 20, 1500), rng.normal(102, 20, 1500))
-    how = fit_counterparts(domain, rows)
+    how = fit_counterfactuals(domain, rows)
     moved = (how.twins(domain, rows).rows[:, 0, 1] - rows[:, 1]).double()
     seen = float(rows[1500:, 1].double().mean() - rows[:1500, 1].double().mean())
     assert seen > 1
@@ -38,7 +38,7 @@ def test_twins_have_the_distribution_of_their_group_where_one_value_is_heavy():
     rng = np.random.default_rng(0)
     first, second = (np.where(rng.random(2000) < zero, 0, rng.integers(50, 150, 2000)) for zero in (0.8, 0.6))
     domain, rows = people(first, second)
-    how = fit_counterparts(domain, rows)
+    how = fit_counterfactuals(domain, rows)
     twins = torch.cat([twins.rows[:2000, 0, 1] for twins in how.drawn(domain, rows, 32)])
     assert float((twins == 0).double().mean()) == pytest.approx((second == 0).mean(), abs=0.03)
     assert float(((twins > 0) & (twins < 50)).double().mean()) < 0.01

@@ -12,7 +12,7 @@ from scipy.stats import chisquare, kstest
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import trees
-from neuronfair.domain.population.model import EQUAL, fit_people, fit_population
+from neuronfair.domain.population.model import EQUAL, fit_likelihood, fit_population
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import load_dataset
@@ -56,7 +56,7 @@ def people(domain, n, seed=0):
 
 def test_the_chances_of_one_flag_are_those_of_its_counts():
     domain = TableDomain("one", (flag("sex"),), ("sex",))
-    model = fit_people(domain, torch.tensor([[0]] * 3 + [[1]] * 9))
+    model = fit_likelihood(domain, torch.tensor([[0]] * 3 + [[1]] * 9))
     # Of the strengths, 16 people at 1/2 each foresee every person from the others best: (3 + 8) / 28, (9 + 8) / 28.
     scores = {s: 3 * math.log((2 + s / 2) / (11 + s)) + 9 * math.log((8 + s / 2) / (11 + s)) for s in (1, 4, 16, 64)}
     best = max(scores, key=scores.get)
@@ -68,7 +68,7 @@ def test_the_chances_of_one_flag_are_those_of_its_counts():
 def test_a_column_that_follows_another_is_split_by_it():
     domain = TableDomain("two", (flag("sex"), flag("copy")), ("sex",))
     rows = torch.tensor([[0, 0]] * 40 + [[1, 1]] * 60)
-    model = fit_people(domain, rows)
+    model = fit_likelihood(domain, rows)
     chances = model.log_likelihood(everybody(domain)).exp().view(2, 2)
     assert chances[0, 0] + chances[1, 1] > 0.95
     assert chances[0, 1] + chances[1, 0] > 0
@@ -77,7 +77,7 @@ def test_a_column_that_follows_another_is_split_by_it():
 @pytest.mark.parametrize("rules", [(), RULES[:1], RULES])
 def test_likelihoods_add_up_to_one_over_exactly_the_valid_rows(rules):
     domain = small(*rules)
-    model = fit_people(domain, people(domain, 300))
+    model = fit_likelihood(domain, people(domain, 300))
     rows = everybody(domain)
     scores = model.log_likelihood(rows)
     assert torch.equal(scores.isfinite(), domain.valid(rows))
@@ -89,7 +89,7 @@ def test_likelihoods_add_up_to_one_over_exactly_the_valid_rows(rules):
 @pytest.mark.parametrize("rules", [(), RULES])
 def test_people_are_drawn_as_often_as_their_likelihood_says(rules):
     domain = small(*rules)
-    model = fit_people(domain, people(domain, 300))
+    model = fit_likelihood(domain, people(domain, 300))
     drawn = model.sample(40_000, torch.Generator().manual_seed(1))
     assert bool(domain.valid(drawn).all())
     rows = everybody(domain)[domain.valid(everybody(domain))]
@@ -104,7 +104,7 @@ def test_people_are_drawn_as_often_as_their_likelihood_says(rules):
 
 def test_conditionals_multiply_to_the_likelihood():
     domain = small(*RULES)
-    model = fit_people(domain, people(domain, 300))
+    model = fit_likelihood(domain, people(domain, 300))
     rows = people(domain, 50, seed=3)
     total = torch.zeros(len(rows), dtype=torch.float64)
     for column in model.order:
@@ -118,7 +118,7 @@ def test_conditionals_multiply_to_the_likelihood():
 
 def test_the_same_place_gives_the_same_person_whoever_stands_beside():
     domain = small(*RULES)
-    model = fit_people(domain, people(domain, 300))
+    model = fit_likelihood(domain, people(domain, 300))
     u = torch.rand(500, model.draws_per_row, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     u[0], u[1] = 0, 1 - 2**-53
     rows = model.rows_at(u)
@@ -168,7 +168,7 @@ def test_spikes_and_heaps_come_out_as_often_as_they_are():
     g = torch.Generator().manual_seed(0)
     gain = torch.randint(1, 20, (2000,), generator=g) * 5000
     gain[torch.rand(2000, generator=g) < 0.9] = 0
-    model = fit_people(domain, torch.stack([torch.randint(2, (2000,), generator=g), gain], 1))
+    model = fit_likelihood(domain, torch.stack([torch.randint(2, (2000,), generator=g), gain], 1))
     drawn = model.sample(5000, g)[:, 1]
     assert float((drawn == 0).double().mean()) == pytest.approx(float((gain == 0).double().mean()), abs=0.02)
     some = drawn[drawn > 0]
@@ -180,7 +180,7 @@ def test_all_of_a_million_codes_have_a_chance():
     domain = TableDomain("much", (flag("sex"), Attribute("pay", "continuous", high=2**52)), ("sex",))
     g = torch.Generator().manual_seed(0)
     rows = torch.stack([torch.randint(2, (500,), generator=g), torch.randint(2**40, (500,), generator=g)], 1)
-    model = fit_people(domain, rows)
+    model = fit_likelihood(domain, rows)
     assert bool(model.log_likelihood(torch.tensor([[0, 0], [1, 2**52], [1, 2**51 + 1]])).isfinite().all())
     drawn = model.sample(2000, g)
     assert bool(domain.valid(drawn).all())
@@ -210,7 +210,7 @@ def test_people_who_break_rules_or_bounds_count_as_the_nearest_who_do_not():
     domain = small(*RULES)
     broken = torch.tensor([[0, 2, 5], [1, 0, 6], [5, 1, 99]]).repeat(20, 1)
     model = fit_population(domain, broken)
-    assert torch.equal(model.usual, fit_population(domain, domain.clip(broken)).usual)
+    assert torch.equal(model.reference, fit_population(domain, domain.clip(broken)).reference)
     assert bool(domain.valid(model.sample(500, torch.Generator().manual_seed(0))).all())
     assert bool((model.plausibility(broken) == 0).all())
 
@@ -226,7 +226,7 @@ def test_a_nominal_column_with_very_many_values():
     )
     g = torch.Generator().manual_seed(0)
     zips = (torch.rand(1000, generator=g) ** 4 * 3000).long()
-    model = fit_people(domain, torch.stack([torch.randint(2, (1000,), generator=g), zips], 1))
+    model = fit_likelihood(domain, torch.stack([torch.randint(2, (1000,), generator=g), zips], 1))
     assert len(model.places[1]) <= 64
     assert float(model.log_likelihood(everybody(domain)).exp().sum()) == pytest.approx(1)
 
@@ -278,7 +278,7 @@ def test_ties_of_far_apart_columns_of_a_wide_table_are_found():
 def test_the_widest_tables_have_no_ties(monkeypatch):
     monkeypatch.setattr(trees, "WIDEST", 2)
     domain = small(*RULES)
-    model = fit_people(domain, people(domain, 200), first=("hours",))
+    model = fit_likelihood(domain, people(domain, 200), first=("hours",))
     assert sorted(model.order) == [0, 1, 2]
     assert model.order[0] == 2
     assert float(model.log_likelihood(everybody(domain)).exp().sum()) == pytest.approx(1)
@@ -291,14 +291,14 @@ def test_a_model_is_fitted_no_oftener_than_its_scores_need_and_says_how_far_it_i
     seen: list[tuple[int, int]] = []
     model = fit_population(domain, people(domain, rows), progress=lambda done, total: seen.append((done, total)))
     assert seen == [(done, 3 * fits) for done in range(1, 3 * fits + 1)]
-    assert len(model.usual) >= min(rows, 2000)
+    assert len(model.reference) >= min(rows, 2000)
 
 
 def test_the_same_seed_gives_the_same_population():
     domain = small(*RULES)
     rows = people(domain, 200)
     one, two = (fit_population(domain, rows, seed=3) for _ in range(2))
-    assert torch.equal(one.usual, two.usual)
+    assert torch.equal(one.reference, two.reference)
     assert torch.equal(one.trees.chances, two.trees.chances)
 
 
@@ -310,7 +310,7 @@ def test_a_rule_that_cuts_a_column_into_many_pieces():
         ("sex",),
         (Rule("odd", {"sex": ("yes",)}, {"age": odd}),),
     )
-    model = fit_people(domain, domain.sample(300, torch.Generator().manual_seed(0)))
+    model = fit_likelihood(domain, domain.sample(300, torch.Generator().manual_seed(0)))
     rows = everybody(domain)
     scores = model.log_likelihood(rows)
     assert torch.equal(scores.isfinite(), domain.valid(rows))

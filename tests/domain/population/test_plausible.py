@@ -30,7 +30,7 @@ def test_who_exists():
     people = rows([4, 9, 9, 1], [5, 0, 0, 0], [0, 10, 0, 0], [0, 0, 0, -1])
     assert INSIDE.valid(people).tolist() == [True, False, False, False]
     assert WHOLE.valid(people).tolist() == [True, True, False, False]
-    assert INSIDE.people.tolist() == TABLE[:5].tolist()
+    assert INSIDE.records.tolist() == TABLE[:5].tolist()
     assert INSIDE.restricted
     assert not WHOLE.restricted
     assert INSIDE.twins(people[:1]).valid.all()
@@ -111,7 +111,7 @@ def test_about_so_many_of_the_table_are_inside():
     table = uniform_rows(WHOLE, 500) // torch.tensor([2, 3, 1, 1])
     inside = plausible(WHOLE, fit_population(WHOLE, table), 0.2, table)
     # Ties stay together, and rows that a model was fitted to are more usual in it than others.
-    assert 0.8 <= len(inside.people) / len(table) < 0.95
+    assert 0.8 <= len(inside.records) / len(table) < 0.95
 
 
 FAMILY = TableDomain(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.model import population_quality, told_apart
+from neuronfair.domain.population.model import population_quality, real_synthetic_auc
 from neuronfair.domain.table import TableDomain
 
 DOMAIN = TableDomain(
@@ -21,9 +21,9 @@ DOMAIN = TableDomain(
 def test_people_drawn_alike_cannot_be_told_apart_and_copies_can():
     g = torch.Generator().manual_seed(0)
     real, drawn = DOMAIN.sample(400, g), DOMAIN.sample(400, g)
-    assert told_apart(DOMAIN, real, drawn) == pytest.approx(0.5, abs=0.08)
+    assert real_synthetic_auc(DOMAIN, real, drawn) == pytest.approx(0.5, abs=0.08)
     real[:, 1], drawn[:, 1] = real[:, 0], 3 - drawn[:, 0]
-    assert told_apart(DOMAIN, real, drawn) == 1
+    assert real_synthetic_auc(DOMAIN, real, drawn) == 1
 
 
 def test_a_population_of_even_chances_is_found_to_be_that():

@@ -174,7 +174,7 @@ def test_dates_are_written_as_dates():
 def test_an_attribute_that_no_model_is_given(people):
     text = PEOPLE.replace("sex = { kind", 'sex = { encode = "none", kind')
     domain = parse_domain(text)
-    assert [a.name for a in domain.attributes if not a.given] == ["sex"]
+    assert [a.name for a in domain.attributes if not a.is_input] == ["sex"]
     assert parse_domain(format_domain(domain)).fingerprint == domain.fingerprint != people.fingerprint
     # What a network sees is the same as where the column does not exist.
     assert (

@@ -75,7 +75,7 @@ def test_a_draft_leaves_the_key_out_and_gives_no_model_what_came_from_the_file(s
     draft = draft_domain(joined, sensitive=["sex"], target="hired")
     assert [(one.column, one.reason) for one in draft.left_out] == [("id", "the key")]
     domain = draft.domain
-    assert [(a.name, a.given) for a in domain.attributes] == [("age", True), ("sex", False)]
+    assert [(a.name, a.is_input) for a in domain.attributes] == [("age", True), ("sex", False)]
     assert read_table(joined, domain).rows[:, 1].tolist() == [1, 0, 0, 1]
 
 

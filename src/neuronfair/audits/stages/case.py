@@ -81,7 +81,7 @@ class AttributeCase:
             return self.domain, self.domain.clip(self.data.rows[:NEAR])
         # Of all rows: nobody among the first ones may be plausible.
         inside = plausible(self.pairs, self.population, PLAUSIBLE, self.domain.clip(self.data.rows))
-        return inside, inside.people[:NEAR]
+        return inside, inside.records[:NEAR]
 
     def rate(
         self,

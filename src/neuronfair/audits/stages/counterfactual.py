@@ -14,7 +14,7 @@ from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.findings import partners
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.counterfactual import counterfactual_report
-from neuronfair.domain.population.counterfactuals import with_counterparts
+from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.formatting import listed, plain
@@ -34,7 +34,7 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
     if not effect.claimed:
         return ()
     order = effect.shares.argsort(descending=True, stable=True)[:LOOK]
-    domain = with_counterparts(case.domain, effect.counterparts)
+    domain = with_counterfactuals(case.domain, effect.counterparts)
     people = effect.people[order]
     pairs = partners(replace(case, data=replace(case.data, domain=domain)), people)
     group = domain.combinations.number(people)
@@ -95,7 +95,7 @@ def compare_counterfactuals(
         return case
     audit.report = replace(audit.report, search_twins="counterpart")
     configs = tuple(replace(config, twins="counterpart") for config in case.configs)
-    domain = with_counterparts(case.domain, effect.counterparts)
+    domain = with_counterfactuals(case.domain, effect.counterparts)
     progress("Judging plausible people beside their counterparts", 0, None)
     audit.rate = case.rate("domain" if case.population is None else case.population, domain)  # of which subgroups speak
     return replace(case, data=replace(case.data, domain=domain), configs=configs)

@@ -160,7 +160,7 @@ def _exchangeable(opened: Opened, data: Dataset) -> tuple[str, str] | None:
     labels, domain = some.labels.cpu().numpy(), some.domain.to("cpu")
     table = Frames(domain).of_rows(some.rows)
     here = Fit.of(opened.scores_of_frame(table), labels, opened.decision)
-    pairs = combinations([attribute for attribute in domain.attributes if attribute.given], 2)
+    pairs = combinations([attribute for attribute in domain.attributes if attribute.is_input], 2)
     kept = [(one.name, other.name) for one, other in pairs if _alike(one, other)]
     kept.sort(key=lambda pair: not {*pair} & {*domain.sensitive})  # those first
     for one, other in kept[:PAIRS]:

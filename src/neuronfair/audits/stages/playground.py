@@ -178,7 +178,7 @@ def _laws(domain: TableDomain) -> tuple[Law, ...]:
 def _inputs(encoding: TableEncoding) -> tuple[PlaygroundInput, ...]:
     inputs = list[PlaygroundInput]()
     for column, (a, (factor, shift)) in enumerate(zip(encoding.attributes, encoding.lines, strict=True)):
-        if not a.given:
+        if not a.is_input:
             inputs.append(PlaygroundInput(encoding.width, False, 0.0, 0.0))  # behind the last: nobody reads it
             continue
         offset, block = int(encoding.offset[column]), bool(encoding.is_block[column])

@@ -175,8 +175,8 @@ def _synthetic(one: AttributeReport) -> list[str]:
         synthetic = [rate for rate in one.rates.measured if rate.population in SYNTHETIC]
         told = [f"{percent(rate.rate)} of {_who(rate)}{_interval(rate)}" for rate in synthetic]
         return [f"Of synthetic records: {listed(told)}."] if told else []
-    told_apart = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
-    none = [rate for rate in told_apart if not rate.rate and rate.high > 0]
+    real_synthetic_auc = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
+    none = [rate for rate in real_synthetic_auc if not rate.rate and rate.high > 0]
     if not none:
         return []
     bounds = [f"{percent(rate.high)} of {_who(rate)} (none of {rate.of:,})" for rate in none]

@@ -1,1 +1,1 @@
-"""Realistic records: a model of the people of a data set, and their counterfactual twins."""
+"""Realistic records: a model of a data set, and counterfactual twins."""

@@ -29,7 +29,7 @@ class Bins:
 
     A *run* is a stretch of codes that are in one place and equally likely there. Every code has a positive chance: a
     place holds the values that were seen, as often as they were, and beside them all of its codes alike, as often as
-    a new person is expected to bring a new value (Good and Turing: the share of the values that were seen once).
+    a new record is expected to bring a new value (Good and Turing: the share of the values that were seen once).
     """
 
     starts: Tensor  # (runs,) the first code of each
@@ -138,7 +138,7 @@ class Bins:
 
 
 def _bins(values: Numbers, counts: Numbers, most: int) -> Numbers:
-    """Return the first values of bins with about equally many people; a value that many have is a bin of its own."""
+    """Return the first values of bins with about equally many records; a value that many have is a bin of its own."""
     total = counts.sum()
     quantile = (most * (counts.cumsum() - counts / 2) / total).astype(np.int64)
     heavy = counts * most >= total
@@ -150,7 +150,7 @@ def _bins(values: Numbers, counts: Numbers, most: int) -> Numbers:
 def _reaching(first: Numbers, end: int, points: int) -> Numbers:
     """Return the bins with two more on either side: what lies a bin beyond all values seen, and what lies farther.
 
-    Within a bin new values are as likely as between those seen; nobody was seen beyond.
+    Within a bin new values are as likely as between those seen; no record was seen beyond.
     """
     ends = np.append(first, end)
     near = [2 * ends[0] - ends[1], 2 * end - ends[-2]]
@@ -159,27 +159,27 @@ def _reaching(first: Numbers, end: int, points: int) -> Numbers:
 
 def _within(place: Numbers, seen: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
     """Return the logarithm of the chance of a code of each run, given its place."""
-    people, codes = np.bincount(place, seen), np.bincount(place, lengths)
+    records, codes = np.bincount(place, seen), np.bincount(place, lengths)
     once = np.bincount(place, seen == 1)
-    new = np.where(people == 0, 1.0, (once + 0.5) / (people + 1))
+    new = np.where(records == 0, 1.0, (once + 0.5) / (records + 1))
     new = np.where(codes == 1, 1.0, new)
-    return np.log((new / codes)[place] + ((1 - new) / np.maximum(people, 1))[place] * seen)
+    return np.log((new / codes)[place] + ((1 - new) / np.maximum(records, 1))[place] * seen)
 
 
-def most_bins(people: int) -> int:
-    """Return how many places a column of a table with so many people may have."""
-    return max(2, min(MOST, people // PEOPLE))
+def most_bins(records: int) -> int:
+    """Return how many places a column of a table with so many records may have."""
+    return max(2, min(MOST, records // PEOPLE))
 
 
-MIDDLE = 0.5  # where somebody typical stands
+MIDDLE = 0.5  # where a typical record stands
 
 
 @dataclass(frozen=True)
 class Coupling:
-    """The distributions of a column's places, and who somebody of one of them is in another.
+    """The distributions of a column's places, and what a record of one of them becomes in another.
 
     Numbers keep their rank. What has no order, and whether a cell is empty, stays as it is as often as the other
-    distribution allows (maximal coupling); who cannot stay goes where the other has more.
+    distribution allows (maximal coupling); what cannot stay goes where the other has more.
     """
 
     places: Bins
@@ -187,11 +187,11 @@ class Coupling:
     empty: int | None  # the place of an empty cell that is a value of its own: the last
     chances: Tensor  # (distributions, places)
 
-    def carried(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
+    def transported(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         """Return the codes that some codes of their own distributions become in the new ones: (n,).
 
-        `u` are numbers in [0, 1) that say where among people of the same value somebody stands; without them
-        everybody is typical.
+        `u` are numbers in [0, 1) that say where among records of the same value a record stands; without them
+        every record is typical.
         """
         carry = self._ranked if self.ordered else self._kept
         return carry(codes, own, new, u)
@@ -234,7 +234,7 @@ class Coupling:
         return torch.where(full != leaves, number, self.places.size - 1)
 
     def _rank(self, codes: Tensor, place: Tensor, cells: Tensor, at: Tensor) -> Tensor:
-        """Return the share of a distribution's numbers that lie before somebody."""
+        """Return the share of a distribution's numbers that lie before a record."""
         before, had = (_cell(table, cells, place) for table in self._numbers[:2])
         return before + had * self.places.share_of(codes, at)
 

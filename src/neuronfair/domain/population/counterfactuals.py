@@ -1,4 +1,4 @@
-"""Counterfactual twins: people at the same place of another group's distribution, by a model of the data set."""
+"""Counterfactual twins: records at the same place of another group's distribution, by a model of the data set."""
 
 from __future__ import annotations
 
@@ -22,92 +22,92 @@ from neuronfair.domain.twins import key_coefficients
 from neuronfair.errors import DomainError
 from neuronfair.formatting import listed
 
-AT_ONCE = 1 << 16  # counterparts that are made together: bounds the memory
-DRAWS = 32  # counterparts of one person in each other group
+AT_ONCE = 1 << 16  # counterfactual twins that are made together: bounds the memory
+DRAWS = 32  # counterfactual twins of one record in each other group
 
 
 @dataclass(frozen=True, eq=False)
-class Counterparts:
-    """How people of one group become people of another. The population's first columns are the sensitive ones."""
+class CounterfactualTwins:
+    """How records of one group become records of another. The population's first columns are the sensitive ones."""
 
     population: TablePopulation
     kept: frozenset[int]  # columns that stay as they are
-    groups: Tensor  # (combinations,) bool: those with enough people to say what they are like
+    groups: Tensor  # (combinations,) bool: those with enough records to say what they are like
     latent: Latent  # how ordered columns shift with the group and with one another
-    key_has_group: bool = True  # who differs in the group is another person, with other counterparts
+    key_has_group: bool = True  # a record of another group is another one, with other twins
 
     def columns(self, domain: TableDomain) -> tuple[int, ...]:
-        """Return the positions of the attributes in which a counterpart may differ."""
+        """Return the positions of the attributes in which a counterfactual twin may differ."""
         return tuple(column for column in range(len(domain.attributes)) if column not in self.kept)
 
     def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
-        """Return the typical counterpart of each row in every other group, and whether there is one."""
-        return self.carried(domain, rows, domain.combinations.others)
+        """Return the typical counterfactual twin of each row in every other group, and whether there is one."""
+        return self.transported(domain, rows, domain.combinations.others)
 
     def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
-        """Return one member of each row's family: 0 is the row itself, 1, 2, … its counterparts in their order."""
+        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order."""
         chosen = number.nonzero()[:, 0]
         members = rows.clone()
-        members[chosen] = self.carried(domain, rows[chosen], number[chosen, None]).rows[:, 0]
+        members[chosen] = self.transported(domain, rows[chosen], number[chosen, None]).rows[:, 0]
         return members
 
     def drawn(self, domain: TableDomain, rows: Tensor, draws: int = DRAWS) -> Iterator[TwinRows]:
-        """Yield so many draws of each row's counterparts, as `twins` returns the typical ones.
+        """Yield so many draws of each row's counterfactual twins, as `twins` returns the typical ones.
 
-        They are the same for a person wherever and with whomever they are drawn. Many people may be the same person, so
+        They are the same for a record wherever and with whatever else they are drawn. Many records may be equal, so
         draws are spread evenly: each goes on from the one before by the root of another prime for each column (a
         Kronecker sequence), and a few of them give nearly the share of all.
         """
         numbers, ahead = Draws(0, "counterparts"), domain.combinations.others
-        parts = [self._standing(domain, part) for part in torch.split(rows, _at_once(ahead))]
+        parts = [self._own_group(domain, part) for part in torch.split(rows, _at_once(ahead))]
         keys = key_coefficients([attribute.size for attribute in domain.attributes]).to(rows.device)
         steps = torch.tensor(_primes(len(domain.attributes)), dtype=torch.float64, device=rows.device).sqrt()
-        together = max(1, _at_once(ahead) // max(1, len(rows)))  # draws, of a table of few people
+        together = max(1, _at_once(ahead) // max(1, len(rows)))  # draws, of a table of few records
         for start in range(0, draws, together):
             times, found = range(start, min(draws, start + together)), []
-            for people in parts:
-                person = (people.codes * keys).sum(1)
+            for records in parts:
+                person = (records.codes * keys).sum(1)
                 first = numbers.uniform(0, person, len(domain.attributes), use="place")
                 u = [(first + t * steps) % 1 for t in times]
-                found.append(self._carried(domain, people.repeated(len(times)), ahead, torch.cat(u)))
+                found.append(self._transported(domain, records.repeated(len(times)), ahead, torch.cat(u)))
             several = _joined(found)
             size = (len(times), len(rows), len(ahead))
             for twins, valid in zip(several.rows.view(*size, rows.shape[1]), several.valid.view(size), strict=True):
                 yield TwinRows(twins, valid)
 
-    def carried(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> TwinRows:
+    def transported(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> TwinRows:
         """Return each row in the groups that come so many combinations after its own, (k,) or (n, k): (n, k, d).
 
-        `u` are numbers in [0, 1), (n, d), that say where among people of the same value somebody stands; without them
-        a counterpart is the typical one: in the middle.
+        `u` are numbers in [0, 1), (n, d), that say where among records of the same value a record stands; without them
+        a counterfactual twin is the typical one: in the middle.
         """
         return _joined(
-            self._carried(
+            self._transported(
                 domain,
-                self._standing(domain, rows[part]),
+                self._own_group(domain, rows[part]),
                 ahead if ahead.ndim == 1 else ahead[part],
                 None if u is None else u[part],
             )
             for part in torch.split(torch.arange(len(rows), device=rows.device), _at_once(ahead))
         )
 
-    def to(self, device: torch.device) -> Counterparts:
+    def to(self, device: torch.device) -> CounterfactualTwins:
         """Return the same on another device."""
         population, latent = self.population.to(device), self.latent.to(device)
         return replace(self, population=population, groups=self.groups.to(device), latent=latent)
 
-    def _carried(self, domain: TableDomain, people: _Standing, ahead: Tensor, u: Tensor | None) -> TwinRows:
+    def _transported(self, domain: TableDomain, records: _OwnGroup, ahead: Tensor, u: Tensor | None) -> TwinRows:
         population, combinations = self.population, domain.combinations
-        goals = combinations.ahead(people.codes, ahead)
-        known = self.groups[combinations.number(goals)] & self.groups[combinations.number(people.codes)][:, None]
+        goals = combinations.ahead(records.codes, ahead)
+        known = self.groups[combinations.number(goals)] & self.groups[combinations.number(records.codes)][:, None]
         codes = goals.flatten(0, 1)
         whose = torch.arange(len(goals), device=codes.device).repeat_interleave(goals.shape[1])
-        places = people.places.index_select(1, whose)
-        going = _Going(
+        places = records.places.index_select(1, whose)
+        going = _TwinsInProgress(
             whose=whose,
             group=combinations.number(codes),
             places=places,
-            scores=people.scores.index_select(1, whose),
+            scores=records.scores.index_select(1, whose),
             states=places.new_zeros(population.groups, len(codes)),
             u=u,
         )
@@ -115,7 +115,7 @@ class Counterparts:
         for column in population.order:
             if column in self.moving:
                 change = self._shifted if column in self.latent.shifts else self._coupled
-                moved, has = change(column, people, going)
+                moved, has = change(column, records, going)
                 codes[moved, column] = has
                 places[column, moved] = population.places[column].place_of(has)
                 if column in self.latent.scales:
@@ -125,38 +125,38 @@ class Counterparts:
             exists = exists & population.advance(column, places, going.states)
         return TwinRows(codes.view(goals.shape), exists.view(known.shape))
 
-    def _coupled(self, column: int, people: _Standing, going: _Going) -> tuple[Tensor, Tensor]:
+    def _coupled(self, column: int, records: _OwnGroup, going: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return who gets another value of a column, and which: their leaves differ."""
         new = self._cells(column, going.places, going.states)
-        own = branch_taken(people.cells[column], going.whose)
+        own = branch_taken(records.cells[column], going.whose)
         moved = (own != new).nonzero()[:, 0]
         who = branch_taken(going.whose, moved)
-        had = branch_taken(people.codes[:, column], who)
-        carried = self.couplings[column].carried(
+        had = branch_taken(records.codes[:, column], who)
+        transported = self.couplings[column].transported(
             had, branch_taken(own, moved), branch_taken(new, moved), going.at(column, who)
         )
-        return moved, carried
+        return moved, transported
 
-    def _shifted(self, column: int, people: _Standing, going: _Going) -> tuple[Tensor, Tensor]:
+    def _shifted(self, column: int, records: _OwnGroup, going: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return who gets another value of a column, and which: what is expected of them differs, or their leaves."""
         shift, latent = self.latent.shifts[column], self.latent
         mean = shift.mean(going.group, going.scores, going.places)
         new, spread = latent.leaves(column, mean, going.places), branch_taken(shift.spread, going.group)
-        before, own = branch_taken(people.means[column], going.whose), branch_taken(people.cells[column], going.whose)
-        was = branch_taken(branch_taken(shift.spread, people.group), going.whose)
+        before, own = branch_taken(records.means[column], going.whose), branch_taken(records.cells[column], going.whose)
+        was = branch_taken(branch_taken(shift.spread, records.group), going.whose)
         moved = ((own != new) | (mean != before) | (spread != was)).nonzero()[:, 0]
         who = branch_taken(going.whose, moved)
-        had = branch_taken(people.codes[:, column], who)
+        had = branch_taken(records.codes[:, column], who)
         rest = latent.within(column, had, before[moved], was[moved], going.at(column, who))
-        rest = latent.carried(column, rest, own[moved], new[moved])
+        rest = latent.transported(column, rest, own[moved], new[moved])
         return moved, latent.code(column, mean[moved] + spread[moved] * rest)
 
-    def _standing(self, domain: TableDomain, rows: Tensor) -> _Standing:
-        """Return what the draws of some people's counterparts have in common."""
-        people = domain.clip(rows)
-        places = torch.cat([self.population.placed(people)[0], people.new_zeros(1, len(people))])
-        states = places.new_zeros(self.population.groups, len(people))
-        scores, group = self.latent.scores(people), domain.combinations.number(people)
+    def _own_group(self, domain: TableDomain, rows: Tensor) -> _OwnGroup:
+        """Return what the draws of some records' counterfactual twins have in common."""
+        records = domain.clip(rows)
+        places = torch.cat([self.population.placed(records)[0], records.new_zeros(1, len(records))])
+        states = places.new_zeros(self.population.groups, len(records))
+        scores, group = self.latent.scores(records), domain.combinations.number(records)
         cells, means = {}, {}
         for column in self.population.order:
             if column in self.latent.shifts:
@@ -165,7 +165,7 @@ class Counterparts:
             elif column in self.couplings:
                 cells[column] = self._cells(column, places, states)
             self.population.advance(column, places, states)
-        return _Standing(people, places, cells, scores, group, means)
+        return _OwnGroup(records, places, cells, scores, group, means)
 
     def _cells(self, column: int, places: Tensor, states: Tensor) -> Tensor:
         """Return which distribution of a column each row draws from: its leaf, and what the rules allow there."""
@@ -212,8 +212,8 @@ class Counterparts:
         return {column: torch.unique(step.follow >= 0, dim=0, return_inverse=True) for column, step in steps.items()}
 
 
-class _Standing(NamedTuple):
-    """People, and where they stand in their own group."""
+class _OwnGroup(NamedTuple):
+    """Records, and where they stand in their own group."""
 
     codes: Tensor  # (n, d), valid
     places: Tensor  # (d + 2, n)
@@ -222,25 +222,25 @@ class _Standing(NamedTuple):
     group: Tensor  # (n,) the number of the combination of sensitive values
     means: dict[int, Tensor]  # of each column that shifts, the score that is expected of them: (n,)
 
-    def repeated(self, times: int) -> _Standing:
+    def repeated(self, times: int) -> _OwnGroup:
         """Return all of them so many times, one after the other."""
         cells, means = ({c: part.repeat(times) for c, part in parts.items()} for parts in (self.cells, self.means))
         codes, group = self.codes.repeat(times, 1), self.group.repeat(times)
-        return _Standing(codes, self.places.repeat(1, times), cells, self.scores.repeat(1, times), group, means)
+        return _OwnGroup(codes, self.places.repeat(1, times), cells, self.scores.repeat(1, times), group, means)
 
 
-class _Going(NamedTuple):
+class _TwinsInProgress(NamedTuple):
     """Twins on their way, whose columns are made one after the other."""
 
-    whose: Tensor  # (m,) of the people, whose twin each is
+    whose: Tensor  # (m,) of the records, whose twin each is
     group: Tensor  # (m,) the number of the combination of sensitive values
     places: Tensor  # (d + 2, m)
     scores: Tensor  # (d, m)
     states: Tensor
-    u: Tensor | None  # (n, d) of the people
+    u: Tensor | None  # (n, d) of the records
 
     def at(self, column: int, who: Tensor) -> Tensor | None:
-        """Return where among people of the same value some people stand; None: in the middle."""
+        """Return where among records of the same value some of them stand; None: in the middle."""
         return None if self.u is None else branch_taken(self.u[:, column], who)
 
 
@@ -265,14 +265,16 @@ def _joined(parts: Iterable[TwinRows]) -> TwinRows:
     return TwinRows(torch.cat(rows), torch.cat(valid))
 
 
-FEWEST = 30  # people of a group, to say what such people are like
+FEWEST = 30  # records of a group, to say what such records are like
 
 
-def fit_counterparts(domain: TableDomain, rows: Tensor, *, groups: Tensor | None = None, seed: int = 0) -> Counterparts:
-    """Return how the people of a table become people of another group.
+def fit_counterfactuals(
+    domain: TableDomain, rows: Tensor, *, groups: Tensor | None = None, seed: int = 0
+) -> CounterfactualTwins:
+    """Return how the records of a table become records of another group.
 
     The sensitive attributes come first, then those that stay as they are, then the others, in the order of the
-    population model or of the graph that the attributes' `causes` are. Groups of a few people are left out; refused
+    population model or of the graph that the attributes' `causes` are. Groups of a few records are left out; refused
     where fewer than two groups are left, or where nothing else than the group may change. `groups`, where they are
     known, are those that are not left out.
     """
@@ -285,20 +287,20 @@ def fit_counterparts(domain: TableDomain, rows: Tensor, *, groups: Tensor | None
             f"{domain.name}: every attribute is fixed or legitimate, so a counterpart would be the same person and no "
             "decision could differ. Leave some attributes free to move with the group"
         )
-    people = domain.clip(rows)
+    records = domain.clip(rows)
     if groups is None:
-        counts = torch.bincount(domain.combinations.number(people), minlength=len(domain.sensitive_values))
+        counts = torch.bincount(domain.combinations.number(records), minlength=len(domain.sensitive_values))
         groups = counts >= FEWEST
         if int(groups.sum()) < 2:
             raise DomainError(f"{domain.name}: {_too_few(domain, counts)}")
     first = [*domain.sensitive, *(domain.names[column] for column in sorted(kept))]
     causes = graph(domain.attributes)
     names = domain.sensitive if causes is not None else first
-    layout = PopulationLayout.of(domain, people, seed=seed, first=names, causes=causes)
+    layout = PopulationLayout.of(domain, records, seed=seed, first=names, causes=causes)
     shifted = _shifted(domain, layout, kept)
-    latent = fit_latent(layout, domain, people, groups, shifted, caused=causes is not None, seed=seed)
+    latent = fit_latent(layout, domain, records, groups, shifted, caused=causes is not None, seed=seed)
     population = grown(domain, layout, sure=True, alone={*shifted, *sensitive, *kept})
-    return Counterparts(population, kept, groups, latent.to(domain.device))
+    return CounterfactualTwins(population, kept, groups, latent.to(domain.device))
 
 
 def _shifted(domain: TableDomain, layout: PopulationLayout, kept: Collection[int]) -> frozenset[int]:
@@ -308,13 +310,13 @@ def _shifted(domain: TableDomain, layout: PopulationLayout, kept: Collection[int
     return frozenset(c for c in free if domain.attributes[c].ordered and domain.attributes[c].empty is None)
 
 
-def with_counterparts(domain: TableDomain, counterparts: Counterparts) -> TableDomain:
-    """Return a domain in which people are compared with their counterparts."""
+def with_counterfactuals(domain: TableDomain, counterparts: CounterfactualTwins) -> TableDomain:
+    """Return a domain in which records are compared with their counterfactual twins."""
     return replace(domain, twinning=counterparts)
 
 
 def placebo(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, Tensor]:
-    """Return a table whose groups are shuffled among its people, and a domain in which all of them may exist.
+    """Return a table whose groups are shuffled among its records, and a domain in which all of them may exist.
 
     No rule speaks of the group there.
     """
@@ -327,7 +329,7 @@ def placebo(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, 
 
 
 def kept_columns(domain: TableDomain) -> frozenset[int]:
-    """Return the positions of the attributes that a counterpart keeps: fixed or legitimate, and not sensitive."""
+    """Return the positions of the attributes that a twin keeps: fixed or legitimate, and not sensitive."""
     return frozenset(
         column
         for column, attribute in enumerate(domain.attributes)

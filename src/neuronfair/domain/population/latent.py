@@ -1,6 +1,6 @@
 """How ordered columns shift with the group and with earlier columns: a regression of scores, and trees for its rest.
 
-An ordered column is put on a scale of normal scores (its rank among all people). The score is regressed on the group
+An ordered column is put on a scale of normal scores (its rank among all records). The score is regressed on the group
 and on earlier columns, as in an ordered probit model; the scale of what is left depends on the group. Trees then learn
 how the distribution of the residuals still depends on anything. A twin keeps the rank of the residual.
 Trees alone would miss weak dependences altogether, since a split must gain more than chance.
@@ -27,11 +27,11 @@ from neuronfair.domain.table import TableDomain
 EDGE = 1e-6  # ranks stay so far from 0 and 1: scores stay within 4.8
 FINE, FARTHEST = 128, 8  # codes of a residual in one standard deviation; how many deviations there are on either side
 ROUNDS = 8  # of regression, each with the scores that the one before expects
-APART = 1e-6  # what is expected of many lies so far beyond a cut: rounding moves nobody across
+APART = 1e-6  # what is expected of many lies so far beyond a cut: rounding moves no record across
 NARROW, TAIL = 1e-3, 1e-12  # cells whose middle will do, and the smallest chance of one
 KNOTS = (-1.0, 0.0, 1.0)  # where a slope may change
 RESTS, CUTS = 16, 15  # places of the residuals, and cuts of what is expected, that a tree knows
-MAIN = 1e-3  # penalty of the slopes of other columns, per person
+MAIN = 1e-3  # penalty of the slopes of other columns, per record
 PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0)  # of their bends and of what differs between the groups
 MOST_TERMS = 200  # of a regression; with more, slopes do not depend on the group
 REST = Attribute("rest", "ordinal", high=2 * FINE * FARTHEST)
@@ -86,7 +86,7 @@ class GroupShift:
 class Latent:
     """The scale of each ordered column, and how some of these columns shift."""
 
-    scales: Mapping[int, Coupling]  # of each ordered column: the distribution of all people, alone
+    scales: Mapping[int, Coupling]  # of each ordered column: the distribution of all records, alone
     shifts: Mapping[int, GroupShift]
     trees: ChanceForest  # of residuals; of a column that has no shift a root
 
@@ -114,11 +114,11 @@ class Latent:
         places[-1] = torch.bucketize(mean, self.shifts[column].cuts, right=True)
         return self.trees.leaves_of(column, places)
 
-    def carried(self, column: int, had: Tensor, own: Tensor, new: Tensor) -> Tensor:
+    def transported(self, column: int, had: Tensor, own: Tensor, new: Tensor) -> Tensor:
         """Return the residuals that keep their rank in another leaf."""
         code = ((had + FARTHEST) * FINE).clamp(0, REST.points - 1)
         whole = code.long()
-        coupled = self._couplings[column].carried(whole, own, new, code - whole)
+        coupled = self._couplings[column].transported(whole, own, new, code - whole)
         return torch.where(own == new, had, (coupled + 0.5) / FINE - FARTHEST)
 
     def code(self, column: int, scores: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class Latent:
 
 
 def scale(places: Bins, seen: Numbers) -> Coupling:
-    """Return the distribution of an ordered column among all people, from their places."""
+    """Return the distribution of an ordered column among all records, from their places."""
     counts = torch.from_numpy(np.bincount(seen, minlength=len(places)).astype(np.float64))
     return Coupling(places, True, None, ((counts + 0.5 / len(counts)) / (counts.sum() + 0.5))[None])
 
@@ -148,7 +148,7 @@ class Regression:
     """The scores of a column, regressed on the group and on earlier columns."""
 
     def __init__(self, group: Numbers, scores: Floats, places: Numbers, earlier: Mapping[int, int]) -> None:
-        """Take the people's groups (n,), -1 for none that is known, their scores and places (n, d), and what is asked.
+        """Take the records' groups (n,), -1 for none that is known, their scores and places (n, d), and what is asked.
 
         `earlier` are the columns that the score may depend on: how many places a nominal one has, 0 an ordered one.
         """
@@ -216,7 +216,7 @@ def fit_shift(
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Return coefficients, the spread of each group, and means and residuals of those whose group is known.
 
-    `edges` are the scores between which each person's lies. What it is there is what the regression before expects (the
+    `edges` are the scores between which each record's lies. What it is there is what the regression before expects (the
     EM algorithm): the middle of a wide cell would tell too little of what a score depends on.
     """
     low, high = (edge[regression.known] for edge in edges)
@@ -262,24 +262,24 @@ def rest_tree(
 def fit_latent(
     layout: PopulationLayout,
     domain: TableDomain,
-    people: Tensor,
+    records: Tensor,
     known: Tensor,
     shifted: Collection[int],
     *,
     caused: bool,
     seed: int,
 ) -> Latent:
-    """Return how some columns of a layout's people shift.
+    """Return how some columns of a layout's records shift.
 
-    `known` are the groups with enough people, (combinations,). `caused`: a column depends on no group unless the
+    `known` are the groups with enough records, (combinations,). `caused`: a column depends on no group unless the
     declared graph says so.
     """
     rng = np.random.default_rng([seed, *b"latent"])  # a table that was made with the same seed has other numbers
     ordered = [c for c, a in enumerate(domain.attributes) if a.ordered and a.empty is None]
     scales = {c: scale(layout.columns[c], layout.places[:, c]) for c in ordered}
     plain = Latent(scales, {}, ChanceForest.of([_root(places) for places in layout.columns]))
-    codes, scores = people.cpu(), plain.scores(people.cpu()).numpy().T
-    number = domain.combinations.number(people).cpu().numpy()
+    codes, scores = records.cpu(), plain.scores(records.cpu()).numpy().T
+    number = domain.combinations.number(records).cpu().numpy()
     shifts, trees = dict[int, GroupShift](), [_root(places) for places in layout.columns]
     for column in (c for c in layout.after if c in shifted):
         earlier = [int(c) for c in layout.after[column]]

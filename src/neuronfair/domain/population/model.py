@@ -1,4 +1,4 @@
-"""A model of the people of a data set: draws realistic records and says how likely each is."""
+"""A model of a data set: draws realistic records and says how likely each is."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from neuronfair.domain.tables.files import Sheet, read_sheet
 from neuronfair.errors import DataError, DomainError, one_line
 
 FOLDS = 5  # parts of the table, each of which is scored by a model of the others
-SCORED = 2_000  # people whose scores are enough: the hundredth of them is then known to a fifth of a percent
-CELLS = 400_000  # of the people that trees are grown with, in all columns together
-LEAST, LARGEST = 2_000, 10_000  # so many people at least, and at most
+SCORED = 2_000  # records whose scores are enough: the hundredth of them is then known to a fifth of a percent
+CELLS = 400_000  # of the records that trees are grown with, in all columns together
+LEAST, LARGEST = 2_000, 10_000  # so many records at least, and at most
 AT_ONCE = 16_384  # rows that are drawn together: bounds the memory
-EQUAL = 0.1  # nats: people whose likelihoods differ by less are equally usual
+EQUAL = 0.1  # nats: records whose likelihoods differ by less are equally likely
 
 
 class PopulationModel(Protocol):
@@ -48,16 +48,16 @@ class PopulationModel(Protocol):
         """How many random numbers `rows_at` takes for one row."""
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the people who stand at random places u: numbers in [0, 1), (n, draws_per_row)."""
+        """Return the records at random places u: numbers in [0, 1), (n, draws_per_row)."""
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n people, with a generator on the CPU; all of them are valid."""
+        """Draw n records, with a generator on the CPU; all of them are valid."""
 
     def log_likelihood(self, rows: Tensor) -> Tensor:
         """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
 
     def plausibility(self, rows: Tensor) -> Tensor:
-        """Return for each row the share of real people who are less usual: float64 in [0, 1], (n,)."""
+        """Return for each row the share of real records that are less likely: float64 in [0, 1], (n,)."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TablePopulation:
     order: tuple[int, ...]  # the columns as they are drawn
     places: tuple[Bins, ...]  # per column
     trees: ChanceForest
-    usual: Tensor  # sorted log-likelihoods of real people, by models that have not seen them
+    reference: Tensor  # sorted log-likelihoods of real records, by models that have not seen them
     tied: tuple[RuleGroup, ...]  # the columns that rules tie together
 
     @property
@@ -82,7 +82,7 @@ class TablePopulation:
         return len(self.places)
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the people who stand at random places u: numbers in [0, 1), (n, draws_per_row)."""
+        """Return the records at random places u: numbers in [0, 1), (n, draws_per_row)."""
         return torch.cat([self._rows_at(part) for part in torch.split(u, AT_ONCE)])
 
     def _rows_at(self, u: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class TablePopulation:
         return rows
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n people, with a generator on the CPU; all of them are valid."""
+        """Draw n records, with a generator on the CPU; all of them are valid."""
         u = torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator)
         return self.rows_at(u.to(self.domain.device))
 
@@ -121,14 +121,14 @@ class TablePopulation:
         return total.masked_fill(~valid, -torch.inf)
 
     def plausibility(self, rows: Tensor) -> Tensor:
-        """Return for each row the share of real people who are less usual: float64 in [0, 1], (n,).
+        """Return for each row the share of real records that are less likely: float64 in [0, 1], (n,).
 
-        Those who are as usual count half, so that it is uniform for a real person whom the model has not seen.
+        Those that are as likely count half, so that it is uniform for a real record that the model has not seen.
         """
         score = self.log_likelihood(rows)
-        less = torch.searchsorted(self.usual, score - EQUAL)
-        more = torch.searchsorted(self.usual, score + EQUAL, right=True)
-        return (less + more).double() / (2 * len(self.usual))
+        less = torch.searchsorted(self.reference, score - EQUAL)
+        more = torch.searchsorted(self.reference, score + EQUAL, right=True)
+        return (less + more).double() / (2 * len(self.reference))
 
     def conditional(self, column: int, rows: Tensor) -> Tensor:
         """Return the chances of a column's places, given the columns that come earlier in `order`: (n, places)."""
@@ -143,7 +143,11 @@ class TablePopulation:
         """Return this population with its tables on another device."""
         places = tuple(p.to(device) for p in self.places)
         return replace(
-            self, domain=self.domain.to(device), places=places, trees=self.trees.to(device), usual=self.usual.to(device)
+            self,
+            domain=self.domain.to(device),
+            places=places,
+            trees=self.trees.to(device),
+            reference=self.reference.to(device),
         )
 
     def placed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,16 +207,16 @@ def fit_population(
     first: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> TablePopulation:
-    """Return a model of the people of a table; people who are not valid count as the nearest ones who are.
+    """Return a model of the records of a table; records that are not valid count as the nearest valid ones.
 
     The columns named `first` are drawn first, in this order, so that all others may depend on them. `progress` is
     called with the number of columns fitted so far, and of all: the model is fitted several times.
     """
     if len(rows) == 0:
         raise DomainError(f"{domain.name}: a population needs people, and the table has no row")
-    people = domain.clip(rows)
-    parts = torch.randperm(len(people), generator=torch.Generator().manual_seed(seed)).to(rows.device) % FOLDS
-    folds = min(FOLDS, len(people), math.ceil(FOLDS * SCORED / len(people)))
+    records = domain.clip(rows)
+    parts = torch.randperm(len(records), generator=torch.Generator().manual_seed(seed)).to(rows.device) % FOLDS
+    folds = min(FOLDS, len(records), math.ceil(FOLDS * SCORED / len(records)))
     width = len(domain.attributes)
 
     def fit(some: Tensor, number: int) -> TablePopulation:
@@ -220,18 +224,18 @@ def fit_population(
             if progress:
                 progress(number * width + done, (folds + 1) * width)
 
-        return fit_people(domain, some, seed=seed, first=first, progress=note)
+        return fit_likelihood(domain, some, seed=seed, first=first, progress=note)
 
     scores = []
     for fold in range(folds):
-        others = fit(people[parts != fold] if len(people) > 1 else people, fold)
-        scores.append(others.log_likelihood(people[parts == fold]))
-    return replace(fit(people, folds), usual=torch.cat(scores).sort().values)
+        others = fit(records[parts != fold] if len(records) > 1 else records, fold)
+        scores.append(others.log_likelihood(records[parts == fold]))
+    return replace(fit(records, folds), reference=torch.cat(scores).sort().values)
 
 
-def fit_people(
+def fit_likelihood(
     domain: TableDomain,
-    people: Tensor,
+    records: Tensor,
     *,
     seed: int = 0,
     first: Sequence[str] = (),
@@ -239,23 +243,23 @@ def fit_people(
     sure: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> TablePopulation:
-    """Return a model of valid people that does not know yet how usual they are: it has no plausibility.
+    """Return a model of valid records that does not know yet how likely they are: it has no plausibility.
 
     `causes` are the only columns that each column may depend on; without them all that are drawn earlier are. If
     `sure`, a column depends on another only where that is hardly chance, even if a guess would predict better.
     `progress` is called with the number of columns fitted so far.
     """
-    layout = PopulationLayout.of(domain, people, seed=seed, first=first, causes=causes)
+    layout = PopulationLayout.of(domain, records, seed=seed, first=first, causes=causes)
     return grown(domain, layout, sure=sure, progress=progress)
 
 
 @dataclass(frozen=True)
 class PopulationLayout:
-    """People in places, and which earlier columns each column may depend on: what trees are grown from."""
+    """Records in places, and which earlier columns each column may depend on: what trees are grown from."""
 
     columns: tuple[Bins, ...]
     places: npt.NDArray[np.int64]  # (n, d)
-    sample: npt.NDArray[np.int64]  # of the people: those whom trees are grown with
+    sample: npt.NDArray[np.int64]  # of the records: those that trees are grown with
     after: Mapping[int, npt.NDArray[np.int64]]  # in the order in which columns are drawn
     tied: tuple[RuleGroup, ...]
 
@@ -263,14 +267,14 @@ class PopulationLayout:
     def of(
         cls,
         domain: TableDomain,
-        people: Tensor,
+        records: Tensor,
         *,
         seed: int = 0,
         first: Sequence[str] = (),
         causes: Mapping[int, Sequence[int]] | None = None,
     ) -> PopulationLayout:
-        """Return the layout of valid people; `first` and `causes` are those of `fit_people`."""
-        rows = people.cpu().numpy()
+        """Return the layout of valid records; `first` and `causes` are those of `fit_likelihood`."""
+        rows = records.cpu().numpy()
         tied = RuleBook(domain.attributes, domain.rules).tied
         classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
         most = most_bins(len(rows))
@@ -299,7 +303,7 @@ def grown(
     alone: Collection[int] = (),
     progress: Callable[[int], None] | None = None,
 ) -> TablePopulation:
-    """Return the model of a layout's people. The columns `alone` depend on no other: nobody asks what they are like."""
+    """Return the model of a layout's records. The columns `alone` depend on no other."""
     trees = {}
     for column in layout.after:
         asked = [] if column in alone else layout.questions(domain, column)
@@ -308,37 +312,37 @@ def grown(
         if progress:
             progress(len(trees))
     joined = ChanceForest.of([trees[column] for column in range(len(layout.columns))])
-    usual = torch.zeros(1, dtype=torch.float64)
-    model = TablePopulation(domain.to("cpu"), tuple(layout.after), layout.columns, joined, usual, layout.tied)
+    reference = torch.zeros(1, dtype=torch.float64)
+    model = TablePopulation(domain.to("cpu"), tuple(layout.after), layout.columns, joined, reference, layout.tied)
     return replace(model.to(domain.device), domain=domain)
 
 
-COMPARED = 5_000  # people of each kind whom the classifier sees
+COMPARED = 5_000  # records of each kind that the classifier sees
 POPULATION_QUALITY_FOLDS = 3
 
 
 @dataclass(frozen=True)
 class PopulationQuality:
-    """What a population fitted to 70% of the people makes of the other 30%."""
+    """What a population fitted to 70% of the records makes of the other 30%."""
 
     log_likelihood: float  # of one of them, on average, in nats
-    auc: float  # how well boosted trees tell them from drawn people: 0.5 is not at all, 1 is always
+    auc: float  # how well boosted trees tell them from drawn records: 0.5 is not at all, 1 is always
 
 
 def population_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> PopulationQuality | None:
-    """Return how well a population of these people would describe others like them; None for fewer than ten."""
+    """Return how well a population of these records would describe others like them; None for fewer than ten."""
     if len(rows) < 10:
         return None
-    people = domain.clip(rows)
-    order = torch.randperm(len(people), generator=torch.Generator().manual_seed(seed)).to(people.device)
-    cut = len(people) * 7 // 10
-    model, held = fit_people(domain, people[order[:cut]], seed=seed), people[order[cut:]]
+    records = domain.clip(rows)
+    order = torch.randperm(len(records), generator=torch.Generator().manual_seed(seed)).to(records.device)
+    cut = len(records) * 7 // 10
+    model, held = fit_likelihood(domain, records[order[:cut]], seed=seed), records[order[cut:]]
     drawn = model.sample(min(len(held), COMPARED), torch.Generator().manual_seed(seed + 1))
-    return PopulationQuality(float(model.log_likelihood(held).mean()), told_apart(domain, held, drawn))
+    return PopulationQuality(float(model.log_likelihood(held).mean()), real_synthetic_auc(domain, held, drawn))
 
 
-def told_apart(domain: TableDomain, real: Tensor, drawn: Tensor) -> float:
-    """Return the AUC of boosted trees that tell real people from drawn ones: 0.5 is not at all, 1 is always.
+def real_synthetic_auc(domain: TableDomain, real: Tensor, drawn: Tensor) -> float:
+    """Return the AUC of boosted trees that tell real records from drawn ones: 0.5 is not at all, 1 is always.
 
     Everybody is judged by trees that have not seen them.
     """
@@ -362,7 +366,7 @@ PEOPLE = 50_000  # that a sampler is asked for
 
 @dataclass(frozen=True)
 class OwnPopulation:
-    """People whom the user's own sampler has drawn; how usual anybody is says a model that is fitted to them."""
+    """Records that the user's own sampler has drawn; a model fitted to them says how likely each is."""
 
     rows: Tensor
     model: PopulationModel
@@ -373,11 +377,11 @@ class OwnPopulation:
         return 1
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the people who stand at random places u: numbers in [0, 1), (n, 1)."""
+        """Return the records at random places u: numbers in [0, 1), (n, 1)."""
         return self.rows[(u[:, 0] * len(self.rows)).long()]
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n of these people, with a generator on the CPU; one may be drawn twice."""
+        """Draw n of these records, with a generator on the CPU; one may be drawn twice."""
         return self.rows_at(torch.rand(n, 1, dtype=torch.float64, generator=generator).to(self.rows.device))
 
     def log_likelihood(self, rows: Tensor) -> Tensor:
@@ -385,12 +389,12 @@ class OwnPopulation:
         return self.model.log_likelihood(rows)
 
     def plausibility(self, rows: Tensor) -> Tensor:
-        """Return for each row the share of these people who are less usual: float64 in [0, 1], (n,)."""
+        """Return for each row the share of these records that are less likely: float64 in [0, 1], (n,)."""
         return self.model.plausibility(rows)
 
 
 def read_people(given: Any | Callable[[int], Any], domain: TableDomain) -> Tensor:
-    """Return the valid people of a table, or of a function that draws so many as it is told: (n, d).
+    """Return the valid records of a table, or of a function that draws so many as it is told: (n, d).
 
     A table is a file, a DataFrame, or a mapping of columns, with the columns of the domain.
     """
@@ -412,5 +416,5 @@ def read_people(given: Any | Callable[[int], Any], domain: TableDomain) -> Tenso
 
 
 def own_population(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> OwnPopulation:
-    """Return the population that these people are."""
+    """Return the population that these records are."""
     return OwnPopulation(rows, fit_population(domain, rows, seed=seed))

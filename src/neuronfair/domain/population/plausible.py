@@ -1,4 +1,4 @@
-"""Plausible records and plausible twins: domains without the people whom nobody will ever meet."""
+"""Plausible records and plausible twins: domains without the records that hardly exist."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import NeuronFairError
 
-PLAUSIBLE = 0.01  # whoever is not less usual than 99 of 100 real people is called plausible
+PLAUSIBLE = 0.01  # the likelihood percentile from which on a record is called plausible
 FITS = 0.02  # a twin's sensitive values must be this share as likely, given its other values, as they are overall
 LOOKED_AT = 200_000  # records from which it is read how likely sensitive values are overall, at most
-TRIES = 4  # people drawn for one row, of whom the first plausible one is taken
+TRIES = 4  # records drawn for one row, of which the first plausible one is taken
 FEWEST = 5  # plausible rows of the table that a search can start from
 AT_ONCE = 1 << 20  # cells of rows whose plausibility is asked for at a time: memory stays flat
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plausible(TableDomain):
-    """The people of a domain who are plausible: a share of `least` of real people, or more, is less usual than they.
+    """The plausible records of a domain: those whose likelihood percentile is `least` or more.
 
-    For a search nobody else exists: a move that leads out is not taken, or only as far as it stays inside, and random
-    rows are people of the population. Twins need not be plausible, and `clip` and `count` are the whole domain's.
+    A search stays among them: a move that leads out is not taken, or only as far as it stays inside, and random rows
+    are records of the population. Twins need not be plausible, and `clip` and `count` are the whole domain's.
     """
 
     population: PopulationModel = field(compare=False, repr=False)
     least: float
-    people: Tensor = field(compare=False, repr=False)  # rows of the table that are plausible
+    records: Tensor = field(compare=False, repr=False)  # rows of the table that are plausible
 
     @property
     def restricted(self) -> bool:
@@ -40,10 +40,10 @@ class Plausible(TableDomain):
         return True
 
     def to(self, device: str | torch.device) -> Plausible:
-        """Return this domain, its population and its people on another device."""
+        """Return this domain, its population and its records on another device."""
         population, device = _moved(self.population, device), torch.device(device)
-        twinning, people = self.twinning.to(device), self.people.to(device)
-        return replace(self, device=device, twinning=twinning, population=population, people=people)
+        twinning, records = self.twinning.to(device), self.records.to(device)
+        return replace(self, device=device, twinning=twinning, population=population, records=records)
 
     def valid(self, rows: Tensor) -> Tensor:
         """Return for each row whether it exists and is plausible: bool, (n,)."""
@@ -98,13 +98,13 @@ class Plausible(TableDomain):
         return TRIES * self.population.draws_per_row + 1
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the plausible people who stand at random places u: numbers in [0, 1), (n, draws_per_row).
+        """Return the plausible records at random places u: numbers in [0, 1), (n, draws_per_row).
 
-        Each is the first plausible one of a few people drawn from the population; if none of them is, it is a
+        Each is the first plausible one of a few records drawn from the population; if none of them is, it is a
         plausible row of the table.
         """
         *draws, last = torch.split(u, self.population.draws_per_row, 1)
-        rows = self.people[(last[:, 0] * len(self.people)).long()]
+        rows = self.records[(last[:, 0] * len(self.records)).long()]
         left = torch.arange(len(rows), device=rows.device)
         for draw in draws:
             if len(left):
@@ -116,19 +116,19 @@ class Plausible(TableDomain):
 
 
 def plausible(domain: TableDomain, population: PopulationModel, least: float, rows: Tensor) -> Plausible:
-    """Return a domain with those people only who are as usual as `least` says, given the rows of its table.
+    """Return a domain with those records only whose likelihood percentile is `least` or more.
 
     Refuses a table with hardly anybody like that.
     """
     known = {part.name: getattr(domain, part.name) for part in fields(domain)}
-    inside = Plausible(**known, population=population, least=least, people=rows)
-    people = rows[inside.valid(rows)]
-    if len(people) < FEWEST:
+    inside = Plausible(**known, population=population, least=least, records=rows)
+    records = rows[inside.valid(rows)]
+    if len(records) < FEWEST:
         raise NeuronFairError(
-            f"{domain.name}: {len(people):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
+            f"{domain.name}: {len(records):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
             f"more, and {FEWEST} are needed. Ask for less, or take a population that is like the table"
         )
-    return Plausible(**known, population=population, least=least, people=people)
+    return Plausible(**known, population=population, least=least, records=records)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class PlausibleTwins:
     """Twins that differ in the sensitive attributes only, and of these the plausible ones.
 
     A twin is plausible if its sensitive values fit its others: given these, they are at least 2% as likely as they are
-    overall. A female husband is not, though her record as a whole is less rare than many real ones; somebody of a small
+    overall. A female husband is not, though her record as a whole is less rare than many real ones; a record of a small
     group is, though all records of that group are rare.
     """
 
@@ -170,7 +170,7 @@ class PlausibleTwins:
 
 
 def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tensor) -> TableDomain:
-    """Return a domain whose people are compared with their plausible twins only, given the rows of its table."""
+    """Return a domain whose records are compared with their plausible twins only, given the rows of its table."""
     most = max(1, LOOKED_AT // len(domain.sensitive_values))
     some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:most].to(rows.device)]
     some = domain.clip(some)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neuronfair.atomic import replacing
 from neuronfair.domain.population.bins import Bins, Coupling
-from neuronfair.domain.population.counterfactuals import Counterparts
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.latent import CUTS, KNOTS, REST, GroupShift, Latent
 from neuronfair.domain.population.model import TablePopulation
 from neuronfair.domain.population.trees import ChanceForest
@@ -35,7 +35,7 @@ def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tenso
     for name in _PLACES:
         parts[f"places.{name}"] = torch.cat([getattr(column, name) for column in model.places])
     parts["places.runs"] = torch.tensor([len(column.starts) for column in model.places])
-    parts |= {"order": torch.tensor(model.order), "usual": model.usual, **(more or {})}
+    parts |= {"order": torch.tensor(model.order), "usual": model.reference, **(more or {})}
     parts = {name: part.cpu().contiguous().clone() for name, part in parts.items()}
     seal = {"domain": _bytes(model.domain.fingerprint), "digest": _bytes(_digest(parts))}
     with replacing(path) as temporary:
@@ -103,7 +103,7 @@ def _check(model: TablePopulation) -> None:
         column: classes for group in model.tied for column, classes in zip(group.columns, group.class_of, strict=True)
     }
     good = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
-    good = good and len(model.usual) > 0 and torch.equal(model.usual, model.usual.sort().values)  # nor NaN
+    good = good and len(model.reference) > 0 and torch.equal(model.reference, model.reference.sort().values)  # nor NaN
     good = good and all(fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
     widths = [len(column) for column in model.places]
     if not (good and is_forest(trees, widths, [*widths, 1], model.order)):
@@ -169,19 +169,21 @@ _NAMES = tuple(
 )
 
 
-def save_counterparts(counterparts: Counterparts, path: Path) -> None:
-    """Write what makes counterparts, whole or not at all."""
+def save_counterfactuals(counterparts: CounterfactualTwins, path: Path) -> None:
+    """Write what makes counterfactual twins, whole or not at all."""
     kept = torch.tensor(sorted(counterparts.kept), dtype=torch.int64)
     parts = {"kept": kept, "groups": counterparts.groups, **_written(counterparts.latent)}
     save_population(counterparts.population, path, parts)
 
 
-def load_counterparts(path: Path, domain: TableDomain) -> Counterparts:
-    """Read the counterparts of a domain; a file that is damaged, or of another domain or choice, is refused."""
-    return load_made(path, domain, partial(_counterpart_file_made, domain), "kept", "groups", *_NAMES)
+def load_counterfactuals(path: Path, domain: TableDomain) -> CounterfactualTwins:
+    """Read the counterfactual twins of a domain; a file that is damaged, or of another domain or choice, is refused."""
+    return load_made(path, domain, partial(_counterfactuals_made, domain), "kept", "groups", *_NAMES)
 
 
-def _counterpart_file_made(domain: TableDomain, population: TablePopulation, parts: dict[str, Tensor]) -> Counterparts:
+def _counterfactuals_made(
+    domain: TableDomain, population: TablePopulation, parts: dict[str, Tensor]
+) -> CounterfactualTwins:
     kept, groups = parts["kept"], parts["groups"]
     sensitive = set(domain.sensitive_columns)
     if (groups.dtype, tuple(groups.shape)) != (torch.bool, (len(domain.sensitive_values),)) or int(groups.sum()) < 2:
@@ -192,7 +194,7 @@ def _counterpart_file_made(domain: TableDomain, population: TablePopulation, par
     if set(population.order[: len(sensitive)]) != sensitive:
         raise ValueError("its first columns are not the sensitive ones")
     latent = _read(parts, population, len(groups))
-    return Counterparts(population, frozenset(kept.tolist()), groups.to(domain.device), latent.to(domain.device))
+    return CounterfactualTwins(population, frozenset(kept.tolist()), groups.to(domain.device), latent.to(domain.device))
 
 
 def _written(latent: Latent) -> dict[str, Tensor]:

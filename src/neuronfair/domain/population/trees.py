@@ -23,15 +23,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def joint_counts(places: Numbers, sizes: Sequence[int], a: int, b: int) -> Floats:
-    """Return how many people have each pair of places of two columns: (places of a, places of b)."""
+    """Return how many records have each pair of places of two columns: (places of a, places of b)."""
     pairs = places[:, a] * sizes[b] + places[:, b]
     return np.bincount(pairs, minlength=sizes[a] * sizes[b]).reshape(sizes[a], sizes[b]).astype(np.float64)
 
 
 def coarse(counts: Floats, ordered: bool, most: int) -> Numbers:
-    """Return a group for each place, given how many people each has: at most `most` groups.
+    """Return a group for each place, given how many records each has: at most `most` groups.
 
-    Neighbouring places are taken together where they are ordered, so that groups have about equally many people; else
+    Neighbouring places are taken together where they are ordered, so that groups have about equally many records; else
     the rarest ones are.
     """
     if len(counts) <= most:
@@ -61,14 +61,14 @@ def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) 
     marks = np.zeros((n, widths.sum()), dtype=np.float32)
     for start, group in zip(starts, groups, strict=True):
         marks[np.arange(n), start + group] = 1
-    people = marks.sum(0, dtype=np.float64)
+    records = marks.sum(0, dtype=np.float64)
     shared = np.zeros((d, d))
     for c, (start, width) in enumerate(zip(starts, widths, strict=True)):
         table = (marks[:, start : start + width].T @ marks).astype(np.float64)  # whole numbers: exact in float32
-        expected = people[start : start + width, None] * people / n
+        expected = records[start : start + width, None] * records / n
         terms = table * np.log(np.divide(table, expected, out=np.ones_like(table), where=table > 0))
         shared[c] = np.add.reduceat(terms.sum(0), starts)
-    seen = np.add.reduceat(people > 0, starts) - 1
+    seen = np.add.reduceat(records > 0, starts) - 1
     shared = np.maximum(0.0, shared - np.outer(seen, seen) / 2) / n
     np.fill_diagonal(shared, 0.0)
     return (shared + shared.T) / 2
@@ -113,7 +113,7 @@ def _most(earlier: Numbers, shared: Floats) -> Numbers:
 
 @dataclass(frozen=True)
 class SplitOrder:
-    """A number for each place of an earlier column, by which people can be put in order."""
+    """A number for each place of an earlier column, by which records can be put in order."""
 
     column: int
     scores: Floats  # (places,)
@@ -138,10 +138,10 @@ def questions(places: Numbers, sizes: Sequence[int], column: int, target: int, o
     return [SplitOrder(column, np.round(scores[:, i], 9)) for i in range(scores.shape[1])]
 
 
-STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # people whom the parent's chances count for in a node
+STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # records that the parent's chances count for in a node
 NUMBER, CHOICE = 0.5, 1.25  # nats that a split must gain for each chance it learns, and for each e-fold of choice
 DEEPEST = 16
-SMALLEST = 5  # people in a leaf
+SMALLEST = 5  # records in a leaf
 GROUPS = 16  # of a column's places, while splits are looked for: more make it slow and no better
 
 
@@ -166,16 +166,16 @@ class TreeTarget:
 def grow(
     places: Numbers, target: TreeTarget, asked: Sequence[SplitOrder], sample: Numbers, *, sure: bool = False
 ) -> ChanceTree:
-    """Return the tree of a column, grown with a sample of the people; if `sure`, hardly ever with a split by chance."""
+    """Return the tree of a column, grown with a sample of records; if `sure`, hardly ever with a split by chance."""
     ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
     column, children = _splits(places[sample], target, asked, sure) if asked else ends
     return filled(places, target.column, target.size, column, children)
 
 
 def filled(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> ChanceTree:
-    """Return a tree with the chances of all people, pruned.
+    """Return a tree with the chances of all records, pruned.
 
-    How strongly a node is drawn to its parent, and which splits stay, is what predicts each person best from all the
+    How strongly a node is drawn to its parent, and which splits stay, is what predicts each record best from all the
     others (leave-one-out likelihood, which counts give exactly).
     """
     parent = np.full(len(column), -1)
@@ -230,7 +230,7 @@ def _splits(
 
 
 def _counts(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Floats:
-    """Return how many people of each place of the target end in each leaf: (nodes, places)."""
+    """Return how many records of each place of the target end in each leaf: (nodes, places)."""
     length = np.array([len(goes) for goes in children])
     base = length.cumsum() - length
     flat = np.concatenate(children)
@@ -256,15 +256,15 @@ def _pruned(
     counts: Floats, parent: Numbers, levels: Sequence[Numbers], strength: float
 ) -> tuple[float, npt.NDArray[np.bool_], Floats]:
     """Return the leave-one-out likelihood of the best pruning, which nodes are leaves in it, and all chances."""
-    people = counts.sum(1, keepdims=True)
+    records = counts.sum(1, keepdims=True)
     chances, others = np.empty_like(counts), np.empty_like(counts)
     even = np.full((1, counts.shape[1]), 1 / counts.shape[1])
     for depth, level in enumerate(levels):
         above, left = (chances[parent[level]], others[parent[level]]) if depth else (even, even)
-        chances[level] = (counts[level] + strength * above) / (people[level] + strength)
-        # A node's chances without one of its people, who has this place.
+        chances[level] = (counts[level] + strength * above) / (records[level] + strength)
+        # A node's chances without one of its records, which has this place.
         left = np.maximum(counts[level] - 1, 0) + strength * left
-        others[level] = left / (np.maximum(people[level] - 1, 0) + strength)
+        others[level] = left / (np.maximum(records[level] - 1, 0) + strength)
     value = (counts * np.log(others)).sum(1)  # as a leaf
     leaf = np.ones(len(counts), dtype=bool)
     split = np.zeros(len(counts))

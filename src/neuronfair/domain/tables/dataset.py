@@ -56,7 +56,7 @@ class Dataset:
 
     @property
     def compared(self) -> Dataset:
-        """The records of the demographic groups that people are compared with: not of those that rules leave out."""
+        """The records of the demographic groups that are compared: not of those that rules leave out."""
         kept = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
         for column in self.domain.sensitive_columns:
             attribute = self.domain.attributes[column]

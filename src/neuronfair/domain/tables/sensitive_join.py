@@ -23,7 +23,7 @@ def beside(table: Sheet, other: Sheet, names: Sequence[str], key: str | None = N
     """Return a table with those of some columns that another one has.
 
     They belong together by a column that both have, or row by row. Each row of the table must be in the other one
-    exactly once; whom the other one has besides does not matter.
+    exactly once; further rows of the other one do not matter.
     """
     for sheet in (table, other):
         if key is not None and key not in sheet.columns:

@@ -51,7 +51,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """The origin of one data set: files, page, licence and whom to cite."""
+    """The origin of one data set: files, page, licence and citation."""
 
     name: str
     files: tuple[SourceFile, ...]

@@ -118,4 +118,4 @@ def of_inputs(request: Request) -> Request:
 
 def inputs_of(domain: TableDomain) -> list[int]:
     """Return the columns that are inputs of a model."""
-    return [column for column, attribute in enumerate(domain.attributes) if attribute.given]
+    return [column for column, attribute in enumerate(domain.attributes) if attribute.is_input]

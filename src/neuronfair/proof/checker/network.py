@@ -397,7 +397,7 @@ class _Inputs:
         """Return weights and their size for an attribute of one number, and what a code and none make of it."""
         attribute = self.attributes[column]
         own, large = self._own(column)
-        if not attribute.given:
+        if not attribute.is_input:
             nothing = np.zeros(len(self.layer.bias))
             return nothing, nothing, 0.0, 0.0
         low, step = (0.0, 1.0) if attribute.values else (float(attribute.low), float(attribute.step))
