@@ -1,8 +1,9 @@
 """The checker of certificates: verifies a proof box by box, by its own reading of model, region and rules.
 
-It shares with the prover the domain and its attributes, how a model file is opened as a torch module, and how trees are
-read from a model's file. Everything else is its own: what a network computes, what the region and the rules mean, all
-bounds and counts. The model itself also decides about people drawn from the boxes.
+It shares with the prover the domain, its attributes and how the text of a condition is parsed, how a model file is
+opened as a torch module, and how trees are read from a model's file. Everything else is its own: what a network
+computes, what the region and the rules mean, all bounds and counts. It also asks the model itself about people drawn
+from the boxes.
 """
 
 from __future__ import annotations

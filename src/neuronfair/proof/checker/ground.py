@@ -32,11 +32,14 @@ MOST_PLACES = 1 << 20  # of all axes that are not linear
 PRIME = 2**31 - 1  # products of two numbers below it fit into 64 bits
 REPEATS = 3  # the chance that a wrong cover passes is below (axes / PRIME) to this power
 ROWS = 1 << 14  # boxes that are looked at together
+LONGEST = 20_000  # letters of a region
 
 
 def region(domain: TableDomain, text: str) -> list[Bools]:
     """Return which codes of each attribute meet the conditions of a region: (size,) each."""
     allowed = [np.ones(attribute.size, bool) for attribute in domain.attributes]
+    if len(text) > LONGEST:
+        raise CertificateError(f"its region has {len(text):,} letters; {LONGEST:,} at most are read")
     try:
         for name, condition in read_conditions(domain, text):
             column = domain.names.index(name) if name in domain.names else None
