@@ -17,7 +17,7 @@ from neuronfair.searches.methods import Setting, phases
 from neuronfair.searches.stepping import joined, slices
 from neuronfair.searches.tally import Budget
 from neuronfair.testing.cases import COUNTERPART, case
-from neuronfair.testing.harness import LINES, STEPS, explore, kept
+from neuronfair.testing.checks import LINES, STEPS, explore, kept
 from tests.planted import networks
 
 

@@ -12,8 +12,7 @@ from neuronfair import NeuronFairError
 from neuronfair.domain.table import TableDomain
 from neuronfair.methods import METHODS, Evaluation, MethodEntry, Phases, State, World, choose
 from neuronfair.testing import CHECKS, check_method
-from neuronfair.testing.checks import a_fresh_process_finds_the_same
-from neuronfair.testing.harness import full_search
+from neuronfair.testing.checks import a_fresh_process_finds_the_same, full_search
 
 IN_THIS_PROCESS = [check for check in CHECKS if check.ask is not a_fresh_process_finds_the_same]
 

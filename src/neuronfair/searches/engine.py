@@ -28,7 +28,7 @@ from neuronfair.searches.tally import WHOLE, Budget, ChainRange, PhaseTally, key
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
 FEW_CHAINS = 4096  # up to here one thread is faster than several that wait for each other: benchmarks/search.py
-TELL = 0.5  # seconds after which what was found is counted, so that it can be told
+SHOW = 0.5  # seconds after which the findings are counted, so that they can be shown
 
 
 @dataclass(frozen=True)
@@ -101,19 +101,8 @@ def run_phase(
             )
         state, t = resume.state, resume.t
         tally.take(resume.findings, keys_of(resume.lines))
-    told = time.perf_counter()
-    stop = cast(Stop | None, tally.stop)
     if resume is not None and resume.stop not in (None, "interrupted"):
         return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
-    on_cpu = world.domain.device.type == "cpu"
-    # Rows so wide that few of them fill a pass keep all threads busy.
-    few = len(state["origin"]) <= min(FEW_CHAINS, world.network.encoding.rows_per_pass // 8)
-    if CudaGraphs.fit(world, method) and not budget.counts_findings:
-        steps: Steps = CudaGraphs(world, method)
-    else:
-        steps = partial(step, world, method, exact=budget.counts_findings)
-        if record.even and isinstance(world.network, Network) and on_cpu:
-            steps = evenly(steps, world.network)
 
     def keep(t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
         found, lines = tally.confirm(recent, lines, told=checkpoint is not None)
@@ -122,36 +111,53 @@ def run_phase(
             checkpoint(Checkpoint(t, state, found, lines, seconds, stop))
         return seconds
 
+    steps = _steps(world, method, exact=budget.counts_findings, even=record.even)
+    on_cpu = world.domain.device.type == "cpu"
+    # Rows so wide that few of them fill a pass keep all threads busy.
+    few = len(state["origin"]) <= min(FEW_CHAINS, world.network.encoding.rows_per_pass // 8)
     # A black box is not asked by two threads at once: nobody knows whether it can be.
     alone = not on_cpu or world.exact is world.network
+    stop, shown = cast(Stop | None, tally.stop), time.perf_counter()
     with _ctrl_c() as pressed, one_thread(few and on_cpu), background_writer(not alone) as writer:
-        while stop is None:
-            if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
-                stop = "walkers"
-            elif t >= budget.steps:
-                stop = "steps"
-            elif budget.seconds is not None and time.perf_counter() - clock >= budget.seconds:
-                stop = "seconds"
-            elif pressed:
-                stop = "interrupted"
-            else:
-                state, judged = steps(state, t)
-                tally.record(judged, t)
-                state = _retired(state, judged.hits, budget)
-                t, stop = t + 1, tally.stop
-                if progress is not None:
-                    if time.perf_counter() - told > TELL:
-                        tally.count()
-                        told = time.perf_counter()
-                    progress(t, budget.steps, tally.found)
-                if t % record.every == 0 and stop is None:
-                    writer.do(partial(keep, t, _copied(state), *tally.since_last()))
+        while (stop := stop or _over(budget, state, t, clock, bool(pressed))) is None:
+            state, judged = steps(state, t)
+            tally.record(judged, t)
+            state = _retired(state, judged.hits, budget)
+            t, stop = t + 1, tally.stop
+            if progress is not None:
+                if time.perf_counter() - shown > SHOW:
+                    tally.count()
+                    shown = time.perf_counter()
+                progress(t, budget.steps, tally.found)
+            if t % record.every == 0 and stop is None:
+                writer.do(partial(keep, t, _copied(state), *tally.since_last()))
         writer.wait()
     recent = tally.since_last()
     if progress is not None:
         progress(t, budget.steps, tally.found)
     seconds = keep(t, state, *recent, stop)
     return PhaseResult(tally.findings(), tally.confirmed, stop, seconds)
+
+
+def _steps(world: World, method: Method, *, exact: bool, even: bool) -> Steps:
+    """Return what takes a step of all chains: a recorded graph on a GPU, where that is possible."""
+    if CudaGraphs.fit(world, method) and not exact:
+        return CudaGraphs(world, method)
+    steps = partial(step, world, method, exact=exact)
+    if even and isinstance(world.network, Network) and world.domain.device.type == "cpu":
+        return evenly(steps, world.network)
+    return steps
+
+
+def _over(budget: Budget, state: State, t: int, clock: float, pressed: bool) -> Stop | None:
+    """Return why a phase ends before step t; None if it goes on."""
+    if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
+        return "walkers"
+    if t >= budget.steps:
+        return "steps"
+    if budget.seconds is not None and time.perf_counter() - clock >= budget.seconds:
+        return "seconds"
+    return "interrupted" if pressed else None
 
 
 def _copied(state: State) -> State:

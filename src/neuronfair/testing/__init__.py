@@ -13,8 +13,7 @@ what the method or the engine raises.
 
 from __future__ import annotations
 
-from neuronfair.testing import checks  # noqa: F401 - entered into the list as they are imported
-from neuronfair.testing.harness import CHECKS, MethodCheck
+from neuronfair.testing.checks import CHECKS, MethodCheck
 
 __all__ = ["CHECKS", "MethodCheck", "check_method"]
 
