@@ -30,6 +30,7 @@ SHOWN_ONLY = {
     "audits/gate/thresholds.py": "sentences",
     "audits/stages/interpretation.py": "metrics in audit.json",
     "audits/wording/phrases.py": "sentences",
+    "parameters.py": "errors",
     "proof/checker/check.py": "errors",
     "proof/decide/contradictions.py": "errors",
     "proof/checker/ground.py": "errors",

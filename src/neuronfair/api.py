@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 from neuronfair.atomic import write_text
 from neuronfair.audits.gate.checks import Checks
 from neuronfair.audits.inputs import ModelSource, drawn_from, prepare
-from neuronfair.audits.provenance import Apart
+from neuronfair.audits.provenance import ParallelAudit
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
@@ -191,7 +191,7 @@ def audit(
     origin = replace(
         case.origin,
         table=str(data) if isinstance(data, (str, Path)) and case.joined is None else None,
-        apart=None if pool is None else Apart(pool, source.open),
+        parallel=None if pool is None else ParallelAudit(pool, source.open),
     )
     with _shown(progress) as show:
         result = run(

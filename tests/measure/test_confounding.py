@@ -9,7 +9,7 @@ from neuronfair import BlackBox, TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.measure.confounding import as_groups, e_value
 from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
-from neuronfair.measure.twin_decisions import MoveTally
+from neuronfair.measure.twin_decisions import TwinTally
 from neuronfair.model.decision import Decision
 
 DOMAIN = TableDomain(
@@ -29,7 +29,7 @@ def test_a_group_is_its_own_people_and_the_twins_of_the_others():
     """Two of a, one of whom gets it, and one of b, who does not; both of a lose nothing, the one of b gains in half."""
     count = torch.full((3, 1), 2.0)
     nothing, gained = torch.zeros(3, 1), torch.tensor([[0.0], [0.0], [1.0]])
-    tally = MoveTally(count, gained, nothing, gained, torch.tensor([0, 0, 1]), torch.tensor([True, False, False]))
+    tally = TwinTally(count, gained, nothing, gained, torch.tensor([0, 0, 1]), torch.tensor([True, False, False]))
     as_a, as_b, people = as_groups(tally)[0, 1]
     assert (as_a, as_b, people) == (pytest.approx(1.5 / 3), pytest.approx(1 / 3), 3)
 

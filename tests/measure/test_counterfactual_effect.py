@@ -20,7 +20,7 @@ from neuronfair.measure.counterfactual_effect import (
 )
 from neuronfair.measure.mediators import CounterfactualPairs, carriers, contributions, tells
 from neuronfair.measure.stats import Estimate, excess
-from neuronfair.measure.twin_decisions import Move, MoveTally, mean_moves
+from neuronfair.measure.twin_decisions import Move, TwinTally, mean_moves
 from neuronfair.model.decision import Decision
 
 DOMAIN = TableDomain(
@@ -236,7 +236,7 @@ def test_two_seeds_share_no_shuffle():
 def test_a_tally_weighs_people_and_not_counterparts():
     """One person with one counterpart, who flips, and one with three, none of whom do: half of the people."""
     count, flips = torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [0.0]])
-    tally = MoveTally(count, flips, flips * 0, flips, torch.tensor([0, 1]), torch.tensor([False, False]))
+    tally = TwinTally(count, flips, flips * 0, flips, torch.tensor([0, 1]), torch.tensor([False, False]))
     assert tally.rate() == 0.5
     assert tally.of(torch.tensor([False, True])).rate() == 0
     moves = tally.moves(DOMAIN)

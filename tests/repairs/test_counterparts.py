@@ -14,12 +14,12 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open.opened import Opened
 from neuronfair.repairs.counterfactual_pairs import (
-    counterpart_lessons,
-    counterpart_pairs,
-    drawn_counterparts,
+    counterfactual_lessons,
+    counterfactual_pairs,
+    draw_counterfactuals,
     held_out_effect,
 )
-from neuronfair.repairs.retrain import OWN, RepairSettings, retrain_alike
+from neuronfair.repairs.retrain import OWN, RepairSettings, retrain_with_counterfactuals
 
 DOMAIN = TableDomain(
     "people",
@@ -59,7 +59,7 @@ def opened(data: Dataset) -> Opened:
 def repaired():
     data = hiring()
     model = opened(data)
-    return data, model, retrain_alike(model, data.split(0), RepairSettings(repeats=2, max_loss=0.3))
+    return data, model, retrain_with_counterfactuals(model, data.split(0), RepairSettings(repeats=2, max_loss=0.3))
 
 
 def test_a_model_that_goes_by_a_proxy_forgets_it_and_the_control_does_not(repaired):
@@ -86,20 +86,20 @@ def test_a_model_that_goes_by_a_proxy_forgets_it_and_the_control_does_not(repair
 def test_an_accuracy_that_may_not_be_lost_refuses_the_repair():
     data = hiring()
     with pytest.raises(NeuronFairError, match="no repeat keeps the accuracy"):
-        retrain_alike(opened(data), data.split(0), RepairSettings(repeats=1, max_loss=0.01))
+        retrain_with_counterfactuals(opened(data), data.split(0), RepairSettings(repeats=1, max_loss=0.01))
 
 
 def test_rows_without_labels():
     data = hiring(100)
     bare = Dataset("bare", DOMAIN, data.rows, torch.full_like(data.labels, -1))
     with pytest.raises(NeuronFairError, match="no labels"):
-        retrain_alike(opened(data), bare.split(0))
+        retrain_with_counterfactuals(opened(data), bare.split(0))
 
 
 def test_what_each_repeat_learns():
     data = hiring(400)
     parts = data.split(0)
-    lessons = counterpart_lessons(parts, 2, torch.Generator().manual_seed(0))
+    lessons = counterfactual_lessons(parts, 2, torch.Generator().manual_seed(0))
     (rows, labels), lines, (held, held_labels) = lessons.alike.learned, lessons.alike.lines, lessons.alike.held
     n = len(parts.train)
     for line in lines:
@@ -116,7 +116,7 @@ def test_what_each_repeat_learns():
 
 def test_pairs_for_other_programs_have_the_persons_label():
     data = hiring(200)
-    pairs, labels = counterpart_pairs(data, 0)
+    pairs, labels = counterfactual_pairs(data, 0)
     assert torch.equal(pairs[:, 0], data.rows)
     assert (pairs[:, 1, PROXY] != data.rows[:, PROXY]).double().mean() > 0.95
     assert torch.equal(labels, data.labels)
@@ -129,7 +129,7 @@ def test_groups_are_drawn_by_their_size_and_a_small_one_keeps_its_people():
     group = torch.tensor([0] * 100 + [1] * 300 + [2] * 20 + [3] * 600)
     merit = torch.arange(len(group)) % 10
     data = Dataset("people", domain, torch.stack([group, group.clamp(max=1), merit], 1), group * 0)
-    drawn = drawn_counterparts(data, fit_counterfactuals(domain, data.rows), torch.Generator().manual_seed(0))
+    drawn = draw_counterfactuals(data, fit_counterfactuals(domain, data.rows), torch.Generator().manual_seed(0))
     small = group == 2
     assert torch.equal(drawn[small], data.rows[small])
     assert not bool((drawn[~small, GROUP] == 2).any())

@@ -28,7 +28,7 @@ TRIED = 256  # rows of the table, and as many drawn, by whose scores it is judge
 
 
 @dataclass(frozen=True)
-class Apart:
+class ParallelAudit:
     """Who audits by several choices of sensitive attributes side by side, and how the model is opened there."""
 
     pool: Pool
@@ -52,7 +52,7 @@ class Origin:
     inferred: bool = False
     reads: tuple[str, ...] | None = None  # the columns that the model reads, where it says so
     left_out: tuple[LeftOut, ...] = ()
-    apart: Apart | None = None  # None: this process does all, one after the other
+    parallel: ParallelAudit | None = None  # None: this process does all, one after the other
 
 
 def about_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataReport:

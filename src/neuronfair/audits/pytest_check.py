@@ -20,7 +20,7 @@ from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import GateCheck, RegressionSetReport
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.encoding_check import check_encoding
-from neuronfair.audits.stages.findings import describe
+from neuronfair.audits.stages.findings import describe_findings
 from neuronfair.audits.stages.groups import group_metrics
 from neuronfair.audits.stages.population import population_if_plausible
 from neuronfair.audits.stages.proof import proof_of
@@ -208,7 +208,7 @@ class Fairness:
             samples=SAMPLES,
             confidence=settings.confidence,
             seed=seed,
-            telling=importance(opened.model, data.domain, data.rows, opened.decision),
+            importance_order=importance(opened.model, data.domain, data.rows, opened.decision),
             folder=folder,
             manifest={"model": where(opened.source), "weights": opened.fingerprint},
             replay=reopen or (),
@@ -216,7 +216,7 @@ class Fairness:
         )
         found = AttributeAudit.of(data.domain)
         search(one, found, silent)
-        describe(one, found, silent)
+        describe_findings(one, found, silent)
         if not found.report.worst:
             return []
         worst = found.report.worst[0]

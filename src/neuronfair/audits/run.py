@@ -15,11 +15,11 @@ from neuronfair.audits.gate.checks import LoadedChecks, attribute_sets
 from neuronfair.audits.provenance import Origin, about_data, about_decision, about_model, reproduction
 from neuronfair.audits.report.report import SCHEMA, Report
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.audits.stages.attributes import Choices, Clock
+from neuronfair.audits.stages.attributes import AttributeChoices, Clock
 from neuronfair.audits.stages.case import AttributeAudit
 from neuronfair.audits.stages.encoding_check import check_encoding
-from neuronfair.audits.stages.population import population_of_audit
-from neuronfair.audits.stages.repair import propose, repair_command
+from neuronfair.audits.stages.population import audited_population
+from neuronfair.audits.stages.repair import propose_repair, repair_command
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, concluded
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
@@ -85,7 +85,7 @@ def run(
         show("Checking what the model is fed", 0, None)
         feeding = check_encoding(opened, data)
         with clock.of("rate"):
-            population, usual = population_of_audit(
+            population, usual = audited_population(
                 data,
                 people,
                 settings.seed,
@@ -95,14 +95,14 @@ def run(
         with clock.of("search"):
             show("Choosing rows to start from", 0, None)
             seeds = cluster_seeds(opened.model.encoding, data.rows, settings.seeds, seed=settings.seed)
-        telling = importance(opened.model, views[0].domain, data.rows, opened.decision)
-        common = Choices(views, settings, seeds, telling, decision.scale, population, origin, place)
-        sought = common.inquire(opened, audits, clock, show)
+        importance_order = importance(opened.model, views[0].domain, data.rows, opened.decision)
+        common = AttributeChoices(views, settings, seeds, importance_order, decision.scale, population, origin, place)
+        sought = common.audit_each(opened, audits, clock, show)
         if settings.repair:
             with clock.of("repair"):
                 split_seed = None if origin.card is None else origin.card.seed
                 command = repair_command(sought, audits[-1], opened, origin)
-                repair = propose(sought, audits[-1], opened, split_seed, command, show)
+                repair = propose_repair(sought, audits[-1], opened, split_seed, command, show)
     except KeyboardInterrupt:
         interrupted = True
     entries = tuple(one.report for one in audits)

@@ -165,7 +165,7 @@ def carry_out(
     """Do an audit, write its files, and return what came of it; `failure` says why checks could not be judged."""
     job.model.check()
     from neuronfair.audits.folder import WEIGHTS, own_weights
-    from neuronfair.audits.provenance import Apart
+    from neuronfair.audits.provenance import ParallelAudit
     from neuronfair.audits.run import run
     from neuronfair.audits.stages.playground import playground
     from neuronfair.domain.population.model import read_people
@@ -194,7 +194,7 @@ def carry_out(
         trained_here=job.model.model is None,
         table=None if job.table.data in DATASETS else job.table.data,
         beside=() if join is None else join.words,
-        apart=None if pool is None else Apart(pool, again.open),
+        parallel=None if pool is None else ParallelAudit(pool, again.open),
     )
     if outputs.force:  # not before all that can be wrong was read
         discard(outputs.out)

@@ -10,7 +10,7 @@ import torch
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.stats import student
-from neuronfair.measure.twin_decisions import MoveTally
+from neuronfair.measure.twin_decisions import TwinTally
 
 
 class Sensitivity(NamedTuple):
@@ -35,7 +35,7 @@ def e_value(ratio: float) -> float:
 
 
 def sensitivity(
-    tally: MoveTally, halves: Sequence[MoveTally], domain: TableDomain, outcome: int | None, confidence: float
+    tally: TwinTally, halves: Sequence[TwinTally], domain: TableDomain, outcome: int | None, confidence: float
 ) -> Sensitivity | None:
     """Return the E-value of the two groups between which most decisions differ on balance; None: there is no ratio."""
     values, risks = [tuple(codes) for codes in domain.sensitive_values.tolist()], as_groups(tally)
@@ -58,7 +58,7 @@ def sensitivity(
     return Sensitivity(values[pair[0]], values[pair[1]], outcome, ratio, e_value(ratio), e_value(low))
 
 
-def as_groups(tally: MoveTally) -> dict[tuple[int, int], tuple[float, float, int]]:
+def as_groups(tally: TwinTally) -> dict[tuple[int, int], tuple[float, float, int]]:
     """Return for each two groups how many of their people get a class if all are in the one, or in the other.
 
     Of the people of one group it is their own decision that counts, of those of the other that of their twins.

@@ -21,7 +21,7 @@ from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.confounding import Sensitivity, sensitivity
 from neuronfair.measure.mediators import CounterfactualPairs, Mediator, carriers, tells
 from neuronfair.measure.stats import Estimate, check_rows, excess, student
-from neuronfair.measure.twin_decisions import Move, MoveTally, ScoredPeople, mean_moves
+from neuronfair.measure.twin_decisions import Move, ScoredPeople, TwinTally, mean_moves
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 
@@ -117,7 +117,7 @@ def counterfactual_effect(
         raise DomainError(
             f"{domain.name}: nobody has a counterpart. Rules tie the group to attributes that are fixed or legitimate"
         )
-    shuffled, halves, by_chance = list[MoveTally](), list[MoveTally](), list[CounterfactualPairs]()
+    shuffled, halves, by_chance = list[TwinTally](), list[TwinTally](), list[CounterfactualPairs]()
     for one in _learned(domain, table, thorough.placebos, counterparts.groups, seed):
         show.done()
         draws = show.each(one.counterparts.drawn(one.domain, one.rows[chosen], again))
@@ -160,7 +160,7 @@ def counterfactual_effect(
 
 
 def _estimates(
-    tally: MoveTally, shuffled: Sequence[MoveTally], halves: Sequence[MoveTally], confidence: float
+    tally: TwinTally, shuffled: Sequence[TwinTally], halves: Sequence[TwinTally], confidence: float
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Return rate, permutation baseline and excess."""
     rate = tally.rate()

@@ -50,7 +50,7 @@ class ScoredPeople:
         parts = torch.split(rows, max(1, self._model.encoding.rows_per_pass))
         return torch.cat([self._model.scores(part) for part in parts])
 
-    def tally(self, grouped: Tensor, draws: Iterable[TwinRows], *, flipped: bool) -> MoveTally:
+    def tally(self, grouped: Tensor, draws: Iterable[TwinRows], *, flipped: bool) -> TwinTally:
         """Compare the decisions for the people and for their counterparts.
 
         `grouped` are the people with the groups that were used. Of shuffled groups the model knows nothing: then
@@ -80,7 +80,7 @@ class ScoredPeople:
         has = torch.zeros(len(self._own), dtype=torch.bool, device=base.device)
         if self.outcome is not None:
             has = self._decision.chosen(self._own) == self.outcome
-        return MoveTally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped), has)
+        return TwinTally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped), has)
 
     def pairs(
         self, counterparts: CounterfactualTwins, most: int, domain: TableDomain, grouped: Tensor
@@ -101,7 +101,7 @@ class ScoredPeople:
 
 
 @dataclass(frozen=True)
-class MoveTally:
+class TwinTally:
     """What was counted of each person's counterparts in each other group."""
 
     count: Tensor  # (n, k)
@@ -111,9 +111,9 @@ class MoveTally:
     group: Tensor  # (n,) the number of the combination of sensitive values
     has: Tensor  # (n,) bool: who gets the class that is lost or gained
 
-    def of(self, some: Tensor) -> MoveTally:
+    def of(self, some: Tensor) -> TwinTally:
         """Return what was counted of some of the people, (n,) bool."""
-        return MoveTally(*(getattr(self, field.name)[some] for field in fields(self)))
+        return TwinTally(*(getattr(self, field.name)[some] for field in fields(self)))
 
     @property
     def shares(self) -> Tensor:

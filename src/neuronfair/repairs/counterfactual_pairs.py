@@ -27,7 +27,7 @@ class Lessons(NamedTuple):
     pairs: int  # that join in one repeat
 
 
-def drawn_counterparts(data: Dataset, how: CounterfactualTwins, generator: torch.Generator) -> Tensor:
+def draw_counterfactuals(data: Dataset, how: CounterfactualTwins, generator: torch.Generator) -> Tensor:
     """Draw one counterpart of each person, of another group that is drawn by how many people it has: (n, d).
 
     Who has none is their own.
@@ -42,14 +42,14 @@ def drawn_counterparts(data: Dataset, how: CounterfactualTwins, generator: torch
     return torch.where(twins.valid, twins.rows[:, 0], rows)
 
 
-def counterpart_pairs(data: Dataset, seed: int) -> tuple[Tensor, Tensor]:
+def counterfactual_pairs(data: Dataset, seed: int) -> tuple[Tensor, Tensor]:
     """Return each person with a counterpart, (n, 2, d), and the person's label for both, (n,)."""
     how = fit_counterfactuals(data.domain, data.rows)
-    rows = drawn_counterparts(data, how, torch.Generator().manual_seed(seed))
+    rows = draw_counterfactuals(data, how, torch.Generator().manual_seed(seed))
     return torch.stack([data.domain.clip(data.rows), rows], 1), data.labels
 
 
-def counterpart_lessons(parts: Split, repeats: int, generator: torch.Generator) -> Lessons:
+def counterfactual_lessons(parts: Split, repeats: int, generator: torch.Generator) -> Lessons:
     """Return what each repeat learns: the training rows, and of each of them one counterpart with the same label.
 
     So at each place people of all groups are taught, as many as belong there by their group or as counterparts. The
@@ -59,9 +59,9 @@ def counterpart_lessons(parts: Split, repeats: int, generator: torch.Generator) 
     train, validation = parts.train, parts.validation
     how = fit_counterfactuals(train.domain, train.rows)
     n, own = len(train), torch.arange(len(train))
-    drawn = [drawn_counterparts(train, how, generator) for _ in range(repeats)]
+    drawn = [draw_counterfactuals(train, how, generator) for _ in range(repeats)]
     lines = torch.stack([torch.cat([own, own + n * number]) for number in range(1, repeats + 1)])
-    others = drawn_counterparts(validation, how, generator)
+    others = draw_counterfactuals(validation, how, generator)
     held = torch.cat([validation.rows, others]), validation.labels.repeat(2)
     alike = Lesson((torch.cat([train.rows, *drawn]), train.labels.repeat(1 + repeats)), lines, held)
     plain = Lesson((train.rows, train.labels), own[None], (validation.rows, validation.labels))

@@ -14,7 +14,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 from neuronfair.model.open import Opened
 from neuronfair.model.training_loop import Note, Rows, TrainingSettings
-from neuronfair.repairs.counterfactual_pairs import counterpart_lessons
+from neuronfair.repairs.counterfactual_pairs import counterfactual_lessons
 from neuronfair.repairs.evaluate import RepairOutcome, outcomes_of
 from neuronfair.repairs.labels import Ensemble, check_rule, from_training_rows, labelled_pairs
 from neuronfair.repairs.training import Lesson, trained
@@ -127,7 +127,7 @@ def without_findings(opened: Opened, parts: Split, settings: RepairSettings | No
     return trained(opened, _plain(parts), settings.training, seed=settings.seed, fresh=settings.fresh)[0]
 
 
-def retrain_alike(
+def retrain_with_counterfactuals(
     opened: Opened, parts: Split, settings: RepairSettings | None = None, *, progress: Note | None = None
 ) -> Retraining:
     """Train a model again on the training rows and their counterparts, several times, and keep the best.
@@ -138,7 +138,7 @@ def retrain_alike(
     settings = settings or RepairSettings()
     _check_labels(parts.train)
     generator = torch.Generator().manual_seed(settings.seed)
-    lessons = counterpart_lessons(parts, settings.repeats, generator)
+    lessons = counterfactual_lessons(parts, settings.repeats, generator)
     people = parts.validation.rows, parts.test.rows
     work = _tried(opened, lessons.parts, (lessons.alike, lessons.plain), people, settings, progress)
     return replace(work, label=OWN, pairs=lessons.pairs)

@@ -27,11 +27,11 @@ from neuronfair.model.open.request import TOLERANCE, TRIED
 from neuronfair.model.stacked import linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.progress import Progress
-from neuronfair.repairs.counterfactual_pairs import counterpart_pairs, held_out_effect
+from neuronfair.repairs.counterfactual_pairs import counterfactual_pairs, held_out_effect
 from neuronfair.repairs.evaluate import Standing, stand
 from neuronfair.repairs.labels import Ensemble, labelled_pairs
 from neuronfair.repairs.neurons import NeuronRepair, repair_neurons
-from neuronfair.repairs.retrain import RepairSettings, Retraining, retrain, retrain_alike
+from neuronfair.repairs.retrain import RepairSettings, Retraining, retrain, retrain_with_counterfactuals
 from neuronfair.repairs.training import check_trainable
 from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.findings import Findings
@@ -90,7 +90,7 @@ def repair(
     parts = data.split(split_seed)
     work: Retraining | NeuronRepair
     if how == "retrain" and alike:
-        work = retrain_alike(opened, parts, settings, progress=partial(_note, show))
+        work = retrain_with_counterfactuals(opened, parts, settings, progress=partial(_note, show))
         kept = work.kept
     elif how == "retrain":
         assert run is not None
@@ -127,7 +127,7 @@ def repair(
     return Repaired(work, kept, before, after, data, made, _notes(run, opened, card), without)
 
 
-def pairs_to_join(
+def training_pairs(
     run: Run | None, data: Dataset, settings: RepairSettings, voter: Callable[[], Opened]
 ) -> tuple[Tensor, Tensor]:
     """Return pairs for the user's own training, (f, 2, d), and a label for both people of each, (f,).
@@ -136,7 +136,7 @@ def pairs_to_join(
     all rows of the table and their counterparts.
     """
     if counterparts_of(data.domain) is not None:
-        return counterpart_pairs(data, settings.seed)
+        return counterfactual_pairs(data, settings.seed)
     assert run is not None
     asked = voter() if settings.label == "twins" else None
     data = data if asked is None else data.to(asked.model.encoding.device)

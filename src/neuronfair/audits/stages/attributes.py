@@ -17,7 +17,7 @@ from neuronfair.audits.report.report import Seconds
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.counterfactual import compare_counterfactuals, unread
-from neuronfair.audits.stages.findings import WORST, describe
+from neuronfair.audits.stages.findings import WORST, describe_findings
 from neuronfair.audits.stages.interpretation import interpret_layers
 from neuronfair.audits.stages.proof import add_proof
 from neuronfair.audits.stages.rates import measure_rates
@@ -65,47 +65,47 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Choices:
+class AttributeChoices:
     """What is to be audited: the table by each choice of sensitive attributes, and what they have in common."""
 
     views: Sequence[Dataset]
     settings: AuditSettings
     seeds: Tensor
-    telling: list[int]  # columns, the most important first
+    importance_order: list[int]  # columns, the most important first
     scale: Scale
     population: PopulationModel | None
     origin: Origin
     folder: Path | None
 
-    def inquire(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> AttributeCase:
+    def audit_each(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> AttributeCase:
         """Add what is found by each choice, and return what the searches of the last one looked at.
 
         After Ctrl-C, what was found until then is there.
         """
-        if self.origin.apart is not None:
+        if self.origin.parallel is not None:
             return self._apart(opened, audits, clock, show)
         for number in range(len(self.views)):
             audits.append(AttributeAudit.of(self.views[number].domain))
-            sought = self._inquire(opened, number, audits[-1], clock, show)
+            sought = self._audit(opened, number, audits[-1], clock, show)
         return sought
 
     def _apart(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> AttributeCase:
         """Do the same side by side, elsewhere: the model is opened there again."""
-        apart = self.origin.apart
-        assert apart is not None
-        common = _Common(replace(self, origin=replace(self.origin, apart=None)), apart.opens, Path.cwd())
+        parallel = self.origin.parallel
+        assert parallel is not None
+        common = _Common(replace(self, origin=replace(self.origin, parallel=None)), parallel.opens, Path.cwd())
 
         def note(lines: Sequence[tuple[int, int, int]]) -> None:
             show("Auditing by each attribute", sum(done == total > 0 for done, total, _ in lines), len(lines))
 
         gpus = float(opened.model.encoding.device.type == "cuda")
-        for found in apart.pool.map(_elsewhere, common, range(len(self.views)), progress=note, gpus=gpus):
+        for found in parallel.pool.map(_elsewhere, common, range(len(self.views)), progress=note, gpus=gpus):
             audits.append(found.audit)
             clock.add(found.seconds)
         case = self._case(opened, len(self.views) - 1)
         return replace(case, data=replace(case.data, domain=found.domain), configs=found.configs)
 
-    def _inquire(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> AttributeCase:
+    def _audit(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> AttributeCase:
         """Go through all stages by one choice, and return what its searches looked at."""
         case = self._case(opened, number)
         show = _labelled(show, case.domain.sensitive if len(self.views) > 1 else ())
@@ -124,7 +124,7 @@ class Choices:
             try:
                 search(sought, one, show)
             finally:
-                describe(sought, one, show)
+                describe_findings(sought, one, show)
         with clock.of("rate"):
             find_subgroups(sought, one, show)
         if self.settings.prove > 0:
@@ -158,7 +158,7 @@ class Choices:
             samples=sized.samples,
             confidence=settings.confidence,
             seed=settings.seed,
-            telling=self.telling,
+            importance_order=self.importance_order,
             scale=self.scale,
             shrunk=max(WORST, round(SHRUNK * sized.samples / settings.samples)),
             folder=None if self.folder is None else self.folder / folder_name(view.domain.sensitive),
@@ -192,7 +192,7 @@ class Choices:
 class _Common:
     """What is sent elsewhere."""
 
-    choices: Choices
+    choices: AttributeChoices
     opens: Callable[[Dataset], Opened]
     folder: Path  # to which paths are relative
 
@@ -214,7 +214,7 @@ def _elsewhere(common: _Common, number: int, note: PieceProgress) -> _Found:
     note(0, 1, 0)
     with chdir(common.folder):
         opened = common.opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
-        sought = choices._inquire(opened, number, one, clock, silent)
+        sought = choices._audit(opened, number, one, clock, silent)
     note(1, 1, 0)
     return _Found(one, sought.domain, sought.configs, clock.parts)
 

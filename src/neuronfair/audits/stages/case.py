@@ -48,7 +48,7 @@ class AttributeCase:
     samples: int
     confidence: float
     seed: int
-    telling: list[int]  # columns, the most important first
+    importance_order: list[int]  # columns, the most important first
     scale: Scale = "numbers"  # what the scores are
     shrunk: int = 100  # candidates for the worst findings that are shrunk
     folder: Path | None = None
@@ -113,7 +113,7 @@ class AttributeCase:
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= PLAUSIBLE
 
     @cached_property
-    def looked_at(self) -> Tensor:
+    def interpreted_rows(self) -> Tensor:
         """The rows of the table whose neurons are read, twins included; not all where there are many twins."""
         rows, most = self.data.rows, max(FEWEST, READ // len(self.domain.sensitive_values))
         if len(rows) <= most:

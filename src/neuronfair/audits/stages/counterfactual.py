@@ -11,7 +11,7 @@ from neuronfair.audits.report.attribute import NOT_READ, TABLE, UNMOVED, Counter
 from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
-from neuronfair.audits.stages.findings import partners
+from neuronfair.audits.stages.findings import evaluated_pairs
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.counterfactual import counterfactual_report
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
@@ -36,7 +36,7 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
     order = effect.shares.argsort(descending=True, stable=True)[:LOOK]
     domain = with_counterfactuals(case.domain, effect.counterparts)
     people = effect.people[order]
-    pairs = partners(replace(case, data=replace(case.data, domain=domain)), people)
+    pairs = evaluated_pairs(replace(case, data=replace(case.data, domain=domain)), people)
     group = domain.combinations.number(people)
     # With a tolerance the two who lie farthest apart may both be counterparts.
     flips = case.decision.differ(pairs.scores, pairs.twin_scores) & (pairs.rows == people).all(1)
@@ -49,7 +49,7 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
         row = int((table == pairs.rows[i]).all(1).nonzero()[0])
         pair = phrases.DescribedPair(*(part[i] for part in pairs))
         moved = (pair.row != pair.twin).nonzero()[:, 0].tolist()
-        named = [*moved, *(c for c in case.telling if c not in moved)]
+        named = [*moved, *(c for c in case.importance_order if c not in moved)]
         person = phrases.finding(domain, case.decision, pair, named, row, TABLE, case.scale)
         told.append(CounterfactualPerson(person, float(effect.shares[order[i]])))
     return tuple(told)

@@ -72,8 +72,8 @@ def worst_findings(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tens
     if case.population is not None and len(torch.unique(domain.key(parts[0].people))) < WORST:
         parts += [_shrunk(case, domain, found.only(usual=False)), _real(case)]
     which, people, goals = map(torch.cat, zip(*parts, strict=True))
-    order = case.decision.gap(*partners(case, people)[2:]).argsort(descending=True, stable=True)
-    rank = torch.where(case.plausible(people) & plausible_flips(case, people), (which < 0).long(), 2)
+    order = case.decision.gap(*evaluated_pairs(case, people)[2:]).argsort(descending=True, stable=True)
+    rank = torch.where(case.plausible(people) & flips_plausibly(case, people), (which < 0).long(), 2)
     order = order[rank[order].argsort(stable=True)]
     _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
     order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
@@ -81,7 +81,7 @@ def worst_findings(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tens
     return which[order], people[order], [row.nonzero()[:, 0].tolist() for row in changed]
 
 
-def partners(case: AttributeCase, people: Tensor) -> Pairs:
+def evaluated_pairs(case: AttributeCase, people: Tensor) -> Pairs:
     """Return people and the twins that they are compared with, and the scores of both, in float64.
 
     Where the decision differs from that of a plausible twin, the twin is a plausible one.
@@ -90,7 +90,7 @@ def partners(case: AttributeCase, people: Tensor) -> Pairs:
     return Pairs(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def plausible_flips(case: AttributeCase, people: Tensor) -> Tensor:
+def flips_plausibly(case: AttributeCase, people: Tensor) -> Tensor:
     """Return for each person whether the decision differs from that of a plausible twin: bool, (n,)."""
     parts = [(judged.differs & case.pairs.twins(judged.rows).valid).any(1) for judged in _judged(case, people)]
     return torch.cat([people.new_zeros(0, dtype=torch.bool), *parts])
@@ -125,8 +125,8 @@ def _real(case: AttributeCase) -> _Shown:
     """Return the plausible rows of the table whose decision differs from a plausible twin's: the widest gaps."""
     rows = case.data.rows[: min(NEAR, case.samples)]
     numbers = (case.near[0].valid(rows)).nonzero()[:, 0]
-    numbers = numbers[plausible_flips(case, rows[numbers])]
-    gaps = case.decision.gap(*partners(case, rows[numbers])[2:])
+    numbers = numbers[flips_plausibly(case, rows[numbers])]
+    gaps = case.decision.gap(*evaluated_pairs(case, rows[numbers])[2:])
     numbers = numbers[gaps.topk(min(len(gaps), case.shrunk)).indices]
     return _Shown(-1 - numbers, rows[numbers], rows[numbers])
 
@@ -149,7 +149,7 @@ SAMPLE = 300  # findings in the table of the page
 BINS = 30  # of the histogram of gaps
 
 
-def describe(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
+def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
     """Describe everybody who was found: how badly they are treated, how different they are, the worst in words."""
     outcomes = [outcome for outcome in audit.outcomes if len(outcome.findings)]
     if not outcomes:
@@ -183,11 +183,11 @@ def describe(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> 
     )
 
     def told(which: Tensor, people: Tensor, first: list[list[int]]) -> tuple[Finding, ...]:
-        """Return people in words; `first` holds the columns that are most telling for each."""
-        columns = [[*own, *(c for c in case.telling if c not in own)] for own in first]
+        """Return people in words; `first` holds the columns that are most importance_order for each."""
+        columns = [[*own, *(c for c in case.importance_order if c not in own)] for own in first]
         found_by = [outcome.config.method for outcome in outcomes]
         places = [(int(number[w]), found_by[method[w]]) if w >= 0 else (-1 - w, TABLE) for w in which.tolist()]
-        both = partners(case, people)
+        both = evaluated_pairs(case, people)
         pairs = map(phrases.DescribedPair, *both)
         usual = [_shares(case, part) for part in both[:2]]
         lines = zip(pairs, columns, places, *usual, _plausible_twin(case, *both[:2]).tolist(), strict=True)

@@ -24,7 +24,7 @@ def interpret_layers(case: AttributeCase, audit: AttributeAudit, progress: Progr
         return
     what = "Comparing rows with their twins"
     audit.profile = interpret(
-        case.model, case.domain, case.looked_at, progress=lambda done, total: progress(what, done, total)
+        case.model, case.domain, case.interpreted_rows, progress=lambda done, total: progress(what, done, total)
     )
     audit.report = replace(audit.report, interpretation=_interpretation(audit.profile))
 

@@ -40,7 +40,7 @@ def population_if_plausible(data: Dataset, seed: int) -> PopulationModel | None:
         return None
 
 
-def population_of_audit(
+def audited_population(
     data: Dataset, own: Tensor | None, seed: int, least: float, progress: Callable[[int, int], None] | None = None
 ) -> tuple[PopulationModel | None, PopulationReport]:
     """Return the population of an audit, and what is said of it; None where who is usual cannot be known.

@@ -28,7 +28,7 @@ from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.progress import Progress
 from neuronfair.repairs.counterfactual_pairs import held_out_effect
 from neuronfair.repairs.evaluate import RepairOutcome
-from neuronfair.repairs.retrain import SAMPLES, RepairSettings, Retraining, retrain, retrain_alike
+from neuronfair.repairs.retrain import SAMPLES, RepairSettings, Retraining, retrain, retrain_with_counterfactuals
 from neuronfair.searches.evaluate import counterparts_of
 
 # Enough to see whether retraining helps; `neuronfair repair` takes its time.
@@ -48,7 +48,7 @@ PLACEBOS = 10  # shuffled tables of a trial
 LOSS = 0.01  # accuracy that may be lost on validation rows
 
 
-def propose(
+def propose_repair(
     case: AttributeCase,
     audit: AttributeAudit,
     opened: Opened,
@@ -77,7 +77,7 @@ def propose(
 
     try:
         if alike:
-            work = retrain_alike(trial, parts, settings, progress=note)
+            work = retrain_with_counterfactuals(trial, parts, settings, progress=note)
         else:
             work = retrain(trial, parts, best.findings, best.seeds, settings, progress=note)
     except NeuronFairError as error:

@@ -33,7 +33,7 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
         outcome = campaign.search(
             case.model,
             case.domain,
-            case.looked_at,
+            case.interpreted_rows,
             config,
             seeds=case.seeds[: config.seeds],
             profile=audit.profile,
