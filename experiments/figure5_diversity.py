@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.cases import case_data, model_of, outcome
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, gather, mean
-from neuronfair.measure.diversity import generation_diversity
+from experiments.metrics import generation_diversity
 
 import torch
 

@@ -24,8 +24,8 @@ from experiments.cases import (
     train_jobs,
 )
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
+from experiments.metrics import deviation, spearman
 from neuronfair.interpretation.profile import interpret
-from neuronfair.measure.stats import deviation, spearman
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, open_model
 from neuronfair.repairs.labels import Ensemble

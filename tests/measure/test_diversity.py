@@ -4,14 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics.pairwise import cosine_distances
 
 from neuronfair import NeuronFairError, TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DomainError
-from neuronfair.measure import diversity
-from neuronfair.measure.diversity import clusters, coverage_rates, generation_diversity, mean_distance, regions
-from neuronfair.model.encoding import TableEncoding
+from neuronfair.measure.diversity import clusters, mean_distance, regions
 
 DOMAIN = TableDomain(
     "d",
@@ -81,66 +78,15 @@ def test_clusters_fall_with_the_radius_and_ignore_the_order(rows, one, other, se
     assert clusters(DOMAIN, rows[order], radius=one) == clusters(DOMAIN, rows, radius=one)
 
 
-PLANE = TableDomain("p", tuple(Attribute(n, "ordinal", low=0, high=9) for n in "xys"), ("s",))
-
-
-def test_coverage_and_diversity_by_hand():
-    ours = torch.tensor([[1, 0, 0], [0, 2, 0]])  # along both axes
-    theirs = torch.tensor([[3, 0, 0], [4, 3, 0], [5, 0, 0], [9, 0, 0]])
-    # Theirs lie at 0, at 1 - 4/5 from the first axis, at 0 and at 0; ours at 0 and, the second, at 1 - 3/5.
-    radii = (0.0, 0.19, 0.21, 0.39, 0.41)
-    assert coverage_rates(PLANE, ours, theirs, radii) == (0.75, 0.75, 1.0, 1.0, 1.0)
-    assert coverage_rates(PLANE, theirs, ours, radii) == (0.5, 0.5, 0.5, 0.5, 1.0)
-    assert generation_diversity(PLANE, ours, theirs, radii) == (1.5, 1.5, 2.0, 2.0, 1.0)
-
-
-def test_no_ratio_where_the_baseline_covers_nothing():
-    one, other = torch.tensor([[1, 0, 0]]), torch.tensor([[0, 1, 0]])
-    assert generation_diversity(PLANE, one, other, (0.5, 1.0)) == (None, 1.0)
-    assert coverage_rates(PLANE, one, other[:0], (0.5,)) == (0.0,)
-    assert coverage_rates(PLANE, one[:0], other, (0.5,)) == (0.0,)
-    assert generation_diversity(PLANE, one, other[:0], (0.5,)) == (None,)
-
-
-def test_a_row_of_zeros_is_near_itself_only():
-    zero, other = torch.tensor([[0, 0, 0]]), torch.tensor([[1, 0, 0]])
-    assert coverage_rates(PLANE, zero, zero, (0.0,)) == (1.0,)
-    assert coverage_rates(PLANE, zero, other, (0.99, 1.0)) == (0.0, 1.0)
-
-
-@given(ROWS, ROWS, st.lists(st.floats(0, 2), min_size=1, max_size=6).map(sorted))
-def test_coverage_grows_with_the_radius_and_with_the_centres(first, second, radii):
-    rates = coverage_rates(DOMAIN, first, second, radii)
-    assert list(rates) == sorted(rates)
-    more = coverage_rates(DOMAIN, torch.cat([first, second[:1]]), second, radii)
-    assert all(a <= b for a, b in zip(rates, more, strict=True))
-    assert generation_diversity(DOMAIN, first, first, radii) == (1.0,) * len(radii)
-    assert generation_diversity(DOMAIN, first, second, (2.0,)) == (1.0,)
-
-
-def test_coverage_is_that_of_sklearn_in_any_batches(people, monkeypatch):
-    first, second = (people.sample(n, torch.Generator().manual_seed(n)) for n in (200, 300))
-    x, y = (TableEncoding.of(people).encode(rows, torch.float64).numpy() for rows in (first, second))
-    nearest = cosine_distances(y, x).min(1)
-    radii = (1e-4, 1e-3, 0.01, 0.1)
-    monkeypatch.setattr(diversity, "BLOCK", 1000)
-    assert coverage_rates(people, first, second, radii) == tuple((nearest <= r).mean() for r in radii)
-
-
 def test_rows_of_another_domain_and_bad_radii_are_refused():
     rows, narrow = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 2, dtype=torch.int64)
     for call in (
-        lambda: coverage_rates(DOMAIN, rows, narrow, (0.1,)),
-        lambda: coverage_rates(DOMAIN, narrow, rows, (0.1,)),
-        lambda: generation_diversity(DOMAIN, rows, narrow, (0.1,)),
         lambda: clusters(DOMAIN, narrow),
         lambda: regions(DOMAIN, narrow),
         lambda: mean_distance(DOMAIN, narrow),
     ):
         with pytest.raises(DomainError, match=r"3 columns of 'd', got shape \(2, 2\)"):
             call()
-    with pytest.raises(NeuronFairError, match=r"radius must be 0 or more, got -0\.1"):
-        coverage_rates(DOMAIN, rows, rows, (-0.1,))
     with pytest.raises(NeuronFairError, match="radius"):
         clusters(DOMAIN, rows, radius=float("nan"))
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import one_hot
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.stats import check_rows
 from neuronfair.model.decision import Decision
-from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
+from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.findings import Findings
 
 BINS = 4  # per ordered attribute, for counting regions
 SAMPLE_PAIRS, SAMPLE_REGIONS = 2_000, 20_000
 FEW_LABELS = 16  # of an attribute whose labels become one column each when distances are computed
-BLOCK = 1 << 22  # cosines held at a time: 32 MiB
 ROUNDING = 1e-12  # of a distance in float64, so that equal rows lie within radius 0
 
 
@@ -58,7 +56,8 @@ def clusters(domain: TableDomain, rows: Tensor, *, radius: float = 0.2, seed: in
     every walk however far it goes; k-means would have to be told the number.
     """
     check_rows(domain, rows, "clusters")
-    _check_radii((radius,))
+    if not radius >= 0:
+        raise NeuronFairError(f"a radius must be 0 or more, got {radius}")
     if len(rows) == 0:
         return 0
     sample = _sample(rows, SAMPLE_PAIRS, seed)
@@ -69,40 +68,6 @@ def clusters(domain: TableDomain, rows: Tensor, *, radius: float = 0.2, seed: in
     while float(nearest.max()) > radius + ROUNDING:
         count, nearest = count + 1, torch.minimum(nearest, apart[nearest.argmax()])
     return count
-
-
-def coverage_rates(domain: TableDomain, centres: Tensor, rows: Tensor, radii: Sequence[float]) -> tuple[float, ...]:
-    """Return the share of `rows` that lie within each radius of the nearest of `centres`: CR(centres - rows).
-
-    In the paper's words, below its equation of GD, CR_{NF-bl} is the share of the baseline's findings that fall into
-    the area with NeuronFair's findings as centres and a cosine distance as radius: `centres` are NeuronFair's then,
-    `rows` the baseline's. The cosine distance, from 0 to 2, is that of whole rows as the network sees them, sensitive
-    attributes included, since the paper says no more. It ignores the length of a row, and it depends on the encoding.
-    All pairs are compared. 0 where there are no rows or no centres.
-    """
-    check_rows(domain, centres, "centres")
-    check_rows(domain, rows, "rows")
-    _check_radii(radii)
-    if len(rows) == 0 or len(centres) == 0:
-        return (0.0,) * len(radii)
-    towards = _directions(domain, centres).T
-    parts = torch.split(_directions(domain, rows), max(1, BLOCK // len(centres)))
-    nearest = 1 - torch.cat([(part @ towards).amax(1) for part in parts])
-    return tuple(float((nearest <= radius + ROUNDING).double().mean()) for radius in radii)
-
-
-def generation_diversity(
-    domain: TableDomain, ours: Tensor, baseline: Tensor, radii: Sequence[float]
-) -> tuple[float | None, ...]:
-    """Return how much better our findings cover those of a baseline than the other way round, for each radius (GD).
-
-    GD = CR(ours - baseline) / CR(baseline - ours), Eq. GD of the paper. Above 1 ours are the more diverse; with a large
-    radius each covers the other and it is 1. None where the baseline covers none of ours, so that there is no ratio.
-    It favours the larger set of findings: compare equally many.
-    """
-    over = coverage_rates(domain, ours, baseline, radii)
-    under = coverage_rates(domain, baseline, ours, radii)
-    return tuple(a / b if b else None for a, b in zip(over, under, strict=True))
 
 
 def _distances(domain: TableDomain, rows: Tensor) -> Tensor:
@@ -119,18 +84,6 @@ def _distances(domain: TableDomain, rows: Tensor) -> Tensor:
     for i in (~line & ~few).nonzero()[:, 0].tolist():
         total += codes[:, None, i] != codes[:, i]
     return total / max(1, len(columns))
-
-
-def _directions(domain: TableDomain, rows: Tensor) -> Tensor:
-    """Return the network inputs scaled to length 1, in float64: (n, width + 1)."""
-    x = TableEncoding.of(domain).encode(rows.long(), torch.float64)
-    # A row of zeros has no direction: it gets one of its own, at a right angle to all others.
-    return normalize(torch.cat([x, (x == 0).all(1, keepdim=True)], 1), dim=1)
-
-
-def _check_radii(radii: Sequence[float]) -> None:
-    if not all(radius >= 0 for radius in radii):
-        raise NeuronFairError(f"a radius must be 0 or more, got {', '.join(map(str, radii))}")
 
 
 def _sample(rows: Tensor, count: int, seed: int) -> Tensor:

@@ -1,9 +1,8 @@
-"""Means, excesses and rank correlations with their intervals."""
+"""Means and excesses with their intervals."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from scipy.stats import norm, t
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import DomainError, NeuronFairError
+from neuronfair.errors import DomainError
 
 
 def check_rows(domain: TableDomain, rows: Tensor, what: str) -> None:
@@ -44,33 +43,6 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
         return mean, None
     deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1))
     return mean, float(t.ppf((1 + confidence) / 2, n - 1)) * deviation / math.sqrt(n)
-
-
-def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation of two measures of the same networks, from -1 to 1 (ρ_s).
-
-    Equal values share their mean rank; without any the formula is the paper's, 1 - 6 Σ d² / (n (n² - 1)). None where
-    one measure is the same for all networks, or there are fewer than two: then there is no order to agree on.
-    """
-    if len(first) != len(second):
-        raise NeuronFairError(
-            f"two measures of the same networks are as many: got {len(first)} values and {len(second)}"
-        )
-    if not all(map(math.isfinite, (*first, *second))):
-        raise NeuronFairError("a measure holds NaN or infinity, which has no rank. Leave that network out of both")
-    if len(set(first)) < 2 or len(set(second)) < 2:
-        return None
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(first, second).statistic)
-
-
-def deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation of a measure over networks (σ), with n - 1 in the denominator as in the paper.
-
-    Large means that the measure tells the networks apart clearly. None for fewer than two values.
-    """
-    return statistics.stdev(map(float, values)) if len(values) > 1 else None
 
 
 ZERO = float(2 * norm.pdf(0))  # the mean size of a standard normal number
