@@ -193,9 +193,9 @@ def _settings(asked: RepairOptions) -> RepairSettings:
 def _write_pairs(case: _Case, asked: RepairOptions, path: Path, console: Console) -> None:
     """Write pairs with labels for the user's own training."""
     from neuronfair.repairs.labels import training_table, write_training_table
-    from neuronfair.repairs.session import pairs_to_join
+    from neuronfair.repairs.session import training_pairs
 
-    pairs, labels = pairs_to_join(case.run, case.data, _settings(asked), case.open)
+    pairs, labels = training_pairs(case.run, case.data, _settings(asked), case.open)
     write_training_table(path.resolve(), training_table(case.data.domain, pairs, labels))
     console.print(f"Wrote {len(pairs):,} pairs, {2 * len(pairs):,} rows with labels: {path}.", soft_wrap=True)
     if case.by_counterparts:
