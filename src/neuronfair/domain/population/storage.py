@@ -86,12 +86,8 @@ def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
     for name, part in parts.items():
         if part.dim() != 1 or part.dtype != (torch.float64 if name.split(".")[-1] in _FLOATS else torch.int64):
             raise ValueError(f"'{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
-    trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
-    columns = {}
-    for name in _PLACES:
-        lengths = trees.widths if name == "classes" else parts["places.runs"]
-        columns[name] = torch.split_with_sizes(parts[f"places.{name}"], lengths.tolist())
-    places = tuple(Bins(*column) for column in zip(*columns.values(), strict=True))
+    trees = _forest(parts)
+    places = tuple(_bins(parts, "places", trees.widths.tolist(), parts["places.runs"].tolist()))
     tied = RuleBook(domain.attributes, domain.rules).tied
     return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), places, trees, parts["usual"], tied)
 
@@ -161,7 +157,6 @@ def is_forest(trees: ChanceForest, widths: list[int], asked: list[int], order: t
     return all(torch.allclose(t.sum(1), t.new_ones(len(t))) for t in map(trees.table, range(d)))
 
 
-_PLACES, _FOREST = ([field.name for field in fields(kind)] for kind in (Bins, ChanceForest))
 _COUNTERFACTUAL_FLOATS = {"chance", "chances", "level", "slopes", "spread", "cuts", "pooled", "labels"}
 _PARTS = ("level", "slopes", "spread", "cuts", "columns", "runs", "scales", "pooled", "labelled", "labels")
 _NAMES = tuple(
@@ -231,11 +226,7 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
     asked = [*(len(column) for column in places), 1, CUTS + 1]
     if len(set(columns)) < len(columns) or not is_forest(trees, widths, asked, population.order):
         raise ValueError("the trees of residuals do not fit together")
-    rests = {}
-    for name in _PLACES:
-        lengths = [widths[c] for c in columns] if name == "classes" else parts["runs"].tolist()
-        rests[name] = torch.split_with_sizes(parts[f"rest.{name}"], lengths)
-    rest = [Bins(*one) for one in zip(*rests.values(), strict=True)]
+    rest = _bins(parts, "rest", [widths[c] for c in columns], parts["runs"].tolist())
     if not all(fits(one, REST.size, None) for one in rest):
         raise ValueError("the places of residuals do not fit together")
     size, known = (groups, len(places), 1 + len(KNOTS)), parts["scales"].tolist()
@@ -261,6 +252,14 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
 
 def _forest(parts: dict[str, Tensor]) -> ChanceForest:
     return ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
+
+
+def _bins(parts: dict[str, Tensor], kind: str, widths: list[int], runs: list[int]) -> list[Bins]:
+    """Return the bins of several columns, which have so many bins and runs each, from parts that hold all of them."""
+    columns = (
+        torch.split_with_sizes(parts[f"{kind}.{name}"], widths if name == "classes" else runs) for name in _PLACES
+    )
+    return [Bins(*column) for column in zip(*columns, strict=True)]
 
 
 def _flat(parts: list[Tensor], numbers: bool) -> Tensor:
