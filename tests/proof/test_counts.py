@@ -10,7 +10,7 @@ import torch
 
 from neuronfair.model.decision import Decision
 from neuronfair.proof.bounds.margins import margins_of
-from neuronfair.proof.boxes.space import Boxes, People
+from neuronfair.proof.boxes.space import Axis, Boxes, People, Space
 from neuronfair.proof.decide import counts
 from neuronfair.proof.decide.counts import (
     BITS,
@@ -153,3 +153,11 @@ def test_boxes_of_more_codes_than_int64_counts_are_not_asked():
     part = Boxes(whole.low, torch.tensor([[1, 1, 1, 0]]))
     assert can_enumerate(space, Boxes.joined([whole, part]), 512).tolist() == [False, True]
     assert can_enumerate(space, Boxes.joined([whole, part]), 7).tolist() == [False, False]
+
+
+def test_boxes_of_more_people_than_64_bits_count_are_cut_instead() -> None:
+    places, many = torch.arange(2), torch.tensor([1 << 40, 1 << 40])
+    space = Space(tuple(Axis(column, places, places, many, False) for column in range(2)))
+    boxes = Boxes(torch.zeros(3, 2, dtype=torch.int64), torch.tensor([[1, 1], [1, 0], [0, 0]]))
+    assert can_enumerate(space, boxes, most=4).tolist() == [False, True, True]
+    assert can_enumerate(space, boxes, most=1).tolist() == [False, False, True]
