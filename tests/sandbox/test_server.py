@@ -14,7 +14,7 @@ import pytest
 
 from neuronfair import sandbox
 from neuronfair.limits import TooLarge
-from neuronfair.sandbox import Unreadable, read_apart
+from neuronfair.sandbox import Unreadable, read_sandboxed
 
 READER = """
 import os, json, signal, socket, time, sys
@@ -94,7 +94,7 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sandbox, "_SERVERS", {})
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "50000000")
     (tmp_path / "reader.py").write_text(READER)
-    yield lambda words: read_apart(str(tmp_path / "reader"), words.encode(), "a.file").decode()
+    yield lambda words: read_sandboxed(str(tmp_path / "reader"), words.encode(), "a.file").decode()
     sandbox._stop()
 
 

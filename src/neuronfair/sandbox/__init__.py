@@ -38,7 +38,7 @@ class Unreadable(NeuronFairError):  # noqa: N818 - the reason, to be put into a 
     """A file cannot be read; the text says why."""
 
 
-def read_apart(reader: str, content: bytes, what: object) -> bytes:
+def read_sandboxed(reader: str, content: bytes, what: object) -> bytes:
     """Return what a reader makes of the content of a file; raise `Unreadable` if it fails, however it fails."""
     memory, seconds = max_bytes(), SECONDS + len(content) // 10_000_000
     with _LOCK:

@@ -19,7 +19,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, RunError, one_line
 from neuronfair.limits import check_size, read_bytes
-from neuronfair.sandbox import Unreadable, read_apart
+from neuronfair.sandbox import Unreadable, read_sandboxed
 from neuronfair.sandbox import read_parquet as parquet
 from neuronfair.searches.findings import Findings
 
@@ -56,10 +56,10 @@ def read_columns(path: Path) -> tuple[dict[str, npt.NDArray[np.int32] | Texts], 
 def read_parquet(path: Path) -> pa.Table:
     """Return the table in a file, which may be a stranger's: it is read in a process of its own first.
 
-    A text that the file holds once and repeats is kept once. Raises what pyarrow and `read_apart` raise.
+    A text that the file holds once and repeats is kept once. Raises what pyarrow and `read_sandboxed` raise.
     """
     content = read_bytes(path)
-    read_apart("read_parquet", content, path)
+    read_sandboxed("read_parquet", content, path)
     with pq.ParquetFile(pa.BufferReader(content)) as file:
         about = file.metadata
     check_size(about.num_rows * about.num_columns, path, times=32)

@@ -144,7 +144,7 @@ def test_what_a_parquet_file_says_of_itself_is_checked_first(tmp_path, monkeypat
     pyarrow.parquet.write_table(pyarrow.table({"a": pyarrow.nulls(100_000, pyarrow.int64())}), path)
     assert path.stat().st_size < 2000
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
-    monkeypatch.setattr("neuronfair.domain.tables.arrow.read_apart", lambda *_: b"")
+    monkeypatch.setattr("neuronfair.domain.tables.arrow.read_sandboxed", lambda *_: b"")
     with pytest.raises(TooLarge, match=r"t\.parquet: would take"):
         read_sheet(path)
     names = [f"c{i}" for i in range(50)]

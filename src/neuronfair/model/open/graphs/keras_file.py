@@ -30,7 +30,7 @@ from neuronfair.model.open.network_inputs import NetworkInput, graph_inputs, lab
 from neuronfair.model.open.opened import Opened, black_box, reproduced
 from neuronfair.model.open.request import ModelFile, Request
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
-from neuronfair.sandbox import read_apart
+from neuronfair.sandbox import read_sandboxed
 
 DEPTH = 20  # of models in models
 
@@ -225,7 +225,7 @@ def _checked(request: ModelFile) -> bytes:
             check_size(len(files["config.json"]), request.source, times=TREE)
             files["config.json"] = json.dumps(json.loads(files["config.json"], object_hook=_stood_in)).encode()
             content, weights = repacked(files), files["model.weights.h5"]
-        read_apart("read_hdf5", weights, request.source)
+        read_sandboxed("read_hdf5", weights, request.source)
         if content is request.content:
             content = _renewed(content)
     except TooLarge:

@@ -15,7 +15,7 @@ from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.model.forest import FittedTrees, Link, Tree
 from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.request import ModelFile
-from neuronfair.sandbox import Unreadable, read_apart
+from neuronfair.sandbox import Unreadable, read_sandboxed
 
 LINKS: dict[str, Link] = {
     "Logloss": "sigmoid",
@@ -32,7 +32,7 @@ def read(file: ModelFile) -> Any:
     if not file.content.startswith(b"CBM1"):
         raise file.error("not a CatBoost model: it does not begin with 'CBM1'")
     try:
-        content = read_apart("read_catboost", file.content, file.source)
+        content = read_sandboxed("read_catboost", file.content, file.source)
         model = catboost.CatBoost().load_model(blob=content)
     except (Unreadable, catboost.CatBoostError) as error:
         raise file.error(f"not a readable CatBoost model ({one_line(error)})") from None
@@ -101,7 +101,7 @@ def _written(model: Any) -> Json:
     """Return a model as JSON, which is written in another process: a damaged one can end it."""
     try:
         content: Json = json.loads(
-            read_apart("read_catboost_json", bytes(model._serialize_model()), "a CatBoost model")
+            read_sandboxed("read_catboost_json", bytes(model._serialize_model()), "a CatBoost model")
         )
     except (Unreadable, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
         raise ModelError(f"CatBoost cannot write its trees, so it is damaged ({one_line(error)})") from None

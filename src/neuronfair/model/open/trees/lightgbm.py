@@ -18,7 +18,7 @@ from neuronfair.model.forest import FittedTrees, Link, Tree
 from neuronfair.model.open.frames import cells, spelling
 from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.request import TRIED, ModelFile
-from neuronfair.sandbox import Unreadable, read_apart
+from neuronfair.sandbox import Unreadable, read_sandboxed
 
 _ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on
 _PLACE = re.compile(r"Column_\d+")  # how LightGBM calls a column without a name
@@ -33,7 +33,7 @@ def read(file: ModelFile) -> Any:
     check_size(len(file.content), file.source, times=TEXT)
     try:
         _checked(file.content.decode(), file.source)  # first: LightGBM would walk in circles
-        text = read_apart("read_lightgbm", file.content, file.source).decode()
+        text = read_sandboxed("read_lightgbm", file.content, file.source).decode()
         trees, rest = _checked(text, file.source)
         categories = _categories(rest)
     except (Unreadable, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:

@@ -14,7 +14,7 @@ from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import check_size
 from neuronfair.model.forest import FittedTrees, Link, Tree, below_limit
 from neuronfair.model.open.request import TRIED, ModelFile
-from neuronfair.sandbox import Unreadable, read_apart
+from neuronfair.sandbox import Unreadable, read_sandboxed
 
 Json = dict[str, Any]  # a part of what XGBoost writes
 _ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on, measured
@@ -71,7 +71,7 @@ def _checked(file: ModelFile) -> tuple[bytes, Json]:
     if b"learner" not in file.content[:64]:
         raise file.error("not an XGBoost model: it does not begin with the entry 'learner'")
     try:
-        content = read_apart("read_xgboost", file.content, file.source)
+        content = read_sandboxed("read_xgboost", file.content, file.source)
         learner = json.loads(content)["learner"]
         _check(learner, file.source)
         return content, learner
