@@ -117,16 +117,14 @@ def counterpart(
     made = c.CounterfactualReport(
         **vars(rate), of=20_000, draws=32, placebo=placebo, effect=effect, claimed=claimed, placebos=20,
         confidence=0.95,
-        sentence="Had they been of the other group, 19% of 20,000 people would be decided otherwise.",
+        sentence="Had they been of the other group, 19% of 20,000 people would get a different decision.",
         lost=0.11, gained=0.05, moves=moves, hurt="Men as women lose '>50K' in 17.1% of cases." if claimed else "",
         carriers=(
             c.MediatorReport(("relationship",), 0.58), c.MediatorReport(("relationship", "marital_status"), 0.81),
         ),
         carried="81% of the effect goes through relationship and marital status." if claimed else "",
         auc=0.93, told="The model's other inputs tell sex with an AUC of 0.93.", fixed=("age",),
-        legitimate=(
-            c.ResolvingAttribute("hours_per_week", "Counterparts keep hours per week, since it is legitimate."),
-        ),
+        legitimate=(c.ResolvingAttribute("hours_per_week", "Twins keep hours per week, since it is resolving."),),
         left_out=("Other",),
     )  # fmt: skip
     return replace(made, **more)
@@ -203,7 +201,7 @@ def adult(
     text = f"Decisions depend on {names[0]} for 6.07% of people (1,213 of 20,000)."
     return report(
         *attributes,
-        verdict=r.Verdict("above the threshold", text, "More.", "failed", "1 of 2 thresholds failed: rate > 0.01."),
+        verdict=r.Verdict("above the threshold", text, ("More.",), "failed", "1 of 2 thresholds failed: rate > 0.01."),
         data=r.DataReport(
             "adult", 45_222, 13 + extra, names, "income", classes,
             population=r.PopulationReport("table", 45_222, "Plausible people are drawn from a model.", 0.61, -19.2),

@@ -23,7 +23,7 @@ SCRIPTS = {
 }
 NOTEBOOKS = {
     "audit_dataframe.ipynb": ("by <bdi>sex</bdi>", "1 column left out", "twin_sex"),
-    "audit_torch.ipynb": ("by <bdi>sex</bdi>", "is decided", "twin_sex"),
+    "audit_torch.ipynb": ("by <bdi>sex</bdi>", "Flip rate", "twin_sex"),
 }
 
 

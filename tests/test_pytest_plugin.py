@@ -86,7 +86,7 @@ def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again
     assert "The decision flips with s for 1" in text
     assert "at most 10% is allowed" in text
     assert "too few" not in text
-    assert "is decided 'class " in text
+    assert " gets 'class " in text
     assert "; with s " in text
     assert not any("fairness.py" in line for line in result.outlines)  # the line of the test, and none of ours
     again = text.partition("See it again: neuronfair ")[2].partition(" --model (its file")[0].split()

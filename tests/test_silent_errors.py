@@ -21,7 +21,7 @@ ROUNDING = re.compile(r"\.?\d*[gG]$")
 # Numbers rounded to some digits that tell: a metric or a bound as people read it, never what something is known by.
 SHOWN_ONLY = {
     "formatting.py": "metrics in sentences",
-    "render/card.py": "sentences",
+    "render/markdown.py": "sentences",
     "render/proof.py": "sentences",
     "render/comparison.py": "labels of bars",
     "render/page/layermap.py": "places in a drawing",

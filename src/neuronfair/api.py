@@ -15,6 +15,7 @@ from neuronfair.audits.provenance import ParallelAudit
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
+from neuronfair.audits.wording.summary import NOT_MEASURED, metrics, status
 from neuronfair.domain.population.model import read_people
 from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import read_domain
@@ -22,7 +23,6 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, EncodingError
-from neuronfair.formatting import OF, percent, plural
 from neuronfair.model.decision import Decision
 from neuronfair.progress import Progress, silent
 from neuronfair.proof.report import ProofReport
@@ -30,8 +30,7 @@ from neuronfair.proof.session import certify as certify_problem
 from neuronfair.proof.session import problem_where
 from neuronfair.render.export import findings_frame, groups_frame
 from neuronfair.render.markdown import markdown
-from neuronfair.render.notebook import verdict_card
-from neuronfair.render.page import audit_page
+from neuronfair.render.page import audit_page, verdict_card
 from neuronfair.render.terminal import progress_bar
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.config import SearchResult
@@ -86,19 +85,15 @@ class Audit:
 
     def __repr__(self) -> str:
         data = self.report.data
-        verdict = self.report.verdict
-        lines = [f"Audit of {data.name} by {', '.join(data.sensitive)}: {verdict.level}. {verdict.headline}".rstrip()]
+        lines = [
+            f"Audit of {data.name} by {', '.join(data.sensitive)}",
+            self.report.verdict.headline,
+            status(self.report),
+        ]
         for one in self.report.attributes:
-            shares = [f"{percent(rate.rate)} {OF[rate.population]}" for rate in one.rates.measured]
-            people = ", ".join([*shares, plural(one.people_found, "person", "people")])
-            parts = [f"  {one.name}: flips for {people}"]
-            if one.counterpart is not None:
-                rate, placebo = percent(one.counterpart.rate), percent(one.counterpart.placebo.rate)
-                parts.append(f"{rate} of twins get a different decision, {placebo} with shuffled groups")
-            if one.proved is not None:
-                parts.append(", ".join(f"{percent(part.share)} {name}" for name, part in one.proved.parts))
-            lines.append("; ".join(parts))
-        lines += [f"  table: {remark}" for remark in self.remarks]
+            known = [f"{m.name} {m.with_range}" for m in metrics(one) if m.value != NOT_MEASURED]
+            lines.append(f"  {one.name}: {', '.join(known) or 'not measured'}")
+        lines += [f"  data set: {remark}" for remark in self.remarks]
         return "\n".join([*lines, *([] if self.folder is None else [f"  folder: {self.folder}"])])
 
     def _repr_html_(self) -> str:

@@ -142,7 +142,7 @@ def test_each_attribute_alone_and_all_together():
     assert sex.rates.domain.rate == pytest.approx(whole / 5, rel=0.3)
     assert race.rates.domain.rate == pytest.approx(whole / 2, rel=0.3)
     assert report.verdict.headline.startswith("Decisions depend on sex and race for ")
-    assert " Decisions also depend on sex (" in report.verdict.details
+    assert "Decisions also depend on sex (" in report.verdict.text
     chosen = audit(networks.one_biased_pair(), table(domain), sensitive=["race"], settings=SMALL).report
     assert [entry.name for entry in chosen.attributes] == ["race"]
     assert chosen.attributes[0].rates == race.rates
@@ -153,7 +153,8 @@ def test_a_blind_network():
     report = audit(blind, table(networks.domain()), settings=replace(SMALL, repair=True)).report
     (entry,) = report.attributes
     assert report.verdict.level == "no dependence found"
-    assert "0.0738% of synthetic records drawn uniformly from the declared input space" in report.verdict.text
+    assert "synthetic records drawn uniformly from the declared input space: the upper 95%" in report.verdict.text
+    assert "bound is 0.0738%." in report.verdict.text
     assert (entry.worst, entry.findings, entry.subgroups, entry.severity) == ((), (), (), None)
     assert entry.interpretation.layers[0].biased == ()
     assert report.repair.kind == "none"
@@ -206,7 +207,7 @@ def test_a_subgroup_is_told():
     assert group.people == pytest.approx(float((table(domain).rows[:, 0] >= 8).double().mean()), abs=0.01)
     assert (group.rate.population, group.lift) == ("plausible", 1 / entry.rates.plausible.rate)
     assert group.sentence.startswith(
-        "Plausible people with a0 at least 8: the decision differs from that of a plausible twin by s for 100% of "
+        "Realistic records with a0 at least 8: a plausible twin by s gets a different decision for 100% of "
     )
     # It is a black box: nothing to look into, searched without gradients, not retrained.
     assert entry.interpretation is entry.coverage is None

@@ -11,11 +11,10 @@ from neuronfair import TableDomain
 from neuronfair.audits.wording.counterfactual import counterfactual_report
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
-from neuronfair.measure.confounding import Sensitivity
-from neuronfair.measure.counterfactual_effect import CounterfactualEffect
+from neuronfair.formatting import percent
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Move, Sensitivity
 from neuronfair.measure.mediators import Mediator
 from neuronfair.measure.stats import Estimate
-from neuronfair.measure.twin_decisions import Move
 
 DOMAIN = TableDomain(
     "people",
@@ -64,14 +63,14 @@ UNTESTED = "This rests on causal assumptions that the data cannot test."
 def test_without_declared_causes_it_is_a_comparison_of_distributions():
     report = told()
     assert report.sentence == (
-        "People at the same place of the other group's distribution get a different decision in 19.2% of cases "
-        "(48,842 people), versus 0.1% with shuffled groups (permutation baseline). The excess is 19.1 percentage "
-        "points (95% CI 18.6 to 19.6)."
+        f"People at the same place of the other group's distribution get a different decision in {percent(0.192)} of "
+        f"cases, versus {percent(0.001)} with shuffled groups (permutation baseline)."
     )
+    assert report.excess == f"The excess is 19.1 percentage points ({percent(0.95)} CI 18.6 to 19.6)."
     assert report.assumptions == "none declared"
     assert report.assumed == f"This compares the groups' distributions and names no cause. {UNTESTED}"
     assert report.assumed in report.sentences
-    assert "(permutation baseline, 5 shuffles only)" in told(placebos=5).sentence
+    assert "The permutation baseline has 5 shuffles only." in told(placebos=5).excess
     three = with_attribute("sex", values=("m", "f", "x"))
     assert told(three).sentence.startswith("People at the same place of another group's distribution")
 
@@ -87,7 +86,7 @@ def test_a_causal_sentence_needs_declared_causes(domain, declared, by):
     report = told(domain)
     assert report.assumptions == declared
     assert report.sentence.startswith(
-        f"Had they been of the other group, 19.2% of 48,842 people would get a different decision, {by}, versus 0.1%"
+        f"Had they been of the other group, {percent(0.192)} of people would get a different decision, {by}, versus "
     )
     assert report.assumed.endswith(UNTESTED)
 
@@ -127,24 +126,24 @@ def test_people_without_a_twin_are_said():
 
 
 def test_nothing_is_claimed_that_shuffled_groups_reach():
-    """The interval of the rate begins below the end of the placebo's."""
+    """The interval of the rate begins below the end of the baseline's."""
     chance = told(
         rate=Estimate(0.041, 0.02, 0.06), placebo=Estimate(0.039, 0.02, 0.058), effect=Estimate(0.002, -0.02, 0.024)
     )
-    assert chance.sentence == (
-        "People at the same place of the other group's distribution get a different decision in 4.1% of cases "
-        "(48,842 people), not clearly more than 3.9% with shuffled groups (permutation baseline): no excess is "
-        "claimed. It is 0.2 percentage points (95% CI −2 to 2.4)."
-    )
+    assert f"not clearly more than {percent(0.039)} with shuffled groups" in chance.sentence
+    ends = f"{percent(0.95)} CI −2 to 2.4"
+    assert chance.excess == f"The excess is 0.2 percentage points ({ends}). No excess is claimed."
     assert (chance.claimed, chance.hurt, chance.carried) == (False, "", "")
 
 
-def test_whom_it_hurts_is_said_for_each_direction():
+def test_the_disadvantaged_group_is_that_of_the_clearest_move():
     report = told()
     assert report.hurt == (
-        "People with sex m as f lose '>50K' in 12% of cases and gain it in 0.8%; f as m lose '>50K' in 0.5% of "
-        "cases and gain it in 9.5%."
+        f"Disadvantaged group: f. With sex f instead of m, people lose '>50K' in {percent(0.12)} of cases and gain it "
+        f"in {percent(0.008)}."
     )
+    gain = Move((0,), (1,), 32_842, 0.24, 0.008, 0.12)
+    assert told(moves=(gain,)).hurt.startswith("Disadvantaged group: m. With sex f instead of m, people lose")
     first, second = report.moves
     assert (first.own, first.other, first.people, first.flips, first.lost, first.gained) == (
         "m", "f", 32_842, 0.24, 0.12, 0.008,
@@ -175,8 +174,8 @@ def test_the_few_that_carry_most_of_it_are_named(carriers, said):
     assert bool(carried) == bool(said)
 
 
-def test_how_well_the_group_is_told():
-    assert told().told == "The model's other inputs tell sex with an AUC of 0.93 (0.5: not at all, 1: always)."
+def test_how_well_the_group_is_predicted():
+    assert told().told == "The model's other inputs predict sex with an AUC of 0.93 (0.5: no better than chance)."
     assert told(auc=None).told == ""
 
 
@@ -197,4 +196,5 @@ def test_what_is_kept_is_said_and_how_the_groups_differ_in_it():
     alone = told(with_attribute("hours", legitimate=True), left_out=((0,), (1,)))
     assert alone.notes[0] == "Twins keep hours, which is declared as resolving (legitimate)."
     assert alone.notes[1].startswith("m and f have too few people")
-    assert alone.sentences == (alone.sentence, alone.assumed, alone.hurt, alone.carried, alone.told, *alone.notes)
+    said = (alone.sentence, alone.excess, alone.assumed, alone.hurt, alone.carried, alone.told)
+    assert alone.sentences == (*said, *alone.notes)

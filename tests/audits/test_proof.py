@@ -106,8 +106,8 @@ def test_a_check_may_demand_a_proof(tmp_path):
     with pytest.raises(AssertionError) as failure:
         fairness.check(BIASED, DOMAIN, max_rate=0.2, proved=0.9)
     assert str(failure.value) == (
-        "For 87.1% of all 20,000 people of the domain it is proved that s does not change the decision; for the other "
-        "12.9% that it does. It must be proved for 90% that the decision does not flip."
+        "Decisions are certified not to depend on s for 87.1% of the declared input space, and to depend on it for "
+        "12.9%. It must be proved for 90% that the decision does not flip."
     )
     for share in (0.0, 1.5, -1.0):
         with pytest.raises(NeuronFairError, match="proved must be a share above 0"):

@@ -32,7 +32,7 @@ def pair(
 def test_a_pair(people):
     told = pair(people, [6, 0, 1, 5, 2, 3, 4])
     assert told.sentence == (
-        "A 39-year-old with relationship Wife, marital AF, race B, gain 2.5 and loss 0 is decided 'low'; with sex M "
+        "A 39-year-old with relationship Wife, marital AF, race B, gain 2.5 and loss 0 gets 'low'; with sex M "
         "instead of F: 'high'."
     )
     assert told.changed == (Change("sex", "F", "M"),)
@@ -53,23 +53,25 @@ def test_a_pair_of_a_person_and_a_counterpart(people, monkeypatch):
         ).sentence
 
     assert told(beside, sex="M", relationship="Husband", gain=3, age=41) == (
-        "A person with marital AF, race B and loss 0 is decided 'low'; their counterpart with sex M instead of F (also "
+        "A person with marital AF, race B and loss 0 gets 'low'; the counterfactual twin with sex M instead of F (also "
         "age 41 instead of 39, relationship Husband instead of Wife and gain 3 instead of 2.5): 'high'."
     )
-    assert told(beside, sex="M").endswith("; their counterpart with sex M instead of F (nothing else differs): 'high'.")
+    assert told(beside, sex="M").endswith(
+        "; the counterfactual twin with sex M instead of F (nothing else differs): 'high'."
+    )
     # Whatever domain it is told with, somebody who differs in more than the group is a counterpart.
-    assert "; their counterpart with sex M instead of F (also loss 3 instead of 0): " in told(people, sex="M", loss=3)
+    assert "; the counterfactual twin with sex M instead of F (also loss 3 instead of 0): " in told(
+        people, sex="M", loss=3
+    )
     monkeypatch.setattr(phrases.instead, "__defaults__", (1,))
     assert "(also age 41 instead of 39 and 2 more attributes)" in told(beside, sex="M", loss=3, gain=0, age=41)
 
 
 def test_the_most_telling_attributes_are_named(people, monkeypatch):
     monkeypatch.setattr(phrases, "NAMED", 2)
-    assert pair(people, [5, 1, 4, 0]).sentence.startswith(
-        "A person with race B, gain 2.5 and 4 more attributes is decided"
-    )
+    assert pair(people, [5, 1, 4, 0]).sentence.startswith("A person with race B, gain 2.5 and 4 more attributes gets")
     monkeypatch.setattr(phrases, "NAMED", 5)
-    assert " and 1 more attribute is decided" in pair(people, [0, 2, 3, 4, 5, 6]).sentence
+    assert " and 1 more attribute gets" in pair(people, [0, 2, 3, 4, 5, 6]).sentence
 
 
 @pytest.mark.parametrize(("age", "who"), [(18, "An 18-year-old"), (80, "An 80-year-old"), (17, "A 17-year-old")])
@@ -93,7 +95,7 @@ def test_140_attributes_stay_readable():
     told = phrases.finding(domain, ARGMAX, both, list(range(141)), 0, "frontier")
     assert len(told.sentence) < 250
     assert "question 0 0" in told.sentence
-    assert "133 more attributes is decided 'class 0'; with sex 1 instead of 0: 'class 1'." in told.sentence
+    assert "133 more attributes gets 'class 0'; with sex 1 instead of 0: 'class 1'." in told.sentence
     assert len(told.row) == 141
 
 
@@ -165,13 +167,13 @@ def test_subgroups(people):
         Condition("gain", min=1.5, max=3),
     )
     assert told.sentence == (
-        "People with age at least 41, race A or C and gain 1.5 to 3: the decision flips with sex for 38% of them, 5 "
-        "times as many as overall."
+        "Records with age at least 41, race A or C and gain 1.5 to 3: the decision depends on sex for 38% of them, 5 "
+        "times the overall rate."
     )
     assert (told.rate.of, told.rate.discriminated, told.lift) == (100, 38, 5.0)
     told = phrases.subgroup(people, Subgroup((cut(people, "loss", 0, 1),), 0.2, 0.5, Rate(38, 100, "domain"), None))
     assert told.conditions == (Condition("loss", max=1),)
-    assert told.sentence == "People with loss at most 1: the decision flips with sex for 38% of them."
+    assert told.sentence == "Records with loss at most 1: the decision depends on sex for 38% of them."
 
 
 def test_nobody_can_be_asked_about(people):
@@ -192,8 +194,8 @@ def test_a_sensitive_attribute_that_stays_is_named(people):
     told = pair(people.with_sensitive("sex", "race"), [6, 0, 1, 5, 2, 3])
     assert told.changed == (Change("sex", "F", "M"),)
     assert told.sentence.startswith(
-        "A 39-year-old with relationship Wife, marital AF, race B, gain 2.5 and loss 0 is decided 'low'; with sex M "
+        "A 39-year-old with relationship Wife, marital AF, race B, gain 2.5 and loss 0 gets 'low'; with sex M "
     )
     assert pair(people.with_sensitive("sex", "race"), [0]).sentence.startswith(
-        "A 39-year-old with race B and 4 more attributes is decided"
+        "A 39-year-old with race B and 4 more attributes gets"
     )

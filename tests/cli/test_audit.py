@@ -120,9 +120,14 @@ def test_the_terminal_and_the_folder(run):
     assert (result.status, result.err) == (0, "")
     assert max(map(len, result.out.splitlines())) <= 80
     shown = " ".join(result.out.split())
-    assert shown.startswith("Dependence found: Decisions depend on sex for ")
-    for words in ("drawn uniformly", "frontier", "neuronfair show run/sex/", "instead of", "Page: run/report.html"):
+    assert shown.startswith("Decisions depend on sex for ")
+    for words in ("Flip rate", "No threshold set", "neuronfair show run/sex/", "instead of"):
         assert words in shown
+    assert shown.endswith("Report: run/report.html")
+    assert len(result.out.splitlines()) <= 25
+    told = run(*AUDIT, "--verbose").out
+    assert "Appendix: searches" in told
+    assert "drawn uniformly" in told
     assert sorted(path.name for path in Path("run").iterdir()) == [
         *("audit.json", "domain.toml", "manifest.json", "report.html", "sex")
     ]
@@ -209,7 +214,7 @@ def test_a_table_alone(run, briefly):
     words = ("audit", "table.csv", "--target", "income", "--sensitive", "sex", *SMALL)
     result = run(*words)
     assert (result.status, result.err) == (0, "")
-    assert "Please read and correct it: run/domain.toml" in " ".join(result.out.split())
+    assert "Correct domain.toml and audit again." in " ".join(result.out.split())
     assert "# A first draft" in Path("run/domain.toml").read_text(encoding="utf-8")
     assert read_domain("run/domain.toml").sensitive == ("sex",)
     weights = Path("run/model.safetensors").read_bytes()
@@ -416,7 +421,8 @@ def test_another_audit_in_the_same_folder(run, refused, briefly):
 
 
 def test_a_function_is_a_black_box(run, mine):
-    result = run("audit", *TABLE, "--model", mine, *SMALL, "--skip-encoding-check")  # it scores the first class
+    scored = ("--model", mine, *SMALL, "--skip-encoding-check")  # it scores the first class
+    result = run("audit", *TABLE, *scored, "--verbose")
     assert (result.status, result.err) == (0, "")
     assert "Black box, searched without gradients" in " ".join(result.out.split())
     summary = kept()
@@ -570,11 +576,11 @@ def test_counterparts_are_an_option_and_a_limit(run, refused):
     limits = ("--fail-if", "sex.counterpart.rate > 99%", "--fail-if", "counterpart.effect > -1")
     result = run(*AUDIT, "--sensitive", "sex", "--twins", "counterpart", "--prove", 0, *limits, "--junit", "tests.xml")
     assert (result.status, result.err) == (1, "")
-    assert "Counterfactual twins: proxy evidence" in result.out
-    assert "shuffles only" in " ".join(result.out.split())  # a first look shuffles less
+    assert "Proxy excess" in result.out
     (one,) = kept()["attributes"]
     assert one["search_twins"] == "counterpart"
     assert one["counterpart"]["placebos"] == 5
+    assert "shuffles only" in one["counterpart"]["excess"]
     assert [check["fired"] for check in kept()["gate"]["checks"]] == [False, True]
     assert kept()["seconds"]["counterparts"] > 0
     told = " ".join(run(*one["worst"][0]["replay"].split()[1:]).out.split()) if one["worst"] else "counterpart"

@@ -101,7 +101,7 @@ def test_a_table_with_a_domain(run):
 def test_a_table_without_a_domain(run):
     table = ("certify", "table.csv", "--target", "hired", "--sensitive", "sex", "--decision", "threshold=0.5")
     words = " ".join(run(*table, *model("answers"), "--out", "run").out.split())
-    assert "Nothing is open" in words
+    assert "Nothing is undecided" in words
     assert "The domain was read off the table. Please read and correct it: run/domain.toml" in words
     assert "Check it" not in words  # there is nothing but the model's own word
 
@@ -118,8 +118,8 @@ def test_it_says_what_it_means(run):
     assert (result.status, result.err) == (0, "")
     words = " ".join(result.out.split())
     for said in (
-        "Of the 240 people of the domain, it is proved that the decision does not flip with sex for 90%",
-        "and that it does for 10%. Nothing is open: it flips for exactly 24.",
+        "Of 240 records of the declared input space, it is certified for 90% that the decision does not depend on sex",
+        "and for 10% that it does. Nothing is undecided: the decision depends on sex for exactly 24.",
         "bounds of a network",
         "Check it: neuronfair certify --check run/certificate.parquet --model known_models:network",
     ):
@@ -130,7 +130,7 @@ def test_it_says_what_it_means(run):
 @pytest.mark.parametrize("name", ["blind", "constant"])
 def test_nobody(run, name):
     words = " ".join(run(*CERTIFY, *model(name)).out.split())
-    assert "Proved: nobody's decision flips with sex, for all 240 people of the domain." in words
+    assert "Certified: the decision does not depend on sex for any of 240 records of the declared input space." in words
     assert run(*CERTIFY, *model(name), "--quiet") == Result(0, "", "")
 
 
@@ -152,7 +152,7 @@ def test_a_finished_proof_is_shown_and_not_made_again(run, monkeypatch):
 def test_more_seconds_go_on(run):
     assert counts(figures(run(*CERTIFY, *model("network"), "--seconds", 0, "--json", "-"))) == [PEOPLE, 0, 0, PEOPLE]
     words = " ".join(run(*CERTIFY, *model("network"), "--seconds", 0).out.split())
-    assert "Open: 100%. Of these people nothing is proved, neither way" in words
+    assert "Undecided: 100%." in words
     assert figures(run(*CERTIFY, *model("network"), "--seconds", 60, "--json", "-"))["complete"]
 
 
@@ -165,7 +165,7 @@ def test_ctrl_c_keeps_what_is_proved(run, monkeypatch):
         patch.setattr("neuronfair.proof.decide.prove.SMALL", 0)  # so that more than one step is needed
         result = run(*CERTIFY, *model("network"), "--json", "figures.json")
     assert (result.status, result.err) == (130, "")
-    assert "Interrupted: what was proved is kept." in " ".join(result.out.split())
+    assert "Interrupted: what was certified is kept." in " ".join(result.out.split())
     found = json.loads(Path("figures.json").read_text(encoding="utf-8"))
     assert found["interrupted"]
     assert counts(found)[3] > 0

@@ -161,7 +161,7 @@ def test_the_rate_by_counterparts(run, monkeypatch):
     assert result.status == 0, result.err
     said = " ".join(result.out.split())
     assert "People at the same place of the other group's distribution get a different decision" in said
-    assert "(permutation baseline, 3 shuffles only)" in said
+    assert "The permutation baseline has 3 shuffles only." in said
     figures = json.loads(Path("rate.json").read_text())
     found = figures["counterpart"]
     assert (figures["sensitive"], found["of"], found["draws"], found["confidence"]) == (["sex"], 200, 4, 0.95)

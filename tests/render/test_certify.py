@@ -33,20 +33,19 @@ def test_the_bar_is_as_long_as_it_should_be_and_leaves_nobody_out(counts):
 def test_the_sentences():
     text = " ".join(sentences(REPORT))
     for said in (
-        "Of the 1,000,000,000,000,000,000,000,000 people where age >= 60, it is proved that the decision does not flip "
-        "with sex and race for above 99.9999%, and that it does for below 0.0001%.",
-        "Open: below 0.0001%. Of these people nothing is proved",
+        "Of 1,000,000,000,000,000,000,000,000 records where age >= 60, it is certified for above 99.9999",
+        "Undecided: below 0.0001",
         "1,000 boxes in 12 s; bounds of a network.",
     ):
         assert said in text
     assert "Interrupted" not in text
-    assert "Interrupted: what was proved is kept." in " ".join(sentences(replace(REPORT, interrupted=True)))
+    assert "Interrupted: what was certified is kept." in " ".join(sentences(replace(REPORT, interrupted=True)))
 
 
-def test_what_is_exact_and_what_a_flip_is():
+def test_what_is_exact_and_what_a_different_decision_is():
     parts = {"proved_fair": Part.of(4, 5), "proved_discriminatory": Part.of(1, 5), "open": Part.of(0, 5)}
     report = replace(REPORT, people=Part.of(5, 5), complete=True, decision=Decision("tolerance", 0.25), **parts)
     text = " ".join(sentences(report))
-    assert "Nothing is open: it flips for exactly 1." in text
-    assert "A flip is a gap of more than 0.25 between the scores of twins (--decision)." in text
-    assert "gap" not in " ".join(sentences(REPORT))
+    assert "Nothing is undecided: the decision depends on sex and race for exactly 1." in text
+    assert "Two decisions differ if their scores are more than 0.25 apart (--decision)." in text
+    assert "--decision" not in " ".join(sentences(REPORT))

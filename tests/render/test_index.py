@@ -72,7 +72,7 @@ def test_the_terminal_tells_each_and_counts_them(capsys, monkeypatch):
         ([line("a"), replace(line("b"), state="passed")], "All passed"),
         ([line("a")], "All done"),
         ([line("a"), EMPTY], "1 not finished"),
-        ([replace(line("a"), state="failed"), replace(EMPTY, state="error")], "1 failed, 1 could not be judged"),
+        ([replace(line("a"), state="failed"), replace(EMPTY, state="error")], "1 failed, 1 could not be evaluated"),
     ],
 )
 def test_the_head_of_the_page(lines, says):

@@ -59,7 +59,7 @@ def test_a_failure_shows_the_worst_pair_and_how_to_see_it_again():
 
 def test_what_was_not_kept_has_no_line_to_see_it_again():
     (failure,) = read(gated(FIRED, attributes=[attribute(worst=(finding(replay=None),))])).iter("failure")
-    assert "See it again" not in failure.text
+    assert "Show it again" not in failure.text
     assert "with sex M" in failure.text
 
 

@@ -5,9 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from neuronfair.audits.report.attribute import DirectionReport, SideReport
 from neuronfair.audits.report.proved import Proved
-from neuronfair.audits.report.report import BaselineReport, FigureChange, Gate, GateCheck, RepairReport
-from neuronfair.render.markdown import markdown
+from neuronfair.audits.report.report import BaselineReport, DecisionReport, FigureChange, Gate, GateCheck, RepairReport
+from neuronfair.audits.wording.summary import metrics
+from neuronfair.audits.wording.verdict import concluded
+from neuronfair.formatting import percent
+from neuronfair.render.markdown import markdown, model_card
 from tests import reports
 from tests.reports import CORPUS, REPRODUCTION, attribute, fair, finding, report
 
@@ -21,44 +25,41 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
-def test_it_shows_verdict_figures_and_pairs():
-    text = markdown(report(attribute("sex"), fair("race")))
-    assert text.startswith("## Fairness audit: dependence found\n\nThe decision flips for 3% of people.\n")
+def test_it_shows_headline_metrics_steps_and_pairs():
+    text = markdown(concluded(report(attribute("sex"), fair("race"))))
+    assert text.startswith("## Decisions depend on sex for ")
+    assert text.split("\n\n")[1].startswith("○ No threshold set")
     table = [cells(line) for line in text.splitlines() if line.startswith("|")]
-    assert table[2] == [
-        "sex",
-        "4% (0.488–13.7%)",
-        "3% (2.67–3.35%)",
-        "frontier 80, neuronfair 50",
-        "frontier 8×, neuronfair 4×",
-    ]
-    assert table[0][1:3] == ["flips, of rows of the table", "flips, of people drawn uniformly from the domain"]
-    assert table[3][:1] + table[3][3:] == ["race", "frontier 0, neuronfair 0", "–"]
+    assert table[2][:2] == ["Flip rate", percent(0.04)]
+    assert table[2][3].startswith("of 50 ")
+    assert [line[0] for line in table[2:6]] == [one.name for one in metrics(attribute())]
+    assert [line[0] for line in table[6:10]] == ["by", "---", "sex", "race"]
+    assert "1. Look at the worst realistic pair" in text
     assert "`neuronfair show RUN/sex/frontier 17`" in text
     assert "with sex M instead of F: high." in text
-    assert "Again: `neuronfair audit people.csv`" in text
-    assert "Interrupted" not in text
+    assert "To reproduce: `neuronfair audit people.csv`" in text
+    assert "interrupted" not in text
     assert "None" not in text
 
 
-def test_it_shows_what_is_proved():
+def test_it_shows_what_is_certified():
     why = Proved.nothing(10, "it shows nothing of itself")
     text = markdown(report(attribute("sex", proved=reports.proved(900, 30)), fair("race", proved=why)))
-    assert "### Proof" in text
-    assert "▓ sex: proved fair 90%, open 7%, proved discriminatory 3%\n" in text
+    (line,) = [cells(line) for line in text.splitlines() if line.endswith("| 1,000 |")]
+    assert line == ["sex", percent(0.9), percent(0.07), percent(0.03), "1,000"]
     assert "- No proof: it shows nothing of itself." in text
-    assert "### Proof" not in markdown(report())
+    assert "### Certified shares" not in markdown(report())
 
 
 def test_it_shows_how_groups_fare():
     text = markdown(report(attribute("sex", groups=reports.GROUPS, disparity=reports.DISPARITY), fair("race")))
     (line,) = [cells(line) for line in text.splitlines() if line.startswith("| sex | yes")]
-    assert line == ["sex", "yes", "F 26%", "M 65%", "0.40 (0.28–0.55)", "not known"]
+    assert line == ["sex", "yes", f"F {percent(0.26)}", f"M {percent(0.65)}", "0.40 (0.28–0.55)", "not known"]
     assert "Groups by sex that are too small to be compared: X (9 rows)." in text
-    assert "Groups of the table" not in markdown(report())
+    assert "Demographic groups" not in markdown(report())
 
 
-def test_it_shows_limits_corpus_changes_and_repair():
+def test_it_shows_thresholds_regression_set_changes_and_repair():
     change = FigureChange("sex.rate", 0.01, 0.03, 0.01, 0.02, True, "sex.rate rose from 1% to 3%.")
     text = markdown(
         report(
@@ -69,18 +70,19 @@ def test_it_shows_limits_corpus_changes_and_repair():
             reproduction=replace(REPRODUCTION, interrupted=True),
         )
     )
-    assert "### Limits: failed" in text
+    assert "### Thresholds: failed" in text
     assert [cells(line)[:2] for line in text.splitlines() if line.startswith("| `")] == [
-        ["`rate > 0.01`", "**fired**"],
-        ["`findings > 1000`", "ok"],
+        ["`rate > 0.01`", "**failed**"],
+        ["`findings > 1000`", "passed"],
     ]
-    assert "3 of c.jsonl judged again: 1 still flip, 2 are fixed, 1 no longer fit" in text
+    assert "3 of c.jsonl evaluated again: 1 still flip, 2 are fixed, 1 no longer fit" in text
     assert "4 added" in text
     assert "- age 39: decided low\n- line 3: column 'x' is missing" in text
     assert "Something changed.\n\n- sex.rate rose from 1% to 3%." in text
-    assert r"Retrain with \`x\`. A longer one, whose result is kept: `neuronfair repair RUN`" in text
-    assert "**Interrupted" in text
-    assert "### Limits: passed" in markdown(report(gate=Gate(True, ())))
+    assert r"Retrain with \`x\`." in text
+    assert "compare the model before and after. `neuronfair repair RUN`" in text
+    assert "- The audit was interrupted" in text
+    assert "### Thresholds: passed" in markdown(report(gate=Gate(True, ())))
 
 
 def test_words_of_the_table_stay_words():
@@ -90,14 +92,14 @@ def test_words_of_the_table_stay_words():
     assert "&lt;script&gt;a\\|b&lt;/script&gt;" in text
     assert r"\*x\* \# \[y\](z) \`q\` \_w\_" in text
     assert "```a ``b` c```" in text
-    widths = [len(cells(line)) for line in text.splitlines() if line.startswith("|")]
-    assert widths == [5, 5, 5, 3, 3, 3]
-    assert text.count("<script>") == 1  # the limit, which is code
+    tables = [[cells(line) for line in part.splitlines()] for part in text.split("\n\n") if part.startswith("|")]
+    assert all(len({len(line) for line in lines}) == 1 for lines in tables)
+    assert text.count("<script>") == 1  # the threshold, which is code
     assert "`<script>a\\|b</script>.rate > 1%`" in text
 
 
 def test_code_may_end_in_a_backtick():
-    assert "Again: `` `x` ``" in markdown(report(reproduction=replace(REPRODUCTION, command="`x`")))
+    assert "To reproduce: `` `x` ``" in markdown(report(reproduction=replace(REPRODUCTION, command="`x`")))
 
 
 def test_what_was_not_kept_has_no_line_to_see_it_again():
@@ -133,12 +135,51 @@ def test_no_word_becomes_a_link_a_list_a_formula_or_html(words, written):
     assert f"\n- {written}\n" in markdown(report(corpus=replace(CORPUS, examples=(words,))))
 
 
-def test_it_shows_counterparts():
+def test_it_shows_counterfactual_twins():
     text = markdown(report(attribute(counterpart=reports.counterpart()), fair("race")))
     assert "### Counterfactual twins: proxy evidence" in text
     (line,) = [line for line in text.splitlines() if line.startswith("| sex | 19%")]
     assert cells(line) == ["sex", "19% (18.1–19.9%)", "0.03% (0–0.07%)", "19% (18.1–19.9%)", "11%", "5%"]
     assert "81% of the effect goes through relationship and marital status." in text
-    assert "**Whom it hurts.** Men as women lose" in text
+    assert "Men as women lose" in text
     assert "have too few people to say" in text
     assert "Counterfactual twins" not in markdown(report())
+
+
+def test_a_model_card_says_what_was_measured_and_how():
+    sides = SideReport("Female", 88, 812), SideReport("Male", 812, 88)
+    hurt = DirectionReport("table", 900, sides, "In 812 of 900 …")
+    made = reports.with_first(reports.adult(), direction=(hurt,))
+    text = model_card(replace(made, data=replace(made.data, favourable=">50K")))
+    for words in (
+        "# Model card: trained on adult", "**Decisions depend on sex for 6.07", "(test)",
+        "- Decides: income: &lt;=50K or &gt;50K", "- Favourable outcome: &gt;50K", "45,222 records, 13 attributes",
+        "## Flip rates", "1,213 of 20,000", "In 812 of 900 …", "## Certified shares", "612 of 1,000 seeds flip",
+        "it does not certify that there are none", "seed 0",
+        "`neuronfair audit adult --sensitive sex --seed 0 --out neuronfair-audit`",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "Appendix" not in text
+    assert len(text) < 6000  # a page
+
+
+def test_what_is_not_known_is_left_out_of_a_model_card():
+    made = reports.nothing_found()
+    text = model_card(replace(made, decision=DecisionReport("tolerance", 0.1), data=replace(made.data, target=None)))
+    assert "black box" in text
+    assert "more than 0.1" in text
+    for words in ("None", "Accuracy", "Favourable", "Worst realistic", "Decides"):
+        assert words not in text
+
+
+def test_names_stay_names_in_a_model_card():
+    made = reports.report(model=replace(reports.MODEL, source="<b>*m*</b>\n# x"))
+    assert "# Model card: &lt;b&gt;\\*m\\*&lt;/b&gt; \\# x\n" in model_card(made)
+
+
+def test_a_model_card_says_whether_proxies_were_tested():
+    text = model_card(reports.report(reports.attribute(counterpart=reports.counterpart())))
+    assert "## Counterfactual twins: proxy evidence" in text
+    assert "on causal assumptions that the data cannot test" in text
+    assert "were not tested" not in text
+    assert "were not tested" in model_card(reports.report())

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from neuronfair.formatting import percent
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.measure.neurons import Ablation, AblationOutcome
 from neuronfair.render.plots import PICTURES, plot_as_curves
@@ -77,9 +78,9 @@ def test_the_table_marks_the_worst_layer_and_the_dead_one():
 def test_the_verdict_in_words():
     text = verdict(PROFILE, ABLATION, DOMAIN)
     assert "Most biased layer: first. 1 of its 3 neurons reacts strongly to sex and race" in text
-    assert "The decision flips with sex and race for 25% of the people in the table, at" in text
-    assert "0.01% at an accuracy of 75%" in text
-    assert "25% at an accuracy of 60% (mean of 2 draws)" in text
+    assert f"Flip rate in the data set: {percent(0.25)} at an accuracy of " in text
+    assert f"switched off: {percent(0.0001)} at an accuracy of {percent(0.75)}" in text
+    assert f"{percent(0.25)} at an accuracy of {percent(0.6)}, mean of 2 draws" in text
 
 
 def test_without_labels_no_accuracy():

@@ -84,7 +84,7 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
 
     `neuronfair audit table.csv --model m.skops --target income --sensitive sex --fail-if 'rate > 1%'`
     """
-    from neuronfair.render.terminal import audit_report, make_console
+    from neuronfair.render.terminal import make_console, print_audit
 
     console = make_console(quiet=outputs.quiet or files.is_stdout(outputs.json))
     words = ["audit", *job.words(outputs.out)] if project_settings(Path()) else sys.argv[1:]
@@ -94,10 +94,7 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
     if result.failure is not None:
         raise result.failure
     report = result.report
-    console.print(audit_report(report))
-    if report.data.domain_inferred:
-        console.print(f"The domain was read off the table. Please read and correct it: {outputs.out / 'domain.toml'}")
-    console.print(f"Page: {outputs.report}", soft_wrap=True)
+    print_audit(console, report, outputs.report, verbose=outputs.verbose)
     if report.reproduction.interrupted:
         raise typer.Exit(INTERRUPTED)
     if report.gate is not None and not report.gate.passed:

@@ -161,14 +161,13 @@ def _show_all(folder: Path) -> None:
     """Show the report of an audit, or how many findings a search has."""
     from neuronfair.audits.folder import FIGURES, PAGE
     from neuronfair.formatting import plural
-    from neuronfair.render.terminal import audit_report, make_console
+    from neuronfair.render.terminal import make_console, print_audit
     from neuronfair.store.run import Run
 
     console = make_console()
     if (folder / FIGURES).is_file():
-        console.print(audit_report(_report(folder)))
-        if (folder / PAGE).is_file():
-            console.print(f"Page: {folder / PAGE}", soft_wrap=True)
+        page = folder / PAGE
+        print_audit(console, _report(folder), page if page.is_file() else None, verbose=True)
         return
     run = Run.open(folder)
     count, state = len(run.findings()), "finished" if run.summary is not None else "unfinished"
@@ -180,9 +179,9 @@ def _show_all(folder: Path) -> None:
 def _write(folder: Path, out: Path) -> None:
     """Write all findings, or the report of an audit, in the format that the name of the file says."""
     from neuronfair.formatting import plural
-    from neuronfair.render.card import model_card
     from neuronfair.render.export import FORMATS, export_findings
     from neuronfair.render.junit import junit
+    from neuronfair.render.markdown import model_card
     from neuronfair.render.page import audit_page
     from neuronfair.render.terminal import make_console
 

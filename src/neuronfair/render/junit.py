@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.report.index import AuditIndex
 from neuronfair.audits.report.report import Report
+from neuronfair.audits.wording.summary import described
 from neuronfair.formatting import visible
 
 WHOLE = "audit"  # the suite of checks that belong to no attribute
@@ -96,8 +97,8 @@ def _worst(attribute: AttributeReport) -> list[str]:
         return []
     worst = attribute.worst[0]
     return [
-        f"Worst pair: {worst.sentence} {worst.how_usual}".rstrip(),
-        *([f"See it again: {worst.replay}"] if worst.replay else []),
+        f"Worst pair: {described(worst)}",
+        *([f"Show it again: {worst.replay}"] if worst.replay else []),
     ]
 
 

@@ -1,55 +1,53 @@
-"""Groups and counterfactual twins as lines of a table, for terminal, Markdown and model card."""
+"""The tables of an audit, which terminal, Markdown and model card show alike."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from neuronfair.audits.report.attribute import AttributeReport, Gap
-from neuronfair.formatting import UNKNOWN, percent, some, spanned
-
-TITLE = "Counterfactual twins: proxy evidence"
-HEADS = ("attribute", "different decision", "permutation baseline", "excess", "lost", "gained")
-
-
-def counterpart_lines(attributes: Sequence[AttributeReport]) -> list[tuple[str, ...]]:
-    """Return a line for each choice of sensitive attributes whose people were compared with twins."""
-    return [
-        (
-            one.name,
-            *(spanned(share.rate, share.low, share.high) for share in (report, report.placebo, report.effect)),
-            *("" if share is None else percent(share) for share in (report.lost, report.gained)),
-        )
-        for one in attributes
-        if (report := one.counterpart) is not None
-    ]
-
-
-def counterpart_sentences(attributes: Sequence[AttributeReport]) -> list[str]:
-    """Return what is said below the table, each once: what it rests on, through what it goes, and what is kept."""
-    reports = [one.counterpart for one in attributes if one.counterpart is not None]
-    told = ((one.assumed, one.explained, one.carried, one.told, *one.notes) for one in reports)
-    return list(dict.fromkeys(sentence for several in told for sentence in several if sentence))
-
-
-def hurt_sentences(attributes: Sequence[AttributeReport]) -> list[str]:
-    """Return whom it hurts, by flips where the model reads the attribute, and by counterparts where they show it."""
-    told = (
-        sentence
-        for one in attributes
-        for sentence in (
-            one.direction[0].sentence if one.direction and one.search_twins == "flip" else "",
-            one.counterpart.hurt if one.counterpart is not None else "",
-        )
-    )
-    return [sentence for sentence in told if sentence]
-
+from neuronfair.audits.report.attribute import AttributeReport, Gap, omissions
+from neuronfair.audits.report.report import Report
+from neuronfair.audits.wording.summary import by, metrics
+from neuronfair.formatting import POPULATIONS, UNKNOWN, many, percent, some, spanned, times
 
 SET_FAVOURABLE = "set `favourable`"
-GROUPS_HEADS = ("attribute", "selected", "least", "most", "disparate impact", "error rates apart")
 
 
-def group_lines(attributes: Sequence[AttributeReport]) -> list[tuple[str, ...]]:
-    """Return the cells of each attribute: the class, the groups it is decided for least and most often, the gaps."""
+class Tabulated(NamedTuple):
+    """A table as text: its title, headings and rows, and the sentences below it."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    is_appendix: bool = False  # about our searches, not about the model
+
+
+def overview(attributes: Sequence[AttributeReport]) -> Tabulated:
+    """Return the four metrics of each choice of sensitive attributes, a line each."""
+    every = [metrics(one) for one in attributes]
+    heads = ("by", *(metric.name for metric in every[0])) if every else ("by",)
+    rows = [(by(one), *(metric.with_range for metric in found)) for one, found in zip(attributes, every, strict=True)]
+    confidence = next((metric.confidence for found in every for metric in found if metric.confidence), None)
+    sure = "" if confidence is None else f" ({percent(confidence)} CI)"
+    return Tabulated(f"All sensitive attributes{sure}", heads, rows)
+
+
+def first_screen(one: AttributeReport) -> Tabulated:
+    """Return the four metrics of one choice of sensitive attributes, a line each, with of how many and of whom."""
+    rows = [(m.name, m.value, m.interval or "–", " ".join(filter(None, (m.of, m.note)))) for m in metrics(one)]
+    return Tabulated(f"Metrics by {by(one)}", ("metric", "value", "CI", "of whom"), rows)
+
+
+def tables_of(report: Report) -> list[Tabulated]:
+    """Return all tables of an audit that have a row, in the order in which they are shown."""
+    attributes = report.attributes
+    every = (_flip_rates(report), _counterfactual(attributes), _certified(attributes), groups(attributes))
+    return [one for one in (*every, _searches(attributes)) if one.rows or one.notes]
+
+
+def groups(attributes: Sequence[AttributeReport]) -> Tabulated:
+    """Return the selection rates of demographic groups and their gaps, a line for each choice of attributes."""
     lines = []
     for one in attributes:
         if one.disparity is None or not one.groups:
@@ -59,9 +57,9 @@ def group_lines(attributes: Sequence[AttributeReport]) -> list[tuple[str, ...]]:
         ends = [f"{name} {percent(shares.get(name))}" for name in (apart.least, apart.most)] if apart else ["–", "–"]
         ratio, unset = one.disparity.disparate_impact, UNKNOWN if one.disparity.favourable else SET_FAVOURABLE
         impact = unset if ratio is None else f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
-        gaps = (impact, _shown(one.disparity.error_rate_difference))
-        lines.append((one.name, one.disparity.selected, *ends, *gaps))
-    return lines
+        lines.append((one.name, one.disparity.selected, *ends, impact, _shown(one.disparity.error_rate_difference)))
+    heads = ("by", "outcome", "lowest share", "highest share", "disparate-impact ratio", "error-rate difference")
+    return Tabulated("Demographic groups in the data set", heads, lines, left_out(attributes))
 
 
 def left_out(attributes: Sequence[AttributeReport]) -> list[str]:
@@ -72,6 +70,85 @@ def left_out(attributes: Sequence[AttributeReport]) -> list[str]:
         if gap and gap.left_out:
             sentences.append(f"Groups by {one.name} that are too small to be compared: {some(gap.left_out)}.")
     return sentences
+
+
+def disadvantaged(attributes: Sequence[AttributeReport]) -> list[str]:
+    """Return which groups are disadvantaged, by the flip test where the model reads the attribute, and by twins."""
+    told = (
+        sentence
+        for one in attributes
+        for sentence in (
+            one.direction[0].sentence if one.direction and one.search_twins == "flip" else "",
+            one.counterpart.hurt if one.counterpart is not None else "",
+        )
+    )
+    return _once(told)
+
+
+def _flip_rates(report: Report) -> Tabulated:
+    attributes, population = report.attributes, report.data.population
+    rows = [
+        (
+            one.name,
+            POPULATIONS[rate.population],
+            spanned(rate.rate, rate.low, rate.high),
+            f"{rate.discriminated:,} of {rate.of:,}",
+        )
+        for one in attributes
+        for rate in one.rates.measured
+    ]
+    notes = [*omissions(attributes), *([population.text] if population is not None else [])]
+    return Tabulated("Flip rates", ("by", "population", "flip rate (95% CI)", "flips"), rows, notes)
+
+
+def _counterfactual(attributes: Sequence[AttributeReport]) -> Tabulated:
+    reports = [(one.name, one.counterpart) for one in attributes if one.counterpart is not None]
+    rows = [
+        (
+            name,
+            *(spanned(share.rate, share.low, share.high) for share in (report, report.placebo, report.effect)),
+            *("" if share is None else percent(share) for share in (report.lost, report.gained)),
+        )
+        for name, report in reports
+    ]
+    notes = _once(
+        sentence for _, one in reports for sentence in (one.assumed, one.explained, one.carried, one.told, *one.notes)
+    )
+    heads = ("by", "different decision", "permutation baseline", "excess", "lost", "gained")
+    return Tabulated("Counterfactual twins: proxy evidence", heads, rows, notes)
+
+
+def _certified(attributes: Sequence[AttributeReport]) -> Tabulated:
+    proofs = [(one.name, one.proved) for one in attributes if one.proved is not None]
+    rows = [
+        (name, *(percent(part.share) for _, part in proved.parts), many(int(proved.people)))
+        for name, proved in proofs
+        if proved.method
+    ]
+    heads = ("by", *(proofs[0][1].parts[i][0] for i in range(3)), "records") if proofs else ()
+    refused = _once(proved.sentence for _, proved in proofs if not proved.method)
+    return Tabulated("Certified shares of the declared input space", heads, rows, refused)
+
+
+def _searches(attributes: Sequence[AttributeReport]) -> Tabulated:
+    rows = [
+        (
+            one.name,
+            search.method,
+            f"{search.findings:,}",
+            "–" if search.plausible_share is None else percent(search.plausible_share),
+            f"{search.tried:,}",
+            "–" if search.lift is None else times(search.lift),
+        )
+        for one in attributes
+        for search in one.searches
+    ]
+    heads = ("by", "search", "found (synthetic)", "plausible", "tried", "lift over random")
+    return Tabulated("Appendix: searches for discriminatory inputs", heads, rows, is_appendix=True)
+
+
+def _once(sentences: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(filter(None, sentences)))
 
 
 def _shown(gap: Gap | None) -> str:

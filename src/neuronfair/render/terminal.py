@@ -5,32 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from neuronfair.audits.report.attribute import AttributeReport, measured_populations, notes_of, omissions, worst_cases
+from neuronfair.audits.report.attribute import AttributeReport
+from neuronfair.audits.report.index import worst_of
 from neuronfair.audits.report.report import Report, Tone
+from neuronfair.audits.wording.summary import described, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import UNKNOWN, listed, percent, spanned, times, visible
+from neuronfair.formatting import listed, percent, visible
 from neuronfair.interpretation.profile import BiasProfile
-from neuronfair.measure.neurons import Ablation
-from neuronfair.render.proof import KEY, strip_line
-from neuronfair.render.tables import (
-    GROUPS_HEADS,
-    TITLE,
-    counterpart_lines,
-    counterpart_sentences,
-    group_lines,
-    hurt_sentences,
-    left_out,
-)
-from neuronfair.render.tables import HEADS as COUNTERPART_HEADS
+from neuronfair.measure.neurons import Ablation, AblationOutcome
+from neuronfair.render.tables import Tabulated, disadvantaged, overview, tables_of
 
 
 class _Console(Console):
@@ -59,16 +52,11 @@ def make_console(*, quiet: bool = False) -> Console:
 def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
     """Show a progress bar while a block runs; call the value it gives with (done, total) and, if known, a note.
 
-    It goes to standard error, and only if that is a terminal, or to the output of a notebook's cell: results and logs
-    stay clean.
+    It goes to standard error, and only if that is a terminal, or below the cell of a notebook: results and logs stay
+    clean.
     """
     console = _Console(stderr=True)
-    if console.is_jupyter and not quiet:
-        from neuronfair.render.notebook import notebook_bar
-
-        with notebook_bar(what) as show_there:
-            yield show_there
-        return
+    shown = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -77,7 +65,7 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
         TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, disable=quiet or not shown) as bar:
         task = bar.add_task(visible(what), total=None, note="")
 
         def show(done: int, total: int | None, note: str = "", what: str = what) -> None:
@@ -113,22 +101,22 @@ def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain
     count = len(worst.biased)
     sentences = [
         f"Most biased layer: {worst.name}. {count} of its {len(worst.act_diff)} neurons "
-        f"{'reacts' if count == 1 else 'react'} strongly to {sensitive} (area under the AS curve {worst.auc:.3f})."
+        f"{'reacts' if count == 1 else 'react'} strongly to {sensitive} (AS-AUC {worst.auc:.3f})."
     ]
     if ablation is not None:
-        before, after, chance = ablation.before, ablation.after, ablation.random_mean
-        at = ["" if o.accuracy is None else f"at an accuracy of {percent(o.accuracy)}" for o in (before, after, chance)]
-        sentences.append(
-            f"The decision flips with {sensitive} for {percent(before.rate)} of the people in the table"
-            f"{', ' if at[0] else ''}{at[0]}."
-        )
         off, drawn = ("this neuron", "a random one") if count == 1 else (f"these {count}", f"{count} random ones")
-        sentences.append(
-            f"With {off} switched off it is {' '.join(filter(None, (percent(after.rate), at[1])))}; with {drawn} of "
-            f"the same layer instead, {' '.join(filter(None, (percent(chance.rate), at[2])))} (mean of "
-            f"{len(ablation.random)} draws)."
-        )
+        sentences += [
+            f"Flip rate in the data set: {_outcome(ablation.before)}.",
+            f"With {off} switched off: {_outcome(ablation.after)}.",
+            f"With {drawn} of the same layer instead: {_outcome(ablation.random_mean)}, mean of "
+            f"{len(ablation.random)} draws.",
+        ]
     return " ".join(sentences)
+
+
+def _outcome(outcome: AblationOutcome) -> str:
+    accuracy = "" if outcome.accuracy is None else f" at an accuracy of {percent(outcome.accuracy)}"
+    return f"{percent(outcome.rate)}{accuracy}"
 
 
 def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict[str, Any]:
@@ -159,36 +147,75 @@ def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict
     return result
 
 
-WORST = 3  # findings told
+WORST = 3  # pairs shown with --verbose
 COLUMNS = 8  # left out and named
 _STYLE: dict[Tone, str] = {"alarm": "bold red", "caution": "bold yellow", "calm": "bold green", "neutral": "bold"}
 
 
-def audit_report(report: Report) -> RenderableType:
-    """Return the verdict first, then the figures of each attribute, the worst findings and what could be done."""
-    attributes, verdict = report.attributes, report.verdict
-    lead = Text(visible(f"{verdict.level.capitalize()}: {verdict.headline}"), style=_STYLE[verdict.tone])
-    lines: list[RenderableType] = [lead, *filter(None, (verdict.details, verdict.threshold_text))]
-    if report.feeding is not None and report.feeding.accuracy is None:
-        lines.append(report.feeding.text)
-    lines += [_table(attributes), *omissions(attributes), *_counterparts(attributes)]
-    lines += _usual(report)
-    lines += _proofs(attributes)
-    lines += [f"Whom it hurts: {sentence}" for sentence in hurt_sentences(attributes)]
-    lines += _groups(attributes)
-    for finding in worst_cases(attributes, WORST):
-        lines.append(f"• {finding.sentence} {finding.how_usual}".rstrip())
-        if finding.replay:
-            lines.append(Text(visible(f"  {finding.replay}"), style="dim", overflow="fold"))
-    lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
-    lines += [f"Note: {note}" for note in notes_of(attributes)]
-    lines.append(report.model.note)
-    lines += _left_out(report)
-    return Group(*lines, *_afterwards(report))
+def print_audit(console: Console, report: Report, page: Path | None = None, *, verbose: bool = False) -> None:
+    """Print an audit: one screen, or everything if `verbose`; then the next command and where the report is."""
+    console.print(audit_report(report, verbose=verbose))
+    for step in next_steps(report)[:1]:
+        console.print(f"Next: {step.text}", *([f"  {step.command}"] if step.command else []), sep="\n", soft_wrap=True)
+    if page is not None:
+        console.print(f"Report: {page}", soft_wrap=True)
+
+
+def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
+    """Return headline, status, metrics, the worst realistic pair and what a build asked; all tables if `verbose`."""
+    attributes = report.attributes
+    lines: list[RenderableType] = [
+        report.verdict.headline,
+        Text(visible(status(report)), style=_STYLE[report.verdict.tone]),
+        *_gate(report, verbose=verbose),
+    ]
+    if attributes:
+        lines += ["", _metrics(worst_of(attributes))]
+    if len(attributes) > 1:
+        lines += ["", _table(overview(attributes))]
+    lines.append("")
+    if verbose:
+        lines += [*report.verdict.details, *disadvantaged(attributes), ""]
+        for one in tables_of(report):
+            lines += [_table(one), *one.notes, ""]
+    pairs = realistic_pairs(attributes, WORST if verbose else 1)
+    for pair in pairs:
+        lines.append(f"{'• ' if verbose else 'Worst pair: '}{described(pair)}")
+        if pair.replay and verbose:
+            lines.append(Text(visible(f"  {pair.replay}"), style="dim", overflow="fold"))
+    if verbose:
+        lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
+    lines += _build(report)
+    notes = limits_of(report)
+    if verbose:
+        lines += [*(f"Note: {note}" for note in notes), report.model.note, *_left_out(report)]
+    elif notes:
+        more = f" ({len(notes) - 1:,} more: --verbose)" if len(notes) > 1 else ""
+        lines.append(f"Note: {notes[0]}{more}")
+    return Group(*lines)
+
+
+def _metrics(one: AttributeReport) -> Table:
+    """Return the four metrics, a short paragraph each."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for metric in metrics(one):
+        table.add_row(Text(metric.name, style="bold"), metric.text)
+    return table
+
+
+def _table(one: Tabulated) -> Table:
+    table = Table(
+        title=one.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for heading in one.heads:
+        table.add_column(heading, overflow="fold", header_style="dim")
+    for cells in one.rows:
+        table.add_row(*cells)
+    return table
 
 
 def _left_out(report: Report) -> list[str]:
-    """Return which columns nobody looked at, and why."""
+    """Return which columns were left out, and why."""
     reasons: dict[str, list[str]] = {}
     for one in report.data.left_out:
         reasons.setdefault(one.reason, []).append(one.column)
@@ -196,92 +223,26 @@ def _left_out(report: Report) -> list[str]:
     return [f"Left out: {', '.join(names[:COLUMNS])}{more[why]}: {why}." for why, names in reasons.items()]
 
 
-def _table(attributes: tuple[AttributeReport, ...]) -> Table:
-    # Four rates and a search must fit into 80 columns: then the intervals stand below the rates, and all is close.
-    populations = measured_populations(attributes)
-    close = len(populations) > 2
-    searched = ("search", "found") if len(populations) > 3 else ("search", "found", "lift")
-    table = Table(
-        title="How often the decision flips", box=SIMPLE_HEAD, padding=(0, 0, 0, 0 if close else 1), show_edge=False
-    )
-    for heading in ("attribute", *populations, *searched):
-        justify: JustifyMethod = "left" if heading in ("attribute", "search") else "right"
-        width = len("(0.461–0.673)") if close and heading in populations else None
-        table.add_column(heading, justify=justify, width=width, no_wrap=heading in searched)
-    for one in attributes:
-        rates = [getattr(one.rates, population) for population in populations]
-        cells = [one.name, *(UNKNOWN if rate is None else spanned(rate.rate, rate.low, rate.high) for rate in rates)]
-        for search in one.searches:
-            lift = "" if search.lift is None else times(search.lift)
-            table.add_row(*cells, *(search.method, f"{search.findings:,}", lift)[: len(searched)])
-            cells = [""] * len(cells)
-        if not one.searches:
-            table.add_row(*cells, "none")
-    return table
-
-
-def _counterparts(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
-    lines = counterpart_lines(attributes)
-    if not lines:
-        return []
-    table = Table(title=TITLE, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False)
-    for heading in COUNTERPART_HEADS:
-        table.add_column(heading, justify="left" if heading == "attribute" else "right")
-    for cells in lines:
-        table.add_row(*cells)
-    return [table, *counterpart_sentences(attributes)]
-
-
-def _usual(report: Report) -> list[str]:
-    """Return what plausible people are, and how many of the findings are such."""
-    known = [
-        (search.plausible_share, f"{percent(search.plausible_share)} by {search.method} ({one.name})")
-        for one in report.attributes
-        for search in one.searches
-        if search.plausible_share is not None
-    ]
-    shares = f" Of the findings these are plausible: {listed([told for _, told in known])}." if known else ""
-    if known and all(share == 1 for share, _ in known):
-        shares = " All findings are plausible."
-    if known:
-        shares += " Plausible: at or above the 1st likelihood percentile of your data."
-    return [] if report.data.population is None else [report.data.population.text + shares]
-
-
-def _proofs(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
-    """Return what is proved, a line for each attribute; what cannot be proved is said once."""
-    proofs = [(one, one.proved) for one in attributes if one.proved is not None]
-    key = [Text(KEY, style="dim")] if any(proved.method for _, proved in proofs) else []
-    return [*dict.fromkeys(strip_line(*proof) for proof in proofs), *key]
-
-
-def _groups(attributes: tuple[AttributeReport, ...]) -> list[RenderableType]:
-    lines = group_lines(attributes)
-    if not lines:
-        return []
-    table = Table(title="How the groups of the table fare")
-    for heading in GROUPS_HEADS:
-        table.add_column(heading, overflow="fold")
-    for cells in lines:
-        table.add_row(*cells)
-    return [table, *(f"Note: {sentence}" for sentence in left_out(attributes))]
-
-
-def _afterwards(report: Report) -> list[RenderableType]:
-    """Return what is said of a repair, the corpus, an earlier audit and the gate, where there are such."""
+def _gate(report: Report, *, verbose: bool) -> list[RenderableType]:
+    """Return the thresholds that failed, and with `verbose` those that passed."""
     lines: list[RenderableType] = []
+    for check in report.gate.checks if report.gate is not None else ():
+        if check.fired or verbose:
+            mark, style = ("FAILED", "bold red") if check.fired else ("passed", "green")
+            lines.append(Text.assemble((mark, style), visible(f" {check.expression}: {check.text}")))
+    return lines
+
+
+def _build(report: Report) -> list[str]:
+    """Return what came of a repair, the regression set and the comparison with an earlier audit."""
+    lines = []
     if report.repair is not None:
-        longer = f" {report.repair.lead} {report.repair.command}" if report.repair.command else ""
-        lines.append(f"Repair: {report.repair.text}{longer}")
-    if report.corpus is not None:
-        corpus = report.corpus
+        lines.append(f"Repair: {report.repair.text}")
+    if (corpus := report.corpus) is not None:
         lines.append(
-            f"Corpus: {corpus.still_flips:,} of {corpus.replayed:,} past counterexamples still flip; "
+            f"Regression set: {corpus.still_flips:,} of {corpus.replayed:,} past counterexamples still flip; "
             f"{corpus.added:,} added to {corpus.file}."
         )
     if report.baseline is not None:
         lines.append(f"Since {report.baseline.file}: {report.baseline.text}")
-    for check in report.gate.checks if report.gate is not None else ():
-        mark, style = ("FAILED", "bold red") if check.fired else ("passed", "green")
-        lines.append(Text.assemble((mark, style), visible(f" {check.expression}: {check.text}")))
     return lines

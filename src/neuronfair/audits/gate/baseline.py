@@ -82,8 +82,9 @@ def _changes(name: str, before: AttributeReport, after: AttributeReport) -> Iter
         yield from _rates(f"{name}.counterpart.rate", before.counterpart, after.counterpart)
         yield from _rates(f"{name}.counterpart.effect", before.counterpart.effect, after.counterpart.effect)
     if before.proved is not None and after.proved is not None:
-        for (part, was), (_, now) in zip(before.proved.parts, after.proved.parts, strict=True):
-            yield from _plain(f"{name}.{part.replace(' ', '_')}", was.share, now.share)
+        for part in ("proved_fair", "open", "proved_discriminatory"):
+            was, now = (getattr(proved, part).share for proved in (before.proved, after.proved))
+            yield from _plain(f"{name}.{part}", was, now)
     then = {search.method: search for search in before.searches}
     for search in after.searches:
         method = search.method

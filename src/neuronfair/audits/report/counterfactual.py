@@ -99,6 +99,7 @@ class CounterfactualReport:
     placebos: int  # how often the groups were shuffled
     confidence: float  # of the intervals
     assumptions: Assumptions = "none declared"  # what the user declared: nothing, fixed attributes, or a causal graph
+    excess: str = ""  # the excess with its interval, as a sentence
     assumed: str = f"{ASSUMED['none declared']}. {UNTESTED}."  # what the comparison rests on, as a sentence
     lost: float | None = None  # share of the twins who lose the favourable outcome; null if none is known
     gained: float | None = None  # and who gain it
@@ -119,7 +120,7 @@ class CounterfactualReport:
     @property
     def sentences(self) -> tuple[str, ...]:
         """All that is said: how many get a different decision, what that rests on, who loses, by what, what is kept."""
-        first = (self.sentence, self.assumed, self.explained, self.hurt, self.carried, self.told)
+        first = (self.sentence, self.excess, self.assumed, self.explained, self.hurt, self.carried, self.told)
         return tuple(filter(None, (*first, *self.notes)))
 
     @property

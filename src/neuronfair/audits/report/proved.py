@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from neuronfair.formatting import duration, listed, many, percent, plain
+from neuronfair.formatting import duration, listed, percent, plain
 from neuronfair.proof.report import Part
 
 Method = Literal["bounds of a network", "bounds of trees", "enumeration", "attribute not given"]
@@ -31,9 +31,9 @@ class Proved:
     def parts(self) -> tuple[tuple[str, Part], ...]:
         """The people in three parts, as they are shown from left to right, each with its name."""
         return (
-            ("proved fair", self.proved_fair),
-            ("open", self.open),
-            ("proved discriminatory", self.proved_discriminatory),
+            ("certified", self.proved_fair),
+            ("undecided", self.open),
+            ("certified to depend", self.proved_discriminatory),
         )
 
     @staticmethod
@@ -51,7 +51,7 @@ class Proved:
             complete=left == 0,
             method=method,
             reason="",
-            sentence=_sentence(parts, people, sensitive, seconds),
+            sentence=_sentence(parts, sensitive, seconds),
         )
 
     @staticmethod
@@ -70,19 +70,13 @@ class Proved:
         )
 
 
-def _sentence(parts: Sequence[Part], people: int, sensitive: Sequence[str], seconds: float) -> str:
+def _sentence(parts: Sequence[Part], sensitive: Sequence[str], seconds: float) -> str:
     fair, unfair, rest = ("" if part.count == "0" else percent(part.share) for part in parts)
-    who, what = f"all {many(people)} people of the domain", listed([plain(name) for name in sensitive])
-    does, they = ("do", "they") if len(sensitive) > 1 else ("does", "it")
-    claim = (
-        f"{what} {does} not change the decision" if fair else f"{what} change{'s' if they == 'it' else ''} the decision"
-    )
+    what, space = listed([plain(name) for name in sensitive]), "the declared input space"
     if not fair and not unfair:
-        return f"Of {who} nothing was proved in {duration(seconds)}."
+        return f"No decision was certified in {duration(seconds)}, for any part of {space}."
     if not rest and not (fair and unfair):
-        return f"For {who} it is proved that {claim}."
-    first = f"For {fair or unfair} of {who} it is proved that {claim}"
-    if not rest:
-        return f"{first}; for the other {unfair} that {they} {does}."
-    others = unfair if fair and unfair else "nobody"
-    return f"{first}; for {others} that {they} {does}{'' if fair else ' not'}; {rest} is open."
+        return f"Certified for all of {space}: decisions {'do not ' if fair else ''}depend on {what}."
+    claims = [f"not to depend on {what} for {fair} of {space}"] if fair else []
+    claims += [f"to depend on {'it' if fair else what} for {unfair}{'' if fair else f' of {space}'}"] if unfair else []
+    return f"Decisions are certified {', and '.join(claims)}{f'; {rest} is undecided' if rest else ''}."

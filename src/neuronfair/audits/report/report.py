@@ -127,14 +127,14 @@ class Verdict:
 
     level: Level  # dependence found: for a record of the data set, or only for synthetic ones: the headline says which
     headline: str  # the conclusion as a fact in one sentence
-    details: str = ""  # more about it
+    details: tuple[str, ...] = ()  # more about it, a short paragraph each
     thresholds: ThresholdState = "none set"  # not evaluated: set, but the audit was interrupted or cannot be assessed
     threshold_text: str = ""  # the same as a sentence
 
     @property
     def text(self) -> str:
         """The headline and the details."""
-        return f"{self.headline} {self.details}".rstrip()
+        return " ".join((self.headline, *self.details))
 
     @property
     def tone(self) -> Tone:

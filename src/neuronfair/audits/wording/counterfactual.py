@@ -22,13 +22,13 @@ from neuronfair.audits.report.counterfactual import (
 from neuronfair.domain.attribute import graph
 from neuronfair.domain.population.trees import caused
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import listed, number, part_of, percent, plain, plural
+from neuronfair.formatting import listed, number, part_of, percent, plain
 from neuronfair.measure.confounding import Sensitivity
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect
 from neuronfair.measure.mediators import Mediator
 from neuronfair.measure.twin_decisions import Move
 
-TOLD, NAMED = 2, 3  # moves in a sentence; carriers in one
+NAMED = 3  # mediating attributes in a sentence
 ENOUGH = 0.9  # of what all carriers together carry: more names would say little more
 PLACEBOS = 20  # shuffles below which a sentence says how few there were
 
@@ -48,7 +48,8 @@ def counterfactual_report(
         placebo=placebo,
         effect=change,
         claimed=claimed,
-        sentence=_sentence(domain, effect, confidence),
+        sentence=_sentence(domain, effect),
+        excess=_excess(effect, confidence),
         placebos=effect.placebos,
         confidence=confidence,
         assumptions=assumptions(domain),
@@ -82,24 +83,26 @@ def assumptions(domain: TableDomain) -> Assumptions:
     )
 
 
-def _sentence(domain: TableDomain, effect: CounterfactualEffect, confidence: float) -> str:
+def _sentence(domain: TableDomain, effect: CounterfactualEffect) -> str:
     """Return how many twins get a different decision: as a causal statement only where causes were declared."""
     other = "the other" if len(domain.sensitive_values) == 2 else "another"
-    few = "" if effect.placebos >= PLACEBOS else f", {plural(effect.placebos, 'shuffle')} only"
-    baseline = f"{percent(effect.placebo.rate)} with shuffled groups (permutation baseline{few})"
-    rate, people = percent(effect.rate.rate), plural(effect.of, "person", "people")
-    declared = assumptions(domain)
+    rate, declared = percent(effect.rate.rate), assumptions(domain)
     if declared == "none declared":
         place = f"People at the same place of {other} group's distribution"
-        said = f"{place} get a different decision in {rate} of cases ({people})"
+        said = f"{place} get a different decision in {rate} of cases"
     else:
         by = "by the declared causal graph" if declared == "graph declared" else "with what is fixed held fixed"
-        said = f"Had they been of {other} group, {rate} of {people} would get a different decision, {by}"
-    ends = f"{percent(confidence)} CI {_points(effect.effect.low)} to {_points(effect.effect.high)}"
-    points = f"{_points(effect.effect.rate)} percentage points ({ends})"
-    if effect.claimed:
-        return f"{said}, versus {baseline}. The excess is {points}."
-    return f"{said}, not clearly more than {baseline}: no excess is claimed. It is {points}."
+        said = f"Had they been of {other} group, {rate} of people would get a different decision, {by}"
+    versus = "versus" if effect.claimed else "not clearly more than"
+    return f"{said}, {versus} {percent(effect.placebo.rate)} with shuffled groups (permutation baseline)."
+
+
+def _excess(effect: CounterfactualEffect, confidence: float) -> str:
+    """Return the excess with its interval, and how many shuffles the baseline has where they are few."""
+    ends = f"{percent(confidence)} CI {bare(effect.effect.low)} to {bare(effect.effect.high)}"
+    few = "" if effect.placebos >= PLACEBOS else f" The permutation baseline has {effect.placebos} shuffles only."
+    none = "" if effect.claimed else " No excess is claimed."
+    return f"The excess is {bare(effect.effect.rate)} percentage points ({ends}).{none}{few}"
 
 
 def _sensitivity(domain: TableDomain, found: Sensitivity | None) -> SensitivityReport | None:
@@ -153,14 +156,17 @@ def _moves(domain: TableDomain, moves: Sequence[Move], effect: CounterfactualEff
 
 
 def _hurt(domain: TableDomain, moves: Sequence[Move]) -> str:
-    """Name the moves that most people, on balance, lose or gain by."""
-    clear = sorted(moves, key=lambda move: -abs(move.lost - move.gained) * move.people)[:TOLD]
-    told = [
-        f"{_group(domain, move.own)} as {_group(domain, move.other)} lose '{domain.favourable}' in "
-        f"{percent(move.lost)} of cases and gain it in {percent(move.gained)}"
-        for move in clear
-    ]
-    return f"People with {listed([plain(name) for name in domain.sensitive])} {'; '.join(told)}."
+    """Name the group that most people, on balance, would lose by being in."""
+    clear = max(moves, key=lambda move: abs(move.lost - move.gained) * move.people, default=None)
+    if clear is None or clear.lost == clear.gained:
+        return ""
+    own, other = _group(domain, clear.own), _group(domain, clear.other)
+    loser = other if clear.lost > clear.gained else own
+    return (
+        f"Disadvantaged group: {loser}. With {listed([plain(name) for name in domain.sensitive])} {other} instead of "
+        f"{own}, people lose '{domain.favourable}' in {percent(clear.lost)} of cases and gain it in "
+        f"{percent(clear.gained)}."
+    )
 
 
 def _carried(domain: TableDomain, carriers: Sequence[Mediator]) -> str:
@@ -180,7 +186,7 @@ def _told(domain: TableDomain, auc: float | None) -> str:
     if auc is None:
         return ""
     by = listed([plain(name) for name in domain.sensitive])
-    return f"The model's other inputs tell {by} with an AUC of {auc:.2f} (0.5: not at all, 1: always)."
+    return f"The model's other inputs predict {by} with an AUC of {auc:.2f} (0.5: no better than chance)."
 
 
 def _differs(domain: TableDomain, rows: Tensor, column: int, left_out: Sequence[tuple[int, ...]]) -> str:
@@ -225,5 +231,6 @@ def _names(domain: TableDomain, carrier: Mediator) -> tuple[str, ...]:
     return tuple(domain.names[column] for column in carrier.columns)
 
 
-def _points(share: float) -> str:
+def bare(share: float) -> str:
+    """Return a share as a percentage without its sign, for percentage points and for the ends of an interval."""
     return percent(share).removesuffix("%")

@@ -1,4 +1,4 @@
-"""What an audit says in plain words: people, decisions, disadvantaged groups, rules."""
+"""Pairs, decisions, disadvantaged groups and subgroups in words."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def instead(domain: TableDomain, changed: Sequence[Change], most: int = MOVED) -
     others = [*said.values()][:most]
     if (left := len(said) - len(others)) > 0:
         others.append(plural(left, "more attribute"))
-    return f"their counterpart {group} ({'also ' + listed(others) if others else 'nothing else differs'})"
+    return f"the counterfactual twin {group} ({'also ' + listed(others) if others else 'nothing else differs'})"
 
 
 def finding(
@@ -151,7 +151,7 @@ def finding(
     both = [c for c in domain.sensitive_columns if table[domain.names[c]][0] == table[domain.names[c]][1]]
     named = sorted([*both, *[c for c in columns if bool(domain.free[c]) and c not in moved][:NAMED]])
     one, other = decided(domain, decision, pair.scores, pair.twin_scores)
-    verb, quote = ("gets", "") if decision.kind == "tolerance" else ("is decided", "'")
+    quote = "" if decision.kind == "tolerance" else "'"
     who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
     score, twin_score = lead(decision, pair.scores, pair.twin_scores)
     likely = likelihood(domain, decision, scale, pair)
@@ -167,7 +167,7 @@ def finding(
         score=float(score),
         twin_score=float(twin_score),
         gap=float(decision.gap(pair.scores, pair.twin_scores)),
-        sentence=f"{who[0].upper()}{who[1:]} {verb} {quote}{one}{quote}; "
+        sentence=f"{who[0].upper()}{who[1:]} gets {quote}{one}{quote}; "
         f"{instead(domain, changed)}: {quote}{other}{quote}{odds}.",
         outcome=outcome,
         probability=probability,
@@ -223,13 +223,13 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     """Return a subgroup as values and as a sentence."""
     text = listed([_condition_text(domain.attributes[cut.column], cut) for cut in group.conditions])
     by = listed([plain(name) for name in domain.sensitive])
-    times = f", {group.lift:.2g} times as many as overall" if group.lift is not None else ""
-    flips = f"the decision flips with {by}"
+    times = f", {group.lift:.2g} times the overall rate" if group.lift is not None else ""
+    flips = f"the decision depends on {by}"
     if counterparts_of(domain) is not None:
-        flips = f"a counterpart by {by} is decided otherwise"
+        flips = f"a counterfactual twin by {by} gets a different decision"
     if isinstance(domain.twinning, PlausibleTwins):
-        flips = f"the decision differs from that of a plausible twin by {by}"
-    who = "Plausible people" if group.rate.population == "plausible" else "People"
+        flips = f"a plausible twin by {by} gets a different decision"
+    who = "Realistic records" if group.rate.population == "plausible" else "Records"
     return SubgroupReport(
         text=text,
         conditions=tuple(condition(domain, cut) for cut in group.conditions),
@@ -251,12 +251,12 @@ def rate_of(rate: Rate) -> RateOf:
     return RateOf(rate.population, rate.rate, *rate.interval, rate.sampled, rate.found, rate.confidence)
 
 
-KEPT, TOLD = 20, 2  # sides in the report; sides of each kind in a sentence
+KEPT = 20  # sides in the report
 AMONG = {
-    "pairs": "of the data set, both of them plausible",
-    "table": "of the table",
-    "plausible": "of plausible people",
-    "domain": "drawn uniformly from the domain",
+    "pairs": "in the data set, both people plausible",
+    "table": "in the data set",
+    "plausible": "of realistic synthetic records",
+    "domain": "drawn uniformly from the declared input space",
     "findings": "that the searches found",
 }
 
@@ -266,35 +266,33 @@ def direction(
     population: Literal["pairs", "table", "plausible", "domain", "findings"],
     counted: Counted | None,
 ) -> tuple[DirectionReport, ...]:
-    """Return who gets the favourable decision in a population and who loses it; nothing where nobody does."""
+    """Return who gains and who loses the favourable outcome in a population; nothing where no decision flips."""
     if counted is None or not counted.people:
         return ()
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
     values = [[a.group_name(code) for a, code in zip(columns, side.codes, strict=True)] for side in counted.sides]
     names = [listed([f"{plain(a.name)} {value}" for a, value in zip(columns, own, strict=True)]) for own in values]
     said = list(zip(names, counted.sides, strict=True))
-    hoped, among = f"'{domain.favourable}'", AMONG[population]
+    outcome, among = f"'{domain.favourable}'", AMONG[population]
     if len(said) == 2:
-        sentence = _two(hoped, f"{plural(counted.people, 'pair')} {among}", said)
+        loser, side = max(said, key=lambda one: one[1].loses)
+        sentence = (
+            f"Disadvantaged group: {loser}. It loses {outcome} in {side.loses:,} of {plural(counted.people, 'pair')} "
+            f"{among}."
+        )
     else:
         by = listed([plain(name) for name in domain.sensitive])
-        sentence = _several(f"For {plural(counted.people, 'person', 'people')} {among}, {hoped} hangs on {by}", said)
+        sentence = f"In {plural(counted.people, 'case')} {among}, {outcome} depends on {by}{_clearest(said)}."
     sides = [SideReport(", ".join(own), side.gets, side.loses) for own, side in zip(values, counted.sides, strict=True)]
     return (DirectionReport(population, counted.people, tuple(sides[:KEPT]), sentence),)
 
 
-def _two(hoped: str, pairs: str, sides: Sequence[tuple[str, Count]]) -> str:
-    (winner, _), (loser, side) = sorted(sides, key=lambda one: one[1].loses)
-    other = f" In {side.gets:,} it is the other way round." if side.gets else ""
-    return f"In {side.loses:,} of {pairs}, {loser} loses {hoped} where {winner} gets it.{other}"
-
-
-def _several(where: str, sides: Sequence[tuple[str, Count]]) -> str:
-    """Name those who mostly lose and those who mostly get; the clearest come first."""
+def _clearest(sides: Sequence[tuple[str, Count]]) -> str:
+    """Return the group that mostly loses and the one that mostly gains; the clearest come first."""
     losers = [(name, "loses", side.loses, side) for name, side in sides if side.loses > side.gets]
-    winners = [(name, "gets", side.gets, side) for name, side in sides if side.gets > side.loses]
+    winners = [(name, "gains", side.gets, side) for name, side in sides if side.gets > side.loses]
     told = [
-        f"{name} {verb} it for {count:,} of {side.gets + side.loses:,}"
-        for name, verb, count, side in (*losers[:TOLD], *winners[:TOLD])
+        f"{name} mostly {verb} it ({percent(count / (side.gets + side.loses))})"
+        for name, verb, count, side in (*losers[:1], *winners[:1])
     ]
-    return f"{where}: {', '.join(told)}." if told else f"{where}, as often for as against each value."
+    return f": {', '.join(told)}" if told else ", as often for as against each group"

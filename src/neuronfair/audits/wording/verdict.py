@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Level, is_constant
+from neuronfair.audits.report.counterfactual import UNTESTED
 from neuronfair.audits.report.index import worst_of
 from neuronfair.audits.report.rates import RateOf
 from neuronfair.audits.report.report import Report, ThresholdState, Verdict
@@ -79,13 +80,13 @@ def _thresholds(report: Report, thresholds_set: bool) -> tuple[ThresholdState, s
     return "passed", "The threshold passed." if total == 1 else f"All {total} thresholds passed."
 
 
-def _sentences(report: Report, level: Level) -> tuple[str, str]:
-    """Return the headline and the details of the verdict."""
+def _sentences(report: Report, level: Level) -> tuple[str, tuple[str, ...]]:
+    """Return the headline and the details of the verdict, a paragraph each."""
     attributes, interrupted = report.attributes, report.reproduction.interrupted
     last = "The audit was interrupted: this is what was measured until then." if interrupted else ""
     why = _unassessable(report)
     if why and not any(one.rates.measured or one.searches for one in attributes):
-        return why, last
+        return why, (last,) if last else ()
     worst = worst_of(attributes)
     details = [
         *([worst.headline] if why else []),
@@ -94,12 +95,12 @@ def _sentences(report: Report, level: Level) -> tuple[str, str]:
         _others(attributes, worst),
         _found(worst),
         *_untested(attributes, worst),
-        _counterfactuals(attributes),
+        *_counterfactuals(attributes),
         _certified(attributes),
         _doubt(report, level),
         last,
     ]
-    return why or worst.headline, " ".join(filter(None, details))
+    return why or worst.headline, tuple(filter(None, details))
 
 
 def _headline(one: AttributeReport, rows: int) -> str:
@@ -107,19 +108,21 @@ def _headline(one: AttributeReport, rows: int) -> str:
     by, table, pairs = _by(one), one.rates.table, one.rates.pairs
     some_alone = pairs is not None and bool(pairs.omission)
     if some_alone and pairs is not None and pairs.discriminated:
-        return f"Decisions depend on {by} for {percent(pairs.rate)} of people with a plausible twin ({_count(pairs)})."
+        people = f"people with a plausible twin ({_count(pairs)})"
+        return f"Decisions depend on {by} for {percent(pairs.rate)} of {people}{_against(one, pairs)}."
     if table is not None and table.discriminated:
         part = "" if table.of >= rows else f" records drawn from {rows:,}"
         but = ", but only against twins that are not plausible" if some_alone else ""
-        return f"Decisions depend on {by} for {percent(table.rate)} of people ({_count(table)}{part}){but}."
+        people = f"{percent(table.rate)} of people ({_count(table)}{part})"
+        return f"Decisions depend on {by} for {people}{but or _against(one, table)}."
     if one.depends:
         known = "" if table is None else f"No decision in the data set depends on {by}"
         if table is not None and table.of < rows:
             known = f"No decision for {table.of:,} of {rows:,} records in the data set depends on {by}"
         drawn = [rate for rate in one.rates.measured if rate.population in SYNTHETIC and rate.rate]
         if not drawn and not one.people_found and one.proved is not None:
-            count, people = int(one.proved.proved_discriminatory.count), int(one.proved.people)
-            records = f"{many(count)} of all {many(people)} records of the declared input space do"
+            count, every = int(one.proved.proved_discriminatory.count), int(one.proved.people)
+            records = f"{many(count)} of all {many(every)} records of the declared input space do"
             return f"{known}; {records}." if known else f"Decisions depend on {by}: for {records}."
         if not drawn:
             records = f"a search found {plural(one.people_found, 'synthetic record')} for which it does"
@@ -135,6 +138,17 @@ def _headline(one: AttributeReport, rows: int) -> str:
     if one.is_cleared:
         return f"No decision depends on {by}: this is certified for the whole declared input space."
     return f"No decision was found that depends on {by}."
+
+
+def _against(one: AttributeReport, rate: RateOf) -> str:
+    """Return which of two groups most of these decisions disadvantage, as the end of a sentence; else nothing."""
+    found = next((entry for entry in one.direction if entry.population == rate.population), None)
+    if found is None or len(found.sides) != 2:
+        return ""
+    loser = max(found.sides, key=lambda side: side.loses)
+    if 2 * loser.loses <= found.people:
+        return ""
+    return f"; {percent(loser.loses / found.people)} of these disadvantage {_by(one)} {loser.values}"
 
 
 def _hit(one: AttributeReport) -> RateOf | None:
@@ -162,8 +176,7 @@ def _raw(one: AttributeReport) -> list[str]:
         return []
     flips, of = pairs.discriminated + pairs.left_out, pairs.of + pairs.alone
     return [
-        f"Raw flip rate, against every other value of {_by(one)}, plausible or not: {percent(flips / of)} of people "
-        f"({flips:,} of {of:,})."
+        f"With twins that are not plausible, the flip rate is {percent(flips / of)} of people ({flips:,} of {of:,})."
     ]
 
 
@@ -173,14 +186,17 @@ def _synthetic(one: AttributeReport) -> list[str]:
         return []
     if _hit(one):
         synthetic = [rate for rate in one.rates.measured if rate.population in SYNTHETIC]
-        told = [f"{percent(rate.rate)} of {_who(rate)}{_interval(rate)}" for rate in synthetic]
-        return [f"Of synthetic records: {listed(told)}."] if told else []
-    real_synthetic_auc = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
-    none = [rate for rate in real_synthetic_auc if not rate.rate and rate.high > 0]
+        told = [f"{percent(rate.rate)} of {_who(rate)}" for rate in synthetic]
+        return [f"For synthetic records, decisions depend on {_by(one)} for {listed(told)}."] if told else []
+    told_apart = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
+    none = [rate for rate in told_apart if not rate.rate and rate.high > 0]
     if not none:
         return []
-    bounds = [f"{percent(rate.high)} of {_who(rate)} (none of {rate.of:,})" for rate in none]
-    return [f"Upper {percent(none[0].confidence)} confidence bound: {listed(bounds)}."]
+    return [
+        f"None of {rate.of:,} {_who(rate)}: the upper {percent(rate.confidence)} confidence bound is "
+        f"{percent(rate.high)}."
+        for rate in none
+    ]
 
 
 def _who(rate: RateOf) -> str:
@@ -189,13 +205,6 @@ def _who(rate: RateOf) -> str:
     if rate.population == "table":
         return "records like those in the data set"
     return _RECORDS.get(rate.population, POPULATIONS[rate.population])
-
-
-def _interval(rate: RateOf) -> str:
-    """Return the confidence interval of a rate; nothing where the rate is exact."""
-    if rate.low == rate.high:
-        return ""
-    return f" ({percent(rate.confidence)} confidence interval {percent(rate.low)} to {percent(rate.high)})"
 
 
 def _others(attributes: Sequence[AttributeReport], worst: AttributeReport) -> str:
@@ -238,7 +247,7 @@ def _no_proxies(unread: Sequence[AttributeReport]) -> bool:
     return any(one.counterpart is None for one in unread)
 
 
-def _counterfactuals(attributes: Sequence[AttributeReport]) -> str:
+def _counterfactuals(attributes: Sequence[AttributeReport]) -> list[str]:
     """Return what the counterfactual test says: of each attribute that the model does not read, and where it claims."""
     empty = [one for one in attributes if one.leads_with_counterparts and len(one.sensitive) == 1]
     claimed = [one for one in attributes if one.has_proxy_evidence]
@@ -247,9 +256,8 @@ def _counterfactuals(attributes: Sequence[AttributeReport]) -> str:
     for one in (*largest, *(one for one in empty if one not in largest)):
         if (report := one.counterpart) is not None:
             more = () if one.is_read else (report.hurt, report.carried)  # else the flip test leads
-            parts += [f"Counterfactual test ({_by(one)}):", report.sentence, *more]
-    closing = "This rests on causal assumptions that the data cannot test." if parts else ""
-    return " ".join(filter(None, [*parts, closing]))
+            parts += [f"Counterfactual test ({_by(one)}): {report.sentence}", report.excess, *more]
+    return [*parts, f"{UNTESTED}."] if parts else []
 
 
 def _certified(attributes: Sequence[AttributeReport]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from neuronfair.audits.report.index import AuditIndex
@@ -29,3 +30,8 @@ def audit_page(audit: Report | Reported, game: Playground | None = None) -> str:
 def index_page(index: AuditIndex) -> str:
     """Return many audits as one page: a line for each, to sort and to search, with a link to its own page."""
     return rendered("index.html", style="page.css", scripts=("page.js",), index=index)
+
+
+def verdict_card(report: Report, folder: Path | None = None) -> str:
+    """Return the first screen as a piece of HTML for a notebook: no script, no style but its own."""
+    return rendered("card.html", report=report, folder=folder)

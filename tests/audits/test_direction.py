@@ -1,4 +1,4 @@
-"""Whom it hurts, in words."""
+"""The disadvantaged group in words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from neuronfair.audits.report import attribute
 from neuronfair.audits.wording.phrases import direction
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
+from neuronfair.formatting import percent
 from neuronfair.measure.direction import Direction, Side
 
 COLUMNS = (
@@ -26,11 +27,10 @@ def test_two_values():
     sides = Side((0,), 88, 812), Side((1,), 812, 88)
     for order in (sides, sides[::-1]):
         assert said(DOMAIN, 900, *order) == (
-            "In 812 of 900 pairs of the table, sex Female loses 'yes' where sex Male gets it. In 88 it is the other "
-            "way round."
+            "Disadvantaged group: sex Female. It loses 'yes' in 812 of 900 pairs in the data set."
         )
     assert said(DOMAIN, 1, Side((0,), 1, 0), Side((1,), 0, 1), population="findings") == (
-        "In 1 of 1 pair that the searches found, sex Male loses 'yes' where sex Female gets it."
+        "Disadvantaged group: sex Male. It loses 'yes' in 1 of 1 pair that the searches found."
     )
     (entry,) = direction(DOMAIN, "domain", Direction(900, sides))
     assert entry.sides == (attribute.SideReport("Female", 88, 812), attribute.SideReport("Male", 812, 88))
@@ -40,13 +40,13 @@ def test_two_values():
 def test_several_values_and_attributes_name_the_clearest():
     sides = Side((0, 0), 1, 90), Side((1, 2), 88, 0), Side((0, 1), 2, 80), Side((0, 2), 3, 40), Side((1, 1), 5, 5)
     assert said(DOMAIN.with_sensitive("sex", "skin_colour"), 1200, *sides, population="domain") == (
-        "For 1,200 people drawn uniformly from the domain, 'yes' hangs on sex and skin colour: sex Female and skin "
-        "colour A loses it for 90 of 91, sex Female and skin colour B loses it for 80 of 82, sex Male and skin colour "
-        "C gets it for 88 of 88."
+        "In 1,200 cases drawn uniformly from the declared input space, 'yes' depends on sex and skin colour: sex "
+        f"Female and skin colour A mostly loses it ({percent(90 / 91)}), sex Male and skin colour C mostly gains it "
+        f"({percent(1)})."
     )
     even = [Side((code,), 2, 2) for code in range(3)]
     assert said(DOMAIN.with_sensitive("skin_colour"), 4, *even) == (
-        "For 4 people of the table, 'yes' hangs on skin colour, as often for as against each value."
+        "In 4 cases in the data set, 'yes' depends on skin colour, as often for as against each group."
     )
 
 

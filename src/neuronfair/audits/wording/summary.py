@@ -1,0 +1,167 @@
+"""The first screen of an audit, which every renderer shows: four metrics, what limits them, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from neuronfair.audits.report.attribute import AttributeReport, Finding, notes_of, worst_cases
+from neuronfair.audits.report.report import Report, Tone
+from neuronfair.audits.wording.counterfactual import bare
+from neuronfair.formatting import listed, many, percent, plain, plural
+
+NOT_MEASURED = "–"
+STEPS = 3  # that are proposed
+ASSUMES = "rests on causal assumptions that the data cannot test"
+SIGNS: dict[Tone, str] = {"alarm": "▲", "caution": "◆", "calm": "●", "neutral": "○"}  # so that nothing needs a colour
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric of the model: its value, how sure that is, and of how many and of whom it speaks."""
+
+    name: str
+    value: str
+    of: str
+    range: str = ""  # the ends of its confidence interval; empty where there is none
+    confidence: float | None = None
+    note: str = ""  # what it rests on
+
+    @property
+    def interval(self) -> str:
+        """Its confidence interval; empty where there is none."""
+        return f"{percent(self.confidence)} CI {self.range}" if self.range else ""
+
+    @property
+    def with_range(self) -> str:
+        """The value and the ends of its interval."""
+        return f"{self.value} ({self.range})" if self.range else self.value
+
+    @property
+    def text(self) -> str:
+        """All of it in one paragraph but the name."""
+        sure = f"{self.value} ({self.interval})" if self.range else self.value
+        value = "" if self.value == NOT_MEASURED else f"{sure} "
+        return f"{value}{self.of}{'; ' if self.note and self.of[-1] != '.' else ' '}{self.note}".rstrip()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do next, and the command that does it."""
+
+    text: str
+    command: str | None = None
+
+
+def metrics(one: AttributeReport) -> tuple[Metric, Metric, Metric, Metric]:
+    """Return the four metrics of one choice of sensitive attributes: what every renderer shows first."""
+    return _flip_rate(one), _disparate_impact(one), _proxy_excess(one), _certified(one)
+
+
+def by(one: AttributeReport) -> str:
+    """Return the sensitive attributes in words."""
+    return listed([plain(name) for name in one.sensitive])
+
+
+def status(report: Report) -> str:
+    """Return what the thresholds say, with the sign of its tone."""
+    verdict = report.verdict
+    unknown = "Not assessable. " if verdict.level == "not assessable" else ""
+    return f"{SIGNS[verdict.tone]} {unknown}{verdict.threshold_text}".rstrip()
+
+
+def limits_of(report: Report) -> list[str]:
+    """Return what a reader must know before believing the metrics."""
+    found = []
+    if report.reproduction.interrupted:
+        found.append("The audit was interrupted: this is what was measured until then.")
+    if (check := report.feeding) is not None and check.level not in ("ok", "not assessable") and not report.is_misfed:
+        found.append(f"Input encoding check: {check.text}")
+    elif check is not None and check.accuracy is None and not report.is_misfed:
+        found.append(check.text)
+    if report.data.domain_inferred:
+        found.append("The input schema was inferred from the data set. Correct domain.toml and audit again.")
+    return [*found, *notes_of(report.attributes)]
+
+
+def next_steps(report: Report) -> tuple[Step, ...]:
+    """Return up to three things to do next, the most useful first."""
+    return tuple(islice(_steps(report), STEPS))
+
+
+def realistic_pairs(attributes: Sequence[AttributeReport], most: int) -> list[Finding]:
+    """Return the worst pairs in which both people are plausible; the worst of all where none is."""
+    worst = worst_cases(attributes, most)
+    return [one for one in worst if one.is_plausible] or worst
+
+
+def described(finding: Finding) -> str:
+    """Return a pair in words: both decisions, and how realistic the person is."""
+    return f"{finding.sentence} {finding.how_usual}".rstrip()
+
+
+def ends(low: float, high: float, unit: str = "%") -> str:
+    """Return the ends of an interval of shares, in percent or in percentage points."""
+    return f"{bare(low)}{' to ' if low < 0 else '–'}{bare(high)}{unit}"
+
+
+def _steps(report: Report) -> list[Step]:
+    verdict, again = report.verdict, report.reproduction
+    worst = realistic_pairs(report.attributes, 1)
+    steps = []
+    if worst and worst[0].replay:
+        steps.append(Step("Look at the worst realistic pair, and decide whether it is acceptable.", worst[0].replay))
+    if report.repair is not None and report.repair.command:
+        steps.append(Step("Reduce the dependence, and compare the model before and after.", report.repair.command))
+    if verdict.thresholds == "none set" and again.command:
+        steps.append(Step("Set a threshold for your build.", f"{again.command} --fail-if 'rate > 1%'"))
+    if again.export and any(one.people_found for one in report.attributes):
+        steps.append(Step("Export all findings as a table.", again.export))
+    if again.command and verdict.thresholds != "none set":
+        steps.append(Step("Audit the model again after a change.", again.command))
+    return steps
+
+
+def _flip_rate(one: AttributeReport) -> Metric:
+    rate = next(iter((*one.data_set_rates, *one.rates.measured)), None)
+    if rate is None:
+        return Metric("Flip rate", NOT_MEASURED, "Not measured.")
+    note = f"the model does not use {by(one)}" if one.is_unused else ""
+    range_ = "" if rate.low == rate.high else ends(rate.low, rate.high)
+    return Metric("Flip rate", percent(rate.rate), f"of {rate.people}", range_, rate.confidence, note)
+
+
+def _disparate_impact(one: AttributeReport) -> Metric:
+    name, disparity = "Disparate-impact ratio", one.disparity
+    if disparity is None:
+        return Metric(name, NOT_MEASURED, "The model decides between no classes.")
+    gap = disparity.disparate_impact
+    if gap is None:
+        unset = "Set `favourable`, the outcome that people want, to compute it."
+        return Metric(name, NOT_MEASURED, "Not known." if disparity.favourable else unset)
+    shares = {group.values: group.selection_rate for group in one.groups}
+    told = " versus ".join(f"{percent(shares.get(group))} of {group}" for group in (gap.least, gap.most))
+    people = plural(sum(group.rows for group in one.groups), "record")
+    of = f"'{disparity.selected}' for {told}, of {people} in the data set"
+    return Metric(name, f"{gap.value:.2f}", of, f"{gap.low:.2f}–{gap.high:.2f}", disparity.confidence)
+
+
+def _proxy_excess(one: AttributeReport) -> Metric:
+    name, found = "Proxy excess", one.counterpart
+    if found is None:
+        return Metric(name, NOT_MEASURED, "No counterfactual test.")
+    range_ = ends(found.effect.low, found.effect.high, " pp")
+    people = f"over the permutation baseline, of {plural(found.of, 'person', 'people')} in the data set"
+    chance = "" if found.claimed else "not clearly more than chance; "
+    return Metric(name, f"{bare(found.effect.rate)} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
+
+
+def _certified(one: AttributeReport) -> Metric:
+    name, proved = "Certified share", one.proved
+    if proved is None:
+        return Metric(name, NOT_MEASURED, "Certification was not tried.")
+    if not proved.method:
+        return Metric(name, NOT_MEASURED, proved.sentence)
+    space = f"of the declared input space ({many(int(proved.people))} records)"
+    return Metric(name, percent(proved.proved_fair.share), space, note=f"{percent(proved.open.share)} undecided")

@@ -1,0 +1,90 @@
+"""The first screen: four metrics, each of how many and of whom, the status of the thresholds, and what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neuronfair.audits.report.attribute import NOT_READ, Note
+from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.rates import Rates
+from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck
+from neuronfair.audits.wording.summary import NOT_MEASURED, limits_of, metrics, next_steps, realistic_pairs, status
+from neuronfair.audits.wording.verdict import concluded
+from neuronfair.formatting import percent
+from tests.reports import DISPARITY, GROUPS, adult, attribute, counterpart, fair, finding, proved, rate, report
+
+
+def test_every_metric_says_of_how_many_and_of_whom():
+    one = attribute(groups=GROUPS, disparity=DISPARITY, counterpart=counterpart(), proved=proved(900, 30))
+    flips, impact, excess, certified = metrics(one)
+    assert (flips.value, flips.of) == (percent(2 / 50), f"of {one.rates.table.people}")
+    assert flips.interval.startswith(f"{percent(0.95)} CI 0.488–")
+    assert (impact.value, impact.range) == ("0.40", "0.28–0.55")
+    assert impact.of == f"'yes' for {percent(0.26)} of F versus {percent(0.65)} of M, of 209 records in the data set"
+    assert excess.value == "19 pp"
+    assert excess.of == "over the permutation baseline, of 20,000 people in the data set"
+    assert excess.note == "rests on causal assumptions that the data cannot test"
+    assert certified.value == percent(0.9)
+    assert certified.of == "of the declared input space (1,000 records)"
+    assert certified.note == f"{percent(0.07)} undecided"
+    assert not certified.interval  # exact
+
+
+def test_what_was_not_measured_says_why():
+    why = Proved.nothing(10, "it shows nothing of itself")
+    unset = replace(DISPARITY, disparate_impact=None, favourable=False)
+    flips, impact, excess, certified = metrics(attribute(rates=Rates(), disparity=unset, proved=why))
+    assert {one.value for one in (flips, impact, excess, certified)} == {NOT_MEASURED}
+    assert "Set `favourable`" in impact.text
+    assert certified.text == "No proof: it shows nothing of itself."
+    assert "not clearly more than chance" in metrics(attribute(counterpart=counterpart(claimed=False)))[2].text
+
+
+def test_the_flip_rate_is_that_of_the_data_set_before_synthetic_records():
+    rates = Rates(table=rate(0, 1000, "table"), domain=rate(30, 100))
+    assert metrics(attribute(rates=rates))[0].value == percent(0)
+    unused = fair(health=(Note(NOT_READ, "…", "…"),))
+    assert metrics(unused)[0].note == "the model does not use sex"
+
+
+def test_the_status_is_that_of_the_thresholds_alone():
+    one = concluded(report(attribute()))
+    assert status(one) == "○ No threshold set; set one with --fail-if 'rate > 1%'."
+    check = GateCheck("rate > 1%", "sex", 0.0, None, None, "value", fired=True, text="…")
+    assert status(concluded(replace(one, gate=Gate(False, (check,))))) == "▲ The threshold failed: rate > 1%."
+    passed = replace(one, gate=Gate(True, (replace(check, fired=False),)))
+    assert status(concluded(passed)) == "● The threshold passed."
+    empty = concluded(report(fair(rates=Rates(), searches=())))
+    assert status(empty).startswith("◆ Not assessable. No threshold set")
+
+
+def test_one_flipped_synthetic_record_is_no_alarm_and_a_failed_threshold_is():
+    one = fair(rates=Rates(rate(0, 1000, "table"), rate(1, 50_000, "plausible"), rate(0, 50_000)))
+    assert concluded(report(one)).verdict.tone == "neutral"
+    check = GateCheck("rate > 1%", "sex", 0.0, None, None, "value", fired=True, text="…")
+    assert concluded(report(one, gate=Gate(False, (check,)))).verdict.tone == "alarm"
+
+
+def test_three_steps_each_with_a_command():
+    steps = next_steps(concluded(replace(adult(), gate=None)))
+    assert [step.command.split()[1] for step in steps if step.command] == ["show", "repair", "audit"]
+    assert steps[2].command.endswith("--fail-if 'rate > 1%'")
+    assert len(next_steps(adult())) == 3
+    silent = report(fair(), reproduction=replace(report().reproduction, command=""))
+    assert next_steps(concluded(silent)) == ()  # a call from Python
+
+
+def test_plausible_pairs_are_shown_alone_if_there_are_any():
+    rare, usual = finding(gap=9.0, plausibility=0.0), finding(gap=1.0, plausibility=0.3)
+    assert realistic_pairs((attribute(worst=(rare, usual)),), 3) == [usual]
+    assert realistic_pairs((attribute(worst=(rare,)),), 3) == [rare]
+
+
+def test_what_limits_the_result_is_said_once():
+    doubt = EncodingCheckReport("suspicious", "It may be wrong.", 50, accuracy=0.3)
+    made = report(attribute(), feeding=doubt, reproduction=replace(report().reproduction, interrupted=True))
+    made = replace(made, data=replace(made.data, domain_inferred=True))
+    assert [line.split()[0] for line in limits_of(made)] == ["The", "Input", "The"]
+    unchecked = replace(doubt, level="ok", text="It could not be checked.", accuracy=None)
+    assert limits_of(report(feeding=unchecked)) == ["It could not be checked."]
+    assert limits_of(report(feeding=replace(unchecked, accuracy=0.9))) == []
