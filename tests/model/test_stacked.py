@@ -13,10 +13,10 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from neuronfair.errors import ModelError
 from neuronfair.model import stacked
-from neuronfair.model import train as training
-from neuronfair.model.stacked import Stack, linear_layers, stackable, train_members, train_stack
+from neuronfair.model import stacked as training
+from neuronfair.model.stacked import Stack, linear_layers, stackable, train_modules, train_stack
 from neuronfair.model.train import accuracy, train
-from neuronfair.model.training_loop import Course, TrainingSettings, initialised, shuffles_of
+from neuronfair.model.training_loop import Course, TrainingSettings, TrainingTask, initialised
 from neuronfair.model.weights import fully_connected
 
 QUICK = TrainingSettings(epochs=5, batch=32, patience=5, restarts=1)
@@ -115,7 +115,7 @@ def test_a_member_goes_on_as_if_alone_when_others_have_left() -> None:
 
     def trained(numbers: list[int]) -> list[tuple[nn.Sequential, Course]]:
         members = initialised(lambda: fully_connected(4, (6, 3)), numbers, 0, x.device)
-        courses = train_members(members, (x, y), held, settings, shuffles_of(0, numbers), fresh=True)
+        courses = train_modules(members, numbers, TrainingTask((x, y), held, settings))
         return list(zip(members, courses, strict=True))
 
     together = trained([1, 2, 3, 4])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +13,22 @@ from torch.nn import functional
 from neuronfair.errors import ModelError
 from neuronfair.model.training_loop import (
     Course,
+    M,
     Note,
     Rows,
     TrainingResult,
     TrainingSettings,
+    TrainingTask,
     Units,
     check_rows,
     descend,
+    first_linear,
     initialised,
     one_thread,
+    random_state,
+    seed_torch,
     shuffles_of,
+    stream,
 )
 
 PLAIN = (nn.Sequential, nn.Linear, nn.ReLU)
@@ -114,7 +122,7 @@ def train_stack(
     fresh: bool = True,
     progress: Note | None = None,
 ) -> list[TrainingResult[nn.Sequential]]:
-    """Train k fully connected networks at once; line i of `chosen`, (k, n), holds the rows that network i sees.
+    """Train k fully connected networks at once; line i of `chosen`, (k, n), holds the rows that network i learns from.
 
     Network i starts, shuffles and stops as restart i + 1 of `train` with the same seed does; here each is a result of
     its own, and none is replaced. The units of the inputs are those of all rows. `progress` is called after every
@@ -122,54 +130,70 @@ def train_stack(
     """
     check_rows(*rows, "training")
     check_rows(*validation, "validation")
-    (x, y), (held_x, held_y), device = rows, validation, rows[0].device
-    numbers = range(1, len(chosen) + 1)
+    device, numbers = rows[0].device, range(1, len(chosen) + 1)
     members = initialised(build, numbers, seed, device)
-    courses = train_members(
-        members,
-        (x, y.to(device)),
-        (held_x.to(device), held_y.to(device)),
-        settings or TrainingSettings(),
-        shuffles_of(seed, numbers),
-        chosen=chosen.to(device),
-        fresh=fresh,
-        progress=progress,
-    )
-    return [c.of(member, number) for c, member, number in zip(courses, members, numbers, strict=True)]
+    for member in members:
+        linear_layers(member)  # refuses others
+    task = TrainingTask(rows, validation, settings or TrainingSettings(), seed, fresh)
+    return train_modules(members, numbers, task.on(device), chosen=chosen.to(device), progress=progress)
 
 
-def train_members(
-    members: Sequence[nn.Sequential],
-    rows: Rows,
-    held: Rows,
-    settings: TrainingSettings,
-    shuffles: Sequence[torch.Generator],
+def train_modules(
+    modules: Sequence[M],
+    numbers: Sequence[int],
+    task: TrainingTask,
     *,
     chosen: Tensor | None = None,
-    fresh: bool,
     progress: Note | None = None,
+) -> list[TrainingResult[M]]:
+    """Train the modules of some restarts: fully connected ones as one stack, others one after the other.
+
+    All learn from the same rows, or each from its `chosen` ones. Inputs are standardised before a first linear layer.
+    """
+    (x, y), (held_x, held_y) = task.rows, task.held
+    firsts = [first_linear(module) for module in modules]
+    units = Units.of(x) if x.dim() == 2 and all(first is not None for first in firsts) else None
+    for first in firsts:
+        if units is not None and first is not None:
+            units.enter(first, x, fresh=task.fresh)
+    if units is not None:
+        x, held_x = units.standardise(x), units.standardise(held_x)
+    task = replace(task, rows=(x, y), held=(held_x, held_y))
+    plain = stackable(modules) if x.dim() == 2 else None
+    if plain is not None:
+        courses = _train_stacked(plain, numbers, task, chosen, progress)
+    else:
+        courses = []
+        for place, (module, number) in enumerate(zip(modules, numbers, strict=True)):
+            note = None if progress is None else partial(_renumbered, progress, place)
+            with random_state(x.device):
+                seed_torch(stream(task.seed, number), x.device)  # for layers that draw, like dropout
+                courses += descend(module, task, shuffles_of(task.seed, [number]), progress=note)
+    for first in firsts:
+        if units is not None and first is not None:
+            units.fold(first)
+    return [course.of(module, number) for course, module, number in zip(courses, modules, numbers, strict=True)]
+
+
+def _train_stacked(
+    members: Sequence[nn.Sequential],
+    numbers: Sequence[int],
+    task: TrainingTask,
+    chosen: Tensor | None,
+    progress: Note | None,
 ) -> list[Course]:
-    """Train networks as one stack, all on the same rows or each on its `chosen` ones."""
-    (x, y), (held_x, held_y) = rows, held
+    x = task.rows[0]
     if chosen is None:
         chosen = torch.arange(len(x), device=x.device).expand(len(members), -1)
-    units = Units.of(x)
-    for member in members:
-        units.enter(linear_layers(member)[0], x, fresh=fresh)
     stack = Stack(members)
-    products = settings.batch * sum(weight.numel() for weight in stack.parameters())
+    products = task.settings.batch * sum(weight.numel() for weight in stack.parameters())
     with one_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
-        courses = descend(
-            stack,
-            (units.standardise(x), y),
-            (units.standardise(held_x), held_y),
-            settings,
-            shuffles,
-            chosen=chosen,
-            learn=stack.learn,
-            progress=progress,
-        )
+        order = shuffles_of(task.seed, numbers)
+        courses = descend(stack, task, order, chosen=chosen, learn=stack.learn, progress=progress)
     stack.unstack(members)
-    for member in members:
-        units.fold(linear_layers(member)[0])
     return courses
+
+
+def _renumbered(progress: Note, place: int, epoch: int, losses: dict[int, float]) -> None:
+    (loss,) = losses.values()
+    progress(epoch, {place: loss})

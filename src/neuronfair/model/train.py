@@ -13,25 +13,18 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DataError, ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.stacked import stackable, train_members
+from neuronfair.model.stacked import train_modules
 from neuronfair.model.training_loop import (
-    Course,
     M,
     Note,
     Rows,
     TrainingResult,
     TrainingSettings,
-    Units,
+    TrainingTask,
     check_classes,
     check_rows,
-    descend,
-    first_linear,
     initialised,
-    random_state,
     scores_of,
-    seed_torch,
-    shuffles_of,
-    stream,
 )
 from neuronfair.model.weights import HFCN, LFCN, Card, fingerprint, fully_connected, load
 
@@ -70,13 +63,14 @@ def train(
     check_rows(*validation, "validation")
     if int(y.min()) == int(y.max()):
         raise ModelError(f"every training label is {int(y[0])}: there is nothing to tell apart")
-    rows, held = (x, y.to(x.device)), (validation[0].to(x.device), validation[1].to(x.device))
+    task = TrainingTask((x, y), validation, settings, seed, fresh).on(x.device)
     attempts = settings.restarts + REPLACEMENTS
     alive: list[TrainingResult[M]] = []
     useful = tried = 0
     while useful < settings.restarts and tried < attempts:
         numbers = range(tried + 1, min(attempts, tried + settings.restarts - useful) + 1)
-        results = _restarts(build, numbers, rows, held, settings, seed, fresh, progress)
+        modules = initialised(build, numbers, seed, x.device)
+        results = train_modules(modules, numbers, task, progress=_note(progress, numbers))
         alive += [r for r in results if math.isfinite(r.validation_loss) and not _constant(r.module, x)]
         useful, tried = sum(_decides(r.module, x) for r in alive), numbers[-1]
     if not alive:
@@ -94,55 +88,6 @@ def accuracy(model: nn.Module | Network, x: Tensor, y: Tensor) -> float:
     scores = scores_of(model, x)
     check_classes(scores, y)
     return float((scores.argmax(dim=1) == y.to(scores.device)).double().mean())
-
-
-def _restarts(
-    build: Callable[[], M],
-    numbers: Sequence[int],
-    rows: Rows,
-    held: Rows,
-    settings: TrainingSettings,
-    seed: int,
-    fresh: bool,
-    progress: Progress | None,
-) -> list[TrainingResult[M]]:
-    """Train an initialisation for each number: fully connected networks as one stack, others one after the other."""
-    modules = initialised(build, numbers, seed, rows[0].device)
-    plain = stackable(modules) if rows[0].dim() == 2 else None
-    if plain is not None:
-        note = _note(progress, numbers)
-        courses = train_members(plain, rows, held, settings, shuffles_of(seed, numbers), fresh=fresh, progress=note)
-    else:
-        courses = [
-            _alone(module, number, rows, held, settings, seed, fresh, _note(progress, [number]))
-            for module, number in zip(modules, numbers, strict=True)
-        ]
-    return [c.of(module, number) for c, module, number in zip(courses, modules, numbers, strict=True)]
-
-
-def _alone(
-    module: nn.Module,
-    number: int,
-    rows: Rows,
-    held: Rows,
-    settings: TrainingSettings,
-    seed: int,
-    fresh: bool,
-    progress: Note | None,
-) -> Course:
-    (x, y), (held_x, held_y) = rows, held
-    first = first_linear(module)
-    units = Units.of(x) if first is not None and x.dim() == 2 else None
-    if first is not None and units is not None:
-        units.enter(first, x, fresh=fresh)
-        x, held_x = units.standardise(x), units.standardise(held_x)
-    with random_state(x.device):
-        seed_torch(stream(seed, number), x.device)  # for layers that draw, like dropout
-        order = shuffles_of(seed, [number])
-        (course,) = descend(module, (x, y), (held_x, held_y), settings, order, progress=progress)
-    if first is not None and units is not None:
-        units.fold(first)
-    return course
 
 
 def _note(progress: Progress | None, numbers: Sequence[int]) -> Note | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import torch
@@ -200,6 +200,22 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True)
+class TrainingTask:
+    """The rows to learn from, those held out for validation, and how to learn."""
+
+    rows: Rows
+    held: Rows
+    settings: TrainingSettings
+    seed: int = 0
+    fresh: bool = True  # whether the weights are new, and not trained ones that go on from where they are
+
+    def on(self, device: torch.device) -> TrainingTask:
+        """Return the same task with everything but the inputs to learn from moved to a device."""
+        (x, y), (held_x, held_y) = self.rows, self.held
+        return replace(self, rows=(x, y.to(device)), held=(held_x.to(device), held_y.to(device)))
+
+
+@dataclass(frozen=True)
 class Course:
     """How the training of one network went.
 
@@ -233,9 +249,7 @@ class TrainingResult(Course, Generic[M]):
 
 def descend(
     module: nn.Module,
-    rows: Rows,
-    held: Rows,
-    settings: TrainingSettings,
+    task: TrainingTask,
     shuffles: Sequence[torch.Generator],
     *,
     chosen: Tensor | None = None,
@@ -252,7 +266,7 @@ def descend(
     weights = [p for p in module.parameters() if p.requires_grad]
     if not weights:
         raise ModelError("nothing to train: no parameter of the module requires a gradient")
-    (x, y), (held_x, held_y) = rows, held
+    (x, y), (held_x, held_y), settings = task.rows, task.held, task.settings
     x, held_x = x.to(weights[0].dtype), held_x.to(weights[0].dtype)
     check_classes(scores_of(module, held_x[:1]).flatten(0, -2), torch.cat([y, held_y]))
     n = len(x) if chosen is None else chosen.shape[1]
