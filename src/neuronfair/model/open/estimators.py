@@ -165,7 +165,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str | None, remar
     if question.columns is not None:
         ways = function_inputs(request, question.columns)
     else:
-        booster = isinstance(question.answer, xgboost.Asked)
+        booster = isinstance(question.answer, xgboost.BoosterPredictor)
         reader = question.answer if booster else _reader(estimator)
         trees = None if booster else tree_columns(reader, request.domain)
         bare, columns = not _split(reader)[0], input_names(estimator)
@@ -185,10 +185,8 @@ def open_estimator(request: Request, estimator: Any, print_of: str | None, remar
             scores = answering.scores_of(answering.answers)
             encoding, module = network_of(request, estimator, (steps, final), answering.inputs, scores)
             note = answering.note("its preprocessing has become the first layer" if steps else "", remark)
-            probability, hidden = bool(question.probability), is_perceptron(final)
-            made = white_box(
-                request, kind, module, encoding=encoding, note=note, probability=probability, hidden=hidden
-            )
+            make = partial(white_box, request, kind, module, encoding=encoding, note=note)
+            made = make(probability=bool(question.probability), hidden=is_perceptron(final))
             opened = answering.completed(replace(made, original=answering.scores), **facts)
         except TooLarge:
             raise
@@ -212,7 +210,7 @@ def open_estimator(request: Request, estimator: Any, print_of: str | None, remar
 def question_of(request: Request, estimator: Any, final: Any) -> Question:
     """Return how a fitted model is asked: for probabilities, scores, or decisions, by what it has."""
     if framework(final) == "XGBoost" and type(final).__name__ == "Booster":
-        booster = xgboost.Asked(final)
+        booster = xgboost.BoosterPredictor(final)
         return Question(booster, probability=booster.probability, note=booster.note)
     name = next(name for name in _METHODS if callable(getattr(estimator, name, None)))
     method, classes = _quiet(getattr(estimator, name)), _classes(final)

@@ -32,7 +32,7 @@ def read(file: ModelFile) -> tuple[Any, str]:
     return xgboost.Booster(model_file=bytearray(content)), note
 
 
-class Asked:
+class BoosterPredictor:
     """How a booster is asked, and what it says of its inputs as estimators of scikit-learn do."""
 
     def __init__(self, booster: Any) -> None:
