@@ -234,7 +234,7 @@ def test_catboost_reads_empty_cells_of_every_column_also_the_first(policy, nan_m
     torch.testing.assert_close(trees.scores(rows), expected, rtol=1e-6, atol=1e-6)
     flips = evaluate(opened.model, domain, rows, opened.decision).discriminates
     assert int(flips[rows[:, 0] == 16].sum()) > 0
-    report = prove(model, domain, rows=0)
+    report = prove(model, domain)
     assert report.complete
     assert report.proved_discriminatory.count == str(int(flips.sum()))
     assert report.proved_fair.count == str(int((~flips).sum()))
