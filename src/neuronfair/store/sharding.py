@@ -96,7 +96,7 @@ class ShardRunner:
         if (budget.instances, budget.findings, budget.seconds) != (None, None, None):
             raise NeuronFairError(
                 "a search in shards takes no limit of seconds, people judged or findings: they count over all chains, "
-                "and shards do not know each other. Limit --seeds and --steps instead"
+                "and shards do not know each other. Limit --starts and --steps instead"
             )
         run = None if task.recorder is None else self.run
         done = [] if run is None else run.journal.parts[task.name]
