@@ -13,6 +13,7 @@ from torch import nn
 import neuronfair
 from neuronfair import Network, parse_domain
 from neuronfair.cli import app
+from neuronfair.cli.app import _RENAMED
 from neuronfair.errors import LONGEST, CellError, DataError, ModelError, did_you_mean, one_line, repeated
 
 
