@@ -37,8 +37,8 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened, open_model
-from neuronfair.model.train import fit
+from neuronfair.model.open import Opened, wrap_model
+from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import Card, save
 from neuronfair.searches.campaign import search
@@ -250,8 +250,8 @@ def main() -> None:
     options = parser.parse_args()
     draw, bad = random.Random(options.seed), Counter[str]()
     data = loans()
-    module, card = fit(data, hidden=[16, 8], settings=TrainingSettings(restarts=1, epochs=30))
-    opened = open_model(module, data.domain, data.rows)
+    module, card = train(data, hidden=[16, 8], settings=TrainingSettings(restarts=1, epochs=30))
+    opened = wrap_model(module, data.domain, data.rows)
     with tempfile.TemporaryDirectory() as name:
         run, audited = Path(name, "run"), Path(name, "audit")
         ways = make_run(run, opened, card, data, SearchConfig(seeds=20, steps=120))

@@ -33,7 +33,7 @@ from neuronfair.audits.wording.phrases import rate_of
 from neuronfair.domain.population.model import fit_likelihood, fit_population
 from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.rate import PairRate, Rate, Until, discrimination_rate, plausible_pair_rate
+from neuronfair.measure.rate import PairRate, Rate, Until, flip_rate, plausible_pair_rate
 from neuronfair.model.blackbox import BlackBox
 
 import numpy as np
@@ -96,7 +96,7 @@ def true_rate(name: str, population: str) -> float:
     here = world(name)
     whom = here.people if population == "table" else "domain"
     samples = len(here.people) if population == "table" else SURE
-    return discrimination_rate(here.model, here.domain, population=whom, samples=samples, seed=99).rate
+    return flip_rate(here.model, here.domain, population=whom, samples=samples, seed=99).rate
 
 
 @cache
@@ -123,7 +123,7 @@ def one_repeat(name: str, n: int, figures: tuple[str, ...], draws: int, refits: 
 
 def _table(name: str, rows: Tensor) -> Iterator[Seen]:
     here = world(name)
-    rate = discrimination_rate(here.model, here.domain, population=rows, samples=len(rows))
+    rate = flip_rate(here.model, here.domain, population=rows, samples=len(rows))
     yield Seen("table", *rate.interval, true_rate(name, "table"))
 
 
@@ -148,11 +148,11 @@ def _plausible(name: str, rows: Tensor, draws: int, refits: int, number: int) ->
 
     def rate_in(some: Tensor, seed: int) -> Rate:
         population = fit_likelihood(here.domain, some, seed=seed)
-        return discrimination_rate(here.model, here.domain, population=population, samples=draws, seed=seed)
+        return flip_rate(here.model, here.domain, population=population, samples=draws, seed=seed)
 
     rate = rate_in(rows, number)
     yield Seen("plausible, given the fit", *rate.interval, truth)
-    real = discrimination_rate(here.model, here.domain, population=rows, samples=len(rows))
+    real = flip_rate(here.model, here.domain, population=rows, samples=len(rows))
     both = covering(rate_of(rate), rate_of(real))
     yield Seen("plausible", both.low, both.high, truth)
     if refits:
@@ -165,7 +165,7 @@ def _plausible(name: str, rows: Tensor, draws: int, refits: int, number: int) ->
 def _domain(name: str, draws: int, number: int) -> Iterator[Seen]:
     here, truth = world(name), true_rate(name, "domain")
     for figure, samples in (("domain", draws), ("sequential", Until(0.01, 4 * draws))):
-        rate = discrimination_rate(here.model, here.domain, samples=samples, seed=number)
+        rate = flip_rate(here.model, here.domain, samples=samples, seed=number)
         yield Seen(figure, *rate.interval, truth)
 
 

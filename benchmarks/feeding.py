@@ -27,8 +27,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import open_model
-from neuronfair.model.train import fit, read_model
+from neuronfair.model.open import wrap_model
+from neuronfair.model.train import read_model, train
 from neuronfair.model.training_loop import TrainingSettings
 
 import numpy as np
@@ -66,14 +66,14 @@ def audited(data: Dataset, few: int = FEW) -> Dataset:
 def network(table: str, encoding: str, hidden: tuple[int, ...] = (32, 16)) -> Subject:
     data = synthetic() if table == "synthetic" else load_dataset(table, encoding)
     settings = TrainingSettings(restarts=1, batch=512, lr=0.003, patience=3, epochs=20)
-    module, _ = fit(data, hidden=hidden, settings=settings)
+    module, _ = train(data, hidden=hidden, settings=settings)
     return Subject(f"network on {table} ({encoding})", audited(data), module)
 
 
 def estimator(table: str, encoding: str, made: Any, few: int = FEW) -> Subject:
     data = synthetic() if table == "synthetic" else load_dataset(table, encoding)
-    train = data.split(0).train
-    made.fit(TableEncoding.of(data.domain).encode(train.rows).numpy(), train.labels.numpy())
+    part = data.split(0).train
+    made.fit(TableEncoding.of(data.domain).encode(part.rows).numpy(), part.labels.numpy())
     return Subject(f"{type(made).__name__} on {table} ({encoding})", audited(data, few), made)
 
 
@@ -207,7 +207,7 @@ WEAK: tuple[Callable[[], Subject], ...] = tuple(
 
 
 def checked(subject: Subject, data: Dataset) -> EncodingCheckReport:
-    opened = open_model(subject.model, data.domain, data.rows)
+    opened = wrap_model(subject.model, data.domain, data.rows)
     begun = time.process_time()
     report = check_encoding(opened, data)
     SECONDS.append(time.process_time() - begun)

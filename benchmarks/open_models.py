@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from neuronfair import TableEncoding, open_model
+from neuronfair import TableEncoding, wrap_model
 from neuronfair.domain.schema.infer import infer_domain
 from neuronfair.domain.tables.dataset import Dataset, read_table
 
@@ -133,7 +133,7 @@ def main() -> None:
         for name, model, how in models(people, data, Path(place)):
             for _ in range(2):
                 begun = os.times()
-                opened = open_model(model, data.domain, data.rows, **how)
+                opened = wrap_model(model, data.domain, data.rows, **how)
                 ended = os.times()
             spent = sum(ended[:4]) - sum(begun[:4])
             print(f"| {name} | {spent:.2f} | {'white' if opened.white_box else 'black'} box |", flush=True)

@@ -15,7 +15,7 @@ from functools import partial
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 from neuronfair.model import stacked
 from neuronfair.model.stacked import train_stack
-from neuronfair.model.train import train
+from neuronfair.model.train import train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import HFCN, LFCN, fully_connected
 
@@ -75,10 +75,10 @@ def compare_stacks(options: argparse.Namespace, x: Tensor, y: Tensor, held: tupl
         def build(hidden: tuple[int, ...] = hidden) -> torch.nn.Sequential:
             return fully_connected(options.inputs, hidden)
 
-        train(build, x, y, validation=held, settings=TrainingSettings(epochs=1, restarts=1))  # warm up
+        train_module(build, x, y, validation=held, settings=TrainingSettings(epochs=1, restarts=1))  # warm up
         begun = time.perf_counter()
         for seed in range(2):
-            train(build, x, y, validation=held, settings=settings, seed=seed)
+            train_module(build, x, y, validation=held, settings=settings, seed=seed)
         alone = (time.perf_counter() - begun) / 2
         for members in options.members:
             begun = time.perf_counter()

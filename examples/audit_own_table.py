@@ -68,7 +68,7 @@ def main() -> None:
     domain = nf.parse_domain(draft)
     data = nf.read_table(file, domain)
 
-    opened = nf.open_model(train(table), domain, data.rows)  # or a file: model.skops, model.onnx, …
+    opened = nf.wrap_model(train(table), domain, data.rows)  # or a file: model.skops, model.onnx, …
     print(opened.note)
     result = nf.audit(opened, data, settings=nf.AuditSettings.quick(seeds=30))
     print(result.verdict)
@@ -77,7 +77,7 @@ def main() -> None:
     for told in (*attribute.worst[:3], *attribute.subgroups[:2]):
         print("-", told.sentence)
     page = FOLDER / "report.html"
-    page.write_text(nf.audit_page(result.report), encoding="utf-8")
+    page.write_text(result.to_html(), encoding="utf-8")
     print("Page:", page)
 
 

@@ -12,11 +12,11 @@ def main() -> None:
     """Train a small network on Adult and search it with each method."""
     data = nf.load_dataset("adult", sensitive=["sex"])
     quick = TrainingSettings(restarts=1, batch=512, lr=0.003, epochs=5)
-    module, card = nf.fit(data, hidden=[32, 16], settings=quick)
+    module, card = nf.train(data, hidden=[32, 16], settings=quick)
     print(f"A network of 32 and 16 neurons, {card.accuracy['test']:.1%} right on people it has not seen")
 
     network = nf.Network(module, data.domain)
-    result = nf.compare(network, data.domain, data.rows, METHODS, nf.SearchConfig(seeds=30, steps=20))
+    result = nf.compare_methods(network, data.domain, data.rows, METHODS, nf.SearchConfig(seeds=30, steps=20))
 
     print(f"{'method':<12}{'findings':>10}{'success':>10}{'lift':>8}{'distance':>10}{'regions':>9}")
     for line in result.methods():

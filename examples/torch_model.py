@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import neuronfair as nf  # before torch: it keeps idle threads from spinning
+import neuronfair as nf
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ def main() -> None:
     for layer in nf.interpret(network, domain, data.rows).layers:
         print(f"{layer.name}: AUC {layer.auc:.3f}, biased neurons {list(layer.biased)}")
 
-    rate = nf.discrimination_rate(network, domain, samples=10_000)
+    rate = nf.rate(network, domain, samples=10_000)
     low, high = rate.interval
     print(f"The decision flips with sex for {rate.rate:.2%} of people drawn from the domain ({low:.2%} to {high:.2%})")
 

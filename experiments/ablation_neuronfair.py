@@ -25,8 +25,8 @@ from neuronfair.measure.stats import mean_interval
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.open import open_model
-from neuronfair.model.train import fit, read_model
+from neuronfair.model.open import wrap_model
+from neuronfair.model.train import read_model, train
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.render.plots import saved_figure
 from neuronfair.searches import campaign
@@ -137,9 +137,9 @@ def subject(name: str, quick: bool) -> tuple[Network, BiasProfile, Decision]:
     decision = Decision()
     if case.source == OWN:
         settings = SHORT if quick else TrainingSettings(restarts=1)
-        network = Network(once(key, lambda: fit(table, settings=settings)[0]), table.domain)
+        network = Network(once(key, lambda: train(table, settings=settings)[0]), table.domain)
     elif case.source == SCIKIT:
-        opened = open_model(once(key, lambda: _perceptron(table, quick)), table.domain, table.rows)
+        opened = wrap_model(once(key, lambda: _perceptron(table, quick)), table.domain, table.rows)
         assert isinstance(opened.model, Network)  # a perceptron is rebuilt in torch
         network, decision = opened.model, opened.decision
     else:

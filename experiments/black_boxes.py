@@ -10,7 +10,7 @@ from experiments.tree_models import KINDS, encoded, fitted_trees
 from neuronfair.domain.tables.sources import where
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.blackbox import BlackBox
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.searches import campaign
 from neuronfair.searches.config import SearchConfig
 
@@ -35,7 +35,7 @@ def search(table: str, kind: str, line: str, seeds: int, steps: int, seed: int) 
     model, rows = fitted_trees(table, kind, 0)
     box = BlackBox.of_inputs(model.predict_proba, rows.domain)
     if line == SHOWN:
-        shown = open_model(model, rows.domain, rows.rows).model
+        shown = wrap_model(model, rows.domain, rows.rows).model
         assert isinstance(shown, BlackBox)
         box.trees = shown.trees
     family, neighbours = len(rows.domain.sensitive_values), 0

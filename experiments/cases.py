@@ -16,10 +16,11 @@ from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.domain.tables.sources import where
 from neuronfair.errors import ModelError
 from neuronfair.interpretation.profile import BiasProfile, interpret
-from neuronfair.measure.rate import discrimination_rate
+from neuronfair.measure.rate import flip_rate
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.train import fit, read_model
+from neuronfair.model.train import read_model
+from neuronfair.model.train import train as train_classifier
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import save
 from neuronfair.repairs.retrain import MOST
@@ -121,7 +122,7 @@ def weights_of(name: str, seed: int, encoding: str = "paper") -> Path:
 
 def train(name: str, encoding: str, seed: int, quick: bool = False) -> dict[str, Any]:
     """Train a classifier on one split, keep it, and return its accuracy on the three parts."""
-    module, card = fit(data(name, encoding), settings=SHORT if quick else None, seed=seed)
+    module, card = train_classifier(data(name, encoding), settings=SHORT if quick else None, seed=seed)
     path = weights_of(name, seed, encoding)
     path.parent.mkdir(parents=True, exist_ok=True)
     save(path, module, card)
@@ -231,5 +232,5 @@ def rate_job(scale: Scale, case: str, model: str | int) -> Job:
 
 def rate(case: str, model: str | int, samples: int) -> dict[str, Any]:
     """Return the discrimination rate among people drawn uniformly (DM-RS), with its interval."""
-    result = discrimination_rate(network(case, model), case_data(case).domain, samples=samples)
+    result = flip_rate(network(case, model), case_data(case).domain, samples=samples)
     return {"rate": result.rate, "interval": result.interval}

@@ -20,11 +20,11 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.sources import where
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Thoroughness, counterfactual_effect
-from neuronfair.measure.rate import discrimination_rate
+from neuronfair.measure.rate import flip_rate
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.model.train import fit
+from neuronfair.model.train import train
 
 import torch
 
@@ -72,7 +72,7 @@ def in_groups(table: Dataset) -> Dataset:
 def trained(table: Dataset, kind: str, seed: int, quick: bool) -> Model:
     """Return a model of 70% of the rows."""
     if kind == "network":
-        module, _ = fit(table, settings=SHORT if quick else None, seed=seed)
+        module, _ = train(table, settings=SHORT if quick else None, seed=seed)
         return Network(module, table.domain)
     return BlackBox.of_inputs(fit_trees(table, kind, seed).predict_proba, table.domain)
 
@@ -84,7 +84,7 @@ def measure(name: str, sensitive: str, kind: str, seed: int, quick: bool, **thor
     _, validation, test = table.split(seed)
     held = torch.cat([validation.rows, test.rows])
     effect = counterfactual_effect(model, domain, held, thorough=Thoroughness(**thorough), seed=seed)
-    flips = discrimination_rate(model, domain, population=held, samples=len(held), seed=seed)
+    flips = flip_rate(model, domain, population=held, samples=len(held), seed=seed)
     right = Decision().chosen(model.scores(test.rows)) == test.labels
     return {"accuracy": right.double().mean().item(), "flip": flips.rate, **described(domain, effect)}
 

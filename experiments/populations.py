@@ -16,9 +16,9 @@ from experiments.tree_models import KINDS, tree_model
 from neuronfair.domain.population.model import PopulationModel, fit_likelihood, fit_population, real_synthetic_auc
 from neuronfair.domain.population.plausible import PLAUSIBLE
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened, open_model
+from neuronfair.model.open import Opened, wrap_model
 from neuronfair.model.train import read_model
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
@@ -69,7 +69,7 @@ def opened(name: str, kind: str, seed: int, quick: bool) -> tuple[Opened, Datase
     table, path = data(name, "default"), weights_of(name, seed, "default")
     if not path.exists():
         train(name, "default", seed, quick)
-    return open_model(read_model(path, table.domain), table.domain, table.rows), table
+    return wrap_model(read_model(path, table.domain), table.domain, table.rows), table
 
 
 def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **config: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **config
     people, domain = population(name), table.domain
     whom: dict[str, Any] = {"table": table.rows, "plausible": people, "domain": "domain"}
     rates = {
-        one: discrimination_rate(model.model, domain, population=p, samples=samples, decision=model.decision, seed=seed)
+        one: flip_rate(model.model, domain, population=p, samples=samples, decision=model.decision, seed=seed)
         for one, p in whom.items()
     }
     method = "frontier" if isinstance(model.model, Network) else "frontier-free"

@@ -27,7 +27,7 @@ from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, m
 from experiments.metrics import deviation, spearman
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened, open_model
+from neuronfair.model.open import Opened, wrap_model
 from neuronfair.repairs.labels import Ensemble
 from neuronfair.repairs.retrain import RepairSettings, retrain, without_findings
 
@@ -41,7 +41,7 @@ QUICK = ("adult-sex", "german-sex")
 def improve(case: str, model: str | int, repeats: int, **config: Any) -> dict[str, Any]:
     """Search, retrain with a tenth of the findings, and measure before and after."""
     rows, net, seed = case_data(case), network(case, model), split_of(model)
-    findings, opened = found(case, model, **config), open_model(net, rows.domain, rows.rows)
+    findings, opened = found(case, model, **config), wrap_model(net, rows.domain, rows.rows)
     if not len(findings):
         return {"refused": "nothing was found, so there is nothing to learn from"}
     done = retrain(

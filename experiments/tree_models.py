@@ -8,7 +8,7 @@ from experiments.cases import data, once
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import needs
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import Opened, open_model
+from neuronfair.model.open import Opened, wrap_model
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,7 @@ def encoded(table: Dataset) -> npt.NDArray[np.float32]:
 def tree_model(data_name: str, kind: str, seed: int) -> tuple[Opened, Dataset]:
     """Return fitted trees, opened as a user's would be, and the whole table."""
     fitted, table = fitted_trees(data_name, kind, seed)
-    return open_model(fitted, table.domain, table.rows), table
+    return wrap_model(fitted, table.domain, table.rows), table
 
 
 def _estimator(kind: str, seed: int) -> Any:

@@ -14,7 +14,7 @@ from neuronfair.domain.schema.infer import infer_domain
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DomainError, Unprovable
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.records import records_of
 from neuronfair.proof.problem import problem_of
 
@@ -163,9 +163,9 @@ def test_a_torch_network_is_asked_with_what_its_own_function_makes_of_the_origin
     assert expected[0] > 0
     assert found[:2] == pytest.approx(expected[:2])
     data = read_table(frame, domain)
-    opened = open_model(model, domain, data, preprocess=preprocess)
+    opened = wrap_model(model, domain, data, preprocess=preprocess)
     assert records_of(opened, data).form == "cells"
-    assert nf.discrimination_rate(opened, domain, population=data).found == expected[0]
+    assert nf.rate(opened, domain, population=data).found == expected[0]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -229,7 +229,7 @@ def test_age_bands_are_compared_by_their_medians():
     names = ["below 25", "25 to below 40", "40 to below 60", "60 or more"]
     assert rows == dict(zip(names, np.bincount(band).tolist(), strict=True))
     with pytest.raises(Unprovable, match="in bands"):
-        problem_of(open_model(model, data.domain, data.rows), data.domain)
+        problem_of(wrap_model(model, data.domain, data.rows), data.domain)
     with pytest.raises(DomainError, match="for the attribute-flip test only"):
         fit_counterfactuals(data.domain, data.rows)
     assert parse_domain(format_domain(data.domain)).fingerprint == data.domain.fingerprint != domain.fingerprint

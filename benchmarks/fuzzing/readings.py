@@ -70,11 +70,11 @@ def names(place: Path) -> None:
     """Read files whose names, or the names in them, are odd: whatever is said about them must be fit to be shown."""
     from neuronfair.audits.gate.thresholds import read_expressions
     from neuronfair.domain.tables.dataset import read_table
-    from neuronfair.model.open import open_model
+    from neuronfair.model.open import wrap_model
 
     path = _one(place, "*.csv")
-    _refused(lambda: open_model(path, _people().domain, _people().rows))
-    _refused(lambda: open_model(path.with_suffix(".onnx"), _people().domain, _people().rows))
+    _refused(lambda: wrap_model(path, _people().domain, _people().rows))
+    _refused(lambda: wrap_model(path.with_suffix(".onnx"), _people().domain, _people().rows))
     _refused(lambda: read_expressions([f"{path.stem}.rate > 1", path.stem], [path.stem], []))
     _refused(lambda: _draft(path, path.stem, "income"))
     read_table(path, domain(place))
@@ -106,9 +106,9 @@ def _refused(read: Any) -> None:
 
 def model(place: Path) -> None:
     """Open a model and try it."""
-    from neuronfair.model.open import open_model
+    from neuronfair.model.open import wrap_model
 
-    open_model(_one(place, "model*"), _people().domain, _people().rows)
+    wrap_model(_one(place, "model*"), _people().domain, _people().rows)
 
 
 def pictures(place: Path) -> None:
@@ -167,9 +167,9 @@ def corpus(place: Path) -> None:
 
 @cache
 def _judge() -> Any:
-    from neuronfair.model.open import open_model
+    from neuronfair.model.open import wrap_model
 
-    return open_model(specimens.network()[0], _people().domain, _people().rows).model
+    return wrap_model(specimens.network()[0], _people().domain, _people().rows).model
 
 
 def gate(place: Path) -> None:

@@ -13,9 +13,9 @@ from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.opened import Opened
-from neuronfair.model.train import fit
+from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.testing.cases import PEOPLE, random_module, uniform_rows
 
@@ -63,8 +63,8 @@ def coarser(data: Dataset, names: Sequence[str], grids: dict[str, Grid]) -> Data
 
 def trained(data: Dataset, hidden: Sequence[int], *, seed: int = 0) -> Case:
     """Return a network that the project's own trainer has made."""
-    module, card = fit(data, hidden=hidden, settings=TrainingSettings(restarts=1), seed=seed)
-    opened = open_model(module, data.domain, data.rows)
+    module, card = train(data, hidden=hidden, settings=TrainingSettings(restarts=1), seed=seed)
+    opened = wrap_model(module, data.domain, data.rows)
     assert isinstance(opened.model, Network)
     what = f"network {'-'.join(map(str, hidden))}, accuracy {100 * card.accuracy['test']:.0f} %"
     return Case(data, opened, opened.model.double(), what)
@@ -75,7 +75,7 @@ def boosted(data: Dataset, estimator: Any, what: str) -> Case:
     part = data.split(0)
     encode = TableEncoding.of(data.domain).encode
     estimator.fit(encode(part.train.rows).numpy(), part.train.labels.numpy())
-    opened = open_model(estimator, data.domain, data.rows)
+    opened = wrap_model(estimator, data.domain, data.rows)
     assert opened.trees is not None
     right = opened.model.scores(part.test.rows).argmax(1) == part.test.labels
     return Case(data, opened, opened.trees(), f"{what}, accuracy {100 * float(right.double().mean()):.0f} %")
@@ -166,7 +166,7 @@ def _random(quick: bool, outputs: int, decision: Decision, sensitive: tuple[str,
         data = coarser(data, people.names, {"age": (17, 89, 4), "gain": (0, 50, 2.5), "loss": (0, 20, 2)})
     domain = data.domain.with_sensitive(*sensitive)
     network = Network(random_module(domain, outputs, seed=seed).eval(), domain)
-    opened = open_model(network, domain, data.rows, decision=decision)
+    opened = wrap_model(network, domain, data.rows, decision=decision)
     return Case(replace(data, domain=domain), opened, network.double(), "network 12, random weights")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neuronfair.errors import NeuronFairError, Unprovable
 from neuronfair.interpretation.profile import interpret
-from neuronfair.measure.rate import Rate, Until, discrimination_rate
+from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.measure.subgroups import subgroups
 from neuronfair.model.network import Network
 from neuronfair.proof.decide.prove import prove
@@ -131,9 +131,7 @@ def coverage(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> l
         for seed in range(repeats):
             if seed % 100 == 0:
                 note(f"{name}: rate by {sampling}, {seed:,} of {repeats:,}")
-            rate = discrimination_rate(
-                case.opened.model, case.domain, samples=samples, decision=case.decision, seed=seed
-            )
+            rate = flip_rate(case.opened.model, case.domain, samples=samples, decision=case.decision, seed=seed)
             inside += rate.interval[0] <= truth.rate <= rate.interval[1]
         low, high = Rate(inside, repeats, "domain").interval
         result.append(Coverage(name, sampling, truth.rate, inside, repeats, low, high))
@@ -148,7 +146,7 @@ def groups(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> Gro
     said: list[tuple[Rate, float]] = []
     for seed in range(repeats):
         note(f"{name}: rules of subgroups, {seed} of {repeats}")
-        overall = discrimination_rate(model, case.domain, samples=5_000, decision=case.decision, seed=1_000 + seed)
+        overall = flip_rate(model, case.domain, samples=5_000, decision=case.decision, seed=1_000 + seed)
         for group in subgroups(
             model, case.domain, found, overall, samples=5_000, decision=case.decision, seed=100 * seed
         ):

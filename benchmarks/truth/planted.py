@@ -14,7 +14,7 @@ from neuronfair.errors import DomainError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened, open_model
+from neuronfair.model.open import Opened, wrap_model
 
 import torch
 from torch import Tensor, nn
@@ -226,7 +226,7 @@ def _trees(draw: random.Random, domain: TableDomain, seed: int) -> Planted:
     labels = (noisy > 0).astype(int) + ((noisy > 1).astype(int) if classes == 3 else 0)
     make = draw.choice((GradientBoostingClassifier, RandomForestClassifier))
     model = make(n_estimators=draw.randint(1, 12), max_depth=draw.randint(1, 4), random_state=seed).fit(x, labels)
-    opened = open_model(model, domain, rows)
+    opened = wrap_model(model, domain, rows)
     assert opened.trees is not None
     name = f"trees {make.__name__}, {model.n_estimators} of depth {model.max_depth}, {classes} classes"
     return Planted(name, domain, opened, opened.trees(), opened.decision, None)

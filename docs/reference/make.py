@@ -59,8 +59,7 @@ def api() -> str:
     more = {f"neuronfair.{module}.{name}" for module, names in FURTHER.items() for name in names} - places
     lines = [
         "# Python\n",
-        "`import neuronfair as nf` before torch. These names are the public interface: `nf.load_dataset`, "
-        "`nf.search`, …",
+        "`import neuronfair as nf`. These names are the public interface: `nf.load_dataset`, `nf.search`, …",
         'Names under "Also" are what they take and return; import those from the module that is shown.\n',
     ]
     for stage, title in STAGES.items():
@@ -88,7 +87,8 @@ def _commands(name: str, command: Any) -> list[tuple[str, Any]]:
     inside = getattr(command, "commands", None)
     if inside is None:
         return [(name, command)]
-    return [pair for word, part in inside.items() for pair in _commands(f"{name} {word}", part)]
+    shown = {word: part for word, part in inside.items() if not part.hidden}
+    return [pair for word, part in shown.items() for pair in _commands(f"{name} {word}", part)]
 
 
 def _table(command: Any) -> list[str]:
@@ -153,7 +153,7 @@ def proof_json() -> str:
     lines = [
         "# proof.json\n",
         "What a proof came to, as one JSON document: what `neuronfair certify` writes to `RUN/proof.json` and "
-        "`--json`, and what `neuronfair.prove(…).to_json()` returns; `ProofReport.from_json` reads it back.\n",
+        "`--json`, and what `neuronfair.certify(…).to_json()` returns; `ProofReport.from_json` reads it back.\n",
         "[What a proof says](../explanation/proof.md) explains the words. The file in the folder ends with a `digest`, "
         "the SHA-256 of the text before it.\n",
     ]

@@ -18,15 +18,15 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Idle OpenMP threads that spin make small networks up to 40 times slower when another program uses a core.
-# It must stand before the first import of torch.
+# Idle OpenMP threads that spin make small networks up to 40 times slower when another program uses a core. OpenMP reads
+# this once, when torch loads it; nothing can be set afterwards (see the note of `audit`).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.3.0.dev0"
 
 if TYPE_CHECKING:
-    from neuronfair.api import Audit, audit, prove
-    from neuronfair.audits.comparison import compare
+    from neuronfair.api import Audit, audit, certify, rate
+    from neuronfair.audits.comparison import compare_methods
     from neuronfair.audits.gate.checks import Checks
     from neuronfair.audits.report.report import Report
     from neuronfair.audits.settings import AuditSettings
@@ -36,14 +36,12 @@ if TYPE_CHECKING:
     from neuronfair.domain.tables.dataset import Dataset, load_dataset, read_table
     from neuronfair.errors import NeuronFairError
     from neuronfair.interpretation.profile import interpret
-    from neuronfair.measure.rate import discrimination_rate
     from neuronfair.model.blackbox import BlackBox
     from neuronfair.model.decision import Decision
     from neuronfair.model.encoding import TableEncoding
     from neuronfair.model.network import Network
-    from neuronfair.model.open import open_model
-    from neuronfair.model.train import fit
-    from neuronfair.render.page import audit_page
+    from neuronfair.model.open import wrap_model
+    from neuronfair.model.train import train
     from neuronfair.searches.campaign import search
     from neuronfair.searches.config import SearchConfig
     from neuronfair.searches.evaluate import evaluate
@@ -66,30 +64,34 @@ _HOME = {
     "TableDomain": "domain.table",
     "TableEncoding": "model.encoding",
     "audit": "api",
-    "audit_page": "render.page",
-    "compare": "audits.comparison",
-    "discrimination_rate": "measure.rate",
+    "certify": "api",
+    "compare_methods": "audits.comparison",
     "evaluate": "searches.evaluate",
-    "fit": "model.train",
     "infer_domain": "domain.schema.infer",
     "interpret": "interpretation.profile",
     "load_dataset": "domain.tables.dataset",
-    "open_model": "model.open",
     "parse_domain": "domain.schema.toml",
-    "prove": "api",
+    "rate": "api",
     "read_domain": "domain.schema.toml",
     "read_table": "domain.tables.dataset",
     "search": "searches.campaign",
     "shrink": "searches.shrink",
+    "train": "model.train",
+    "wrap_model": "model.open",
 }
 
 # The old names still work for one version, with a warning.
 _RENAMED = {
     "Data": "Dataset",
     "Plan": "SearchConfig",
+    "compare": "compare_methods",
+    "discrimination_rate": "rate",
     "find": "search",
+    "fit": "train",
     "judge": "evaluate",
     "load": "load_dataset",
+    "open_model": "wrap_model",
+    "prove": "certify",
 }
 
 __all__ = [
@@ -107,21 +109,20 @@ __all__ = [
     "TableDomain",
     "TableEncoding",
     "audit",
-    "audit_page",
-    "compare",
-    "discrimination_rate",
+    "certify",
+    "compare_methods",
     "evaluate",
-    "fit",
     "infer_domain",
     "interpret",
     "load_dataset",
-    "open_model",
     "parse_domain",
-    "prove",
+    "rate",
     "read_domain",
     "read_table",
     "search",
     "shrink",
+    "train",
+    "wrap_model",
 ]
 
 
@@ -130,6 +131,9 @@ def __getattr__(name: str) -> Any:
         new = _RENAMED[name]
         warnings.warn(f"neuronfair.{name} is now neuronfair.{new}", DeprecationWarning, stacklevel=2)
         name = new
+    if name == "audit_page":
+        warnings.warn("neuronfair.audit_page(result) is now result.to_html()", DeprecationWarning, stacklevel=2)
+        return import_module("neuronfair.render.page").audit_page
     if name not in _HOME:
         raise AttributeError(f"module 'neuronfair' has no attribute '{name}'")
     return getattr(import_module(f"neuronfair.{_HOME[name]}"), name)

@@ -1,4 +1,4 @@
-"""Audits and proofs in Python: any model and any table in one call, and a result that shows itself."""
+"""Audits, proofs and flip rates in Python: any model and any table in one call, and a result that shows itself."""
 
 from __future__ import annotations
 
@@ -16,26 +16,32 @@ from neuronfair.audits.report.report import Report
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.wording.summary import NOT_MEASURED, metrics, status
-from neuronfair.domain.population.model import read_people
+from neuronfair.domain.population.model import fit_population, read_people
 from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import TwinKind
-from neuronfair.errors import DataError, EncodingError
+from neuronfair.errors import DataError, EncodingError, NeuronFairError
+from neuronfair.measure.rate import Rate, Until, flip_rate
+from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
+from neuronfair.model.network import Network
+from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import certify as certify_problem
 from neuronfair.proof.session import problem_where
-from neuronfair.render.export import findings_frame, groups_frame
+from neuronfair.render.export import findings_frame, groups_frame, rates_frame
 from neuronfair.render.markdown import markdown
 from neuronfair.render.page import audit_page, verdict_card
+from neuronfair.render.plots import draw_rates
 from neuronfair.render.terminal import progress_bar
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.config import SearchResult
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
+LINES = 10  # of an audit in a terminal
 _OPENING = {field.name for field in fields(ModelSource)} - {"model"}  # the options of `audit` that open the model
 
 
@@ -63,13 +69,25 @@ class Audit:
 
     @property
     def findings(self) -> Any:
-        """Everybody whose decision flips, a line each, as a DataFrame of pandas."""
+        """All discriminatory instances, a line each, as a DataFrame of pandas."""
         return findings_frame(self.outcomes)
 
     @property
     def groups(self) -> Any:
-        """How groups fare, as a DataFrame of pandas: those of the table, and those in whom flips are frequent."""
+        """The metrics of demographic groups and of subgroups, as a DataFrame of pandas."""
         return groups_frame(self.report)
+
+    def to_html(self) -> str:
+        """Return the report, one HTML document that needs no other file."""
+        return audit_page(self.report)
+
+    def to_frame(self) -> Any:
+        """Return the flip rates with their confidence intervals, a line each, as a DataFrame of pandas."""
+        return rates_frame(self.report)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the flip rates with their confidence intervals, and return the axes of matplotlib."""
+        return draw_rates(self.report, axes)
 
     def save(self, path: str | Path) -> Path:
         """Write the audit and return where: as a page (.html), all figures (.json), or a summary (.md)."""
@@ -94,29 +112,39 @@ class Audit:
             known = [f"{m.name} {m.with_range}" for m in metrics(one) if m.value != NOT_MEASURED]
             lines.append(f"  {one.name}: {', '.join(known) or 'not measured'}")
         lines += [f"  data set: {remark}" for remark in self.remarks]
-        return "\n".join([*lines, *([] if self.folder is None else [f"  folder: {self.folder}"])])
+        lines += [] if self.folder is None else [f"  folder: {self.folder}"]
+        if len(lines) > LINES:
+            lines = [*lines[: LINES - 1], f"  … {len(lines) - LINES + 1} more lines: see the report and the folder"]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return verdict_card(self.report, self.folder)
 
 
-class AuditOptions(TypedDict, total=False):
-    """What `audit` is seldom told: how to open the model, and what the audit is judged by."""
+class ModelKeywords(TypedDict, total=False):
+    """How a model is opened, and what scikit-learn calls sensitive attributes and the seed."""
 
     preprocess: Callable[[Any], Any] | str | None  # from a table to the inputs of a torch or Keras model
-    decision: Decision | None  # what counts as another decision; by default as the outputs suggest
+    decision: Decision | None  # what counts as a different decision; by default as the outputs suggest
     columns: Sequence[Any] | None  # the inputs, in their order, of a model that has no names for them
     weights: Path | None  # a safetensors file for `package.module:name`
     trust_pickle: bool  # open files that can run a program
     device: str
+    sensitive_features: Any  # the same as `sensitive`
+    random_state: int | None  # the same as the seed
+
+
+class AuditOptions(ModelKeywords, total=False):
+    """Further options of `audit`."""
+
     favourable: str | None  # the favourable outcome, a class of the target; by default as the domain says
-    checks: Checks | None  # limits, past counterexamples and an earlier audit
-    take_rules: TakeRules  # that the table suggests: "free" of sensitive attributes, or "all"
-    prove: float  # seconds in which all proofs are tried; by default as the settings say; 0: none
-    population: Any  # people of your own sampler: a table of them, or a function that draws so many as it is told
-    plausible: float  # least plausibility of the people searched among; by default as the settings say
-    twins: TwinKind | None  # "flip" or "counterpart": whom people are compared with; by default as the settings say
-    pool: Pool | None  # who audits by several attributes side by side; by default they come one after the other
+    checks: Checks | None  # thresholds, a regression set and an earlier audit
+    take_rules: TakeRules  # that the data suggest: "free" of sensitive attributes, or "all"
+    prove: float  # time limit of the proofs in seconds; by default as the settings say; 0: none
+    population: Any  # records from your own sampler: a table, or a function that draws a number of them
+    plausible: float  # minimum likelihood percentile of generated records; by default as the settings say
+    twins: TwinKind | None  # "flip" or "counterpart": one test only; by default as the settings say
+    pool: Pool | None  # audits several attributes side by side; by default one after the other
 
 
 def audit(
@@ -129,11 +157,11 @@ def audit(
     settings: AuditSettings | None = None,
     folder: str | Path | None = None,
     progress: Progress | bool | None = None,
-    **seldom: Unpack[AuditOptions],
+    **options: Unpack[AuditOptions],
 ) -> Audit:
     """Audit a model with a table of people: how often, where and for whom a sensitive attribute flips the decision.
 
-    The model is whatever `open_model` takes, and so are `decision`, `preprocess` and the other options. The table is a
+    The model is whatever `wrap_model` takes, and so are `decision`, `preprocess` and the other options. The table is a
     DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Dataset`. What a person may be is read
     off it, by the names of the sensitive attributes and of the target, unless a `domain` says it; columns that the
     model does not read are left out. Without a target, nothing is said about accuracy and error rates, and the input
@@ -148,6 +176,9 @@ def audit(
 
     `progress` is a function, or False for none; by default a bar is shown on terminals and in notebooks.
 
+    Note: on a machine that other programs use, audits of networks are faster with the environment variable
+    `OMP_WAIT_POLICY=PASSIVE`. Importing neuronfair sets it, which has no effect if torch was imported earlier.
+
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
     ...     return (table.age > 45) | ((table.age > 25) & (table.sex == "m"))
@@ -159,30 +190,23 @@ def audit(
     >>> blind.report.attributes[0].rates.table.rate
     0.0
     """
-    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name in _OPENING}
-    source = ModelSource(model, **opening)
+    source = ModelSource(model, **_opening(options))
     case = prepare(
         data,
         source,
         domain=domain,
-        sensitive=sensitive,
+        sensitive=_sensitive(data, sensitive, options),
         target=target,
-        favourable=seldom.get("favourable"),
-        take_rules=seldom.get("take_rules", "none"),
+        favourable=options.get("favourable"),
+        take_rules=options.get("take_rules", "none"),
     )
-    checks = seldom.get("checks") or Checks()
-    table, opened, settings = case.data, case.opened, settings or AuditSettings()
+    checks = options.get("checks") or Checks()
+    table, opened, settings = case.data, case.opened, _settings(settings or AuditSettings(), options)
     ready = checks.read(table.domain)
-    settings = replace(
-        settings,
-        prove=seldom.get("prove", settings.prove),
-        plausible=seldom.get("plausible", settings.plausible),
-        twins=seldom.get("twins", settings.twins),
-    )
-    population = seldom.get("population")
+    population = options.get("population")
     people = None if population is None else read_people(population, table.domain)
     ready.refuse(table.domain.sensitive, settings.methods_for(opened), settings.twins)
-    pool = seldom.get("pool")
+    pool = options.get("pool")
     origin = replace(
         case.origin,
         table=str(data) if isinstance(data, (str, Path)) and case.joined is None else None,
@@ -198,6 +222,42 @@ def audit(
     return Audit(result.report, result.outcomes, None if folder is None else Path(folder), case.remarks)
 
 
+def _opening(options: Mapping[str, Any]) -> Any:
+    """Return the options that open a model."""
+    return {name: value for name, value in options.items() if name in _OPENING}
+
+
+def _sensitive(data: Any, sensitive: Any, options: Mapping[str, Any]) -> Any:
+    """Return the sensitive attributes; columns that the table has itself, as scikit-learn users give them, by name."""
+    features = options.get("sensitive_features")
+    if features is None:
+        return sensitive
+    if sensitive is not None:
+        raise DataError("sensitive and sensitive_features are the same. Leave one of the two out")
+    if not hasattr(features, "equals") or not hasattr(data, "columns"):
+        return features
+    names = [features.name] if hasattr(features, "name") else list(features.columns)
+    columns = [features] if hasattr(features, "name") else [features[name] for name in names]
+    same = all(name in data.columns and data[name].equals(one) for name, one in zip(names, columns, strict=True))
+    return names if same else features
+
+
+def _seed(options: Mapping[str, Any], default: int = 0) -> int:
+    """Return the seed; None, as in scikit-learn, is the default, so that the same call gives the same result."""
+    seed = options.get("random_state")
+    if seed is None:
+        return default
+    if not isinstance(seed, int):
+        raise NeuronFairError(f"random_state: expected a whole number, got {type(seed).__name__}")
+    return seed
+
+
+def _settings(settings: AuditSettings, options: Mapping[str, Any]) -> AuditSettings:
+    """Return the settings with what a call changes."""
+    given = {name: options[name] for name in ("prove", "plausible", "twins") if name in options}
+    return replace(settings, seed=_seed(options, settings.seed), **given)
+
+
 @contextmanager
 def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
     """Give what shows how far an audit is: what the user has given, a bar where somebody looks, or nothing."""
@@ -210,17 +270,13 @@ def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
             yield lambda what, done, total, note="": bar(done, total, note, what=what)
 
 
-class ProofOptions(TypedDict, total=False):
-    """What `prove` is seldom told: how to open the model, and who proves."""
+class CertifyOptions(ModelKeywords, total=False):
+    """Further options of `certify`."""
 
-    preprocess: Callable[[Any], Any] | str | None  # from a table to the inputs of a torch or Keras model
-    decision: Decision | None  # what counts as another decision; by default as the outputs suggest
-    weights: Path | None  # a safetensors file for `package.module:name`
-    trust_pickle: bool  # open files that can run a program
     pool: Pool | None  # workers that prove together
 
 
-def prove(
+def certify(
     model: Any,
     data: Dataset | TableDomain | Any,
     *,
@@ -228,8 +284,7 @@ def prove(
     where: str = "",
     seconds: float = 60.0,
     target: str | None = None,
-    device: str = "cpu",
-    **seldom: Unpack[ProofOptions],
+    **options: Unpack[CertifyOptions],
 ) -> ProofReport:
     """Prove for how many people the decision cannot flip when only a sensitive attribute changes.
 
@@ -241,18 +296,18 @@ def prove(
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
     ...     return (table.age > 45) | ((table.age > 25) & (table.sex == "m"))
-    >>> report = prove(model, people, sensitive="sex", target="hired")
+    >>> report = certify(model, people, sensitive="sex", target="hired")
     >>> report.complete, report.proved_discriminatory
     (True, Part(count='40', share=0.6451612903225806))
     """
-    opening: Mapping[str, Any] = {name: value for name, value in seldom.items() if name != "pool"}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":
         data = read_domain(data)
     if isinstance(data, TableDomain):
         data = drawn_from(data)
-    case = prepare(data, ModelSource(model, device="cpu", **opening), sensitive=sensitive, target=target)
+    source = ModelSource(model, **{**_opening(options), "device": "cpu"})
+    case = prepare(data, source, sensitive=_sensitive(data, sensitive, options), target=target)
     table, opened = case.data, case.opened
-    problem = problem_where(opened, table.domain, where, device)
+    problem = problem_where(opened, table.domain, where, options.get("device", "cpu"))
     with progress_bar("Proving") as bar:
         return certify_problem(
             problem,
@@ -260,5 +315,63 @@ def prove(
             table,
             seconds,
             show=lambda what, *rest: bar(*rest, what=what),
-            pool=seldom.get("pool"),
+            pool=options.get("pool"),
         )
+
+
+class RateOptions(ModelKeywords, total=False):
+    """Further options of `rate`."""
+
+    target: str | None  # the column that the model predicts; it is no attribute
+    seed: int
+    progress: Callable[[int, int], None] | None
+
+
+def rate(
+    model: Any,
+    data: Dataset | TableDomain | Any,
+    *,
+    sensitive: Any = None,
+    population: Any = None,
+    samples: int | Until = 10_000,
+    confidence: float = 0.95,
+    **options: Unpack[RateOptions],
+) -> Rate:
+    """Estimate the flip rate: how often the decision changes when only a sensitive attribute does (DM-RS; Themis).
+
+    Model and data are whatever `audit` takes; a domain does without data. The `population` is "table" (all records, the
+    default with data), "domain" (drawn uniformly from the input schema, the default without), "plausible" (drawn from a
+    model of the data) or "combinations" (drawn uniformly, rules ignored). The result has `rate` and `interval`. With
+    `Until(error, samples)` sampling stops as soon as the interval is that narrow.
+
+    >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12}
+    >>> found = rate(lambda table: (table.age > 25) & (table.sex == "m"), people, sensitive="sex")
+    >>> found.rate, [round(end, 2) for end in found.interval]
+    (0.75, [0.58, 0.88])
+    """
+    opened: Any = model
+    if isinstance(data, TableDomain) and isinstance(model, Opened | Network | BlackBox):
+        domain, table = data, None
+    else:
+        drawn = drawn_from(data) if isinstance(data, TableDomain) else data
+        source = ModelSource(model, **_opening(options))
+        case = prepare(drawn, source, sensitive=_sensitive(drawn, sensitive, options), target=options.get("target"))
+        opened, domain = case.opened, case.data.domain
+        table = None if isinstance(data, TableDomain) else case.data
+    if population is None or isinstance(population, str):
+        population = population or ("domain" if table is None else "table")
+        if table is not None and population == "table":
+            population = table
+        elif table is not None and population == "plausible":
+            population = fit_population(domain, table.rows)
+    decision = options.get("decision") or (opened.decision if isinstance(opened, Opened) else None)
+    return flip_rate(
+        opened,
+        domain,
+        population=population,
+        samples=samples,
+        confidence=confidence,
+        decision=decision,
+        seed=_seed(options, options.get("seed", 0)),
+        progress=options.get("progress"),
+    )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from neuronfair import BlackBox, NeuronFairError, SearchConfig, search
-from neuronfair.audits.comparison import compare
+from neuronfair.audits.comparison import compare_methods
 from neuronfair.measure.stats import mean_interval
 from neuronfair.searches.campaign import random_directions
 from neuronfair.searches.methods import METHODS, able, frontier
@@ -30,7 +30,7 @@ def test_the_interval_is_students():
 
 
 def test_every_line_is_what_a_search_alone_would_say():
-    result = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "adf", "uniform"], PLAN)
+    result = compare_methods(NETWORK, DOMAIN, ROWS, ["neuronfair", "adf", "uniform"], PLAN)
     assert [entry["method"] for entry in result.methods()] == ["neuronfair", "adf", "uniform"]
     for entry in result.methods():
         alone = search(
@@ -45,7 +45,7 @@ def test_every_line_is_what_a_search_alone_would_say():
 
 def test_lift_is_over_the_strongest_control_of_any_method():
     methods = ["neuronfair", "adf", "uniform"]
-    result = compare(NETWORK, DOMAIN, ROWS, methods, PLAN)
+    result = compare_methods(NETWORK, DOMAIN, ROWS, methods, PLAN)
     blind = {m: search(NETWORK, DOMAIN, ROWS, SearchConfig(m, seeds=20, steps=15)).random_direction for m in methods}
     rates = {f"random directions of {m}": count.gsr for m, count in blind.items() if count}
     assert len(rates) == 2  # uniform has no directions
@@ -60,13 +60,13 @@ def test_a_pool_makes_the_same_comparison():
     """Everything goes there and back as bytes, as between processes; only seconds may differ."""
     told = []
     given = {"repeats": 2, "progress": lambda *line: told.append(line)}
-    alone = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, **given)
-    apart = compare(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, pool=Pickled(), **given)
+    alone = compare_methods(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, **given)
+    apart = compare_methods(NETWORK, DOMAIN, ROWS, ["neuronfair", "uniform"], PLAN, pool=Pickled(), **given)
     assert untimed(apart) == untimed(alone)
     assert (apart.seeds, apart.rates, apart.strongest) == (alone.seeds, alone.rates, alone.strongest)
     assert told[-1][0] == "4 searches"
-    opened = compare(NETWORK, DOMAIN, ROWS, ["uniform"], PLAN, pool=Pickled(), opens=opened_there)
-    assert untimed(opened) == untimed(compare(NETWORK, DOMAIN, ROWS, ["uniform"], PLAN))
+    opened = compare_methods(NETWORK, DOMAIN, ROWS, ["uniform"], PLAN, pool=Pickled(), opens=opened_there)
+    assert untimed(opened) == untimed(compare_methods(NETWORK, DOMAIN, ROWS, ["uniform"], PLAN))
 
 
 def opened_there():
@@ -85,12 +85,12 @@ def test_ctrl_c_leaves_what_a_pool_has_finished():
             yield from super().map(work, shared, items[:1], **options)
             raise KeyboardInterrupt
 
-    result = compare(NETWORK, DOMAIN, ROWS, ["uniform", "adf"], PLAN, pool=Stopped())
+    result = compare_methods(NETWORK, DOMAIN, ROWS, ["uniform", "adf"], PLAN, pool=Stopped())
     assert (result.interrupted, [line.method for line in result.lines], result.rates) == (True, ["uniform"], ())
 
 
 def test_without_controls_there_are_figures_and_no_rates():
-    result = compare(NETWORK, DOMAIN, ROWS, ["adf"], replace(PLAN, controls=False))
+    result = compare_methods(NETWORK, DOMAIN, ROWS, ["adf"], replace(PLAN, controls=False))
     (entry,), alone = (
         result.methods(),
         search(NETWORK, DOMAIN, ROWS, SearchConfig("adf", seeds=20, steps=15, controls=False)),
@@ -106,7 +106,7 @@ def test_random_directions_can_be_walked_without_a_search():
 
 
 def test_repeats_are_other_run_seeds_and_give_an_interval():
-    result = compare(NETWORK, DOMAIN, ROWS, ["eidig5"], PLAN, repeats=3)
+    result = compare_methods(NETWORK, DOMAIN, ROWS, ["eidig5"], PLAN, repeats=3)
     alone = [
         search(NETWORK, DOMAIN, ROWS, SearchConfig("eidig5", 20, 15, seed=s, controls=False)).summary()
         for s in range(3)
@@ -118,7 +118,7 @@ def test_repeats_are_other_run_seeds_and_give_an_interval():
 
 
 def test_a_limit_of_instances_holds_for_every_method():
-    for entry in compare(
+    for entry in compare_methods(
         NETWORK, DOMAIN, ROWS, ["adf", "frontier"], SearchConfig(seeds=20, steps=50, instances=30)
     ).methods():
         assert entry["tried"] <= 60
@@ -126,7 +126,7 @@ def test_a_limit_of_instances_holds_for_every_method():
 
 def test_a_fair_network_gives_figures_without_a_rate():
     fair = networks.network(networks.one_biased_neuron(weight=0.0), DOMAIN)
-    result = compare(fair, DOMAIN, ROWS, ["frontier", "uniform"], PLAN)
+    result = compare_methods(fair, DOMAIN, ROWS, ["frontier", "uniform"], PLAN)
     assert result.random.found == 0
     for entry in result.methods():
         assert (entry["findings"], entry["gsr"]) == (0, 0)
@@ -138,18 +138,18 @@ def test_a_black_box_is_compared_by_the_methods_that_can():
     box = BlackBox(lambda rows: NETWORK.scores(rows).numpy(), DOMAIN)
     assert set(able(box)) == {name for name, entry in METHODS.items() if not entry.gradients}
     assert set(able(NETWORK)) == set(METHODS)
-    assert {e["method"] for e in compare(box, DOMAIN, ROWS, ["aequitas", "uniform"], PLAN).methods()} == {
+    assert {e["method"] for e in compare_methods(box, DOMAIN, ROWS, ["aequitas", "uniform"], PLAN).methods()} == {
         "aequitas",
         "uniform",
     }
     with pytest.raises(NeuronFairError, match="follows gradients, and a black box has none"):
-        compare(box, DOMAIN, ROWS, ["aequitas", "adf"], PLAN)
+        compare_methods(box, DOMAIN, ROWS, ["aequitas", "adf"], PLAN)
 
 
 @pytest.mark.parametrize(("methods", "repeats"), [([], 1), (["adf"], 0)])
 def test_nothing_to_compare_is_refused(methods, repeats):
     with pytest.raises(NeuronFairError, match="at least"):
-        compare(NETWORK, DOMAIN, ROWS, methods, PLAN, repeats=repeats)
+        compare_methods(NETWORK, DOMAIN, ROWS, methods, PLAN, repeats=repeats)
 
 
 def test_a_pilot_is_part_of_the_budget(monkeypatch):
@@ -169,14 +169,14 @@ def test_a_pilot_is_part_of_the_budget(monkeypatch):
 
 
 def test_queries_count_what_a_surrogate_asks():
-    plain, tree = compare(NETWORK, DOMAIN, ROWS, ["uniform", "symbgen"], PLAN).methods()
+    plain, tree = compare_methods(NETWORK, DOMAIN, ROWS, ["uniform", "symbgen"], PLAN).methods()
     twins = 2  # a row and its twin
     assert plain["queries"] < 4 * twins * plain["rows_judged"] + 50_000
     assert tree["queries"] > 500 * tree["rows_judged"]
 
 
 def test_queries_do_not_count_the_controls():
-    (entry,) = compare(NETWORK, DOMAIN, ROWS, ["adf"], PLAN).methods()
+    (entry,) = compare_methods(NETWORK, DOMAIN, ROWS, ["adf"], PLAN).methods()
     before = NETWORK.rows_forward
     search(NETWORK, DOMAIN, ROWS, replace(PLAN, method="adf", controls=False))
     assert entry["queries"] == NETWORK.rows_forward - before

@@ -17,7 +17,7 @@ from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.wording.verdict import concluded
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.render.junit import junit
 from neuronfair.render.markdown import markdown
 from neuronfair.render.page import audit_page
@@ -69,7 +69,7 @@ def planted(weights=WEIGHTS, bias: float = BIAS, sign: float = 1.0) -> nn.Module
 
 
 def check(model, data):
-    return check_encoding(open_model(model, data.domain, data.rows), data)
+    return check_encoding(wrap_model(model, data.domain, data.rows), data)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_the_right_model_is_fed_rightly_and_its_figures_are_right(people, right)
 
 
 def test_the_check_leaves_no_trace(people):
-    opened = open_model(planted(), people.domain, people.rows)
+    opened = wrap_model(planted(), people.domain, people.rows)
     opened.model.rows_forward = 7
     assert check_encoding(opened, people) == check_encoding(opened, people)
     assert opened.model.rows_forward == 7
@@ -132,7 +132,7 @@ def test_nothing_that_was_tried_fits(people):
     def ask(rows):
         return 4 * torch.sin(37.0 * rows.double() @ torch.arange(1.0, 6.0, dtype=torch.float64))
 
-    found = check_encoding(open_model(BlackBox(ask, people.domain), people.domain, people.rows), people)
+    found = check_encoding(wrap_model(BlackBox(ask, people.domain), people.domain, people.rows), people)
     assert found.level == "wrong"
     assert f"Its AUC is {found.auc:.2f}" in found.text
 
@@ -151,7 +151,7 @@ def test_without_labels_only_the_scores_are_looked_at(people, right):
 
 def test_few_labels_and_tolerances_conclude_nothing(people):
     assert check(planted(), people.take(torch.arange(12))).accuracy is None
-    opened = open_model(planted(), people.domain, people.rows, decision=Decision("tolerance", 0.1))
+    opened = wrap_model(planted(), people.domain, people.rows, decision=Decision("tolerance", 0.1))
     found = check_encoding(opened, people)
     assert (found.accuracy, found.decided, found.level) == (None, (), "not assessable")
 

@@ -15,7 +15,7 @@ from neuronfair.errors import DataError
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 linear = pytest.importorskip("sklearn.linear_model", reason="the package scikit-learn is not installed")
 
-from neuronfair.model.open import open_model  # noqa: E402
+from neuronfair.model.open import wrap_model  # noqa: E402
 
 
 def read(table, *, model=None, columns=None, **how):
@@ -66,7 +66,7 @@ def truth(people, model):
 def checked(model, table, **how):
     """Return the input encoding check of an audit, and the opened model."""
     data = read(table, model=model, sensitive="sex", **how).data
-    opened = open_model(model, data.domain, data)
+    opened = wrap_model(model, data.domain, data)
     return check_encoding(opened, data), opened
 
 
@@ -167,11 +167,11 @@ def test_the_domain_file_of_an_audit_gives_a_model_of_arrays_the_same_numbers(pe
         sensitive="sex",
         target="hired",
     )
-    first = open_model(model, found.data.domain, found.data)
+    first = wrap_model(model, found.data.domain, found.data)
     (tmp_path / "domain.toml").write_text(found.domain_text)
     again = read(people, domain=tmp_path / "domain.toml").data
     assert again.domain == found.data.domain
-    second = open_model(model, again.domain, again.rows)  # as replay and repair do
+    second = wrap_model(model, again.domain, again.rows)  # as replay and repair do
     assert np.allclose(first.model.scores(again.rows), second.model.scores(again.rows), atol=1e-6)
     assert np.allclose(second.model.scores(again.rows), model.predict_proba(people[NAMES].to_numpy()), atol=1e-5)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Dataset, Decision, TableDomain, fit
+from neuronfair import Dataset, Decision, TableDomain, train
 from neuronfair.api import audit
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.run import run
@@ -17,7 +17,7 @@ from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import repair as proposal
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import save
 from tests.conftest import FLIPS
@@ -38,14 +38,14 @@ def loans(n: int = 1500) -> Dataset:
 @pytest.fixture(scope="module")
 def trained():
     settings = TrainingSettings(restarts=1, epochs=40, batch=64, lr=0.01)
-    return fit(loans(), hidden=(8, 4), settings=settings)
+    return train(loans(), hidden=(8, 4), settings=settings)
 
 
 def test_retraining_helps(trained, tmp_path):
     module, card = trained
     data = loans()
     save(tmp_path / "loans.safetensors", module, card)
-    opened = open_model(tmp_path / "loans.safetensors", data.domain, data.rows)
+    opened = wrap_model(tmp_path / "loans.safetensors", data.domain, data.rows)
     origin = Origin(card=card, table="my loans.csv")
     report = run(opened, data, settings=SETTINGS, origin=origin, folder=tmp_path / "run").report
     repair = report.repair
@@ -76,9 +76,9 @@ def test_a_network_that_reads_a_proxy_only_is_trained_with_counterparts(tmp_path
     rows = torch.cat([data.rows, data.rows[:, 3:]], 1)
     labels = (rows[:, :3].sum(1) + 6 * rows[:, 3] > 15).long()
     data = Dataset("loans", domain, rows, labels)
-    module, card = fit(data, hidden=(8,), settings=TrainingSettings(restarts=1, epochs=40, batch=64, lr=0.01))
+    module, card = train(data, hidden=(8,), settings=TrainingSettings(restarts=1, epochs=40, batch=64, lr=0.01))
     save(tmp_path / "loans.safetensors", module, card)
-    opened = open_model(tmp_path / "loans.safetensors", domain, rows)
+    opened = wrap_model(tmp_path / "loans.safetensors", domain, rows)
     quick = replace(SETTINGS, seeds=5, steps=5, samples=500, twins=None, placebos=6)
     origin = Origin(card=card, table="loans.csv")
     repair = run(opened, data, settings=quick, origin=origin, folder=tmp_path / "run").report.repair
@@ -97,10 +97,10 @@ def test_a_command_that_would_be_refused_is_not_printed(trained, tmp_path):
     module, card = trained
     data, quick = loans(), replace(SETTINGS, seeds=5, steps=5, samples=500)
     save(tmp_path / "loans.safetensors", module, card)
-    file = open_model(tmp_path / "loans.safetensors", data.domain, data.rows)
+    file = wrap_model(tmp_path / "loans.safetensors", data.domain, data.rows)
     for i, (model, table) in enumerate([(module, "loans.csv"), (file, None)]):
         origin = Origin(card=card, table=table)
-        opened = open_model(model, data.domain, data.rows)
+        opened = wrap_model(model, data.domain, data.rows)
         repair = run(opened, data, settings=quick, origin=origin, folder=tmp_path / str(i)).report.repair
         assert repair.command is None
         assert repair.text.endswith("train with your own program.")
@@ -110,7 +110,7 @@ def test_a_model_that_no_short_retraining_is_for_gets_the_command(trained, tmp_p
     """In its own format where it can be trained again, else for the pairs."""
     module, _ = trained
     data, quick = loans(), replace(SETTINGS, seeds=5, steps=5, samples=500)
-    opened = open_model(Split(module), data.domain, data.rows)
+    opened = wrap_model(Split(module), data.domain, data.rows)
     for name, (options, end) in {
         "a.onnx": ((), "--out fair.onnx"),
         "a.pt2": ((), "--augment pairs.csv"),
@@ -140,7 +140,7 @@ def test_retraining_that_costs_too_much(trained, monkeypatch):
     monkeypatch.setattr(proposal, "LOSS", -1.0)
     module, card = trained
     data = loans()
-    opened = open_model(module, data.domain, data.rows)
+    opened = wrap_model(module, data.domain, data.rows)
     repair = run(opened, data, settings=SETTINGS, origin=Origin(card=card)).report.repair
     assert repair.kind == "none"
     assert repair.text.startswith("A short retraining with the findings did not help: no repeat keeps the accuracy")

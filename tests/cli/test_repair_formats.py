@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.graphs import onnx_file
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.repairs import evaluate, labels, retrain
@@ -162,7 +162,7 @@ def test_a_model_comes_back_in_its_own_format(run, name):
     figures = json.loads(Path("figures.json").read_text(encoding="utf-8"))
     assert figures["after"]["rate"] < figures["before"]["rate"]
     data = table()
-    again = open_model(out, data.domain, data.rows, trust_pickle=True)
+    again = wrap_model(out, data.domain, data.rows, trust_pickle=True)
     assert accuracy_of(again.model, data.split(0).test, Decision()) == figures["after"]["accuracy"]["test"]
     assert Path(name).read_bytes() == before
     was = figures["repair"]["without_findings"]["accuracy"] if estimated else figures["before"]["accuracy"]["test"]

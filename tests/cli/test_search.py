@@ -451,7 +451,7 @@ def test_a_model_that_was_changed_is_opened_only_if_it_is_named(run, refused, mo
     state = load_file("model.safetensors")
     save_file({name: 2 * tensor if "2" in name else tensor for name, tensor in state.items()}, "model.safetensors")
     assert "With other weights" in run("show", "run", 3, "--model", "model.safetensors").out
-    for place in ("neuronfair.model.open.open_model", "neuronfair.model.weights.load"):
+    for place in ("neuronfair.model.open.wrap_model", "neuronfair.model.weights.load"):
         monkeypatch.setattr(place, None)  # nothing of the file is parsed
     refused("show", "run", 3, says=("model.safetensors: is not the file that run was made with", "say --model "))
     words = ("repair", "run", "--data", "table.csv", "--out", "fair.safetensors")
@@ -461,12 +461,12 @@ def test_a_model_that_was_changed_is_opened_only_if_it_is_named(run, refused, mo
 def test_a_file_that_gives_another_model(run, refused, monkeypatch):
     """The file is the same, but what it reads is not: weights that an ONNX file keeps beside it, for instance."""
     assert run(*SEARCH, *SMALL, "--quiet").status == 0
-    opened = bridges.open_model
+    opened = bridges.wrap_model
 
     def other(*values, **options):
         return dataclasses.replace(opened(*values, **options), fingerprint="another")
 
-    monkeypatch.setattr(bridges, "open_model", other)
+    monkeypatch.setattr(bridges, "wrap_model", other)
     refused("show", "run", 3, says=("model.safetensors: is not the model that run was made with", "--model"))
     assert "With other weights" in run("show", "run", 3, "--model", "model.safetensors").out
 

@@ -23,7 +23,7 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.frames import cells
-from neuronfair.model.train import fit
+from neuronfair.model.train import train
 from neuronfair.searches.shrink import shrink
 from neuronfair.store.tables import _codes, values
 
@@ -147,7 +147,7 @@ def test_drafts(tmp_path):
     years = infer_domain(path, sensitive=["sex"], target="price", regression=True).to_toml()
     assert 'target = { column = "price" }' in years
     with pytest.raises(DataError, match="the target is a quantity; only classifiers are trained here"):
-        fit(data)
+        train(data)
     with pytest.raises(DomainError, match="at least two different classes"):
         parse_domain('sensitive = "s"\ntarget = { column = "y", classes = [] }\n[attributes]\ns = { kind = "flag" }')
 

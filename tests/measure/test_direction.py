@@ -11,7 +11,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import Target
 from neuronfair.measure.direction import Direction, DirectionTally, Side, favourable_class
-from neuronfair.measure.rate import discrimination_rate
+from neuronfair.measure.rate import flip_rate
 from neuronfair.searches.evaluate import Pairs, evaluate
 
 HALF = Decision("threshold", 0.5)
@@ -28,7 +28,7 @@ ROWS = torch.tensor([[a, race] for a in range(10) for race in range(3)])
 def of(domain: TableDomain, rows: torch.Tensor) -> Direction | None:
     """The model says yes from a + race = 5 on: a = 3 is a yes for C only, a = 4 for B and C."""
     model = BlackBox(lambda rows: (rows.sum(1) >= 5).double(), domain)
-    return discrimination_rate(model, domain, population=rows, decision=HALF).direction
+    return flip_rate(model, domain, population=rows, decision=HALF).direction
 
 
 def test_each_value_is_counted_once_in_every_family():

@@ -15,7 +15,7 @@ from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError
-from neuronfair.measure.rate import Rate, Until, discrimination_rate, plausible_pair_rate
+from neuronfair.measure.rate import Rate, Until, flip_rate, plausible_pair_rate
 from neuronfair.model.encoding import TableEncoding
 from tests.planted import networks
 
@@ -47,13 +47,13 @@ def test_several_looks_share_the_risk():
 
 
 def test_everybody_gives_the_rate_exactly():
-    rate = discrimination_rate(NETWORK, DOMAIN, population=EVERYBODY, samples=10**6)
+    rate = flip_rate(NETWORK, DOMAIN, population=EVERYBODY, samples=10**6)
     assert (rate.found, rate.sampled, rate.rate) == (2586, 20_000, TRUTH)
 
 
 @pytest.mark.parametrize("population", ["domain", "combinations"])
 def test_a_sample_comes_near_the_known_rate(population):
-    rate = discrimination_rate(NETWORK, DOMAIN, population=population, samples=40_000)
+    rate = flip_rate(NETWORK, DOMAIN, population=population, samples=40_000)
     assert (rate.sampled, rate.population) == (40_000, population)
     assert rate.rate == pytest.approx(TRUTH, abs=0.006)
     assert rate.interval[0] < TRUTH < rate.interval[1]
@@ -62,8 +62,8 @@ def test_a_sample_comes_near_the_known_rate(population):
 def test_rules_count_in_valid_and_not_in_domain():
     # Nobody with a0 of 1 or more exists: the other three digits must add up to 19 (45 of 1,000) or to 20 (36).
     domain = replace(DOMAIN, rules=(Rule("small", {"a0": Span(1, 9)}, {}),))
-    assert discrimination_rate(NETWORK, domain, samples=40_000).rate == pytest.approx(0.081, abs=0.006)
-    rate = discrimination_rate(NETWORK, domain, population="combinations", samples=40_000)
+    assert flip_rate(NETWORK, domain, samples=40_000).rate == pytest.approx(0.081, abs=0.006)
+    rate = flip_rate(NETWORK, domain, population="combinations", samples=40_000)
     assert rate.rate == pytest.approx(TRUTH, abs=0.006)
 
 
@@ -71,14 +71,14 @@ def test_people_without_a_twin_count_as_not_discriminated():
     domain = replace(DOMAIN, rules=(Rule("no such s", {"a0": Span(5, 9), "s": Span(1, 1)}, {}),))
     rows = EVERYBODY[domain.valid(EVERYBODY)]
     hit = torch.isin(rows[:, :4].sum(1), torch.tensor([19, 20])) & (rows[:, 0] < 5)
-    rate = discrimination_rate(NETWORK, domain, population=rows, samples=10**6)
+    rate = flip_rate(NETWORK, domain, population=rows, samples=10**6)
     assert (rate.found, rate.sampled) == (int(hit.sum()), 15_000)
 
 
 def test_part_of_a_table_is_drawn_without_replacement():
     rows = EVERYBODY[torch.isin(EVERYBODY[:, :4].sum(1), torch.tensor([19, 20]))][:30]
     rows = torch.cat([rows, torch.zeros(10, 5, dtype=torch.int64)])
-    found = {discrimination_rate(NETWORK, DOMAIN, population=rows, samples=35, seed=s).found for s in range(9)}
+    found = {flip_rate(NETWORK, DOMAIN, population=rows, samples=35, seed=s).found for s in range(9)}
     # At least 25 of the 30 are among any 35 of 40, and 30 at most.
     assert min(found) >= 25
     assert max(found) <= 30
@@ -86,7 +86,7 @@ def test_part_of_a_table_is_drawn_without_replacement():
 
 
 def test_sampling_stops_when_the_error_is_small_enough():
-    rate = discrimination_rate(NETWORK, DOMAIN, samples=Until(0.02, 100_000))
+    rate = flip_rate(NETWORK, DOMAIN, samples=Until(0.02, 100_000))
     assert rate.sampled == 2_000 or rate.sampled == 4_000
     assert rate.error <= 0.02
     assert rate.looks == 8  # 1,000, 2,000, … 64,000, 100,000
@@ -95,35 +95,33 @@ def test_sampling_stops_when_the_error_is_small_enough():
 
 
 def test_sampling_stops_at_the_cap():
-    rate = discrimination_rate(NETWORK, DOMAIN, samples=Until(0.001, 3_000))
+    rate = flip_rate(NETWORK, DOMAIN, samples=Until(0.001, 3_000))
     assert (rate.sampled, rate.looks) == (3_000, 3)
     assert rate.error > 0.001
-    assert discrimination_rate(NETWORK, DOMAIN, samples=Until(0.9, 500)).sampled == 500
+    assert flip_rate(NETWORK, DOMAIN, samples=Until(0.9, 500)).sampled == 500
 
 
 def test_the_confidence_holds_although_it_is_looked_at_several_times():
     missed = 0
     for seed in range(100):
-        low, high = discrimination_rate(
-            NETWORK, DOMAIN, samples=Until(0.025, 4_000), confidence=0.9, seed=seed
-        ).interval
+        low, high = flip_rate(NETWORK, DOMAIN, samples=Until(0.025, 4_000), confidence=0.9, seed=seed).interval
         missed += not low <= TRUTH <= high
     assert missed <= 10
 
 
 def test_batches_do_not_change_the_rate_and_seeds_do(monkeypatch):
-    whole = discrimination_rate(NETWORK, DOMAIN, samples=1_500)
+    whole = flip_rate(NETWORK, DOMAIN, samples=1_500)
     monkeypatch.setattr(NETWORK.encoding, "rows_per_pass", 64)
     seen: list[tuple[int, int]] = []
-    assert discrimination_rate(NETWORK, DOMAIN, samples=1_500, progress=lambda *p: seen.append(p)) == whole
+    assert flip_rate(NETWORK, DOMAIN, samples=1_500, progress=lambda *p: seen.append(p)) == whole
     assert (seen[0], seen[-1]) == ((32, 1_500), (1_500, 1_500))
-    assert discrimination_rate(NETWORK, DOMAIN, samples=1_500, seed=1) != whole
+    assert flip_rate(NETWORK, DOMAIN, samples=1_500, seed=1) != whole
 
 
 def test_the_decision_is_used():
     network = networks.network(networks.biased_score(), DOMAIN)
     # The score of s = 1 lies max(0, a0 - 6) higher: more than 1.5 for a0 of 8 and 9.
-    rate = discrimination_rate(
+    rate = flip_rate(
         network,
         DOMAIN,
         population=EVERYBODY,
@@ -140,45 +138,41 @@ def test_whatever_gives_scores_can_be_measured():
         def scores(self, x: torch.Tensor) -> torch.Tensor:
             return x[:, :1] + x[:, -1:]  # 4.5 lies between the twins where a0 is 4
 
-    rate = discrimination_rate(
-        Answers(), DOMAIN, population=EVERYBODY, samples=10**6, decision=Decision("threshold", 4.5)
-    )
+    rate = flip_rate(Answers(), DOMAIN, population=EVERYBODY, samples=10**6, decision=Decision("threshold", 4.5))
     assert rate.rate == 0.1
 
 
 def test_plausible_people_of_a_sampler_are_judged_once_each():
     """All of them add up to 19, so everybody is hit, and not one in eight as in the domain."""
     rows = EVERYBODY[(EVERYBODY[:, :4] == torch.tensor([9, 9, 1, 0])).all(1)]
-    rate = discrimination_rate(
-        NETWORK, DOMAIN, population=OwnPopulation(rows, fit_population(DOMAIN, rows)), samples=500
-    )
+    rate = flip_rate(NETWORK, DOMAIN, population=OwnPopulation(rows, fit_population(DOMAIN, rows)), samples=500)
     assert (rate.found, rate.sampled, rate.population) == (len(rows), len(rows), "plausible")
     assert len(rows) < 500
-    assert rate.interval == discrimination_rate(NETWORK, DOMAIN, population=rows, samples=500).interval
+    assert rate.interval == flip_rate(NETWORK, DOMAIN, population=rows, samples=500).interval
 
 
 def test_plausible_people_are_drawn_from_their_model():
     rows = EVERYBODY[(EVERYBODY[:, :4] == torch.tensor([9, 9, 1, 0])).all(1)]
-    rate = discrimination_rate(NETWORK, DOMAIN, population=fit_population(DOMAIN, rows), samples=500)
+    rate = flip_rate(NETWORK, DOMAIN, population=fit_population(DOMAIN, rows), samples=500)
     assert (rate.sampled, rate.population) == (500, "plausible")
 
 
 def test_bad_input_is_refused():
     with pytest.raises(NeuronFairError, match=r"no population 'tabel'.*Did you mean 'table'"):
-        discrimination_rate(NETWORK, DOMAIN, population="tabel")
+        flip_rate(NETWORK, DOMAIN, population="tabel")
     with pytest.raises(NeuronFairError, match="the population 'table' is given by the data set"):
-        discrimination_rate(NETWORK, DOMAIN, population="table")
+        flip_rate(NETWORK, DOMAIN, population="table")
     with pytest.raises(NeuronFairError, match="the population 'plausible' is given by a model"):
-        discrimination_rate(NETWORK, DOMAIN, population="plausible")
+        flip_rate(NETWORK, DOMAIN, population="plausible")
     with pytest.raises(NeuronFairError, match="no rows to judge"):
-        discrimination_rate(NETWORK, DOMAIN, population=EVERYBODY[:0])
+        flip_rate(NETWORK, DOMAIN, population=EVERYBODY[:0])
     with pytest.raises(DomainError, match=r"5 columns of 'planted', got shape \(20000, 4\)"):
-        discrimination_rate(NETWORK, DOMAIN, population=EVERYBODY[:, :4])
+        flip_rate(NETWORK, DOMAIN, population=EVERYBODY[:, :4])
     with pytest.raises(NeuronFairError, match="error must be more than 0"):
         Until(0.0)
     for words, says in (({"samples": 0}, "samples"), ({"confidence": 1.0}, "confidence")):
         with pytest.raises(NeuronFairError, match=says):
-            discrimination_rate(NETWORK, DOMAIN, **words)
+            flip_rate(NETWORK, DOMAIN, **words)
     for found, sampled in ((0, 0), (3, 2), (-1, 2)):
         with pytest.raises(NeuronFairError, match="0 <= found <= sampled"):
             Rate(found, sampled, "domain")
@@ -212,7 +206,7 @@ def test_the_flip_rate_over_plausible_pairs_is_that_of_a_plain_loop():
     assert (found.left_out, found.alone) == (left_out, 2000 - paired)
     assert left_out > 50
     assert found.rate.interval == Rate(flips, paired, "domain").interval
-    raw = discrimination_rate(NETWORK, DOMAIN, population=rows)
+    raw = flip_rate(NETWORK, DOMAIN, population=rows)
     assert raw.found == flips + left_out
 
 
@@ -224,7 +218,7 @@ def test_twins_that_a_rule_forbids_are_left_out_of_the_pairs_and_counted():
     assert ruled.valid(rows).all()
     found = plausible_pair_rate(NETWORK, plausible_twins(ruled, fit_population(ruled, rows), rows), rows)
     assert (found.rate.found, found.left_out) == (free.rate.found, free.left_out)
-    assert discrimination_rate(NETWORK, ruled, population=rows).found == found.rate.found
+    assert flip_rate(NETWORK, ruled, population=rows).found == found.rate.found
 
 
 def test_without_any_plausible_twin_nothing_is_said_of_pairs():
@@ -234,4 +228,4 @@ def test_without_any_plausible_twin_nothing_is_said_of_pairs():
     some = plausible_pair_rate(NETWORK, pairs, rows, samples=100)
     assert some.rate.sampled + some.alone == 100
     with pytest.raises(NeuronFairError, match="measured by plausible_pair_rate"):
-        discrimination_rate(NETWORK, replace(pairs, twinning=FLIPS), population="pairs")
+        flip_rate(NETWORK, replace(pairs, twinning=FLIPS), population="pairs")

@@ -13,7 +13,7 @@ from neuronfair import BlackBox, TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.model import OwnPopulation
 from neuronfair.errors import DomainError
-from neuronfair.measure.rate import discrimination_rate
+from neuronfair.measure.rate import flip_rate
 from neuronfair.measure.subgroups import Subgroup, subgroups
 
 Held = Callable[[np.ndarray], np.ndarray]
@@ -40,7 +40,7 @@ def where(held: Held, view: TableDomain, sensitive: int = -1) -> BlackBox:
 
 def found(held: Held, findings: Tensor = NOBODY, samples: int = 5_000, seed: int = 0) -> tuple[Subgroup, ...]:
     model = where(held, domain())
-    overall = discrimination_rate(model, domain(), samples=20_000)
+    overall = flip_rate(model, domain(), samples=20_000)
     return subgroups(model, domain(), findings, overall, samples=samples, seed=seed)
 
 
@@ -132,7 +132,7 @@ def test_chance_gives_none():
 def test_rules_of_the_domain_are_kept(people):
     """Only valid people are drawn and counted: a husband or wife has 2 of 3 marital values, the others all 3."""
     model = where(lambda x: x[:, 2], people, sensitive=1)
-    overall = discrimination_rate(model, people, samples=20_000)
+    overall = flip_rate(model, people, samples=20_000)
     (group,) = subgroups(model, people, NOBODY, overall, samples=5_000)
     assert meets(group, people) == {"relationship": ["Husband"]}
     assert group.people == pytest.approx(2 / (2 + 2 + 3 + 3))
@@ -143,7 +143,7 @@ def test_sensitive_attributes_play_no_part():
     """Smiths with s = 1 are decided otherwise; with both sensitive, everybody has such a twin or is one."""
     view = domain().with_sensitive("s", "job")
     model = where(lambda x: (x[:, 0] >= 7) & (x[:, 5] == 1), view)
-    overall = discrimination_rate(model, view, samples=20_000)
+    overall = flip_rate(model, view, samples=20_000)
     (group,) = subgroups(model, view, NOBODY, overall, samples=5_000)
     assert meets(group) == {"a0": [7, 8, 9]}
     assert group.rate.rate == 1.0
@@ -168,7 +168,7 @@ def test_an_attribute_with_very_many_values_is_no_condition():
         return corner(x[:, 1:])
 
     model = where(held, view)
-    overall = discrimination_rate(model, view, samples=20_000)
+    overall = flip_rate(model, view, samples=20_000)
     (group,) = subgroups(model, view, torch.empty(0, 8, dtype=torch.int64), overall, samples=5_000)
     assert set(meets(group, view)) == {"a0", "a2"}
 
@@ -184,7 +184,7 @@ class Young:
 
 def in_population(held: Held) -> tuple[Subgroup, ...]:
     model, young = where(held, domain()), Young()
-    overall = discrimination_rate(model, domain(), population=young, samples=20_000)
+    overall = flip_rate(model, domain(), population=young, samples=20_000)
     assert overall.population == "plausible"
     return subgroups(model, domain(), NOBODY, overall, population=young, samples=5_000)
 
@@ -206,7 +206,7 @@ def test_where_nobody_lives_there_is_no_group():
 
 def of_a_sampler(held: Held, n: int) -> tuple[Subgroup, ...]:
     model, own = where(held, domain()), OwnPopulation(domain().sample(n, torch.Generator().manual_seed(3)), Young())
-    overall = discrimination_rate(model, domain(), population=own, samples=20_000)
+    overall = flip_rate(model, domain(), population=own, samples=20_000)
     return subgroups(model, domain(), NOBODY, overall, population=own, samples=20_000)
 
 

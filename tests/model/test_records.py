@@ -12,11 +12,11 @@ from torch import nn
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.tables.dataset import Dataset, read_table
 from neuronfair.measure.groups import groups
-from neuronfair.measure.rate import discrimination_rate
+from neuronfair.measure.rate import flip_rate
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.records import REFUSES_EMPTY, records_of
 
 pd = pytest.importorskip("pandas")
@@ -56,7 +56,7 @@ def seen_by(function):
 def test_a_model_of_tables_is_given_the_cells_as_they_came():
     data = people()
     model, tables = seen_by(lambda table: (table["util"] > 2.5).to_numpy(float))
-    records = records_of(open_model(model, DOMAIN, data), data)
+    records = records_of(wrap_model(model, DOMAIN, data), data)
     assert records.form == "cells"
     assert not records.why
     last = tables[-1]
@@ -68,9 +68,9 @@ def test_a_model_of_tables_is_given_the_cells_as_they_came():
 def test_only_the_changed_cells_of_a_twin_are_those_of_codes():
     data = people()
     model, tables = seen_by(lambda table: (table["sex"] == "m").to_numpy(float))
-    records = records_of(open_model(model, DOMAIN, data), data)
+    records = records_of(wrap_model(model, DOMAIN, data), data)
     asked = len(tables)
-    rate = discrimination_rate(records.model, records.data.domain, population=records.data.rows, decision=HALF)
+    rate = flip_rate(records.model, records.data.domain, population=records.data.rows, decision=HALF)
     assert rate.found == 4
     twins = tables[asked].sort_values("util")
     assert twins["util"].tolist() == sorted(CELLS["util"])
@@ -84,7 +84,7 @@ HALF = Decision("threshold", 0.5)
 def test_records_that_are_taken_keep_their_own_cells():
     data = people().take(torch.tensor([3, 1]))
     model, tables = seen_by(lambda table: table["util"].to_numpy(float))
-    records = records_of(open_model(model, DOMAIN, data, decision=HALF), data)
+    records = records_of(wrap_model(model, DOMAIN, data, decision=HALF), data)
     assert records.model.own[:, 0].tolist() == [2.75, 400.5]
     assert tables[-1]["city"].tolist() == ["b", "c"]
 
@@ -94,7 +94,7 @@ def test_a_file_gives_numbers_and_labels_beyond_the_domain(tmp_path):
     pd.DataFrame(CELLS).to_csv(path, index=False)
     data = read_table(path, DOMAIN)
     model, tables = seen_by(lambda table: table["util"].to_numpy(float))
-    records = records_of(open_model(model, DOMAIN, data.rows, decision=HALF), data)
+    records = records_of(wrap_model(model, DOMAIN, data.rows, decision=HALF), data)
     assert records.model.own[:, 0].tolist() == CELLS["util"]
     assert tables[-1]["city"].tolist() == CELLS["city"]
 
@@ -135,7 +135,7 @@ def test_where_only_codes_can_be_given_it_is_said():
 
 def test_empty_cells_are_given_as_they_are_and_filled_only_where_they_are_refused():
     data = people(util=[0.25, np.nan, 7.0, 2.75])
-    records = records_of(open_model(lambda t: t["util"].fillna(9).to_numpy(), DOMAIN, data.rows, decision=HALF), data)
+    records = records_of(wrap_model(lambda t: t["util"].fillna(9).to_numpy(), DOMAIN, data.rows, decision=HALF), data)
     assert records.model.own[:, 0].tolist() == [0.25, 9, 7, 2.75]
     assert not records.why
 
@@ -144,14 +144,14 @@ def test_empty_cells_are_given_as_they_are_and_filled_only_where_they_are_refuse
             raise ValueError("NaN")
         return table["util"].to_numpy(float)
 
-    records = records_of(open_model(refuses, DOMAIN, data.rows, decision=HALF), data)
+    records = records_of(wrap_model(refuses, DOMAIN, data.rows, decision=HALF), data)
     assert records.model.own[:, 0].tolist() == [0.25, 3, 7, 2.75]  # as the domain says
     assert records.why == REFUSES_EMPTY
 
 
 def test_groups_are_counted_with_the_original_cells():
     data = people()
-    model = open_model(lambda table: (table["util"] > 7.5).to_numpy(float), DOMAIN, data)
+    model = wrap_model(lambda table: (table["util"] > 7.5).to_numpy(float), DOMAIN, data)
     records = records_of(model, data)
     found = groups(records.model, records.data.domain, records.data.rows, decision=HALF)
     assert [(g.codes, g.selection) for g in found] == [((0,), (1.0, 0.0)), ((1,), (0.5, 0.5))]
@@ -159,7 +159,7 @@ def test_groups_are_counted_with_the_original_cells():
 
 def test_a_repaired_network_is_not_asked_as_the_model_it_came_from():
     data = people()
-    opened = open_model(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)), DOMAIN, data.rows)
+    opened = wrap_model(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)), DOMAIN, data.rows)
     opened = replace(opened, scores_of_frame=lambda table: np.zeros((len(table), 2)))
     assert opened.with_module(opened.module).scores_of_frame is None
 
@@ -173,7 +173,7 @@ def test_a_twin_has_the_type_of_its_column(kind):
     domain = replace(DOMAIN, attributes=(sex, *DOMAIN.attributes[1:]))
     data = read_table(frame, domain)
     model, tables = seen_by(lambda table: np.zeros(len(table)))
-    records = records_of(open_model(model, domain, data), data)
+    records = records_of(wrap_model(model, domain, data), data)
     twins = records.data.rows.clone()
     twins[:, 0] = 1 - twins[:, 0]
     records.model.scores(twins)

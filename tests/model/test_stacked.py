@@ -15,7 +15,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model import stacked
 from neuronfair.model import stacked as training
 from neuronfair.model.stacked import Stack, linear_layers, stackable, train_modules, train_stack
-from neuronfair.model.train import accuracy, train
+from neuronfair.model.train import accuracy, train_module
 from neuronfair.model.training_loop import Course, TrainingSettings, TrainingTask, initialised
 from neuronfair.model.weights import fully_connected
 
@@ -56,7 +56,7 @@ def test_every_member_learns_as_a_restart_of_train_does(monkeypatch) -> None:
     (x, y), held = rule(200), rule(60, 1)
     seen: dict[int, list[float]] = {}
     monkeypatch.setattr(training, "stackable", lambda modules: None)  # one after the other, each by its own forward
-    train(
+    train_module(
         lambda: fully_connected(4, (6, 3)),
         x,
         y,
@@ -162,7 +162,7 @@ def test_what_does_more_than_its_layers_is_trained_by_its_own_forward(name: str)
     (x, y), held = rule(60), rule(20, 1)
     with pytest.raises(ModelError, match="fully connected"):
         train_stack(build, (x, y), chosen=everything(1, 60), validation=held, settings=QUICK)
-    result = train(build, x, y, validation=held, settings=QUICK)
+    result = train_module(build, x, y, validation=held, settings=QUICK)
     loss = functional.cross_entropy(result.module(held[0]), held[1]).detach()
     torch.testing.assert_close(float(loss), result.validation_loss, rtol=1e-3, atol=1e-4)
 
@@ -172,7 +172,7 @@ def test_networks_in_float64_are_trained_too(plain: bool, monkeypatch) -> None:
     (x, y), held = rule(60), rule(20, 1)
     if not plain:
         monkeypatch.setattr(training, "stackable", lambda modules: None)
-    result = train(lambda: fully_connected(4, (6, 3)).double(), x, y, validation=held, settings=QUICK)
+    result = train_module(lambda: fully_connected(4, (6, 3)).double(), x, y, validation=held, settings=QUICK)
     assert {p.dtype for p in result.module.parameters()} == {torch.float64}
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from neuronfair.errors import ModelError
 from neuronfair.model.network import Network
-from neuronfair.model.train import accuracy, train
+from neuronfair.model.train import accuracy, train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected
 from tests.planted.networks import Given
@@ -35,7 +35,7 @@ def data() -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
 
 def test_a_rule_no_linear_model_can_express_is_learned_from_raw_codes() -> None:
     x, y = rule(2000)
-    result = train(
+    result = train_module(
         lambda: fully_connected(4, (32, 16)),
         x,
         y,
@@ -49,11 +49,11 @@ def test_a_rule_no_linear_model_can_express_is_learned_from_raw_codes() -> None:
 def test_the_same_seed_gives_the_same_bits_and_leaves_torch_alone(data) -> None:
     x, y, held = data
     state = torch.get_rng_state()
-    one = train(lambda: fully_connected(4), x, y, validation=held, settings=QUICK, seed=5)
+    one = train_module(lambda: fully_connected(4), x, y, validation=held, settings=QUICK, seed=5)
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)
-    two = train(lambda: fully_connected(4), x, y, validation=held, settings=QUICK, seed=5)
-    other = train(lambda: fully_connected(4), x, y, validation=held, settings=QUICK, seed=6)
+    two = train_module(lambda: fully_connected(4), x, y, validation=held, settings=QUICK, seed=5)
+    other = train_module(lambda: fully_connected(4), x, y, validation=held, settings=QUICK, seed=6)
     same = two.module.state_dict()
     assert all(torch.equal(value, same[name]) for name, value in one.module.state_dict().items())
     assert one.history == two.history != other.history
@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_bits_and_leaves_torch_alone(data) -> None:
 def test_more_restarts_keep_the_best_and_do_not_change_the_first(data) -> None:
     x, y, held = data
     seen: dict[int, list[float]] = {}
-    result = train(
+    result = train_module(
         lambda: fully_connected(4, (8, 8)),
         x,
         y,
@@ -74,7 +74,7 @@ def test_more_restarts_keep_the_best_and_do_not_change_the_first(data) -> None:
     assert len({tuple(losses) for losses in seen.values()}) == 3
     assert result.validation_loss == min(min(losses) for losses in seen.values())
     assert result.validation_loss == min(seen[result.restart])
-    alone = train(lambda: fully_connected(4, (8, 8)), x, y, validation=held, settings=QUICK)
+    alone = train_module(lambda: fully_connected(4, (8, 8)), x, y, validation=held, settings=QUICK)
     assert [loss for _, loss in alone.history] == seen[1]
 
 
@@ -84,7 +84,7 @@ def test_early_stopping_restores_the_best_epoch() -> None:
     x, held_x = torch.randn(60, 5, generator=generator), torch.randn(60, 5, generator=generator)
     y, held_y = (torch.randint(0, 2, (60,), generator=generator) for _ in range(2))
     settings = TrainingSettings(epochs=200, batch=16, lr=0.01, patience=5, restarts=1, weight_decay=0.0)
-    result = train(lambda: fully_connected(5, (32,)), x, y, validation=(held_x, held_y), settings=settings)
+    result = train_module(lambda: fully_connected(5, (32,)), x, y, validation=(held_x, held_y), settings=settings)
     losses = [loss for _, loss in result.history]
     assert result.epochs == len(losses) == result.best_epoch + 5 < 200
     assert result.validation_loss == min(losses) == losses[result.best_epoch - 1] < losses[-1]
@@ -94,18 +94,20 @@ def test_early_stopping_restores_the_best_epoch() -> None:
 
 def test_the_folded_network_takes_raw_codes_and_gives_the_reported_loss(data) -> None:
     x, y, (held_x, held_y) = data
-    result = train(lambda: fully_connected(4, (16,)), x + 5000, y, validation=(held_x + 5000, held_y), settings=QUICK)
+    result = train_module(
+        lambda: fully_connected(4, (16,)), x + 5000, y, validation=(held_x + 5000, held_y), settings=QUICK
+    )
     again = float(functional.cross_entropy(result.module(held_x + 5000), held_y).detach())
     assert math.isclose(again, result.validation_loss, rel_tol=1e-3)
 
 
 def test_retraining_goes_on_from_exactly_the_given_function(data) -> None:
     x, y, held = data
-    trained = train(lambda: fully_connected(4, (16,)), x, y, validation=held, settings=QUICK).module
+    trained = train_module(lambda: fully_connected(4, (16,)), x, y, validation=held, settings=QUICK).module
     tiny = TrainingSettings(epochs=1, batch=600, lr=1e-9, restarts=1)
-    again = train(lambda: copy.deepcopy(trained), x, y, validation=held, settings=tiny, fresh=False)
+    again = train_module(lambda: copy.deepcopy(trained), x, y, validation=held, settings=tiny, fresh=False)
     torch.testing.assert_close(again.module(x), trained(x), rtol=1e-4, atol=1e-4)
-    fresh = train(lambda: copy.deepcopy(trained), x, y, validation=held, settings=tiny)
+    fresh = train_module(lambda: copy.deepcopy(trained), x, y, validation=held, settings=tiny)
     assert not torch.allclose(fresh.module(x), trained(x), rtol=0.1)
 
 
@@ -116,7 +118,7 @@ def test_a_flag_hardly_ever_seen_decides_nothing() -> None:
     x[:, 20:] = held_x[:, 20:] = 0
     x[range(6), range(20, 26)] = 1  # six flags seen once each, six never
     settings = TrainingSettings(epochs=30, batch=32, restarts=1)
-    module = train(lambda: fully_connected(32), x, y, validation=(held_x, held_y), settings=settings).module
+    module = train_module(lambda: fully_connected(32), x, y, validation=(held_x, held_y), settings=settings).module
     held_x[:, 20:] = 1
     assert accuracy(module, held_x, held_y) == 1.0  # 0.57 with plain standardisation and He's first layer
 
@@ -136,7 +138,7 @@ def test_the_mean_of_the_last_weights_is_kept(data) -> None:
     built: list[Frozen] = []
     weights: list[Tensor] = []
     settings = TrainingSettings(epochs=5, batch=len(x), lr=0.01, restarts=1)  # one step an epoch: half of it counts
-    result = train(
+    result = train_module(
         lambda: built.append(Frozen()) or built[-1],
         x,
         y,
@@ -153,7 +155,7 @@ def test_the_mean_of_the_last_weights_is_kept(data) -> None:
 
 def test_layers_with_running_statistics_are_averaged_too(data) -> None:
     x, y, (held_x, held_y) = data
-    result = train(
+    result = train_module(
         lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)),
         x,
         y,
@@ -173,7 +175,7 @@ def test_frozen_parts_stay_as_they_are(data) -> None:
         built[-1].before = copy.deepcopy(built[-1].state_dict())
         return built[-1]
 
-    module = train(build, x, y, validation=held, settings=QUICK).module
+    module = train_module(build, x, y, validation=held, settings=QUICK).module
     assert torch.equal(module.body.weight, module.before["body.weight"])
     assert not torch.equal(module.head.weight, module.before["head.weight"])
 
@@ -189,7 +191,7 @@ def test_a_dead_initialisation_is_replaced(data) -> None:
         built.append(module)
         return module
 
-    result = train(build, x, y, validation=held, settings=QUICK)
+    result = train_module(build, x, y, validation=held, settings=QUICK)
     assert result.restart == 2
     assert result.module is built[1]
 
@@ -197,7 +199,7 @@ def test_a_dead_initialisation_is_replaced(data) -> None:
 def test_a_network_that_stays_constant_is_never_returned(data) -> None:
     x, y, held = data
     with pytest.raises(ModelError, match="same scores for every row"):
-        train(lambda: fully_connected(4, (8,)), x * 0 + 3, y, validation=held, settings=QUICK)
+        train_module(lambda: fully_connected(4, (8,)), x * 0 + 3, y, validation=held, settings=QUICK)
 
 
 def test_accuracy_counts_hits_and_keeps_the_mode() -> None:
@@ -227,7 +229,7 @@ def test_accuracy_counts_hits_and_keeps_the_mode() -> None:
 def test_data_that_cannot_be_learned_from_is_refused(data, change, message: str) -> None:
     x, y, held = data
     with pytest.raises(ModelError, match=message):
-        train(lambda: fully_connected(4), *change(x, y), validation=held, settings=QUICK)
+        train_module(lambda: fully_connected(4), *change(x, y), validation=held, settings=QUICK)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_ctrl_c_goes_through(data) -> None:
 
     state = torch.get_rng_state()
     with pytest.raises(KeyboardInterrupt):
-        train(lambda: fully_connected(4), x, y, validation=held, settings=QUICK, progress=interrupt)
+        train_module(lambda: fully_connected(4), x, y, validation=held, settings=QUICK, progress=interrupt)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -266,7 +268,7 @@ def test_a_network_that_decides_every_row_alike_is_the_last_choice(monkeypatch) 
         return module
 
     settings = TrainingSettings(epochs=1, restarts=2, lr=1e-5)
-    result = train(build, x, y, validation=(x, y), settings=settings)
+    result = train_module(build, x, y, validation=(x, y), settings=settings)
     assert len(built) > 2  # the first one did not count
     assert result.restart != 1
     decided = result.module(x).argmax(1)

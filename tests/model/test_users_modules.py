@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuronfair import BlackBox, Dataset, Decision, Network, TableEncoding, discrimination_rate, interpret, search
+from neuronfair import BlackBox, Dataset, Decision, Network, TableEncoding, interpret, search
 from neuronfair.errors import ModelError
 from neuronfair.measure.neurons import ablate
-from neuronfair.model.open import open_model
-from neuronfair.model.train import train
+from neuronfair.measure.rate import flip_rate
+from neuronfair.model.open import wrap_model
+from neuronfair.model.train import train_module
 from neuronfair.model.training_loop import TrainingSettings, scores_of
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import evaluate
@@ -87,7 +88,7 @@ def test_a_module_that_writes_gives_what_it_gives_without(step):
 
 @pytest.mark.parametrize("step", WRITERS)
 def test_a_module_that_writes_is_opened_interpreted_measured_and_searched(step):
-    writes, plain = (open_model(Own(s), DOMAIN, ROWS) for s in (step, lambda x: x + 1))
+    writes, plain = (wrap_model(Own(s), DOMAIN, ROWS) for s in (step, lambda x: x + 1))
     assert (writes.note, writes.decision, writes.fingerprint) == (plain.note, plain.decision, plain.fingerprint)
     profiles = [interpret(one.model, DOMAIN, ROWS) for one in (writes, plain)]
     assert torch.equal(profiles[0].worst.act_diff, profiles[1].worst.act_diff)
@@ -95,7 +96,7 @@ def test_a_module_that_writes_is_opened_interpreted_measured_and_searched(step):
     worst = profiles[1].worst
     off = [ablate(one.model, data, worst.name, worst.biased) for one in (writes, plain)]
     assert off[0] == off[1]
-    rates = [discrimination_rate(one.model, DOMAIN, samples=500) for one in (writes, plain)]
+    rates = [flip_rate(one.model, DOMAIN, samples=500) for one in (writes, plain)]
     assert rates[0] == rates[1]
     config = SearchConfig("frontier", seeds=8, steps=12, controls=False)
     found = [search(one.model, DOMAIN, ROWS, config).findings for one in (writes, plain)]
@@ -108,7 +109,9 @@ def test_a_module_that_writes_is_opened_interpreted_measured_and_searched(step):
 def test_a_module_that_writes_is_trained_as_without(step):
     x, y = X[:60].clone(), (ROWS[:60, 0] > 4).long()
     settings = TrainingSettings(epochs=3, restarts=1)
-    results = [train(lambda s=s: Own(s), x, y, validation=(x, y), settings=settings) for s in (step, lambda x: x + 1)]
+    results = [
+        train_module(lambda s=s: Own(s), x, y, validation=(x, y), settings=settings) for s in (step, lambda x: x + 1)
+    ]
     assert torch.equal(x, X[:60])
     assert results[0].history == results[1].history
     for ours, theirs in zip(*(result.module.parameters() for result in results), strict=True):
@@ -152,7 +155,7 @@ def test_a_module_that_fails_for_large_batches():
         assert isinstance(caught.value.__cause__, ValueError)
     assert (network.rows_forward, network.rows_backward) == (50, 0)
     with pytest.raises(ModelError, match=r"^Own: the module failed on rows of shape \(258, 5\)"):
-        open_model(Own(refuse), DOMAIN, ROWS[:2])
+        wrap_model(Own(refuse), DOMAIN, ROWS[:2])
 
 
 class Backwards(torch.autograd.Function):
@@ -182,7 +185,7 @@ def test_a_module_that_fails_at_some_call_while_it_is_opened(call):
         return x
 
     with pytest.raises(ModelError, match="gone"):
-        discrimination_rate(open_model(Own(fail_once), DOMAIN, ROWS).model, DOMAIN)
+        flip_rate(wrap_model(Own(fail_once), DOMAIN, ROWS).model, DOMAIN)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +207,7 @@ def test_answers_that_go_wrong_later(end, says):
     with pytest.raises(ModelError, match=says):
         evaluate(network, DOMAIN, ROWS[:100])
     with pytest.raises(ModelError, match=says):
-        discrimination_rate(network, DOMAIN, samples=100)
+        flip_rate(network, DOMAIN, samples=100)
     if "NaN" not in says:
         with pytest.raises(ModelError, match=says):
             network.gradient(ROWS, lambda scores: scores.sum())
@@ -235,7 +238,7 @@ def test_a_module_that_cannot_compute_in_float64_is_refused_before_the_search():
             return super().forward(x) @ torch.eye(2)
 
     network = Network(Single(), DOMAIN)
-    assert discrimination_rate(network, DOMAIN, samples=100).sampled == 100  # which does without
+    assert flip_rate(network, DOMAIN, samples=100).sampled == 100  # which does without
     begun = []
     with pytest.raises(ModelError, match=r"no copy of the module computes in float64.*same dtype.*input's type"):
         search(network, DOMAIN, ROWS, SearchConfig(seeds=2, steps=2), progress=lambda *_: begun.append(1))
@@ -282,7 +285,7 @@ def test_ctrl_c_inside_a_module_or_a_function_is_ctrl_c():
     with pytest.raises(KeyboardInterrupt):
         Network(module, DOMAIN)
     with pytest.raises(KeyboardInterrupt):
-        open_model(module, DOMAIN, ROWS)
+        wrap_model(module, DOMAIN, ROWS)
     with pytest.raises(KeyboardInterrupt):
         BlackBox(interrupt, DOMAIN)
 

@@ -22,7 +22,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import ModelError
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.proof import problem
 from neuronfair.proof.certificate import AxisCodes, Certificate, known_by
 from neuronfair.proof.checker.check import check
@@ -384,10 +384,10 @@ def test_a_module_is_refused_by_name_or_proved_rightly(case, some, monkeypatch, 
     module = make()
     opened = None
     with contextlib.suppress(ModelError):
-        opened = open_model(module, DOMAIN, some)
+        opened = wrap_model(module, DOMAIN, some)
     if opened is None:
         with pytest.raises(ModelError, match=why or "opened"):
-            open_model(module, DOMAIN, some)
+            wrap_model(module, DOMAIN, some)
         return
     assert_refused_or_right(opened, of_module(module), why, monkeypatch, tmp_path)
 
@@ -402,7 +402,7 @@ def test_an_onnx_file_is_refused_by_name_or_proved_rightly(case, some, monkeypat
         return torch.from_numpy(runtime.run(None, {"x": rows.numpy().astype(np.float32)})[0])
 
     why = None if case == "plain" else "clamp|minimum|gt|where|Greater|Clip"
-    assert_refused_or_right(open_model(path, DOMAIN, some), decide, why, monkeypatch, tmp_path)
+    assert_refused_or_right(wrap_model(path, DOMAIN, some), decide, why, monkeypatch, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -411,7 +411,7 @@ def test_a_keras_model_is_refused_by_name_or_proved_rightly(case, some, monkeypa
     model = keras_model(KERAS[case])
     decide = lambda rows: torch.from_numpy(np.asarray(model.predict(rows.numpy(), batch_size=80_000, verbose=0)))  # noqa: E731
     why = None if case == "plain" else "minimum|Lambda|inside is not known"
-    assert_refused_or_right(open_model(model, DOMAIN, some), decide, why, monkeypatch, tmp_path)
+    assert_refused_or_right(wrap_model(model, DOMAIN, some), decide, why, monkeypatch, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -421,5 +421,5 @@ def test_an_exported_program_is_refused_by_name(some, monkeypatch, tmp_path):
     module = CASES["clamp"][0]()
     torch.export.save(torch.export.export(module, (torch.zeros(3, 3),), dynamic_shapes=({**rows},), strict=False), path)
     assert_refused_or_right(
-        open_model(path, DOMAIN, some, trust_pickle=True), of_module(module), "clamp", monkeypatch, tmp_path
+        wrap_model(path, DOMAIN, some, trust_pickle=True), of_module(module), "clamp", monkeypatch, tmp_path
     )

@@ -14,7 +14,7 @@ from torch import nn
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, known_by
 from neuronfair.proof.checker.check import check
@@ -89,7 +89,7 @@ def test_a_certificate_about_an_onnx_graph_with_a_clip_is_refused(proof, tmp_pat
     for name in ("plain", "clipped"):
         path = tmp_path / f"{name}.onnx"
         path.write_bytes(graph(onnx, clipped=name == "clipped").SerializeToString())
-        opened = open_model(path, DOMAIN, DOMAIN.sample(64, torch.Generator().manual_seed(0)), decision=DECISION)
+        opened = wrap_model(path, DOMAIN, DOMAIN.sample(64, torch.Generator().manual_seed(0)), decision=DECISION)
         certificate = written(tmp_path, replace(proof, fingerprint=known_by(opened.fingerprint, opened.module)))
         if name == "plain":
             assert check(certificate, opened).fair == 3200

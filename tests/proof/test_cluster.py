@@ -15,7 +15,7 @@ import pytest
 
 from neuronfair.audits.inputs import drawn_from
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.proof.checker.check import check
 from neuronfair.proof.decide import distributed
 from neuronfair.proof.decide import prove as proving
@@ -83,7 +83,7 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
     decision = Decision("tolerance", 0.6)
     domain = domain_of(*RULES)
     data = drawn_from(domain)
-    opened = open_model(network_of(domain, 1), domain, data.rows, decision=decision)
+    opened = wrap_model(network_of(domain, 1), domain, data.rows, decision=decision)
     problem = problem_of(opened, domain)
     marks = tmp_path / "marks"
     marks.mkdir()

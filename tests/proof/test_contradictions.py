@@ -13,7 +13,7 @@ import neuronfair as nf
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import Contradiction
 from neuronfair.model.network import Network
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.operators.chain import chain_of
 from neuronfair.proof import problem
 from neuronfair.proof.decide import contradictions
@@ -27,7 +27,7 @@ from tests.proof.test_misread import Clamped, Loan, Overridden, domain_of, every
 
 def proof_about(module, seconds=20.0):
     domain = domain_of()
-    opened = open_model(module, domain, everybody(domain)[::7])
+    opened = wrap_model(module, domain, everybody(domain)[::7])
     asked = problem_of(opened, domain)
     return asked, prove(asked, seconds=seconds), opened
 
@@ -118,7 +118,7 @@ def test_an_audit_whose_findings_contradict_its_proof_ends_in_an_error(monkeypat
 def test_no_proof_that_is_contradicted_is_returned(monkeypatch):
     misread(monkeypatch)
     with pytest.raises(Contradiction, match="contradict each other"):
-        nf.prove(Overridden(), loans(), seconds=5)
+        nf.certify(Overridden(), loans(), seconds=5)
 
 
 def test_people_are_found_in_their_boxes():

@@ -19,7 +19,7 @@ from neuronfair.audits.inputs import drawn_from
 from neuronfair.limits import VARIABLE, TooLarge
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.proof.checker.check import check
 from neuronfair.proof.decide import distributed
 from neuronfair.proof.decide import prove as proving
@@ -224,7 +224,7 @@ def test_a_black_box_is_asked_by_all():
 
 # In a folder
 
-OPENED = open_model(NETWORK, DOMAIN, drawn_from(DOMAIN).rows, decision=DECISION)
+OPENED = wrap_model(NETWORK, DOMAIN, drawn_from(DOMAIN).rows, decision=DECISION)
 
 
 def proved(folder: Path, pool: Any, show: Callable[..., None] = lambda *_: None) -> Any:

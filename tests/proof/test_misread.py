@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import Unprovable
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
 from neuronfair.searches.evaluate import evaluate
@@ -91,7 +91,7 @@ def truth(model, domain) -> int:
 @pytest.mark.parametrize("kind", [Loan, Clamped, Overridden, Branching, Jumping])
 def test_a_proof_about_a_module_is_right_for_everybody(kind):
     domain = domain_of()
-    opened = open_model(kind(), domain, everybody(domain)[::7])
+    opened = wrap_model(kind(), domain, everybody(domain)[::7])
     problem = problem_of(opened, domain)
     assert (problem.bounder is not None) == (kind is Loan)
     proof = prove(problem, seconds=20)
@@ -110,7 +110,7 @@ def test_what_is_too_large_to_be_enumerated_is_refused_with_the_name_of_the_oper
             return super().forward(x[:, :3])
 
     domain = domain_of(999, WIDE)
-    opened = open_model(Wider(), domain, domain.sample(300, torch.Generator().manual_seed(0)))
+    opened = wrap_model(Wider(), domain, domain.sample(300, torch.Generator().manual_seed(0)))
     with pytest.raises(Unprovable, match=name):
         problem_of(opened, domain)
 
@@ -165,7 +165,7 @@ ONNX = {
 def test_a_proof_about_an_onnx_file_is_right_for_everybody(case, tmp_path):
     path = onnx_file(tmp_path / "m.onnx", *ONNX[case])
     domain = domain_of()
-    opened = open_model(path, domain, everybody(domain)[::7])
+    opened = wrap_model(path, domain, everybody(domain)[::7])
     problem = problem_of(opened, domain)
     assert (problem.bounder is not None) == (case in ("plain", "Reshape"))
     proof = prove(problem, seconds=20)
@@ -200,7 +200,7 @@ KERAS = {
 @pytest.mark.parametrize("case", KERAS)
 def test_a_proof_about_a_keras_model_is_right_for_everybody(case):
     domain = domain_of()
-    opened = open_model(keras_model(KERAS[case]), domain, everybody(domain)[::7])
+    opened = wrap_model(keras_model(KERAS[case]), domain, everybody(domain)[::7])
     problem = problem_of(opened, domain)
     assert (problem.bounder is not None) == (case in ("plain", "reshaped"))
     proof = prove(problem, seconds=30)
@@ -239,7 +239,7 @@ def test_preprocessing_that_was_only_asked_is_not_proved_by_bounds(kind):
     }[kind]
     labels = np.where(frame.income + 30 * frame.sex > 120, "yes", "no")
     pipeline = make_pipeline(first, MLPClassifier((4,), max_iter=30, random_state=0)).fit(frame, labels)
-    opened = open_model(pipeline, domain, rows[::7])
+    opened = wrap_model(pipeline, domain, rows[::7])
     assert opened.white_box
     problem = problem_of(opened, domain)
     assert (problem.bounder is not None) == (kind == "known")
@@ -267,7 +267,7 @@ def test_a_preprocess_function_is_not_proved_by_bounds():
     def preprocess(table):
         return torch.tensor(OddScaler().transform(table.to_numpy(dtype=float)), dtype=torch.float32)
 
-    opened = open_model(module, domain, rows[::7], preprocess=preprocess)
+    opened = wrap_model(module, domain, rows[::7], preprocess=preprocess)
     assert opened.white_box
     with pytest.raises(Unprovable, match="the function preprocess was asked for its values"):
         _refused(opened, domain)

@@ -12,7 +12,7 @@ from neuronfair.errors import DomainError, Unprovable
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.proof import problem as module
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of, rows_at
@@ -44,7 +44,7 @@ def test_a_network_is_bounded():
 def test_a_model_that_was_opened_brings_its_decision():
     domain = networks.domain()
     network = Network(networks.biased_score(), domain)
-    opened = open_model(network, domain, domain.sample(9, torch.Generator()), decision=Decision("tolerance", 0.2))
+    opened = wrap_model(network, domain, domain.sample(9, torch.Generator()), decision=Decision("tolerance", 0.2))
     assert problem_of(opened, domain).decision == Decision("tolerance", 0.2)
     assert problem_of(opened, domain, decision=Decision("threshold", 1.0)).decision == Decision("threshold", 1.0)
 
@@ -136,7 +136,7 @@ def test_what_a_model_is_not_given_is_proved_at_once(kind):
         model = tree.DecisionTreeClassifier(max_depth=4).fit(rows[:, :6].numpy(), (rows[:, 0] > rows[:, 1]).numpy())
     else:
         model = lambda table: (table.x0 * table.x1 > table.x2).to_numpy(dtype=float)  # noqa: E731
-    problem = problem_of(open_model(model, domain, rows), domain)
+    problem = problem_of(wrap_model(model, domain, rows), domain)
     proof = prove(problem, seconds=60)
     assert (proof.people, proof.fair, proof.boxes) == (2 * 10**12, 2 * 10**12, 0)
 

@@ -14,7 +14,7 @@ from neuronfair.audits.inputs import drawn_from
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.proof.decide import prove
 from neuronfair.proof.decide.prove import Stop
 from neuronfair.proof.problem import problem_of
@@ -25,7 +25,7 @@ from tests.proof.planted import DOMAIN, FLIPS, PEOPLE, make
 from tests.store.runs import Killed, Killer, contents, forged, listing
 
 DATA = drawn_from(parse_domain(DOMAIN))
-OPENED = open_model(make(), DATA.domain, DATA.rows, decision=Decision("threshold", 0.0))
+OPENED = wrap_model(make(), DATA.domain, DATA.rows, decision=Decision("threshold", 0.0))
 PROBLEM = problem_of(OPENED, DATA.domain)
 SECONDS = 600.0
 

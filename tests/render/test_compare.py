@@ -5,7 +5,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from neuronfair import SearchConfig
-from neuronfair.audits.comparison import compare
+from neuronfair.audits.comparison import compare_methods
 from neuronfair.render.comparison import compare_report
 from tests.planted import networks
 
@@ -13,7 +13,9 @@ from tests.planted import networks
 def test_what_is_said_below_the_table():
     domain = networks.domain()
     network, rows = networks.network(networks.one_biased_neuron(), domain), networks.uniform_rows(domain, 50)
-    whole = compare(network, domain, rows, ["uniform"], SearchConfig(seeds=5, steps=5, instances=1234), repeats=2)
+    whole = compare_methods(
+        network, domain, rows, ["uniform"], SearchConfig(seeds=5, steps=5, instances=1234), repeats=2
+    )
     console = Console(width=200)
 
     def shown(comparison):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Dataset, Decision, TableEncoding, load_dataset, open_model, parse_domain
+from neuronfair import Dataset, Decision, TableEncoding, load_dataset, parse_domain, wrap_model
 from neuronfair.audits.stages import playground as playgrounds
 from neuronfair.audits.stages.playground import playground
 from neuronfair.errors import ModelError
@@ -57,7 +57,7 @@ def shown(browser, tmp_path, game):
     ],
 )
 def test_the_browser_computes_the_scores_of_the_network(browser, tmp_path, german, parts, decision):
-    opened = open_model(network(german, *parts), german.domain, german.rows, decision=decision)
+    opened = wrap_model(network(german, *parts), german.domain, german.rows, decision=decision)
     game = playground(opened, german)
     page = shown(browser, tmp_path, game)
     rows = torch.tensor(game.people[:40])
@@ -80,7 +80,7 @@ def test_a_reader_changes_a_person_and_sees_the_decision_flip(browser, tmp_path,
         module[0].weight[0, encoding.offset[sex]] = 10.0
         module[2].weight.copy_(torch.tensor([[0.0], [1.0]]))
         module[2].bias.copy_(torch.tensor([5.0, 0.0]))
-    game = playground(open_model(module, german.domain, german.rows), german)
+    game = playground(wrap_model(module, german.domain, german.rows), german)
     page = shown(browser, tmp_path, game)
     said = "document.querySelector('#playground .said').textContent"
     assert page.eval(said) == "The decision flips for 1 of 1 twins."
@@ -120,7 +120,7 @@ def test_twins_that_do_not_exist_do_not_count_and_dates_and_empty_cells_are_word
     data = Dataset("people", domain, rows.repeat(20, 1), torch.full((40,), -1))
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(TableEncoding.of(domain).width, 4), nn.Tanh(), nn.Linear(4, 2))
-    opened = open_model(module, domain, data.rows)
+    opened = wrap_model(module, domain, data.rows)
     game = playground(opened, data)
     page = shown(browser, tmp_path, game)
     found = page.eval(f"{json.dumps(rows.tolist())}.map(document.getElementById('playground').scores)")
@@ -140,17 +140,17 @@ def test_twins_that_do_not_exist_do_not_count_and_dates_and_empty_cells_are_word
 
 
 def test_what_a_page_cannot_hold_is_refused_before_anything_is_searched(german, monkeypatch):
-    opened = open_model(lambda table: [0.3] * len(table), german.domain, german.rows)
+    opened = wrap_model(lambda table: [0.3] * len(table), german.domain, german.rows)
     with pytest.raises(ModelError, match=r"--interactive.*neither a network nor trees"):
         playground(opened, german)
-    opened = open_model(network(german, nn.ReLU(), nn.Linear(6, 2)), german.domain, german.rows)
+    opened = wrap_model(network(german, nn.ReLU(), nn.Linear(6, 2)), german.domain, german.rows)
     monkeypatch.setattr(playgrounds, "LARGEST", 100)
     with pytest.raises(ModelError, match="a page may hold a model of 1 MB"):
         playground(opened, german)
 
 
 def test_a_page_without_a_playground_holds_no_model(german):
-    game = playground(open_model(network(german, nn.ReLU(), nn.Linear(6, 2)), german.domain, german.rows), german)
+    game = playground(wrap_model(network(german, nn.ReLU(), nn.Linear(6, 2)), german.domain, german.rows), german)
     assert 'id="playground"' not in audit_page(reports.adult())
     evil = replace(game, fields=(replace(game.fields[0], name="</script><b>"), *game.fields[1:]))
     assert "</script><b>" not in audit_page(reports.adult(), evil)
@@ -168,7 +168,7 @@ def test_the_browser_computes_the_scores_of_trees(browser, tmp_path, german):
     texts = [name for name in table.columns if table[name].dtype.kind not in "if"]
     before = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), texts), remainder="passthrough")
     model = make_pipeline(before, RandomForestClassifier(5, max_depth=4, random_state=0))
-    opened = open_model(model.fit(table, german.labels.numpy()), german.domain, german.rows)
+    opened = wrap_model(model.fit(table, german.labels.numpy()), german.domain, german.rows)
     game = playground(opened, german)
     assert game.trees is not None
     page = shown(browser, tmp_path, game)
@@ -184,7 +184,7 @@ def test_what_the_model_is_not_given_is_written_behind_its_inputs(german):
         german.domain, attributes=tuple(replace(a, encode="none") if a.name == "sex" else a for a in attributes)
     )
     data = replace(german, domain=domain)
-    game = playground(open_model(network(data, nn.ReLU(), nn.Linear(6, 2)), domain, data.rows), data)
+    game = playground(wrap_model(network(data, nn.ReLU(), nn.Linear(6, 2)), domain, data.rows), data)
     sex = game.inputs[domain.column("sex")]
     assert (sex.offset, sex.block, sex.factor, sex.shift) == (game.layers[0].weight.columns, False, 0.0, 0.0)
     assert len({one.offset for one in game.inputs}) == len(attributes)

@@ -11,7 +11,7 @@ from torch import nn
 from neuronfair import Dataset, interpret
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Split
-from neuronfair.model.open import Opened, open_model
+from neuronfair.model.open import Opened, wrap_model
 from neuronfair.repairs import evaluate
 from neuronfair.repairs.evaluate import areas, stand
 from neuronfair.repairs.neurons import Turn
@@ -32,7 +32,7 @@ def people(rows: int = 500) -> Dataset:
 
 
 def opened(module: nn.Module, parts: Split) -> Opened:
-    return open_model(module, parts.train.domain, parts.train.rows)
+    return wrap_model(module, parts.train.domain, parts.train.rows)
 
 
 def test_a_fair_network_stands_better() -> None:

@@ -12,7 +12,7 @@ from neuronfair import BlackBox, Dataset
 from neuronfair.domain.table import Target
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.repairs.evaluate import RepairOutcome, accuracy_of, outcomes, outcomes_of
 from neuronfair.repairs.labels import twin_labels
@@ -57,7 +57,7 @@ def one_score() -> nn.Module:
 @pytest.mark.parametrize("module", [with_end(), with_end(nn.Softmax(1)), one_score()], ids=["logits", "shares", "one"])
 def test_a_module_learns_labels_that_it_had_wrong(module):
     data = people(400)
-    opened = open_model(module, SPACE, data.rows)
+    opened = wrap_model(module, SPACE, data.rows)
     before = accuracy_of(opened.model, data, opened.decision)
     assert 0.7 < before < 0.95  # by hand: about a quarter of those with s = 1 is decided wrongly
     weights = [p.detach().clone() for p in module.parameters()]
@@ -70,9 +70,9 @@ def test_a_module_learns_labels_that_it_had_wrong(module):
 def test_models_of_any_kind_are_judged_as_networks_are():
     data = people()
     module = one_biased_neuron()
-    opened = open_model(module, SPACE, data.rows)
+    opened = wrap_model(module, SPACE, data.rows)
     ask = BlackBox(lambda rows: network(module, SPACE).scores(rows), SPACE)
-    black = open_model(ask, SPACE, data.rows)
+    black = wrap_model(ask, SPACE, data.rows)
     expected = outcomes([module], data, data.rows)
     assert outcomes_of([opened, black], data, data.rows, Decision()) == expected * 2
     assert isinstance(expected[0], RepairOutcome)
@@ -89,12 +89,12 @@ def test_twins_of_a_black_box_with_one_score_vote_by_its_threshold():
 
 def test_what_cannot_be_trained_again_is_told_where_the_pairs_are():
     data = people()
-    black = open_model(BlackBox(lambda rows: rows[:, :2].double(), SPACE), SPACE, data.rows)
+    black = wrap_model(BlackBox(lambda rows: rows[:, :2].double(), SPACE), SPACE, data.rows)
     with pytest.raises(ModelError, match=r"cannot be trained again here.*--augment"):
         check_trainable(black, data)
-    three = open_model(three_classes(), SPACE, data.rows)
+    three = wrap_model(three_classes(), SPACE, data.rows)
     with pytest.raises(ModelError, match="3 outputs, but planted has 2 classes"):
         check_trainable(three, data)
-    frozen = open_model(one_biased_neuron().requires_grad_(False), SPACE, data.rows)
+    frozen = wrap_model(one_biased_neuron().requires_grad_(False), SPACE, data.rows)
     with pytest.raises(ModelError, match="cannot be trained again here"):
         check_trainable(frozen, data)

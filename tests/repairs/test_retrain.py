@@ -12,7 +12,7 @@ from torch import nn
 from neuronfair import Dataset, SearchConfig, search
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.repairs import retrain as stage
 from neuronfair.repairs.evaluate import RepairOutcome
@@ -43,7 +43,7 @@ def case() -> tuple[nn.Sequential, Dataset, Search]:
 def mend(case: tuple[nn.Sequential, Dataset, Search], **options: object) -> Retraining:
     module, data, search = case
     options = {"share": 1.0, "repeats": 2, "max_loss": 0.2, "training": QUICK, **options}
-    opened = open_model(module, data.domain, data.rows)
+    opened = wrap_model(module, data.domain, data.rows)
     return retrain(opened, data.split(0), search.findings, search.seeds, RepairSettings(**options))
 
 
@@ -65,7 +65,7 @@ def test_a_planted_bias_becomes_less(case, label: str) -> None:
 def test_a_retraining_without_findings_that_is_at_hand_is_taken(case, monkeypatch) -> None:
     """For another method's findings, say: nothing of the result changes."""
     module, data, search = case
-    opened, parts = open_model(module, data.domain, data.rows), data.split(0)
+    opened, parts = wrap_model(module, data.domain, data.rows), data.split(0)
     settings = RepairSettings(1.0, "twins", repeats=2, max_loss=0.2, training=QUICK)
     control, lessons = without_findings(opened, parts, settings), []
     learn = stage.trained
@@ -86,7 +86,7 @@ def test_the_labels_of_the_seeds(case, monkeypatch) -> None:
     starts = torch.arange(len(search.findings)) % len(search.seeds)
     found = replace(search.findings, origin=starts)
     settings = RepairSettings(1.0, "seed", repeats=1, max_loss=1.0, training=QUICK)
-    retrain(open_model(module, data.domain, data.rows), data.split(0), found, search.seeds, settings)
+    retrain(wrap_model(module, data.domain, data.rows), data.split(0), found, search.seeds, settings)
     _, pairs, labels, _, _ = seen[0]
     of_seed = (search.seeds[starts][:, :4].sum(1) < 18.5).long()
     assert torch.equal(labels, of_seed)
@@ -113,7 +113,7 @@ def test_nothing_is_learned_from_findings_that_were_reached_from_held_out_rows(c
     pairs = stage.labelled_pairs
     monkeypatch.setattr(stage, "labelled_pairs", lambda *given, **how: learned.append(given[1]) or pairs(*given, **how))
     settings = RepairSettings(1.0, "twins", repeats=1, max_loss=math.inf, training=QUICK)
-    retrain(open_model(module, data.domain, data.rows), parts, found, seeds, settings)
+    retrain(wrap_model(module, data.domain, data.rows), parts, found, seeds, settings)
     assert torch.equal(learned[0].packed, kept.packed)
     with pytest.raises(NeuronFairError, match="every finding was reached from a validation or test row"):
         from_training_rows(parts, replace(found, origin=found.origin * 0 + 2), seeds)
@@ -202,11 +202,11 @@ def test_rows_without_labels(case) -> None:
     module, data, search = case
     bare = replace(data, labels=torch.full_like(data.labels, -1))
     with pytest.raises(NeuronFairError, match="no labels"):
-        retrain(open_model(module, data.domain, data.rows), bare.split(0), search.findings, search.seeds)
+        retrain(wrap_model(module, data.domain, data.rows), bare.split(0), search.findings, search.seeds)
 
 
 def test_findings_that_no_row_of_the_table_led_to(case) -> None:
     module, data, search = case
-    opened = open_model(module, data.domain, data.rows)
+    opened = wrap_model(module, data.domain, data.rows)
     with pytest.raises(NeuronFairError, match="no finding was reached from a training row"):
         retrain(opened, data.split(0), search.findings, search.seeds[:0], RepairSettings(label="seed"))

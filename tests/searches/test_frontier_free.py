@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.tree import DecisionTreeClassifier
 
-from neuronfair import BlackBox, Decision, TableDomain, evaluate, open_model, search
+from neuronfair import BlackBox, Decision, TableDomain, evaluate, search, wrap_model
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.model import own_population
@@ -141,7 +141,7 @@ def tree():
 
 def test_codes_between_two_thresholds_are_one_cell():
     model, rows = tree()
-    box = open_model(model, DOMAIN, rows).model
+    box = wrap_model(model, DOMAIN, rows).model
     cells = EffectCells.of(DOMAIN, box.cells)
     assert cells.count.tolist() == [2, 1, 1, 3]
     column = torch.tensor([3, 3, 3, 3, 2])
@@ -154,7 +154,7 @@ def test_codes_between_two_thresholds_are_one_cell():
 
 def test_a_finding_roams_where_the_model_sees_no_difference_and_moves_cross_thresholds():
     model, rows = tree()
-    opened = open_model(model, DOMAIN, rows)
+    opened = wrap_model(model, DOMAIN, rows)
     world = World(opened.model, DOMAIN, opened.decision, Draws(0, "test"))
     method = FrontierFree(Effects.blank(DOMAIN, EffectCells.of(DOMAIN, opened.model.cells), 2), torch.ones(4).double())
     starts = torch.tensor([[0, 1, 1, 50]]).repeat(200, 1)

@@ -13,7 +13,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import Population
 from neuronfair.measure.diversity import clusters, mean_distance, quality, regions, severity
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
 from neuronfair.progress import Progress, silent
@@ -154,7 +154,7 @@ class Comparison:
         return result
 
 
-def compare(
+def compare_methods(
     network: Model,
     domain: TableDomain,
     rows: Tensor,
@@ -190,9 +190,7 @@ def compare(
         populations = (rows, fit_population(domain, rows, seed=config.seed), "domain")
     samples = min(MAX_RANDOM, max(MIN_RANDOM, evaluated))
     rates = tuple(
-        discrimination_rate(
-            network, domain, population=one, samples=samples, decision=config.decision, seed=config.seed
-        )
+        flip_rate(network, domain, population=one, samples=samples, decision=config.decision, seed=config.seed)
         for one in populations
     )
     result = Comparison(config, len(runs[0].seeds), rates, tuple(lines), stopped)

@@ -23,7 +23,7 @@ from neuronfair.domain.tables.sensitive_join import attached
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import Opened, open_model
+from neuronfair.model.open import Opened, wrap_model
 from neuronfair.model.open.columns import feature_names, matched, source_of
 from neuronfair.model.open.estimators import by_groups
 
@@ -37,7 +37,7 @@ _READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python functi
 class ModelSource:
     """A model, and how it is opened. It can be sent to another process if the model can."""
 
-    model: Any = None  # whatever `open_model` takes; None: there is none yet
+    model: Any = None  # whatever `wrap_model` takes; None: there is none yet
     weights: Path | None = None  # a safetensors file for `package.module:name`
     trust_pickle: bool = False  # open files that can run a program
     decision: Decision | None = None  # what counts as another decision; by default as the outputs suggest
@@ -62,7 +62,7 @@ class ModelSource:
     def open(self, data: Dataset) -> Opened:
         """Open the model for the people of a table."""
         own = getattr(self.model, "device", None)
-        return open_model(
+        return wrap_model(
             self.model,
             data.domain,
             data,

@@ -37,7 +37,7 @@ from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.formatting import POPULATIONS, Population, exact, listed, percent, plain, visible
 from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
-from neuronfair.measure.rate import Rate, discrimination_rate, plausible_pair_rate
+from neuronfair.measure.rate import Rate, flip_rate, plausible_pair_rate
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -310,7 +310,7 @@ def sampled_rates(
             seed=seed,
         )
     return (() if pairs is None else (pairs.rate,)) + tuple(
-        discrimination_rate(
+        flip_rate(
             opened,
             data.domain,
             population=one,

@@ -201,7 +201,7 @@ def _rates(
     from neuronfair.audits.stages.population import fit_plausible_population
     from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
     from neuronfair.domain.population.plausible import plausible_twins
-    from neuronfair.measure.rate import Until, discrimination_rate, plausible_pair_rate
+    from neuronfair.measure.rate import Until, flip_rate, plausible_pair_rate
     from neuronfair.render.terminal import progress_bar
 
     usual, populations = None, _populations(chosen)
@@ -227,7 +227,7 @@ def _rates(
             whom = data if name == "table" else usual if name == "plausible" else name
             if whom is not None:
                 until = Until(sampling.error, sampling.samples)
-                one = discrimination_rate(opened, data.domain, population=whom, samples=until, progress=show, **asked)
+                one = flip_rate(opened, data.domain, population=whom, samples=until, progress=show, **asked)
                 rates[name], errors[name] = rate_of(one), one.error
     if "table" in rates and "plausible" in rates:
         rates["plausible"] = covering(rates["plausible"], rates["table"])

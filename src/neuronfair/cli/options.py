@@ -388,7 +388,7 @@ def fit_classifier(
     settings: TrainingSettings | None = None,
 ) -> tuple[nn.Sequential, Card]:
     """Train a classifier with a progress bar and say how well it does."""
-    from neuronfair.model.train import fit
+    from neuronfair.model.train import train
     from neuronfair.render.terminal import progress_bar
 
     with progress_bar(f"Training on {data.name}", quiet=console.quiet) as show:
@@ -398,7 +398,7 @@ def fit_classifier(
             losses.append(loss)
             show(epoch, None, f"epochs, best validation loss {min(losses):.4f}")
 
-        module, card = fit(data, hidden=hidden, settings=settings, seed=seed, progress=note)
+        module, card = train(data, hidden=hidden, settings=settings, seed=seed, progress=note)
     shares = ", ".join(f"{part} {percent(share)}" for part, share in card.accuracy.items())
     console.print(
         f"Trained {'-'.join(map(str, (card.inputs, *card.hidden, card.outputs)))} on {data.name}: accuracy {shares}."

@@ -143,10 +143,10 @@ class _Case:
     def open(self, file: Path | None = None) -> Opened:
         """Open the model, or the repaired one in a file."""
         from neuronfair.model.decision import Decision
-        from neuronfair.model.open import open_model
+        from neuronfair.model.open import wrap_model
 
         source, repaired = self.source, file is not None
-        return open_model(
+        return wrap_model(
             str(file) if repaired and source.weights is None else self.model,
             self.data.domain,
             self.data.rows,

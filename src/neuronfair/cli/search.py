@@ -274,7 +274,7 @@ def compare(
     `neuronfair compare adult --methods neuronfair,adf,eidig5 --starts 1000 --repeats 10 --json -`
     """
     model.check()
-    from neuronfair.audits.comparison import compare as run
+    from neuronfair.audits.comparison import compare_methods
     from neuronfair.render.comparison import compare_report, plot_comparison
     from neuronfair.render.plots import PICTURES, drawing
     from neuronfair.render.terminal import progress_bar
@@ -291,7 +291,7 @@ def compare(
     opened, data, _ = options.open_all(table, model, console, asked.seed)
     opens = None if model.model is None else _OpenModel(model, data, Path.cwd())
     with progress_bar("Comparing methods", quiet=console.quiet) as show, pool_of(ray) as pool:
-        result = run(
+        result = compare_methods(
             opened.model,
             data.domain,
             data.rows,

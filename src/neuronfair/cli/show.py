@@ -129,7 +129,7 @@ def _show_finding(folder: Path, number: int, source: ModelOptions) -> None:
     if source.trust_pickle and source.model is None:
         raise NeuronFairError("--trust-pickle: name the file that you trust with --model")
     from neuronfair.model.decision import Decision
-    from neuronfair.model.open import open_model
+    from neuronfair.model.open import wrap_model
     from neuronfair.render.search import replay_report
     from neuronfair.render.terminal import make_console
     from neuronfair.store.run import Run
@@ -139,7 +139,7 @@ def _show_finding(folder: Path, number: int, source: ModelOptions) -> None:
     if number >= len(findings):
         raise RunError(f"{folder}: has {len(findings):,} findings, numbered from 0; there is no number {number}")
     model = source.model or own_model(run)
-    opened = open_model(
+    opened = wrap_model(
         model,
         run.domain,
         findings.rows,

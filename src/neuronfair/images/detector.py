@@ -23,7 +23,7 @@ from neuronfair.errors import ModelError, did_you_mean, one_line
 from neuronfair.images.domain import PASS
 from neuronfair.limits import check_size
 from neuronfair.model.layers import evaluating
-from neuronfair.model.train import train
+from neuronfair.model.train import train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected, read_safetensors
 
@@ -299,7 +299,7 @@ def fit_attribute(
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed)).to(pixels.device)
     held, kept = order[: len(order) // 10], order[len(order) // 10 :]
     x = torch.cat([features(detector, pixels[kept]), features(detector, pixels[kept].flip(3))])
-    result = train(
+    result = train_module(
         lambda: fully_connected(x.shape[1], BODIES[body][1], classes),
         x,
         labels[kept].repeat(2),

@@ -90,7 +90,7 @@ class Until:
             raise NeuronFairError(f"error must be more than 0, got {self.error}")
 
 
-def discrimination_rate(
+def flip_rate(
     network: Model | Opened,
     domain: TableDomain,
     *,
@@ -174,7 +174,7 @@ def plausible_pair_rate(
 
     Of the people in the data set who have at least one plausible twin, it is the share whose decision differs from a
     plausible twin's. `pairs` says which twins are (`plausible_twins`); people in the data set are real, whatever a
-    model says of them. They are taken in random order and each once, as `discrimination_rate` takes them; of a data
+    model says of them. They are taken in random order and each once, as `flip_rate` takes them; of a data
     set or its records the model is asked with the original cells where it can be.
     """
     domain = replace(pairs, twinning=FLIPS)

@@ -14,7 +14,7 @@ from neuronfair.domain.population.model import OwnPopulation, PopulationModel
 from neuronfair.domain.rules import Condition, Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import Population
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.measure.stats import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
@@ -106,7 +106,7 @@ def subgroups(
     for number, (cuts, (view, source, part)) in enumerate(zip(rules, inside, strict=True)):
         if not part:  # nobody was met
             continue
-        rate = discrimination_rate(
+        rate = flip_rate(
             network,
             view,
             population=source,

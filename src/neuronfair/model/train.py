@@ -33,7 +33,7 @@ REPLACEMENTS = 5
 Progress = Callable[[int, int, float], None]
 
 
-def train(
+def train_module(
     build: Callable[[], M],
     x: Tensor,
     y: Tensor,
@@ -117,7 +117,7 @@ MIN_ROWS = 10  # so that 10% of them are one
 WIDE = 100  # inputs from which on the paper uses its larger network
 
 
-def fit(
+def train(
     data: Dataset,
     *,
     hidden: Sequence[int] | None = None,
@@ -144,7 +144,7 @@ def fit(
     classes = domain.target.classes
     parts = data.split(seed)
     encoded = {name: (encoding.encode(part.rows), part.labels) for name, part in parts._asdict().items()}
-    result = train(
+    result = train_module(
         lambda: fully_connected(encoding.width, hidden, len(classes)),
         *encoded["train"],
         validation=encoded["validation"],

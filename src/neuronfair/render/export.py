@@ -243,6 +243,24 @@ def groups_frame(report: Report) -> Any:
     return _pandas().DataFrame(lines)
 
 
+def rates_frame(report: Report) -> Any:
+    """Return the flip rates with their confidence intervals: a line for each attribute and population."""
+    lines = [
+        {
+            "attribute": one.name,
+            "population": rate.population,
+            "flip_rate": rate.rate,
+            "low": rate.low,
+            "high": rate.high,
+            "confidence": rate.confidence,
+            "records": rate.of,
+        }
+        for one in report.attributes
+        for rate in one.rates.measured
+    ]
+    return _pandas().DataFrame(lines)
+
+
 def _pandas() -> Any:
     return needs("pandas", "sklearn", "a DataFrame", NeuronFairError)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.atomic import replacing
+from neuronfair.audits.report.report import Report
 from neuronfair.errors import NeuronFairError, needs
-from neuronfair.formatting import visible
+from neuronfair.formatting import OF, visible
 from neuronfair.interpretation.profile import BiasProfile
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -65,3 +66,22 @@ def _as_curves(profile: BiasProfile, figure: Any, title: str) -> None:
     axes.grid(color="0.92")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+
+
+def draw_rates(report: Report, axes: Any = None) -> Any:
+    """Draw the flip rates of an audit with their confidence intervals; return the axes of matplotlib."""
+    drawing()
+    if axes is None:
+        from matplotlib.figure import Figure
+
+        axes = Figure(figsize=(7, 3.5), layout="constrained").add_subplot()
+    rates = [(one.name, rate) for one in report.attributes for rate in one.rates.measured]
+    shares = [100 * rate.rate for _, rate in rates]
+    below = [share - 100 * rate.low for share, (_, rate) in zip(shares, rates, strict=True)]
+    above = [100 * rate.high - share for share, (_, rate) in zip(shares, rates, strict=True)]
+    places = range(len(rates))
+    axes.barh(places, shares, xerr=[below, above], capsize=3)
+    axes.set_yticks(places, [visible(f"{name}, {OF[rate.population]}") for name, rate in rates], parse_math=False)
+    axes.invert_yaxis()
+    axes.set_xlabel("flip rate in %")
+    return axes

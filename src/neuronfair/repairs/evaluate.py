@@ -14,7 +14,7 @@ from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.interpretation.profile import LayerBias
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect
 from neuronfair.measure.groups import Group, groups
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding, families
@@ -65,9 +65,7 @@ def outcomes_of(models: Sequence[Opened], labelled: Dataset, people: Tensor, dec
     """Return the same of models of any kind, one after the other."""
     return [
         RepairOutcome(
-            discrimination_rate(
-                one.model, labelled.domain, population=people, samples=len(people), decision=decision
-            ).rate,
+            flip_rate(one.model, labelled.domain, population=people, samples=len(people), decision=decision).rate,
             accuracy_of(one.model if one.white_box else one, labelled, decision),
         )
         for one in models
@@ -153,7 +151,7 @@ def stand(
     # A network is repaired as it was rebuilt here, so both are asked so; an estimator is fitted anew and asked itself.
     asked = model if opened.white_box else opened
     tested = records_of(asked, test)
-    measured = partial(discrimination_rate, model, domain, confidence=CONFIDENCE, decision=decision, seed=seed)
+    measured = partial(flip_rate, model, domain, confidence=CONFIDENCE, decision=decision, seed=seed)
     held_out = measured(population=tested, samples=len(test))
     return Standing(
         held_out if alike else measured(population="domain", samples=SAMPLES // slow),

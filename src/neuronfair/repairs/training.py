@@ -14,7 +14,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.stacked import linear_layers, stackable, train_stack
-from neuronfair.model.train import train
+from neuronfair.model.train import train_module
 from neuronfair.model.training_loop import Note, Rows, TrainingSettings
 from neuronfair.model.weights import fully_connected
 
@@ -108,7 +108,9 @@ def trained(
     once = replace(settings, restarts=1, batch=batch)
     note = None if progress is None else lambda _, epoch, loss: progress(epoch, {0: loss})
     done = [
-        train(start, x[line], labels[line], validation=held, settings=once, seed=seed, fresh=False, progress=note)
+        train_module(
+            start, x[line], labels[line], validation=held, settings=once, seed=seed, fresh=False, progress=note
+        )
         for line in lesson.lines
     ]
     return [opened.with_module(result.module[0]) for result in done]

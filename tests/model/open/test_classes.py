@@ -10,9 +10,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from neuronfair import parse_domain, prove
+from neuronfair import certify, parse_domain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.classes import by_position, class_order
 from neuronfair.model.open.frames import CategoryColumn, cells, spelling
 
@@ -62,12 +62,12 @@ def test_classes_of_seven_digits_are_not_one_class(model):
     rows = torch.tensor(list(product(range(20), range(2))))
     table = pd.DataFrame({"age": rows[:, 0].numpy(), "sex": rows[:, 1].numpy()})
     model.fit(table, np.where(table.age + 8 * table.sex > 13, 1000002, 1000001))
-    opened = open_model(model, domain, rows)
+    opened = wrap_model(model, domain, rows)
     chosen = np.array([1000001, 1000002])[opened.decision.chosen(opened.model.scores(rows))]
     assert (chosen == model.predict(table)).all()
     flips = sum(a != b for a, b in chosen.reshape(20, 2)) * 2
     assert flips > 0
-    report = prove(model, domain)
+    report = certify(model, domain)
     assert report.complete
     assert int(report.proved_discriminatory.count) in (flips, flips // 2)  # people are counted without their sex
 

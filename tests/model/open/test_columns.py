@@ -13,7 +13,7 @@ from torch import nn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.columns import feature_names, input_names, matched, picked, single_columns
 from neuronfair.model.open.graphs.keras_layers import without_numpy_warning
 
@@ -78,7 +78,7 @@ def test_several_models_are_given_what_each_of_them_reads():
     model = VotingClassifier([*zip("abc", parts, strict=True)], voting="soft").fit(
         table, table["height"] > table["age"]
     )
-    found = open_model(model, domain, rows)
+    found = wrap_model(model, domain, rows)
     np.testing.assert_allclose(found.model.scores(rows), model.predict_proba(table), atol=1e-6)
 
 

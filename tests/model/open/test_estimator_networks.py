@@ -33,7 +33,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import Frames
 from neuronfair.render.page import audit_page
 from neuronfair.searches.methods import able, check_method
@@ -81,7 +81,7 @@ CLASSIFIERS = [
 def test_classifiers(final, classes, crowd, table):
     y = np.digitize(crowd.rows[:, 0], [20, 50][: classes - 1])
     model = fitted(final, table, y)
-    found = open_model(model, replace(crowd.domain, target=None), crowd.rows)
+    found = wrap_model(model, replace(crowd.domain, target=None), crowd.rows)
     if isinstance(final, SVC) and classes == 3:  # its scores for three classes are votes
         check_black_box(found, crowd.rows, answers(model, table), "its scores could not be reproduced")
         return
@@ -94,7 +94,7 @@ def test_classifiers(final, classes, crowd, table):
 def test_the_score_of_two_classes_follows_the_order_of_the_domain(crowd, table):
     model = fitted(LinearSVC(), table, np.where(crowd.labels == 1, "yes", "no"))
     domain = replace(crowd.domain, target=Target("y", ("yes", "no")), favourable=None)
-    found = open_model(model, domain, crowd.rows)
+    found = wrap_model(model, domain, crowd.rows)
     check_white_box(found, crowd.rows, -model.decision_function(table), [])
     assert found.scale == "numbers"  # margins
     chosen = np.array(domain.target.classes)[found.decision.chosen(found.model.scores(crowd.rows))]
@@ -104,7 +104,7 @@ def test_the_score_of_two_classes_follows_the_order_of_the_domain(crowd, table):
 @pytest.mark.parametrize("final", [LinearRegression(), Ridge(), SGDRegressor(random_state=0)], ids=str)
 def test_regressions(final, crowd, table):
     model = fitted(final, table, crowd.rows[:, 0] * 20.0 + crowd.rows[:, 1])
-    found = open_model(model, crowd.domain, crowd.rows)
+    found = wrap_model(model, crowd.domain, crowd.rows)
     assert (found.white_box, found.decision.kind) == (True, "tolerance")
     np.testing.assert_allclose(found.model.scores(crowd.rows)[:, 0].numpy(), model.predict(table), rtol=1e-3, atol=0.01)
 
@@ -112,7 +112,7 @@ def test_regressions(final, crowd, table):
 @pytest.mark.parametrize("final", [PoissonRegressor(), RandomForestRegressor(3, random_state=0)], ids=str)
 def test_regressions_that_are_no_lines(final, crowd, table):
     model = fitted(final, table, crowd.rows[:, 0] * 20.0 + 1)
-    found = open_model(model, crowd.domain, crowd.rows)
+    found = wrap_model(model, crowd.domain, crowd.rows)
     assert (found.white_box, found.decision.kind) == (False, "tolerance")
     np.testing.assert_allclose(found.model.scores(crowd.rows)[:, 0].numpy(), model.predict(table))
 
@@ -125,7 +125,7 @@ def test_regressions_that_are_no_lines(final, crowd, table):
 def test_a_pipeline_in_another_model_is_given_the_table(wrap, crowd, table):
     inner = fitted(LogisticRegression(), table, crowd.labels)
     model = wrap(inner).fit(table, crowd.labels)
-    found = open_model(model, crowd.domain, crowd.rows)
+    found = wrap_model(model, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, model.predict_proba(table), f"{type(model).__name__} has no neurons")
 
 
@@ -133,16 +133,16 @@ def test_a_tuned_threshold_and_one_of_the_user(crowd, table):
     inner = fitted(LogisticRegression(), table, crowd.labels)
     model = TunedThresholdClassifierCV(inner, cv="prefit", refit=False, scoring="recall").fit(table, crowd.labels)
     assert (model.predict(table) != inner.predict(table)).any()
-    found = open_model(model, crowd.domain, crowd.rows)
+    found = wrap_model(model, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, model.predict(table)[:, None] == model.classes_, "its method predict")
-    strict = open_model(inner, crowd.domain, crowd.rows, decision=Decision("threshold", 0.3))
+    strict = wrap_model(inner, crowd.domain, crowd.rows, decision=Decision("threshold", 0.3))
     chosen = strict.decision.chosen(strict.model.scores(crowd.rows))
     np.testing.assert_array_equal(chosen, inner.predict_proba(table)[:, 1] >= 0.3)
 
 
 def test_nothing_inside_is_looked_at_and_gradients_are_followed(crowd, table):
     model = fitted(LogisticRegression(), table, crowd.labels)
-    found = open_model(model, crowd.domain, crowd.rows)
+    found = wrap_model(model, crowd.domain, crowd.rows)
     with pytest.raises(ModelError, match="no hidden layer"):
         interpret(found.model, crowd.domain, crowd.rows)
     with pytest.raises(NeuronFairError, match=r"'neuronfair' follows neurons, and a linear model has none.*frontier"):

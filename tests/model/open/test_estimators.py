@@ -43,7 +43,7 @@ from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge, members
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from tests.bombs import lying_archive, npy, zipped
 from tests.model.open.conftest import check_black_box, check_white_box
 from tests.model.open.test_frames import CELLS, OUTSIDE
@@ -120,7 +120,7 @@ def save(model, case, suffix=".joblib") -> Path:
 
 
 def opened(model, case, suffix=".joblib"):
-    return open_model(save(model, case, suffix), case.domain, case.rows, trust_pickle=suffix != ".skops")
+    return wrap_model(save(model, case, suffix), case.domain, case.rows, trust_pickle=suffix != ".skops")
 
 
 def by_class(model, case) -> np.ndarray:
@@ -144,7 +144,7 @@ def test_a_pipeline_from_a_skops_file(case):
 def test_opening_it_again_changes_nothing(case):
     model = fitted(make_pipeline(columns(), perceptron()), case.x, case.y)
     found = opened(model, case, ".skops")
-    again = open_model(found.source, case.domain, case.rows.flip(0))  # as `replay` does, from other rows
+    again = wrap_model(found.source, case.domain, case.rows.flip(0))  # as `replay` does, from other rows
     assert again.model.encoding.attributes == found.model.encoding.attributes
     assert again.fingerprint == found.fingerprint
 
@@ -155,7 +155,7 @@ def test_two_classes_share_one_output(activation, case):
     model = fitted(make_pipeline(columns(drop="first"), perceptron(activation=activation)), case.x, y)
     target = case.domain.target.__class__("loan", ("yes", "no"))  # not in the alphabet's order
     domain = TableDomain(case.domain.name, case.domain.attributes, ("sex",), target=target)
-    found = open_model(save(model, case), domain, case.rows, trust_pickle=True)
+    found = wrap_model(save(model, case), domain, case.rows, trust_pickle=True)
     check_white_box(found, case.rows, model.predict_proba(case.filled)[:, ::-1], [8, 4])
     assert found.decision == Decision()
 
@@ -209,7 +209,7 @@ def test_scores_of_other_kinds(case):
     machine = fitted(make_pipeline(columns(), LinearSVC()), case.x, y)
     target = case.domain.target.__class__("loan", ("no", "yes"))
     domain = TableDomain(case.domain.name, case.domain.attributes, ("sex",), target=target)
-    found = open_model(save(machine, case), domain, case.rows, trust_pickle=True)
+    found = wrap_model(save(machine, case), domain, case.rows, trust_pickle=True)
     check_white_box(found, case.rows, machine.decision_function(case.filled), [])
     assert found.decision == Decision("threshold", 0.0)
     line = fitted(make_pipeline(columns(), Ridge()), case.x, (y == "yes") * 1.0)
@@ -254,8 +254,8 @@ def test_people_outside_the_bounds_are_asked_about_as_they_are():
     )
     for x in (dummies, dummies.rename(columns={"a_?": "a_nan"}), places):
         model = RandomForestClassifier(3, random_state=0).fit(x, y)
-        check_black_box(open_model(model, OUTSIDE, rows), rows, model.predict_proba(x), "has no neurons")
-    check_black_box(open_model(text, OUTSIDE, rows), rows, text.predict_proba(table), "has no neurons")
+        check_black_box(wrap_model(model, OUTSIDE, rows), rows, model.predict_proba(x), "has no neurons")
+    check_black_box(wrap_model(text, OUTSIDE, rows), rows, text.predict_proba(table), "has no neurons")
 
 
 def test_a_network_behind_preprocessing_is_compared_on_rows_outside_the_bounds():
@@ -266,7 +266,7 @@ def test_a_network_behind_preprocessing_is_compared_on_rows_outside_the_bounds()
     y = (table["a"].isin(["?", "y"])).astype(int)
     words = ColumnTransformer([("a", OneHotEncoder(), ["a"])], remainder=StandardScaler())
     model = fitted(make_pipeline(words, perceptron(max_iter=60)), table, y)
-    check_black_box(open_model(model, OUTSIDE, rows), rows, model.predict_proba(table), "could not be reproduced")
+    check_black_box(wrap_model(model, OUTSIDE, rows), rows, model.predict_proba(table), "could not be reproduced")
 
 
 def test_a_bare_model_without_names_is_given_the_encoding(case):
@@ -308,10 +308,10 @@ def test_a_pickle_is_opened_only_if_trusted(case):
 
     path.write_bytes(pickle.dumps(Trap()))
     with pytest.raises(ModelError, match=r"runs any program hidden in it.*--trust-pickle.*skops"):
-        open_model(path, case.domain, case.rows)
+        wrap_model(path, case.domain, case.rows)
     assert not (case.folder / "trap").exists()
     with pytest.raises(ModelError, match="holds no model with a method predict, but NoneType"):
-        open_model(path, case.domain, case.rows, trust_pickle=True)
+        wrap_model(path, case.domain, case.rows, trust_pickle=True)
 
 
 def doubled(x):
@@ -323,9 +323,9 @@ def test_doubtful_types_in_skops_are_named(case):
     model = fitted(make_pipeline(before, perceptron()), case.x, case.y)
     path = save(model, case, ".skops")
     with pytest.raises(ModelError, match=re.escape("doubled. If you trust it: --trust-pickle")):
-        open_model(path, case.domain, case.rows)
+        wrap_model(path, case.domain, case.rows)
     check_white_box(
-        open_model(path, case.domain, case.rows, trust_pickle=True), case.rows, by_class(model, case), [8, 4]
+        wrap_model(path, case.domain, case.rows, trust_pickle=True), case.rows, by_class(model, case), [8, 4]
     )
 
 
@@ -344,7 +344,7 @@ def test_refusals(case):
     path = save(model, case, ".skops")
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(ModelError, match="cannot be read"):
-        open_model(path, case.domain, case.rows)
+        wrap_model(path, case.domain, case.rows)
 
 
 def test_an_estimator_in_a_users_module(case, monkeypatch):
@@ -353,7 +353,7 @@ def test_an_estimator_in_a_users_module(case, monkeypatch):
     (case.folder / "own_pipeline.py").write_text("import joblib\nmodel = joblib.load('model.joblib')\n")
     monkeypatch.chdir(case.folder)
     monkeypatch.syspath_prepend(case.folder)
-    found = open_model("own_pipeline:model", case.domain, case.rows)
+    found = wrap_model("own_pipeline:model", case.domain, case.rows)
     check_white_box(found, case.rows, by_class(model, case), [8, 4])
 
 
@@ -361,7 +361,7 @@ def test_other_versions_are_mentioned(case, monkeypatch):
     model = fitted(make_pipeline(columns(), perceptron()), case.x, case.y)
     path = save(model, case)
     monkeypatch.setattr("sklearn.base.__version__", "99.1")
-    found = open_model(path, case.domain, case.rows, trust_pickle=True)
+    found = wrap_model(path, case.domain, case.rows, trust_pickle=True)
     assert "it was saved by scikit-learn" in found.note
     assert torch.is_tensor(found.model.scores(case.rows))
 
@@ -390,13 +390,13 @@ def test_a_tuned_threshold_decides_as_the_model_does(method, where, case):
     chosen = model.predict(case.filled)
     assert (chosen != before.fit(case.x, y).predict(case.filled)).any()
     answers = np.stack([chosen == "yes", chosen == "no"], 1)
-    found = open_model(path, domain, case.rows, trust_pickle=True)
+    found = wrap_model(path, domain, case.rows, trust_pickle=True)
     check_black_box(found, case.rows, answers, "asked by its method predict")
     assert found.decision == Decision()
     scores = getattr(model, method)(case.filled)
     scores = scores[:, ::-1] if method == "predict_proba" else -scores
     chosen_by_user = Decision("threshold", 0.3)  # of the scores, so it is given them
-    found = open_model(path, domain, case.rows, trust_pickle=True, decision=chosen_by_user)
+    found = wrap_model(path, domain, case.rows, trust_pickle=True, decision=chosen_by_user)
     check_black_box(found, case.rows, scores, "FixedThresholdClassifier has no neurons")
 
 
@@ -404,7 +404,7 @@ def test_a_single_score_can_be_decided_by_class(case):
     """As `replay` asks for, even where no row that it is opened with is decided otherwise."""
     domain, y = two_classes(case)
     model = make_pipeline(columns(), LinearSVC()).fit(case.x, y)
-    found = open_model(save(model, case), domain, case.rows, trust_pickle=True, decision=Decision())
+    found = wrap_model(save(model, case), domain, case.rows, trust_pickle=True, decision=Decision())
     chosen = model.predict(case.filled)
     check_black_box(found, case.rows, np.stack([chosen == "yes", chosen == "no"], 1), "asked by its method predict")
 
@@ -415,7 +415,7 @@ def test_ties_are_decided_as_the_model_itself_does(case):
     for final in (RandomForestClassifier(2, random_state=0), KNeighborsClassifier(4)):
         model = make_pipeline(columns(), final).fit(case.x, y)
         assert (model.predict_proba(case.filled)[:, 0] == 0.5).any()
-        found = open_model(save(model, case), domain, case.rows, trust_pickle=True)
+        found = wrap_model(save(model, case), domain, case.rows, trust_pickle=True)
         decided = np.asarray(domain.target.classes)[found.decision.chosen(found.model.scores(case.rows))]
         assert (decided == model.predict(case.filled).astype(str)).all()
         assert "asked by its method predict" in found.note
@@ -428,10 +428,10 @@ def test_a_regression_has_a_tolerance(final, case):
     pay = 3e4 + 500.0 * case.x.age.to_numpy() + 2e4 * (case.x.sex == "Male").to_numpy()
     model = fitted(make_pipeline(columns(), final), case.x, pay)
     path = save(model, case)
-    found = open_model(path, case.domain, case.rows, trust_pickle=True)
+    found = wrap_model(path, case.domain, case.rows, trust_pickle=True)
     assert found.decision.kind == "tolerance"
     assert "a fifth of their robust standard deviation (interquartile range / 1.349)" in found.note
-    found = open_model(path, case.domain, case.rows, trust_pickle=True, decision=Decision("tolerance", 1e3))
+    found = wrap_model(path, case.domain, case.rows, trust_pickle=True, decision=Decision("tolerance", 1e3))
     assert found.decision == Decision("tolerance", 1e3)
     assert found.white_box  # large scores are compared by their size
     scores = found.model.scores(case.rows)[:, 0]
@@ -460,29 +460,29 @@ def skops_file(case, **changes: bytes) -> Path:
 def test_an_archive_is_limited(case, monkeypatch):
     path = skops_file(case, more_npy=npy((5_000_000,), 8, 40_000_000))
     assert path.stat().st_size < 500_000
-    assert open_model(path, case.domain, case.rows).white_box
+    assert wrap_model(path, case.domain, case.rows).white_box
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "30000000")
     with pytest.raises(TooLarge, match=r"model\.skops"):
-        open_model(path, case.domain, case.rows)
+        wrap_model(path, case.domain, case.rows)
     path = skops_file(case, schema_json=b" " * 2_000_000)
     with pytest.raises(TooLarge, match=r"model\.skops"):
-        open_model(path, case.domain, case.rows)
+        wrap_model(path, case.domain, case.rows)
 
 
 def test_archives_in_an_archive_are_limited_together(case, monkeypatch):
     inner = zipped({"data.npy": npy((1_000_000,), 8, 8_000_000)})
     path = skops_file(case, **{f"m{i}_npz": inner for i in range(5)})
-    assert open_model(path, case.domain, case.rows).white_box
+    assert wrap_model(path, case.domain, case.rows).white_box
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "30000000")
     with pytest.raises(TooLarge, match=r"model\.skops"):
-        open_model(path, case.domain, case.rows)
+        wrap_model(path, case.domain, case.rows)
 
 
 def test_arrays_that_declare_more_than_they_hold_are_refused(case):
     wrong = npy((10**12,), 8, 100)
     for changes in ({"more_npy": wrong}, {"more_npz": zipped({"data.npy": wrong})}):
         with pytest.raises(ModelError, match="is declared"):
-            open_model(skops_file(case, **changes), case.domain, case.rows)
+            wrap_model(skops_file(case, **changes), case.domain, case.rows)
 
 
 def test_an_array_that_is_asked_for_many_times_counts_many_times(case, monkeypatch):
@@ -490,7 +490,7 @@ def test_an_array_that_is_asked_for_many_times_counts_many_times(case, monkeypat
     path = skops_file(case, more_npy=npy((10_000,), 8, 80_000), schema_json=schema)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
     with pytest.raises(TooLarge, match=r"model\.skops"):
-        open_model(path, case.domain, case.rows)
+        wrap_model(path, case.domain, case.rows)
 
 
 def test_a_member_that_is_larger_than_it_says_is_not_unpacked(case, monkeypatch):
@@ -498,7 +498,7 @@ def test_a_member_that_is_larger_than_it_says_is_not_unpacked(case, monkeypatch)
     path = case.folder / "model.skops"
     path.write_bytes(lying_archive("schema.json", b"[" * 100_000_000, said=100))
     with pytest.raises(ModelError, match="cannot be read"):
-        open_model(path, case.domain, case.rows)
+        wrap_model(path, case.domain, case.rows)
 
 
 def test_trees_are_not_read_where_they_alone_do_not_decide(case):
@@ -512,7 +512,7 @@ def test_trees_are_not_read_where_they_alone_do_not_decide(case):
         return make_pipeline(columns(sparse_output=False), *steps, forest).fit(case.x, case.y)
 
     def read(model):
-        return open_model(model, case.domain, case.rows).trees is not None
+        return wrap_model(model, case.domain, case.rows).trees is not None
 
     assert read(trees())
     assert not read(trees(FunctionTransformer(np.abs)))
@@ -527,4 +527,4 @@ def test_trees_of_xgboost_with_a_number_for_empty_cells_are_not_read(crowd):
     xgboost = pytest.importorskip("xgboost", reason="the package xgboost is not installed")
     for missing, read in ((float("nan"), True), (999, False)):
         model = xgboost.XGBClassifier(n_estimators=3, missing=missing).fit(crowd.x.numpy(), crowd.labels.numpy())
-        assert (open_model(model, crowd.domain, crowd.rows).trees is not None) == read
+        assert (wrap_model(model, crowd.domain, crowd.rows).trees is not None) == read

@@ -15,7 +15,7 @@ from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from tests.conftest import PEOPLE
 from tests.model.open.conftest import check_white_box, trained
 
@@ -61,7 +61,7 @@ def saved(original, tmp_path):
 
 def test_a_trusted_archive_is_a_white_box(saved, crowd):
     module, path = saved
-    found = open_model(path, crowd.domain, crowd.rows, trust_pickle=True)
+    found = wrap_model(path, crowd.domain, crowd.rows, trust_pickle=True)
     check_white_box(found, crowd.rows, module(crowd.x).detach(), [8, 4, 12])
     assert (found.kind, found.decision) == ("torch.export", Decision("threshold", 0.5))
 
@@ -69,7 +69,7 @@ def test_a_trusted_archive_is_a_white_box(saved, crowd):
 def test_an_archive_is_refused_without_trust_and_nothing_of_it_runs(saved, crowd, monkeypatch):
     monkeypatch.setattr(torch.export, "load", lambda _: pytest.fail("it was loaded"))
     with pytest.raises(ModelError, match=r"net.pt2: a torch.export archive.*--trust-pickle.*ONNX.*safetensors"):
-        open_model(saved[1], crowd.domain, crowd.rows)
+        wrap_model(saved[1], crowd.domain, crowd.rows)
 
 
 class Mark:
@@ -85,14 +85,14 @@ def test_a_pickle_inside_an_untrusted_archive_is_never_opened(saved, crowd, tmp_
             changed.writestr(name, pickle.dumps(Mark()) if name.endswith(".pt") else archive.read(name))
     saved[1].write_bytes(content.getvalue())
     with pytest.raises(ModelError, match=r"a torch.export archive"):
-        open_model(saved[1], crowd.domain, crowd.rows)
+        wrap_model(saved[1], crowd.domain, crowd.rows)
     assert not (tmp_path / "opened").exists()
 
 
 def test_a_fixed_batch_size_is_refused(saved, crowd, tmp_path):
     path = export(saved[0], tmp_path / "fixed.pt2", crowd.x, dynamic=False)
     with pytest.raises(ModelError, match=r"batches of 3 rows only. Export it with a dynamic batch size"):
-        open_model(path, crowd.domain, crowd.rows, trust_pickle=True)
+        wrap_model(path, crowd.domain, crowd.rows, trust_pickle=True)
 
 
 class Counter(nn.Module):
@@ -111,7 +111,7 @@ class Counter(nn.Module):
 def test_a_program_that_changes_its_buffers_is_refused(crowd, tmp_path):
     path = export(Counter(crowd.x.shape[1]).eval(), tmp_path / "net.pt2", crowd.x)
     with pytest.raises(ModelError, match="its answers change from call to call"):
-        open_model(path, crowd.domain, crowd.rows, trust_pickle=True)
+        wrap_model(path, crowd.domain, crowd.rows, trust_pickle=True)
 
 
 class Pair(nn.Module):
@@ -128,11 +128,11 @@ class Pair(nn.Module):
 def test_one_output_is_expected(crowd, tmp_path):
     path = export(Pair(crowd.x.shape[1]), tmp_path / "pair.pt2", crowd.x)
     with pytest.raises(ModelError, match="returns 2 values; one tensor of scores is expected"):
-        open_model(path, crowd.domain, crowd.rows, trust_pickle=True)
+        wrap_model(path, crowd.domain, crowd.rows, trust_pickle=True)
 
 
 def test_a_damaged_archive_is_refused_in_one_line(saved, crowd):
     saved[1].write_bytes(saved[1].read_bytes()[:500])
     with pytest.raises(ModelError, match=r"net.pt2: not a torch.export archive") as error:
-        open_model(saved[1], crowd.domain, crowd.rows, trust_pickle=True)
+        wrap_model(saved[1], crowd.domain, crowd.rows, trust_pickle=True)
     assert "\n" not in str(error.value)

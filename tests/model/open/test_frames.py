@@ -11,7 +11,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import Frames, cells
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
@@ -160,5 +160,5 @@ def test_an_opened_model_gives_the_scores_of_a_table_of_original_cells():
     whole = table.assign(id=range(200), label=labels)[["id", "sex", "use", "label"]]
     data = read(whole, model=model, sensitive="sex", target="label").data
     for source in (model, lambda rows: model.predict_proba(rows[["use", "sex"]])):
-        opened = open_model(source, data.domain, data)
+        opened = wrap_model(source, data.domain, data)
         assert np.array_equal(opened.scores_of_frame(whole), model.predict_proba(table))

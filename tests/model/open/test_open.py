@@ -13,7 +13,7 @@ from torch import nn
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.opened import white_box
 from neuronfair.model.open.request import Request
 from neuronfair.model.weights import fingerprint, fully_connected
@@ -33,22 +33,22 @@ def own(tmp_path, people):
 
 def test_our_own_weights(own, crowd):
     path, module = own
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, module(crowd.x).detach(), [6, 4])
     assert (found.kind, found.source, found.decision) == ("neuronfair", str(path), Decision())
     assert found.fingerprint == fingerprint(module)
     assert found.model.rows_forward > 0  # of the check above: opening it leaves the count at 0
-    assert open_model(path, crowd.domain, crowd.rows).model.rows_forward == 0
+    assert wrap_model(path, crowd.domain, crowd.rows).model.rows_forward == 0
 
 
 def test_a_decision_can_be_chosen(own, crowd):
-    found = open_model(own[0], crowd.domain, crowd.rows, decision=Decision("threshold", 0.3))
+    found = wrap_model(own[0], crowd.domain, crowd.rows, decision=Decision("threshold", 0.3))
     assert found.decision == Decision("threshold", 0.3)
 
 
 def test_rows_are_needed(own, crowd):
     with pytest.raises(ModelError, match="no rows"):
-        open_model(own[0], crowd.domain, crowd.rows[:0])
+        wrap_model(own[0], crowd.domain, crowd.rows[:0])
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -58,7 +58,7 @@ def test_random_bytes_are_refused_in_one_line(suffix, crowd, tmp_path):
         path = tmp_path / f"model{suffix}"
         path.write_bytes(rng.integers(0, 256, size, dtype=np.uint8).tobytes())
         with pytest.raises(ModelError) as error:
-            open_model(path, crowd.domain, crowd.rows, trust_pickle=True)
+            wrap_model(path, crowd.domain, crowd.rows, trust_pickle=True)
         assert str(error.value).startswith(str(path))
         assert "\n" not in str(error.value)
 
@@ -78,12 +78,12 @@ def test_other_sources_are_refused(name, says, crowd, tmp_path):
     for file in ("model.onxx", "model.pth"):
         (tmp_path / file).write_bytes(b"x")
     with pytest.raises(ModelError, match=says):
-        open_model(tmp_path / name, crowd.domain, crowd.rows)
+        wrap_model(tmp_path / name, crowd.domain, crowd.rows)
 
 
 def test_weights_belong_to_a_module(own, crowd):
     with pytest.raises(ModelError, match="--weights belongs to a torch module"):
-        open_model(own[0], crowd.domain, crowd.rows, weights=own[0])
+        wrap_model(own[0], crowd.domain, crowd.rows, weights=own[0])
 
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch, crowd, tmp_path):
@@ -94,7 +94,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch, crowd, tmp_pat
 
     monkeypatch.setattr("neuronfair.errors.import_module", absent)
     with pytest.raises(ModelError, match=re.escape("pip install 'neuronfair[onnx]'")):
-        open_model(tmp_path / "model.onnx", crowd.domain, crowd.rows)
+        wrap_model(tmp_path / "model.onnx", crowd.domain, crowd.rows)
 
 
 def test_nan_weights_are_refused(own, crowd):
@@ -103,7 +103,7 @@ def test_nan_weights_are_refused(own, crowd):
         module.layer2[0].weight[1, 2] = torch.nan
     save_file(module.state_dict(), path)
     with pytest.raises(ModelError, match=r"the weights 'layer2.0.weight' hold NaN"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def ask(module: nn.Module, crowd, **options):

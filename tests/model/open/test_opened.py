@@ -15,8 +15,8 @@ from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.open import open_model
-from neuronfair.model.train import fit
+from neuronfair.model.open import wrap_model
+from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected, save
 from tests.model.open.conftest import check_white_box
@@ -46,7 +46,7 @@ def moved(rows):
 def test_a_module_is_a_white_box_over_the_others(outside):
     torch.manual_seed(0)
     module = fully_connected(10, (6, 4))
-    opened = open_model(module, outside.domain, outside.rows)
+    opened = wrap_model(module, outside.domain, outside.rows)
     check_white_box(opened, outside.rows, module(outside.x).detach(), [6, 4])
     assert opened.note.endswith("It is not given sex and race.")
     assert torch.equal(opened.model.scores(outside.rows), opened.model.scores(moved(outside.rows)))
@@ -59,9 +59,9 @@ def test_a_module_is_a_white_box_over_the_others(outside):
 
 def test_a_network_and_a_black_box_of_the_whole_domain_stay_as_they_are(outside):
     network = Network(fully_connected(10, (4,)), outside.domain)
-    assert open_model(network, outside.domain, outside.rows).model is network
+    assert wrap_model(network, outside.domain, outside.rows).model is network
     box = BlackBox(lambda rows: (rows[:, 0] > 20).double().numpy(), outside.domain)  # it is told all codes
-    opened = open_model(box, outside.domain, outside.rows)
+    opened = wrap_model(box, outside.domain, outside.rows)
     assert torch.equal(opened.model.scores(outside.rows), box.scores(outside.rows))
 
 
@@ -72,21 +72,21 @@ def test_a_function_is_given_a_table_without_them(outside):
         seen.update(table.columns)
         return (table.age > 40).to_numpy(dtype=float)
 
-    opened = open_model(decide, outside.domain, outside.rows)
+    opened = wrap_model(decide, outside.domain, outside.rows)
     assert seen == {"age", "relationship", "marital", "gain", "loss"}
     older = torch.from_numpy(np.asarray(outside.domain.to_table(outside.rows)["age"]) > 40)
     assert torch.equal(opened.model.scores(outside.rows)[:, 0], older.double())
     # It is known by its answers, which do not depend on what it is not given.
     fewer = limited(outside.domain.with_sensitive("age"), list(seen))
     kept = [outside.domain.column(name) for name in fewer.names]
-    assert open_model(decide, fewer, outside.rows[:, kept]).fingerprint == opened.fingerprint
+    assert wrap_model(decide, fewer, outside.rows[:, kept]).fingerprint == opened.fingerprint
 
 
 def test_trees_are_told_by_their_own_columns(outside):
     ensemble = pytest.importorskip("sklearn.ensemble")
     x, y = outside.x.numpy(), outside.labels.numpy()
     model = ensemble.RandomForestClassifier(5, max_depth=4, random_state=0).fit(x, y)
-    opened = open_model(model, outside.domain, outside.rows)
+    opened = wrap_model(model, outside.domain, outside.rows)
     np.testing.assert_allclose(opened.model.scores(outside.rows), model.predict_proba(x))
     torch.testing.assert_close(opened.trees().scores(outside.rows), opened.model.scores(outside.rows))
     assert opened.model.cells is not None
@@ -105,22 +105,22 @@ def test_a_pipeline_of_named_columns_becomes_a_network(outside):
 
     table = pandas.DataFrame(outside.domain.to_table(outside.rows))[["gain", "age"]]
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(table, outside.labels.numpy())
-    opened = open_model(model, outside.domain, outside.rows)
+    opened = wrap_model(model, outside.domain, outside.rows)
     assert opened.white_box
     np.testing.assert_allclose(opened.model.scores(outside.rows), model.predict_proba(table), atol=1e-5)
 
 
 def test_a_network_that_is_trained_without_them_opens_with_and_without_the_columns(outside, tmp_path):
     data = Dataset("crowd", outside.domain, outside.rows, outside.labels)
-    module, card = fit(data, hidden=(4,), settings=TrainingSettings(epochs=2, restarts=1))
+    module, card = train(data, hidden=(4,), settings=TrainingSettings(epochs=2, restarts=1))
     assert card.inputs == 10
     save(tmp_path / "m.safetensors", module, card)
-    opened = open_model(tmp_path / "m.safetensors", outside.domain, outside.rows)
+    opened = wrap_model(tmp_path / "m.safetensors", outside.domain, outside.rows)
     fewer = Dataset.only(
         replace(data, domain=outside.domain.with_sensitive("age")), ["age", "relationship", "marital", "gain", "loss"]
     )
     assert torch.equal(
-        open_model(tmp_path / "m.safetensors", fewer.domain, fewer.rows).model.scores(fewer.rows),
+        wrap_model(tmp_path / "m.safetensors", fewer.domain, fewer.rows).model.scores(fewer.rows),
         opened.model.scores(outside.rows),
     )
 
@@ -131,9 +131,9 @@ def test_a_network_that_is_trained_without_them_opens_with_and_without_the_colum
 )
 def test_a_width_that_fits_neither_way_names_both(crowd, module, said):
     with pytest.raises(ModelError, match=said):
-        open_model(module, crowd.domain, crowd.rows)
+        wrap_model(module, crowd.domain, crowd.rows)
     with pytest.raises(ModelError, match=r"gives 13 numbers a row .* without sex;"):
-        open_model(module, without(crowd.domain, "sex"), crowd.rows)
+        wrap_model(module, without(crowd.domain, "sex"), crowd.rows)
 
 
 def test_a_model_that_would_be_given_nothing_that_varies_is_refused(outside):
@@ -141,4 +141,4 @@ def test_a_model_that_would_be_given_nothing_that_varies_is_refused(outside):
     one = without(outside.domain, *names)
     one = replace(one, rules=(), attributes=(replace(one.attributes[0], low=30, high=30), *one.attributes[1:]))
     with pytest.raises(ModelError, match="one value only"):
-        open_model(nn.Linear(1, 2), one, outside.rows)
+        wrap_model(nn.Linear(1, 2), one, outside.rows)

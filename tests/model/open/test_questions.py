@@ -12,7 +12,7 @@ import torch
 from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
-from neuronfair.model.open import Opened, open_model
+from neuronfair.model.open import Opened, wrap_model
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 pytest.importorskip("sklearn", reason="the package scikit-learn is not installed")
@@ -61,7 +61,7 @@ def prepared():
 def opened(model, table, sensitive="sex", **how) -> tuple[Opened, Dataset]:
     """Open a model as an audit does."""
     data = read(table, model=model, sensitive=sensitive, target=table.columns[-1], **how).data
-    return open_model(model, data.domain, data), data
+    return wrap_model(model, data.domain, data), data
 
 
 def flips(decide, table, column="sex") -> float:
@@ -133,7 +133,7 @@ def test_dates_are_dates_for_a_model_that_was_trained_with_them(people, tmp_path
     assert measured(found, data) == flips(model.predict, inputs(table)) > 0
     table.to_csv(tmp_path / "people.csv", index=False)  # where dates are texts
     data = read(tmp_path / "people.csv", model=model, sensitive="sex", target="hired").data
-    again = open_model(model, data.domain, data)
+    again = wrap_model(model, data.domain, data)
     assert measured(again, data) == measured(found, data)
     assert again.white_box
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neuronfair.errors import ModelError
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 
 pytest.importorskip("pandas")
 linear_model = pytest.importorskip("sklearn.linear_model")
@@ -41,7 +41,7 @@ def test_the_same_settings_learn_other_labels(name, options, crowd, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     classes = np.array([0, 1]) if "xgb" in name else np.array(["no", "yes"])
     model = trees(name)(**options).fit(crowd.x.numpy(), classes[crowd.labels.numpy()])
-    opened = open_model(model, crowd.domain, crowd.rows)
+    opened = wrap_model(model, crowd.domain, crowd.rows)
     capsys.readouterr()
     state = np.random.get_state()[1].tolist()
     same, turned = (opened.refit(crowd.rows, labels, 1) for labels in (crowd.labels, 1 - crowd.labels))
@@ -59,11 +59,11 @@ def test_the_same_settings_learn_other_labels(name, options, crowd, tmp_path, mo
 
 def test_an_estimator_that_needs_more_than_rows_and_labels(crowd):
     model = Needy().fit(crowd.x.numpy(), crowd.labels.numpy(), 1)
-    opened = open_model(model, crowd.domain, crowd.rows)
+    opened = wrap_model(model, crowd.domain, crowd.rows)
     with pytest.raises(ModelError, match=r"Needy cannot be fitted again .*weights are missing.* --augment"):
         opened.refit(crowd.rows, crowd.labels, 0)
 
 
 def test_a_regression_is_not_refitted(crowd):
     model = linear_model.LinearRegression().fit(crowd.x.numpy(), crowd.labels.numpy())
-    assert open_model(model, crowd.domain, crowd.rows).refit is None
+    assert wrap_model(model, crowd.domain, crowd.rows).refit is None

@@ -16,7 +16,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from tests.conftest import FLIPS
 from tests.model.open.conftest import check_black_box, check_white_box
 
@@ -94,19 +94,19 @@ def check_effects(opened, rows, read=range(7)):
 
 
 def test_a_module_of_codes_and_numbers(net, crowd):
-    found = open_model(net, crowd.domain, crowd.rows, preprocess=declared)
+    found = wrap_model(net, crowd.domain, crowd.rows, preprocess=declared)
     check_white_box(found, crowd.rows, net(codes(crowd.rows), numbers(crowd.rows)).detach(), [6])
     assert "rows go through preprocess" in found.note
     assert all(parameter.requires_grad for parameter in net.parameters())  # the user's own is as it was
 
 
 def test_the_gradient_is_the_effect_of_each_code(line, crowd):
-    check_effects(open_model(line, crowd.domain, crowd.rows, preprocess=declared), crowd.rows)
+    check_effects(wrap_model(line, crowd.domain, crowd.rows, preprocess=declared), crowd.rows)
 
 
 def test_the_gradient_behind_a_nonlinear_layer(net, crowd):
     """Against one-hot codes times the tables, which torch differentiates by itself."""
-    found = open_model(net, crowd.domain, crowd.rows, preprocess=declared)
+    found = wrap_model(net, crowd.domain, crowd.rows, preprocess=declared)
     place = found.model.encoding.offset[2]
     gradient = found.model.gradient(crowd.rows, lambda scores: scores[:, 1])[:, place : place + 4]
     cat, ones = codes(crowd.rows), functional.one_hot(crowd.rows[:, 2], 4).float().requires_grad_()
@@ -124,13 +124,13 @@ def test_by_name_with_weights(net, crowd, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     save_file(net.state_dict(), tmp_path / "w.safetensors")
     given = {"weights": tmp_path / "w.safetensors", "preprocess": "codes_and_numbers:prepare"}
-    found = open_model("codes_and_numbers:Net", crowd.domain, crowd.rows, **given)
+    found = wrap_model("codes_and_numbers:Net", crowd.domain, crowd.rows, **given)
     check_white_box(found, crowd.rows, net(codes(crowd.rows), raw_numbers(crowd.rows)).detach(), [6])
     assert "rows go through preprocess" in found.note
     with pytest.raises(ModelError, match="there is no 'prepares'"):
-        open_model(net, crowd.domain, crowd.rows, preprocess="codes_and_numbers:prepares")
+        wrap_model(net, crowd.domain, crowd.rows, preprocess="codes_and_numbers:prepares")
     with pytest.raises(ModelError, match=r"expected package.module:name"):
-        open_model(net, crowd.domain, crowd.rows, preprocess="prepare.py")
+        wrap_model(net, crowd.domain, crowd.rows, preprocess="prepare.py")
 
 
 def test_an_exported_program(line, crowd, tmp_path):
@@ -138,10 +138,10 @@ def test_an_exported_program(line, crowd, tmp_path):
     inputs = (codes(crowd.rows)[:3], numbers(crowd.rows)[:3])
     program = torch.export.export(line, inputs, dynamic_shapes=({0: batch}, {0: batch}))
     torch.export.save(program, tmp_path / "net.pt2")
-    found = open_model(tmp_path / "net.pt2", crowd.domain, crowd.rows, trust_pickle=True)
+    found = wrap_model(tmp_path / "net.pt2", crowd.domain, crowd.rows, trust_pickle=True)
     check_white_box(found, crowd.rows, line(codes(crowd.rows), numbers(crowd.rows)).detach(), [6])
     check_effects(found, crowd.rows)
-    found = open_model(tmp_path / "net.pt2", crowd.domain, crowd.rows, preprocess=prepare, trust_pickle=True)
+    found = wrap_model(tmp_path / "net.pt2", crowd.domain, crowd.rows, preprocess=prepare, trust_pickle=True)
     check_white_box(found, crowd.rows, line(codes(crowd.rows), raw_numbers(crowd.rows)).detach(), [6])
 
 
@@ -153,11 +153,11 @@ def test_an_onnx_graph(line, crowd, tmp_path):
         axes = {"cat": {0: "n"}, "num": {0: "n"}}
         inputs = (codes(crowd.rows)[:3], numbers(crowd.rows)[:3])
         torch.onnx.export(line, inputs, path, input_names=["cat", "num"], dynamic_axes=axes, dynamo=False)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, line(codes(crowd.rows), numbers(crowd.rows)).detach(), [6])
     check_effects(found, crowd.rows)
     assert found.kind == "ONNX"
-    found = open_model(
+    found = wrap_model(
         path, crowd.domain, crowd.rows, preprocess=lambda t: dict(zip(("cat", "num"), prepare(t), strict=True))
     )
     check_white_box(found, crowd.rows, line(codes(crowd.rows), raw_numbers(crowd.rows)).detach(), [6])
@@ -185,13 +185,13 @@ def test_one_dictionary_and_activation_functions(crowd):
         num[:, 2] = torch.log1p(num[:, 2])
         return {"numbers": num.numpy(), "codes": cat.numpy()}
 
-    found = open_model(module, crowd.domain, crowd.rows, preprocess=named)
+    found = wrap_model(module, crowd.domain, crowd.rows, preprocess=named)
     bent = raw_numbers(crowd.rows)
     bent[:, 2] = torch.log1p(bent[:, 2])
     answers = module({"codes": codes(crowd.rows), "numbers": bent}).detach()
     check_white_box(found, crowd.rows, answers, [5])
     assert found.model.layers == ("a_gelu",)
-    other = open_model(module, crowd.domain, crowd.rows, preprocess=lambda table: named(table))
+    other = wrap_model(module, crowd.domain, crowd.rows, preprocess=lambda table: named(table))
     assert len({found.fingerprint, other.fingerprint}) == 2  # the code that prepares rows is a part of the model
 
 
@@ -240,7 +240,7 @@ def test_inputs_that_bear_the_names_of_columns(crowd):
     """The model may read some columns only."""
     torch.manual_seed(0)
     module = Columns().eval()
-    found = open_model(module, crowd.domain, crowd.rows)
+    found = wrap_model(module, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, module(crowd.rows[:, 4], numbers(crowd.rows)[:, :1]).detach(), [4])
     assert "each input is the column of its name, with labels as their places" in found.note
 
@@ -253,7 +253,7 @@ def test_codes_one_by_one(crowd):
         cat, num = declared(table)
         return *cat.unbind(1), num
 
-    found = open_model(module, crowd.domain, crowd.rows, preprocess=apart)
+    found = wrap_model(module, crowd.domain, crowd.rows, preprocess=apart)
     cat = codes(crowd.rows)
     check_white_box(found, crowd.rows, module(*cat.unbind(1), numbers(crowd.rows)).detach(), [6])
 
@@ -262,7 +262,7 @@ def test_codes_one_by_one(crowd):
 def test_codes_that_are_laid_out_otherwise(flat, crowd):
     torch.manual_seed(0)
     module = Turned(flat).eval()
-    found = open_model(module, crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
+    found = wrap_model(module, crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
     check_white_box(found, crowd.rows, module(codes(crowd.rows)).detach(), [4])
 
 
@@ -271,7 +271,7 @@ def test_a_code_that_is_cast_from_a_number(crowd):
     plain = [Attribute(a.name, a.kind, a.low, a.high, a.step, a.values) for a in crowd.domain.attributes]
     raw = TableDomain("raw", tuple(plain), ("sex",))
     module = Cast().eval()
-    found = open_model(module, raw, crowd.rows)
+    found = wrap_model(module, raw, crowd.rows)
     check_white_box(found, crowd.rows, module(nf.TableEncoding.of(raw).encode(crowd.rows)).detach(), [4])
     place = int(found.model.encoding.offset[2])
     assert found.model.gradient(crowd.rows, lambda s: s[:, 0])[:, place : place + 4].abs().sum() > 0
@@ -298,7 +298,7 @@ class Wider(Net):
 )
 def test_what_cannot_be_told(module, says, crowd):
     with pytest.raises(ModelError, match=says):
-        open_model(module, crowd.domain, crowd.rows)
+        wrap_model(module, crowd.domain, crowd.rows)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_what_cannot_be_told(module, says, crowd):
 )
 def test_a_preprocess_that_does_not_work(made, says, net, crowd):
     with pytest.raises(ModelError, match=says):
-        open_model(net, crowd.domain, crowd.rows, preprocess=made)
+        wrap_model(net, crowd.domain, crowd.rows, preprocess=made)
 
 
 def test_a_preprocess_that_mixes_columns_makes_a_black_box(net, crowd):
@@ -319,7 +319,7 @@ def test_a_preprocess_that_mixes_columns_makes_a_black_box(net, crowd):
         cat, num = prepare(table)
         return cat, torch.cat([num[:, :1] * num[:, 1:2], num[:, 1:]], 1)
 
-    found = open_model(net, crowd.domain, crowd.rows, preprocess=mixed)
+    found = wrap_model(net, crowd.domain, crowd.rows, preprocess=mixed)
     num = raw_numbers(crowd.rows)
     num[:, 0] *= num[:, 1]
     check_black_box(found, crowd.rows, net(codes(crowd.rows), num).detach(), "its inputs mix columns")
@@ -343,7 +343,7 @@ class More(Turned):
 @pytest.mark.parametrize(("make", "why"), [(Crowded, "lays rows side by side"), (More, "other numbers of rows")])
 def test_rows_that_cannot_be_told_apart_make_a_black_box(make, why, crowd):
     module = make(True).eval()
-    found = open_model(module, crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
+    found = wrap_model(module, crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
     check_black_box(found, crowd.rows, module(codes(crowd.rows)).detach(), why)
 
 
@@ -354,7 +354,7 @@ def test_empty_inputs_are_no_layer(net, crowd):
         return cat, num
 
     with pytest.raises(ModelError, match="NaN"):
-        open_model(net, crowd.domain, crowd.rows, preprocess=empty)
+        wrap_model(net, crowd.domain, crowd.rows, preprocess=empty)
 
 
 def test_preprocess_before_other_models(crowd, tmp_path):
@@ -364,19 +364,19 @@ def test_preprocess_before_other_models(crowd, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it has not learned everything
         model.fit(x, crowd.labels.numpy())
-    found = open_model(model, crowd.domain, crowd.rows, preprocess=lambda table: torch.cat(prepare(table), 1).numpy())
+    found = wrap_model(model, crowd.domain, crowd.rows, preprocess=lambda table: torch.cat(prepare(table), 1).numpy())
     check_white_box(found, crowd.rows, model.predict_proba(x), [3])
 
     def other(table):
         return torch.cat(prepare(table), 1).numpy()
 
     # The code that prepares rows is a part of the model.
-    assert open_model(model, crowd.domain, crowd.rows, preprocess=other).fingerprint != found.fingerprint
-    oldest = open_model(lambda num: num[:, 0] / 100, crowd.domain, crowd.rows, preprocess=lambda t: prepare(t)[1])
+    assert wrap_model(model, crowd.domain, crowd.rows, preprocess=other).fingerprint != found.fingerprint
+    oldest = wrap_model(lambda num: num[:, 0] / 100, crowd.domain, crowd.rows, preprocess=lambda t: prepare(t)[1])
     check_black_box(oldest, crowd.rows, (crowd.rows[:, 0] + 17.0) / 100, "Python function")
     (tmp_path / "own.safetensors").touch()
     with pytest.raises(ModelError, match="preprocess is not for weights of this package"):
-        open_model(tmp_path / "own.safetensors", crowd.domain, crowd.rows, preprocess=prepare)
+        wrap_model(tmp_path / "own.safetensors", crowd.domain, crowd.rows, preprocess=prepare)
 
 
 def test_code_that_cannot_be_followed_makes_a_black_box(crowd):
@@ -384,7 +384,7 @@ def test_code_that_cannot_be_followed_makes_a_black_box(crowd):
         def forward(self, cat):
             return torch.from_numpy(np.eye(4, dtype="float32"))[cat.numpy()[:, 1] * 1]
 
-    found = open_model(Outside(), crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
+    found = wrap_model(Outside(), crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
     check_black_box(found, crowd.rows, np.eye(4)[crowd.rows[:, 2]], "cannot be followed")
 
 
@@ -399,7 +399,7 @@ def test_an_audit_finds_planted_bias(crowd):
         module.a.weight[1, 0], module.a.bias[0] = 1.0, -60.0
         module.b.weight[0, 0], module.b.bias[0] = 1.0, -10.0
     data = Dataset("crowd", crowd.domain, crowd.rows, crowd.labels)
-    opened = open_model(module, crowd.domain, crowd.rows, preprocess=prepare)
+    opened = wrap_model(module, crowd.domain, crowd.rows, preprocess=prepare)
     result = nf.audit(opened, data, settings=nf.AuditSettings.quick(seeds=10, steps=3, samples=300, **FLIPS))
     # A man is above the limit from 40 years on, a woman from 70: of 17 to 90 years 30 of 74 are affected.
     rates = result.report.attributes[0].rates

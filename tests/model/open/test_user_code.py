@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.searches.evaluate import evaluate
 from tests.model.open.conftest import check_black_box, check_white_box
 from tests.model.open.test_frames import CELLS, OUTSIDE
@@ -56,7 +56,7 @@ def test_a_factory_with_weights(code, crowd, tmp_path):
     torch.manual_seed(0)
     module = __import__(code).make().eval()
     save_file(module.state_dict(), tmp_path / "w.safetensors")
-    found = open_model(f"{code}:make", crowd.domain, crowd.rows, weights=tmp_path / "w.safetensors")
+    found = wrap_model(f"{code}:make", crowd.domain, crowd.rows, weights=tmp_path / "w.safetensors")
     check_white_box(found, crowd.rows, module(crowd.x).detach(), [6])
     assert (found.kind, found.decision) == ("torch", Decision("threshold", 0.5))
 
@@ -65,17 +65,17 @@ def test_a_factory_with_weights(code, crowd, tmp_path):
 def test_a_class_or_a_module(name, code, crowd, tmp_path):
     module = __import__(code).Net().eval()
     save_file(module.state_dict(), tmp_path / "w.safetensors")
-    found = open_model(f"{code}:{name}", crowd.domain, crowd.rows, weights=tmp_path / "w.safetensors")
+    found = wrap_model(f"{code}:{name}", crowd.domain, crowd.rows, weights=tmp_path / "w.safetensors")
     check_white_box(found, crowd.rows, module(crowd.x).detach(), [5])
     assert found.model.layers == ("a_gelu",)
 
 
 def test_a_function_of_a_table(code, crowd):
-    found = open_model(f"{code}:older", crowd.domain, crowd.rows)
+    found = wrap_model(f"{code}:older", crowd.domain, crowd.rows)
     age, sex, gain = crowd.rows[:, 0] + 17, crowd.rows[:, 1], crowd.rows[:, 5] * 0.5
     check_black_box(found, crowd.rows, (age >= 40) & (sex == 1) & (gain < 49.8), "Python function")
     assert (found.kind, found.decision) == ("Python function", Decision("threshold", 0.5))
-    found = open_model(f"{code}:shares", crowd.domain, crowd.rows)
+    found = wrap_model(f"{code}:shares", crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, np.stack([age / 100] * 2, 1), "Python function")
     assert found.decision == Decision()
 
@@ -91,31 +91,31 @@ def test_a_function_of_a_table(code, crowd):
 )
 def test_other_things_are_refused(name, says, code, crowd):
     with pytest.raises(ModelError, match=says):
-        open_model(f"{code}:{name}", crowd.domain, crowd.rows)
+        wrap_model(f"{code}:{name}", crowd.domain, crowd.rows)
 
 
 def test_a_module_that_cannot_be_imported(crowd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModelError, match="'nowhere_at_all' cannot be imported"):
-        open_model("nowhere_at_all:make", crowd.domain, crowd.rows)
+        wrap_model("nowhere_at_all:make", crowd.domain, crowd.rows)
     (tmp_path / "stops.py").write_text("raise SystemExit(3)")
     with pytest.raises(ModelError, match="SystemExit"):
-        open_model("stops:make", crowd.domain, crowd.rows)
+        wrap_model("stops:make", crowd.domain, crowd.rows)
 
 
 def test_weights_must_fit(code, crowd, tmp_path):
     path = tmp_path / "w.safetensors"
     with pytest.raises(ModelError, match="there is no file of weights"):
-        open_model(f"{code}:make", crowd.domain, crowd.rows, weights=path)
+        wrap_model(f"{code}:make", crowd.domain, crowd.rows, weights=path)
     path.write_bytes(b"nothing")
     with pytest.raises(ModelError, match="not a readable safetensors file"):
-        open_model(f"{code}:make", crowd.domain, crowd.rows, weights=path)
+        wrap_model(f"{code}:make", crowd.domain, crowd.rows, weights=path)
     save_file({"0.weight": torch.zeros(2, 2)}, path)
     with pytest.raises(ModelError, match="not those of this module"):
-        open_model(f"{code}:make", crowd.domain, crowd.rows, weights=path)
+        wrap_model(f"{code}:make", crowd.domain, crowd.rows, weights=path)
     with pytest.raises(ModelError, match="--weights is for a torch module, but this is a function"):
-        open_model(f"{code}:older", crowd.domain, crowd.rows, weights=path)
+        wrap_model(f"{code}:older", crowd.domain, crowd.rows, weights=path)
 
 
 def test_a_function_is_asked_about_the_row_itself_and_its_twins():
@@ -127,13 +127,13 @@ def test_a_function_is_asked_about_the_row_itself_and_its_twins():
         return (table["s"] == 1) * 1.0
 
     rows = OUTSIDE.from_table(CELLS)
-    found = open_model(fair, OUTSIDE, rows)
+    found = wrap_model(fair, OUTSIDE, rows)
     evaluate(found.model, OUTSIDE, rows, found.decision)
     people = seen[-1]
     for name in ("a", "n", "f"):
         assert people[name].tolist() == [cell for cell in CELLS[name] for _ in range(2)], name
     assert people["s"].tolist() == [flag for cell in CELLS["s"] for flag in (cell, 1 - cell)]
-    boxed = open_model(found.model, OUTSIDE, rows)  # the black box itself, as it comes out of open_model
+    boxed = wrap_model(found.model, OUTSIDE, rows)  # the black box itself, as it comes out of wrap_model
     assert torch.equal(boxed.model.scores(rows)[:, 0], (rows[:, 3] == 1).double())
 
 
@@ -150,29 +150,29 @@ def test_a_function_is_known_by_its_answers(crowd, tmp_path):
     limit.write_text("40")
     for model in (older, BlackBox.of_inputs(encoded, crowd.domain)):
         limit.write_text("40")
-        first = open_model(model, crowd.domain, crowd.rows)
-        again = open_model(model, crowd.domain, crowd.rows[:7].flip(0))  # as `replay` does, from other rows
+        first = wrap_model(model, crowd.domain, crowd.rows)
+        again = wrap_model(model, crowd.domain, crowd.rows[:7].flip(0))  # as `replay` does, from other rows
         assert first.fingerprint == again.fingerprint
         assert len(first.fingerprint) == 64
         assert first.model.rows_forward == 0
         limit.write_text("41")
-        assert open_model(model, crowd.domain, crowd.rows).fingerprint != first.fingerprint
+        assert wrap_model(model, crowd.domain, crowd.rows).fingerprint != first.fingerprint
 
 
 def test_a_function_is_known_by_its_code(crowd):
     functions = [lambda table: table["age"] / 100, lambda table: table["age"] * 2 / 200]
-    one, other = (open_model(function, crowd.domain, crowd.rows).fingerprint for function in functions)
+    one, other = (wrap_model(function, crowd.domain, crowd.rows).fingerprint for function in functions)
     assert one == other  # two functions on one line of code, with the same answers
 
     def third(table):
         return table["age"] / 100
 
-    assert open_model(third, crowd.domain, crowd.rows).fingerprint != one
+    assert wrap_model(third, crowd.domain, crowd.rows).fingerprint != one
 
 
 def test_a_factory_of_untrained_networks_needs_their_weights(code, crowd):
     with pytest.raises(ModelError, match=r"makes other weights each time.*--weights FILE"):
-        open_model(f"{code}:make", crowd.domain, crowd.rows)
+        wrap_model(f"{code}:make", crowd.domain, crowd.rows)
 
 
 def test_the_working_folder_is_not_left_on_the_path(tmp_path, monkeypatch, crowd):
@@ -180,7 +180,7 @@ def test_the_working_folder_is_not_left_on_the_path(tmp_path, monkeypatch, crowd
     (tmp_path / "own_function_here.py").write_text("def older(table):\n    return table['age'] > 40\n")
     (tmp_path / "found_by_nobody.py").write_text("")
     before = list(sys.path)
-    assert open_model("own_function_here:older", crowd.domain, crowd.rows).kind == "Python function"
+    assert wrap_model("own_function_here:older", crowd.domain, crowd.rows).kind == "Python function"
     assert sys.path == before
     with pytest.raises(ModuleNotFoundError):
         __import__("found_by_nobody")
@@ -221,7 +221,7 @@ def test_weights_come_back_under_their_own_names(tmp_path, monkeypatch, crowd):
     torch.manual_seed(0)
     state = __import__("ends_alike").Net().state_dict()
     save_file(state, tmp_path / "w.safetensors")
-    found = open_model("ends_alike:Net", crowd.domain, crowd.rows, weights=tmp_path / "w.safetensors")
+    found = wrap_model("ends_alike:Net", crowd.domain, crowd.rows, weights=tmp_path / "w.safetensors")
     found.save(found.module, tmp_path / "again.safetensors")
     again = load_file(tmp_path / "again.safetensors")
     assert again.keys() == state.keys()

@@ -24,7 +24,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.formatting import Population
 from neuronfair.interpretation.profile import BiasProfile
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import ROWS_PER_PASS
@@ -90,7 +90,7 @@ class AttributeCase:
         progress: Callable[[int, int], None] | None = None,
     ) -> Rate:
         """Return how often the decision flips among the people of a population, by its domain or by another."""
-        return discrimination_rate(
+        return flip_rate(
             self.model,
             domain or self.domain,
             population=population,

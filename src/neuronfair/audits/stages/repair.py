@@ -18,7 +18,7 @@ from neuronfair.domain.tables.dataset import DATASETS, Dataset, Split
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listed, percent, plain
 from neuronfair.interpretation.profile import interpret
-from neuronfair.measure.rate import Rate, discrimination_rate
+from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.formats import returned_as
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
@@ -132,7 +132,7 @@ def repair_command(case: AttributeCase, one: AttributeAudit, opened: Opened, ori
 
 def _test_rate(one: Opened, case: AttributeCase, parts: Split) -> Rate:
     """Return the flip rate of the test rows."""
-    return discrimination_rate(
+    return flip_rate(
         one.model,
         case.domain,
         population=parts.test,
@@ -234,7 +234,7 @@ def _out(opened: Opened, outcome: RepairOutcome, case: AttributeCase, parts: Spl
     state = replace(_state(outcome, case.confidence, people), groups=groups, auc=auc)
     if case.population is None:
         return state
-    rate = discrimination_rate(
+    rate = flip_rate(
         network,
         case.domain,
         population=case.population,

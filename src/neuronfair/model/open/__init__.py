@@ -21,10 +21,10 @@ from neuronfair.model.network import Network
 from neuronfair.model.open.opened import Opened, with_outside
 from neuronfair.model.open.request import ModelFile, Request, of_inputs
 
-__all__ = ["Opened", "open_model"]
+__all__ = ["Opened", "wrap_model"]
 
 
-def open_model(
+def wrap_model(
     model: Any,
     domain: TableDomain,
     rows: Tensor | Dataset,

@@ -55,7 +55,7 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Request(ModelFile):
-    """What `open_model` must open, and for which rows; the readers end with `white_box` or `black_box`."""
+    """What `wrap_model` must open, and for which rows; the readers end with `white_box` or `black_box`."""
 
     domain: TableDomain
     rows: Tensor

@@ -11,7 +11,7 @@ import pytest
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge, members
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.graphs import keras_layers
 from tests.bombs import zipped
 from tests.model.open.conftest import check_black_box, check_white_box
@@ -60,7 +60,7 @@ def test_a_dense_network_with_preprocessing(suffix, crowd, tmp_path):
         layers.Dense(1, activation="sigmoid"),
         loss="binary_crossentropy",
     )
-    found = open_model(save(model, tmp_path / f"net{suffix}"), crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / f"net{suffix}"), crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, predictions(model, crowd), [8, 6])
     assert (found.kind, found.decision) == ("Keras", Decision("threshold", 0.5))
     assert not any(isinstance(part, keras.Layer) for part in found.module.modules())
@@ -83,7 +83,7 @@ def test_a_convolutional_network(crowd, tmp_path):
         layers.Dense(3, activation="linear"),
         layers.Softmax(),
     )
-    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, predictions(model, crowd), [32, 64, 16])
     assert found.decision == Decision()
 
@@ -94,7 +94,7 @@ def test_a_straight_functional_model_with_a_model_inside(crowd, tmp_path):
     hidden = inner(layers.ELU(alpha=0.5)(layers.Dense(6)(given)))
     pooled = layers.GlobalAveragePooling2D(keepdims=True)(layers.Reshape((1, 1, 5))(hidden))
     model = keras.Model(given, layers.Dense(2)(layers.Flatten()(pooled)))
-    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, predictions(model, crowd), [6, 5])
 
 
@@ -104,7 +104,7 @@ def test_a_straight_functional_model_with_a_model_inside(crowd, tmp_path):
 )
 def test_activations_mean_the_same(name, crowd, tmp_path):
     model = trained(crowd, layers.Dense(5, activation=name), layers.Dense(2, activation="log_softmax"), loss=LOGITS)
-    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, predictions(model, crowd), [5])
 
 
@@ -112,7 +112,7 @@ def test_a_branched_model(crowd, tmp_path):
     given = keras.Input((crowd.x.shape[1],))
     hidden = layers.Dense(4, activation="relu")(given)
     model = keras.Model(given, layers.Dense(1, activation="sigmoid")(layers.Add()([hidden, layers.Dense(4)(given)])))
-    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, predictions(model, crowd), [4])
     assert found.decision == Decision("threshold", 0.5)
 
@@ -131,7 +131,7 @@ def test_a_branched_model(crowd, tmp_path):
 )
 def test_other_layers_are_named(part, says, crowd, tmp_path):
     model = trained(crowd, layers.Dense(4, activation="relu"), part(), layers.Dense(2, activation="softmax"))
-    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, predictions(model, crowd), says)
 
 
@@ -147,14 +147,14 @@ def test_other_layers_are_named(part, says, crowd, tmp_path):
 )
 def test_variants_that_torch_does_otherwise_are_black_boxes(parts, crowd, tmp_path):
     model = trained(crowd, layers.Dense(16, activation="relu"), *parts(), layers.Dense(2, activation="softmax"))
-    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, predictions(model, crowd), "its layer '")
 
 
 def test_one_input_for_each_column(crowd, tmp_path):
     given = [keras.Input((1,), name=name) for name in ("age", "gain")]
     model = keras.Model(given, layers.Dense(1)(layers.Concatenate()(given)))
-    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
     age, gain = crowd.rows[:, :1] + 17, crowd.rows[:, 5:6] * 0.5
     answers = model.predict({"age": age.numpy(), "gain": gain.numpy()}, verbose=0)
     check_black_box(found, crowd.rows, answers, "each input is the column of its name")
@@ -166,31 +166,31 @@ def test_python_code_inside_is_refused(suffix, crowd, tmp_path):
     model = trained(crowd, layers.Lambda(lambda x: x * 2), layers.Dense(2, activation="softmax"))
     path = save(model, tmp_path / f"net{suffix}")
     with pytest.raises(ModelError, match=r"Python code .*--trust-pickle"):
-        open_model(path, crowd.domain, crowd.rows)
-    found = open_model(path, crowd.domain, crowd.rows, trust_pickle=True)
+        wrap_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows, trust_pickle=True)
     check_black_box(found, crowd.rows, predictions(model, crowd), "(Lambda) has no counterpart")
 
 
 def test_refusals(crowd, tmp_path):
     narrow = keras.Sequential([keras.Input((5,)), layers.Dense(3, activation="relu"), layers.Dense(2)])
     with pytest.raises(ModelError, match=r"expects 5 inputs. .*gives 14 numbers a row"):
-        open_model(save(narrow, tmp_path / "narrow.keras"), crowd.domain, crowd.rows)
+        wrap_model(save(narrow, tmp_path / "narrow.keras"), crowd.domain, crowd.rows)
     path = tmp_path / "cut.keras"
     path.write_bytes((tmp_path / "narrow.keras").read_bytes()[:4000])
     with pytest.raises(ModelError, match="not a readable Keras file"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
     sick = keras.Sequential([keras.Input((14,)), layers.Dense(3, activation="relu"), layers.Dense(2)])
     sick.layers[0].set_weights([np.full((14, 3), np.nan), np.zeros(3)])
     with pytest.raises(ModelError, match="NaN"):
-        open_model(save(sick, tmp_path / "sick.keras"), crowd.domain, crowd.rows)
+        wrap_model(save(sick, tmp_path / "sick.keras"), crowd.domain, crowd.rows)
 
 
 def test_a_model_that_torch_computes_otherwise_is_a_black_box(crowd, tmp_path, monkeypatch):
     model = trained(crowd, layers.Dense(4, activation="gelu"), layers.Dense(2, activation="softmax"))
     path = save(model, tmp_path / "net.keras")
-    assert open_model(path, crowd.domain, crowd.rows).model.rows_forward == 0
+    assert wrap_model(path, crowd.domain, crowd.rows).model.rows_forward == 0
     monkeypatch.setitem(keras_layers._ACTIVATIONS, "gelu", keras_layers._ACTIVATIONS["silu"])
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, predictions(model, crowd), "its scores could not be reproduced in torch")
 
 
@@ -201,7 +201,7 @@ def test_weights_inside_an_archive_are_read_apart_first(crowd, tmp_path):
     weights = members(path.read_bytes(), path)["model.weights.h5"]
     rewritten(path, {"model.weights.h5": weights[:900]})
     with pytest.raises(ModelError, match=r"not a readable Keras file .*truncated file"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def plain(crowd, suffix, tmp_path):
@@ -241,7 +241,7 @@ def test_what_leads_out_of_the_file_is_refused(change, says, crowd, tmp_path):
     with h5py.File(path, "a") as file:
         change(file)
     with pytest.raises(ModelError, match=says):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def huge(file):
@@ -266,7 +266,7 @@ def test_what_a_file_declares_is_limited(change, crowd, tmp_path, monkeypatch):
         change(file)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100000000")
     with pytest.raises(TooLarge, match=r"net\.h5: takes more than"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def rewritten(path, changes):
@@ -281,10 +281,10 @@ def rewritten(path, changes):
 )
 def test_members_of_an_archive_that_do_not_belong_there(name, says, crowd, tmp_path):
     path = rewritten(plain(crowd, ".keras", tmp_path), {"assets/words": b"x"})
-    open_model(path, crowd.domain, crowd.rows)
+    wrap_model(path, crowd.domain, crowd.rows)
     rewritten(path, {name: b"x"})
     with pytest.raises(ModelError, match=f"not a readable Keras file .*{says}"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 @pytest.mark.parametrize(("name", "limit"), [("config.json", 100_000_000), ("assets/more", 30_000_000)])
@@ -293,7 +293,7 @@ def test_an_archive_is_limited(name, limit, crowd, tmp_path, monkeypatch):
     assert path.stat().st_size < 200_000
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(limit))
     with pytest.raises(TooLarge, match=r"net\.keras"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
@@ -307,7 +307,7 @@ def test_layers_that_are_larger_than_their_weights_are_never_made(suffix, crowd,
         with h5py.File(path, "a") as file:
             file.attrs["model_config"] = file.attrs["model_config"].replace('"units": 4', '"units": 10000000')
     with pytest.raises(ModelError, match=r"not a readable Keras file .*shape"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def test_a_layer_that_makes_very_many_numbers_of_a_row_is_refused(crowd, tmp_path):
@@ -315,4 +315,4 @@ def test_a_layer_that_makes_very_many_numbers_of_a_row_is_refused(crowd, tmp_pat
     wide = keras.Sequential([layers.RepeatVector(10**9), layers.GlobalAveragePooling1D()])
     path = save(keras.Model(given, layers.Dense(2)(wide(given))), tmp_path / "net.keras")
     with pytest.raises(TooLarge, match=r"net\.keras, one row: would take about 112\.0 GB"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)

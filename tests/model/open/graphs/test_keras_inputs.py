@@ -13,7 +13,7 @@ import neuronfair as nf
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge, members
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from tests.bombs import zipped
 from tests.model.open.conftest import check_black_box, check_white_box
 from tests.model.open.graphs.keras_models import save
@@ -59,7 +59,7 @@ def functional(crowd, *, named=True, slope=0.0):
 @pytest.mark.parametrize("suffix", [".keras", ".h5", None])
 def test_one_input_for_each_column(suffix, crowd, tmp_path):
     model = functional(crowd, named=suffix != ".h5")
-    found = open_model(save(model, tmp_path / f"net{suffix}") if suffix else model, crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / f"net{suffix}") if suffix else model, crowd.domain, crowd.rows)
     given = columns(crowd)
     answers = model.predict(given if suffix != ".h5" else list(given.values()), verbose=0)
     check_white_box(found, crowd.rows, answers, [6])
@@ -70,7 +70,7 @@ def test_one_input_for_each_column(suffix, crowd, tmp_path):
 
 def test_the_gradient_is_the_effect_of_each_value(crowd):
     """Through an embedding, categories, bins and scales; the columns that the model does not read have none."""
-    opened = open_model(functional(crowd, slope=1.0), crowd.domain, crowd.rows)
+    opened = wrap_model(functional(crowd, slope=1.0), crowd.domain, crowd.rows)
     check_effects(opened, crowd.rows, [0, 1, 4, 5, 6])
 
 
@@ -84,11 +84,11 @@ def codes_and_numbers():
 def test_codes_and_numbers_apart(crowd, tmp_path):
     model = codes_and_numbers()
     path = save(model, tmp_path / "net.keras")
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     answers = model.predict([codes(crowd.rows).numpy(), numbers(crowd.rows).numpy()], verbose=0)
     check_white_box(found, crowd.rows, answers, [5])
     assert "'num' is age, gain, loss as the domain declares them" in found.note
-    found = open_model(path, crowd.domain, crowd.rows, preprocess=prepare)
+    found = wrap_model(path, crowd.domain, crowd.rows, preprocess=prepare)
     answers = model.predict([codes(crowd.rows).numpy(), raw_numbers(crowd.rows).numpy()], verbose=0)
     check_white_box(found, crowd.rows, answers, [5])
 
@@ -99,7 +99,7 @@ def test_inputs_that_fit_nothing(crowd):
     with pytest.raises(
         ModelError, match=r"'one' \(2 numbers\), 'two' .* 4 columns of labels and 3 of numbers. Say how"
     ):
-        open_model(model, crowd.domain, crowd.rows)
+        wrap_model(model, crowd.domain, crowd.rows)
 
 
 def test_joined_in_other_ways(crowd, tmp_path):
@@ -111,14 +111,14 @@ def test_joined_in_other_ways(crowd, tmp_path):
     model = keras.Model(
         given, layers.Add()([shared(layers.Concatenate()(parts)), shared(layers.Concatenate()(parts[::-1]))])
     )
-    found = open_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    found = wrap_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, model.predict(crowd.x.numpy(), verbose=0), [4, 4, 4])
 
 
 def test_an_operation_without_a_counterpart_is_named(crowd):
     given = keras.Input((crowd.x.shape[1],))
     model = keras.Model(given, layers.Dense(2)(keras.ops.sin(layers.Dense(3)(given))))
-    found = open_model(model, crowd.domain, crowd.rows)
+    found = wrap_model(model, crowd.domain, crowd.rows)
     check_black_box(
         found, crowd.rows, model.predict(crowd.x.numpy(), verbose=0), "its operation 'sin' has no counterpart"
     )
@@ -135,7 +135,7 @@ def test_a_model_class_of_ones_own_in_memory(crowd):
 
     model = Own()
     answers = model.predict(crowd.x.numpy(), verbose=0)
-    check_black_box(open_model(model, crowd.domain, crowd.rows), crowd.rows, answers, "of the class 'Own'")
+    check_black_box(wrap_model(model, crowd.domain, crowd.rows), crowd.rows, answers, "of the class 'Own'")
 
 
 def lookups(tmp_path, *, vocabulary=None, asset=None, **settings):
@@ -183,7 +183,7 @@ def test_words_and_numbers_that_are_looked_up(place, crowd, tmp_path):
     model, path = lookups(tmp_path, vocabulary=vocabulary, asset=asset)
     table = next(layer for layer in model.layers if type(layer).__name__ == "Embedding").get_weights()[0]
     answers = by_hand(model, crowd, {"A": table[2], "B": table[0], "C": table[1]})
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, answers, [4])
 
 
@@ -193,14 +193,14 @@ def test_words_as_one_hot_inputs(crowd, tmp_path):
     )
     one = np.eye(6)
     answers = by_hand(model, crowd, {"A": one[2], "B": one[0], "C": one[1]})
-    check_white_box(open_model(path, crowd.domain, crowd.rows), crowd.rows, answers, [4])
+    check_white_box(wrap_model(path, crowd.domain, crowd.rows), crowd.rows, answers, [4])
 
 
 def test_a_masked_word(crowd, tmp_path):
     model, path = lookups(tmp_path, vocabulary=["B"], mask_token="A")
     table = next(layer for layer in model.layers if type(layer).__name__ == "Embedding").get_weights()[0]
     answers = by_hand(model, crowd, {"A": table[0], "B": table[2], "C": table[1]})
-    check_white_box(open_model(path, crowd.domain, crowd.rows), crowd.rows, answers, [4])
+    check_white_box(wrap_model(path, crowd.domain, crowd.rows), crowd.rows, answers, [4])
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_cannot_be_looked_up_is_said(settings, crowd, tmp_path):
     """Hashed words, and a file named as a vocabulary, which is not read; without TensorFlow nobody can ask Keras."""
     _, path = lookups(tmp_path, **{"vocabulary": ["C"]} | settings)
     with pytest.raises(ModelError, match=r"TensorFlow.* 'words' is inverted, without a vocabulary or"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def test_an_endless_depth_is_refused(crowd, tmp_path):
@@ -219,7 +219,7 @@ def test_an_endless_depth_is_refused(crowd, tmp_path):
     files["config.json"] = files["config.json"].replace(b'"max_tokens": 6', b'"max_tokens": 600000000000')
     path.write_bytes(zipped(files))
     with pytest.raises((TooLarge, ModelError), match=r"would take about .* GB of memory|not a readable Keras file"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 @pytest.mark.parametrize("count", [-1, 300_000_000])
@@ -240,9 +240,9 @@ def test_an_audit_finds_planted_bias(crowd):
     table.set_weights([np.array([[0.0], [30.0]])])
     first.set_weights([np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([-60.0, 0.0])])
     last.set_weights([np.array([[1.0], [0.0]]), np.array([-9.5])])
-    opened = open_model(model, crowd.domain, crowd.rows)
+    opened = wrap_model(model, crowd.domain, crowd.rows)
     assert opened.white_box
-    rate = nf.discrimination_rate(opened.model, crowd.domain, samples=2000, decision=opened.decision)
+    rate = nf.rate(opened.model, crowd.domain, samples=2000, decision=opened.decision)
     # A man is above the limit from 40 years on, a woman from 70: of 17 to 90 years 30 of 74 are affected.
     assert abs(rate.rate - 30 / 74) < 0.05
     data = Dataset("crowd", crowd.domain, crowd.rows, crowd.labels)

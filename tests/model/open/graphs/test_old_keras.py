@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from tests.model.open.conftest import check_white_box
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -74,7 +74,7 @@ def test_a_plain_network_opens(as_list, as_text, crowd, tmp_path):
     ]
     config = {"class_name": "Sequential", "config": layers if as_list else {"name": "sequential", "layers": layers}}
     written(tmp_path / "old.h5", config, weights, names, as_text=as_text)
-    found = open_model(tmp_path / "old.h5", crowd.domain, crowd.rows)
+    found = wrap_model(tmp_path / "old.h5", crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, computed(crowd.x, weights), [8, 4])
     assert found.kind == "Keras"
 
@@ -90,5 +90,5 @@ def test_a_network_of_named_inputs_opens(crowd, tmp_path):
         layers.append({**part, "name": name, "inbound_nodes": [[[before, 0, 0, {}]]]})
     config = {"name": "model", "layers": layers, "input_layers": [["x", 0, 0]], "output_layers": [["dense_1", 0, 0]]}
     written(tmp_path / "old.h5", {"class_name": "Model", "config": config}, [*weights], names)
-    found = open_model(tmp_path / "old.h5", crowd.domain, crowd.rows)
+    found = wrap_model(tmp_path / "old.h5", crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, computed(crowd.x, weights), [6])

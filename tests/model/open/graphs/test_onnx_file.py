@@ -11,7 +11,7 @@ from torch import nn
 
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.graphs import onnx_file, onnx_operators
 from tests.model.open.conftest import check_black_box, check_white_box, trained
 
@@ -52,7 +52,7 @@ def test_a_network_exported_by_torch(dynamo, crowd, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters warn of their own future
         torch.onnx.export(module, (crowd.x[:3],), path, input_names=["x"], dynamo=dynamo, verbose=False, **how)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, answers(path, crowd.x), [8, 16, 48])
     assert (found.kind, found.decision) == ("ONNX", Decision())
     torch.testing.assert_close(found.model.scores(crowd.rows), module(crowd.x).detach(), rtol=0, atol=1e-5)
@@ -170,7 +170,7 @@ def test_operators_agree_with_onnxruntime(name, crowd, tmp_path):
     nodes, arrays = VARIANTS[name]
     outputs = (("y", FLOAT), ("label", INT))[: 2 if "label" in name else 1]
     path = graph(tmp_path / "g.onnx", FIRST + nodes, WEIGHTS | arrays, outputs)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, answers(path, crowd.x), [16])
     assert found.model.layers == ("hidden",)
 
@@ -196,7 +196,7 @@ def test_activations_are_layers(hidden, crowd, tmp_path):
     nodes = [FIRST[0], hidden, node("Gemm", ["r", "v"], ["y"])]
     arrays = WEIGHTS | {"v": floats(16, 2), "low": np.float32(0.0), "high": np.float32(0.7)}
     path = graph(tmp_path / "g.onnx", nodes, arrays, opset=20)
-    check_white_box(open_model(path, crowd.domain, crowd.rows), crowd.rows, answers(path, crowd.x), [16])
+    check_white_box(wrap_model(path, crowd.domain, crowd.rows), crowd.rows, answers(path, crowd.x), [16])
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_other_graphs_are_black_boxes(nodes, says, crowd, tmp_path):
     path = graph(tmp_path / "g.onnx", [*FIRST, *nodes], WEIGHTS)
     if "axis" in says:  # such a model mixes people
         with pytest.raises(ModelError, match="other rows"):
-            open_model(path, crowd.domain, crowd.rows)
+            wrap_model(path, crowd.domain, crowd.rows)
         return
-    check_black_box(open_model(path, crowd.domain, crowd.rows), crowd.rows, answers(path, crowd.x), says)
+    check_black_box(wrap_model(path, crowd.domain, crowd.rows), crowd.rows, answers(path, crowd.x), says)
 
 
 def trees(path, labels):
@@ -257,13 +257,13 @@ def trees(path, labels):
 
 def test_trees_by_columns_of_the_table(crowd, tmp_path):
     path = trees(tmp_path / "trees.onnx", {"classlabels_int64s": [0, 1]})
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     old = (crowd.rows[:, 0] + 17 > 40).double()
     check_black_box(found, crowd.rows, torch.stack([1 - old, old], 1), "it is given the table itself")
     assert "its classes 0, 1 are taken for low, high in this order" in found.note
     assert found.decision == Decision()
     path = trees(tmp_path / "trees.onnx", {"classlabels_strings": ["high", "low"]})
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, torch.stack([old, 1 - old], 1), "it is given the table itself")
     assert "its classes" not in found.note
 
@@ -272,7 +272,7 @@ def test_without_onnxruntime_it_says_what_to_install(crowd, tmp_path, monkeypatc
     path = graph(tmp_path / "g.onnx", [*FIRST, node("HardSigmoid", ["r"], ["y"])], WEIGHTS)
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     with pytest.raises(ModelError, match=r"the operator HardSigmoid.*pip install 'neuronfair\[onnx\]'"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_without_onnxruntime_it_says_what_to_install(crowd, tmp_path, monkeypatc
 def test_refusals(nodes, arrays, options, says, crowd, tmp_path):
     path = graph(tmp_path / "g.onnx", [*FIRST, *nodes], WEIGHTS | arrays, **options)
     with pytest.raises(ModelError, match=says) as error:
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
     assert "\n" not in str(error.value)
 
 
@@ -301,16 +301,16 @@ def test_a_truncated_file(crowd, tmp_path):
     path = graph(tmp_path / "g.onnx", [*FIRST, node("Identity", ["r"], ["y"])], WEIGHTS)
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(ModelError, match="not a readable ONNX file"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def test_a_graph_that_torch_computes_otherwise_is_a_black_box(crowd, tmp_path, monkeypatch):
     path = graph(tmp_path / "g.onnx", [*FIRST, OUT("r")], WEIGHTS | {"v": floats(16, 2)})
     monkeypatch.setitem(onnx_operators._SIMPLE, "Relu", nn.Softplus)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, answers(path, crowd.x), "its scores could not be reproduced in torch")
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     assert found.white_box  # there is nothing to compare with, which is said
     assert "not compared with its source" in found.note
 
@@ -320,11 +320,11 @@ def test_a_graph_for_one_row_at_a_time_is_asked_row_by_row(crowd, tmp_path, monk
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(model, path)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     assert found.white_box
     assert found.model.rows_forward == 0
     monkeypatch.setitem(onnx_operators._SIMPLE, "Relu", nn.Softplus)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     assert not found.white_box
     assert "could not be reproduced" in found.note
 
@@ -337,4 +337,4 @@ def test_a_rebuilt_graph_whose_source_does_not_answer_is_no_white_box(crowd, tmp
 
     monkeypatch.setattr(onnx_file, "_predictor", lambda *_: (refuses, ""))
     with pytest.raises(ModelError, match="not today"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)

@@ -11,7 +11,7 @@ import torch
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.encoding import ROWS_PER_PASS
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.graphs import onnx_file, onnx_operators
 from tests.model.open.conftest import check_black_box, check_white_box
 from tests.model.open.graphs.test_onnx_file import FIRST, WEIGHTS, answers, floats, graph, helper, ints, onnx
@@ -60,7 +60,7 @@ def test_weights_beside_the_model_are_read_once(black, crowd, folder):
     model = onnx.load(path)
     moved(of(model, "w"), "deep/weights.bin", offset=8, length=16 * 14 * 4)
     path.write_bytes(model.SerializeToString())
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     place.unlink()  # neither torch nor onnxruntime needs it any more
     if black:
         check_black_box(found, crowd.rows, expected, "the operator HardSigmoid")
@@ -96,7 +96,7 @@ def test_other_files_are_not_read(location, where, says, crowd, folder):
     location = location.format(secret=folder.parent / "secret")
     path = written(folder, lambda model: moved(of(model, "w"), location, **where))
     with pytest.raises(ModelError, match=says) as error:
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
     assert "\n" not in str(error.value)
 
 
@@ -141,7 +141,7 @@ def in_a_sparse_tensor(model):
 )
 def test_nor_from_anywhere_in_a_model(hide, crowd, folder):
     with pytest.raises(ModelError, match="outside of its own folder"):
-        open_model(written(folder, hide), crowd.domain, crowd.rows)
+        wrap_model(written(folder, hide), crowd.domain, crowd.rows)
 
 
 def doubled(axis: int, times: int = 40):
@@ -174,7 +174,7 @@ def test_graphs_that_grow_are_refused(nodes, crowd, tmp_path):
     arrays = {"flat": ints(-1, 1), "tall": ints(0, 1, 16), "many": ints(*[0] * 20_000), "k": floats(1, 1, 3)}
     path = graph(tmp_path / "g.onnx", nodes, WEIGHTS | arrays)
     with pytest.raises(ModelError, match=r"g.onnx: its step .* GB of memory; 2.0 GB are allowed"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_onnxruntime_is_held_to_the_limit(nodes, crowd, tmp_path, monkeypatch):
     arrays = WEIGHTS | {"size": ints(20000, 20000), "one": np.ones((1, 1), np.float32)}
     path = graph(tmp_path / "g.onnx", [*FIRST, *nodes, *end], arrays)
     with pytest.raises(TooLarge, match=r"g.onnx: takes more than 0.2 GB of memory"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
     path = graph(tmp_path / "g.onnx", [*FIRST, *nodes, *end], arrays | {"size": ints(2, 2)})
     if nodes[0].op_type != "RandomNormal":
-        assert not open_model(path, crowd.domain, crowd.rows).white_box
+        assert not wrap_model(path, crowd.domain, crowd.rows).white_box
 
 
 def test_also_for_sizes_that_depend_on_the_rows(crowd, tmp_path, monkeypatch):
@@ -214,7 +214,7 @@ def test_also_for_sizes_that_depend_on_the_rows(crowd, tmp_path, monkeypatch):
     ]
     path = graph(tmp_path / "g.onnx", [*FIRST, *nodes], WEIGHTS | {"many": np.float32(1e8), "one": ints(1)})
     with pytest.raises(ModelError, match=r"needs more memory than 0.2 GB. If you trust it, set NEURONFAIR_MAX_BYTES"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def test_a_small_file_of_many_parts(crowd, tmp_path, monkeypatch):
@@ -223,7 +223,7 @@ def test_a_small_file_of_many_parts(crowd, tmp_path, monkeypatch):
     thousand = onnx.ModelProto(graph=onnx.GraphProto(node=[onnx.NodeProto()] * 1000))
     (tmp_path / "g.onnx").write_bytes(thousand.SerializeToString() * 4000)  # graphs that follow each other are one
     with pytest.raises(TooLarge, match=r"g.onnx: takes more than 0.1 GB of memory"):
-        open_model(tmp_path / "g.onnx", crowd.domain, crowd.rows)
+        wrap_model(tmp_path / "g.onnx", crowd.domain, crowd.rows)
 
 
 def test_tensors_are_not_larger_than_allowed(crowd, tmp_path, monkeypatch):
@@ -236,16 +236,16 @@ def test_tensors_are_not_larger_than_allowed(crowd, tmp_path, monkeypatch):
         )
 
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "6500000")
-    assert open_model(written(tmp_path, lambda m: sparse(m, 10**5)), crowd.domain, crowd.rows).white_box
+    assert wrap_model(written(tmp_path, lambda m: sparse(m, 10**5)), crowd.domain, crowd.rows).white_box
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "6300000")
     with pytest.raises(TooLarge, match=r"g.onnx"):
-        open_model(written(tmp_path, lambda m: sparse(m, 10**5)), crowd.domain, crowd.rows)
+        wrap_model(written(tmp_path, lambda m: sparse(m, 10**5)), crowd.domain, crowd.rows)
 
 
 def test_a_file_is_not_larger_than_allowed(crowd, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "7000")
     with pytest.raises(TooLarge, match=r"g.onnx"):
-        open_model(graph(tmp_path / "g.onnx", HEAD, ARRAYS), crowd.domain, crowd.rows)
+        wrap_model(graph(tmp_path / "g.onnx", HEAD, ARRAYS), crowd.domain, crowd.rows)
 
 
 @pytest.mark.parametrize("kind", ["Loop", "StringConcat"])
@@ -254,7 +254,7 @@ def test_what_has_no_end_is_refused(kind, crowd, tmp_path):
         model.graph.node.append(node(kind, ["r", "r"], ["z"]))
 
     with pytest.raises(ModelError, match=f"uses the operator {kind}"):
-        open_model(written(tmp_path, add), crowd.domain, crowd.rows)
+        wrap_model(written(tmp_path, add), crowd.domain, crowd.rows)
 
 
 def functions(model, depth: int, last: str = "Neg") -> None:
@@ -270,17 +270,17 @@ def functions(model, depth: int, last: str = "Neg") -> None:
 
 
 def test_functions_are_counted_as_often_as_they_run(crowd, tmp_path):
-    found = open_model(written(tmp_path, lambda m: functions(m, 4)), crowd.domain, crowd.rows)
+    found = wrap_model(written(tmp_path, lambda m: functions(m, 4)), crowd.domain, crowd.rows)
     assert "the operator own.f0" in found.note
     for depth, last in ((40, "Neg"), (2, "f0")):  # 2⁴⁰ nodes, and one that calls itself
         with pytest.raises(ModelError, match="more than 100,000 nodes"):
-            open_model(written(tmp_path, lambda m, d=depth, e=last: functions(m, d, e)), crowd.domain, crowd.rows)
+            wrap_model(written(tmp_path, lambda m, d=depth, e=last: functions(m, d, e)), crowd.domain, crowd.rows)
 
 
 def test_parts_are_counted(crowd, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file, "PARTS", 10)
     with pytest.raises(ModelError, match="has more than 10 parts"):
-        open_model(graph(tmp_path / "g.onnx", HEAD, ARRAYS), crowd.domain, crowd.rows)
+        wrap_model(graph(tmp_path / "g.onnx", HEAD, ARRAYS), crowd.domain, crowd.rows)
 
 
 class Elsewhere:
@@ -315,7 +315,7 @@ def reshaped(path):
 
 def test_a_graph_may_reshape_by_sizes_it_has_worked_out(crowd, tmp_path):
     path = reshaped(tmp_path / "g.onnx")
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, answers(path, crowd.x), [16])
     assert found.module._bounds[1].rows == ROWS_PER_PASS
 
@@ -323,6 +323,6 @@ def test_a_graph_may_reshape_by_sizes_it_has_worked_out(crowd, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_a_graph_may_do_so_on_a_graphics_card(crowd, tmp_path):
     path = reshaped(tmp_path / "g.onnx")
-    found = open_model(path, crowd.domain.to("cuda"), crowd.rows.cuda(), device="cuda")
+    found = wrap_model(path, crowd.domain.to("cuda"), crowd.rows.cuda(), device="cuda")
     assert found.white_box
     np.testing.assert_allclose(found.model.scores(crowd.rows.cuda()).cpu(), answers(path, crowd.x), atol=1e-5)

@@ -20,11 +20,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, PolynomialFeatures
 from sklearn.tree import DecisionTreeClassifier
 
-from neuronfair import TableEncoding, parse_domain, prove
+from neuronfair import TableEncoding, certify, parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.model import forest as forests
 from neuronfair.model.forest import FittedTrees, Tree, forest
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.trees import catboost as catboost_trees
 from neuronfair.model.open.trees.forests import forest_of
 from neuronfair.searches.evaluate import evaluate
@@ -228,13 +228,13 @@ def test_catboost_reads_empty_cells_of_every_column_also_the_first(policy, nan_m
     options = {"nan_mode": nan_mode, "grow_policy": policy, "depth": 4, "iterations": 8, "one_hot_max_size": 9}
     options |= {"cat_features": ["sex", "town"], "verbose": 0, "allow_writing_files": False, "thread_count": 1}
     model = catboost.CatBoostClassifier(**options, random_seed=seed).fit(table, score > np.median(score))
-    opened = open_model(model, domain, rows[::7])
+    opened = wrap_model(model, domain, rows[::7])
     trees = opened.trees()
     expected = torch.from_numpy(model.predict_proba(table))
     torch.testing.assert_close(trees.scores(rows), expected, rtol=1e-6, atol=1e-6)
     flips = evaluate(opened.model, domain, rows, opened.decision).discriminates
     assert int(flips[rows[:, 0] == 16].sum()) > 0
-    report = prove(model, domain)
+    report = certify(model, domain)
     assert report.complete
     assert report.proved_discriminatory.count == str(int(flips.sum()))
     assert report.proved_fair.count == str(int((~flips).sum()))

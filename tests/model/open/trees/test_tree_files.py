@@ -17,7 +17,7 @@ from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.inputs import TreeColumns, estimator_inputs
 from neuronfair.model.open.request import Request
 from tests.model.open.conftest import check_black_box
@@ -93,21 +93,21 @@ def test_two_classes(make, given, case, tmp_path):
     model = make().fit(given(case.x), case.classes)
     answers = model.predict_proba(given(case.x))
     for how, source in sources(model, tmp_path / "model").items():
-        found = open_model(source, case.domain, case.rows, trust_pickle=how == "pickle")
+        found = wrap_model(source, case.domain, case.rows, trust_pickle=how == "pickle")
         one = how == "file" and make is leaves  # its file does not know the classes, so there is one probability
         check_black_box(found, case.rows, answers[:, 1] if one else answers, "boosted trees have no neurons")
         assert found.kind == ("LightGBM" if make is leaves else "CatBoost")
         assert found.decision == (Decision("threshold", 0.5) if one else Decision())
         assert "places" not in found.note
     with pytest.raises(ModelError, match="a pickle, and opening one runs"):
-        open_model(tmp_path / "model.joblib", case.domain, case.rows)
+        wrap_model(tmp_path / "model.joblib", case.domain, case.rows)
 
 
 @pytest.mark.parametrize(("make", "given"), [(leaves, typed), (cats, texts)])
 def test_three_classes(make, given, case, tmp_path):
     model = make().fit(given(case.x), case.kinds)
     for source in sources(model, tmp_path / "model").values():
-        found = open_model(source, case.domain, case.rows, trust_pickle=True)
+        found = wrap_model(source, case.domain, case.rows, trust_pickle=True)
         check_black_box(found, case.rows, model.predict_proba(given(case.x)), "boosted trees")
         assert found.decision == Decision()
 
@@ -120,12 +120,12 @@ def test_a_regression_gets_a_tolerance_and_says_so(make, given, case, tmp_path):
     answers = model.predict(given(case.x))
     first, last = np.quantile(answers[np.linspace(0, len(case.rows) - 1, 256).astype(int)], [0.25, 0.75])
     for source in sources(model, tmp_path / "model").values():
-        found = open_model(source, case.domain, case.rows, trust_pickle=True)
+        found = wrap_model(source, case.domain, case.rows, trust_pickle=True)
         np.testing.assert_allclose(found.model.scores(case.rows)[:, 0].numpy(), answers, rtol=1e-6)
         assert found.decision.kind == "tolerance"
         assert found.decision.value == pytest.approx(0.2 * (last - first) / 1.349, rel=0.05)  # two digits of it
         assert f"differ by more than {found.decision.value:g}, a fifth of their robust standard deviation" in found.note
-        told = open_model(source, case.domain, case.rows, trust_pickle=True, decision=Decision("tolerance", 7.0))
+        told = wrap_model(source, case.domain, case.rows, trust_pickle=True, decision=Decision("tolerance", 7.0))
         assert told.decision == Decision("tolerance", 7.0)
         assert "a regression" not in told.note
 
@@ -138,29 +138,29 @@ def test_other_ways_to_give_columns_to_lightgbm(case):
     places = x[["age", "grade"]].assign(sex=(x.sex == "M") * 1)
     for table in (dummies, ordered, words, places):
         model = leaves().fit(table, case.classes)
-        found = open_model(model, case.domain, case.rows)
+        found = wrap_model(model, case.domain, case.rows)
         check_black_box(found, case.rows, model.predict_proba(table), "boosted trees")
         assert ("labels are given as their places" in found.note) == (table is places)
     booster = leaves().fit(typed(x), case.classes).booster_
-    check_black_box(open_model(booster, case.domain, case.rows), case.rows, booster.predict(typed(x)), "boosted")
+    check_black_box(wrap_model(booster, case.domain, case.rows), case.rows, booster.predict(typed(x)), "boosted")
     numbers = x[["age", "grade", "hours"]]
     model = leaves().fit(numbers.to_numpy(), case.classes)
     small = TableDomain("t", tuple(case.domain.attributes[case.domain.column(n)] for n in numbers), ("grade",))
-    found = open_model(model, small, case.rows[:, [0, 3, 4]])
+    found = wrap_model(model, small, case.rows[:, [0, 3, 4]])
     check_black_box(found, case.rows[:, [0, 3, 4]], model.predict_proba(numbers.to_numpy()), "in the domain's order")
     with pytest.raises(ModelError, match="expects 3 inputs"):
-        open_model(model, case.domain, case.rows)
+        wrap_model(model, case.domain, case.rows)
 
 
 def test_other_ways_to_give_columns_to_catboost(case):
     x = texts(case.x)
     model = cats(names=[1, 2, 3]).fit(x.to_numpy(), case.classes)
-    found = open_model(model, case.domain, case.rows)
+    found = wrap_model(model, case.domain, case.rows)
     check_black_box(found, case.rows, model.predict_proba(x.to_numpy()), "in the domain's order")
     pool = catboost.Pool(x, (case.classes == "yes") * 1, cat_features=CATEGORIES)
     settings = {"loss_function": "Logloss", "iterations": 3, "verbose": 0, "allow_writing_files": False}
     model = catboost.CatBoost(settings).fit(pool)
-    found = open_model(model, case.domain, case.rows)
+    found = wrap_model(model, case.domain, case.rows)
     check_black_box(found, case.rows, model.predict(x, prediction_type="Probability"), "boosted trees")
 
 
@@ -168,10 +168,10 @@ def test_columns_and_categories_that_the_domain_does_not_have(case):
     x = typed(case.x)
     model = leaves().fit(x.rename(columns={"sex": "sx"}), case.classes)
     with pytest.raises(ModelError, match=r"reads a column 'sx', which is neither .*Did you mean 'sex'"):
-        open_model(model, case.domain, case.rows)
+        wrap_model(model, case.domain, case.rows)
     other = case.x.assign(sex=case.x.sex.map({"F": "female", "M": "male"}))
     with pytest.raises(ModelError, match=r"none of the values of 'sex' is a category that the model knows.*female"):
-        open_model(leaves().fit(typed(other), case.classes), case.domain, case.rows)
+        wrap_model(leaves().fit(typed(other), case.classes), case.domain, case.rows)
 
 
 def test_an_unfit_file_is_refused_in_one_line(case, tmp_path):
@@ -181,7 +181,7 @@ def test_an_unfit_file_is_refused_in_one_line(case, tmp_path):
     def refused(content: str, says: str) -> None:
         path.write_text(content)
         with pytest.raises(ModelError, match=says) as error:
-            open_model(path, case.domain, case.rows)
+            wrap_model(path, case.domain, case.rows)
         assert "\n" not in str(error.value)
 
     refused("age,sex\n1,F\n", "not a LightGBM model: it does not begin with the line 'tree'")
@@ -207,17 +207,17 @@ def test_a_model_with_lines_in_its_leaves(case, tmp_path):
     x = case.x[["age", "grade"]]
     model = leaves("LGBMRegressor", linear_tree=True).fit(x, case.price)
     path = sources(model, tmp_path / "model")["file"]
-    found = open_model(path, case.domain, case.rows)
+    found = wrap_model(path, case.domain, case.rows)
     np.testing.assert_allclose(found.model.scores(case.rows)[:, 0].numpy(), model.predict(x), rtol=1e-6)
     path.write_text(path.read_text().replace("leaf_features=0", "leaf_features=7", 1))
     with pytest.raises(ModelError, match="not a readable LightGBM model"):
-        open_model(path, case.domain, case.rows)
+        wrap_model(path, case.domain, case.rows)
 
 
 def test_trees_of_many_forms_are_read(case, tmp_path):
     x = texts(case.x)
     model = cats(grow_policy="Lossguide").fit(x, case.classes)
-    found = open_model(sources(model, tmp_path / "model")["file"], case.domain, case.rows)
+    found = wrap_model(sources(model, tmp_path / "model")["file"], case.domain, case.rows)
     check_black_box(found, case.rows, model.predict_proba(x), "boosted trees")
 
 
@@ -227,7 +227,7 @@ def test_a_file_that_is_too_large_is_refused(case, tmp_path, monkeypatch):
     for path in paths:
         monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(path.stat().st_size - 1))
         with pytest.raises(TooLarge, match=path.name):
-            open_model(path, case.domain, case.rows)
+            wrap_model(path, case.domain, case.rows)
 
 
 @pytest.mark.parametrize(("package", "suffix"), [("lightgbm", ".txt"), ("catboost", ".cbm")])
@@ -235,14 +235,14 @@ def test_a_package_that_is_not_installed_is_named(package, suffix, case, tmp_pat
     (tmp_path / f"model{suffix}").write_text("tree\n")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ModelError, match=rf"needs the package '{package}'.*pip install 'neuronfair\[{package}\]'"):
-        open_model(tmp_path / f"model{suffix}", case.domain, case.rows)
+        wrap_model(tmp_path / f"model{suffix}", case.domain, case.rows)
 
 
 def test_a_booster_of_xgboost_in_memory(case):
     xgboost = pytest.importorskip("xgboost", reason="the package xgboost is not installed")
     x = typed(case.x)
     model = xgboost.XGBClassifier(n_estimators=3, enable_categorical=True, n_jobs=1).fit(x, (case.classes == "yes") * 1)
-    found = open_model(model.get_booster(), case.domain, case.rows)
+    found = wrap_model(model.get_booster(), case.domain, case.rows)
     check_black_box(found, case.rows, model.predict_proba(x)[:, 1], "boosted trees")
     assert (found.kind, found.decision) == ("XGBoost", Decision("threshold", 0.5))
 
@@ -253,7 +253,7 @@ def test_empty_cells_reach_the_trees(case):
     model = leaves().fit(x, case.classes)
     empty = case.rows[:, 4] == case.domain.attributes[4].empty
     assert (empty.numpy() == case.x.hours.isna()).all()
-    answers = open_model(model, case.domain, case.rows).model.scores(case.rows).numpy()
+    answers = wrap_model(model, case.domain, case.rows).model.scores(case.rows).numpy()
     filled = model.predict_proba(x.assign(hours=x.hours.fillna(x.hours.median())))
     assert np.abs(answers - filled)[empty].max() > 0.1
 
@@ -276,7 +276,7 @@ def test_a_damaged_catboost_file_ends_in_one_clear_line(case, tmp_path):
             damaged[place] = draws.integers(128, 256)
         path.write_bytes(damaged)
         try:
-            open_model(path, case.domain, case.rows).trees()
+            wrap_model(path, case.domain, case.rows).trees()
         except ModelError as error:
             said.append(str(error))
     assert any("CatBoost cannot write its trees, so it is damaged" in line for line in said)
@@ -300,7 +300,7 @@ def test_after_early_stopping_the_best_rounds_count(case, tmp_path):
     for made, table in ((model, x), (other, words)):
         answers = made.predict_proba(table)
         for how, source in sources(made, tmp_path / "model").items():
-            found = open_model(source, case.domain, case.rows, trust_pickle=how == "pickle")
+            found = wrap_model(source, case.domain, case.rows, trust_pickle=how == "pickle")
             one = how == "file" and made is model
             check_black_box(found, case.rows, answers[:, 1] if one else answers, "boosted trees")
             trees = found.trees().scores(case.rows).numpy()
@@ -313,6 +313,6 @@ def test_after_early_stopping_the_best_rounds_count(case, tmp_path):
     assert 0 < booster.best_iteration < booster.current_iteration()
     booster.save_model(tmp_path / "all.txt")
     for source in (booster, tmp_path / "all.txt"):
-        found = open_model(source, case.domain, case.rows)
+        found = wrap_model(source, case.domain, case.rows)
         check_black_box(found, case.rows, booster.predict(x), "boosted trees")
         np.testing.assert_allclose(found.trees().scores(case.rows)[:, 0].numpy(), booster.predict(x), atol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import open_model
+from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.trees.xgboost import best_rounds
 from tests.model.open.conftest import check_black_box
@@ -33,7 +33,7 @@ def trees(crowd, labels=None, **options):
 def test_trees_of_a_table(suffix, crowd, tmp_path):
     booster, data = trees(crowd)
     booster.save_model(tmp_path / f"trees{suffix}")
-    found = open_model(tmp_path / f"trees{suffix}", crowd.domain, crowd.rows)
+    found = wrap_model(tmp_path / f"trees{suffix}", crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
     assert (found.kind, found.decision) == ("XGBoost", Decision("threshold", 0.5))
 
@@ -42,12 +42,12 @@ def test_logits_and_several_classes(crowd, tmp_path):
     path = tmp_path / "trees.json"
     booster, data = trees(crowd, objective="binary:logitraw")
     booster.save_model(path)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
     assert found.decision == Decision("threshold", 0.0)
     booster, data = trees(crowd, crowd.rows[:, 4], objective="multi:softmax", num_class=3)
     booster.save_model(path)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, booster.predict(data, output_margin=True), "boosted trees")
     assert found.decision == Decision()
     assert (found.model.scores(crowd.rows).argmax(1) == crowd.rows[:, 4]).all()
@@ -57,7 +57,7 @@ def test_trees_without_names_read_the_encoding(crowd, tmp_path):
     data = xgboost.DMatrix(crowd.x.numpy(), label=crowd.labels.numpy())
     booster = xgboost.train({"objective": "binary:logistic", "nthread": 1}, data, 3)
     booster.save_model(tmp_path / "trees.ubj")
-    found = open_model(tmp_path / "trees.ubj", crowd.domain, crowd.rows)
+    found = wrap_model(tmp_path / "trees.ubj", crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, booster.predict(data), "numbers of the domain's encoding")
 
 
@@ -72,7 +72,7 @@ def test_numbers_as_categories(crowd, tmp_path):
     data = xgboost.DMatrix(table, label=crowd.labels.numpy(), enable_categorical=True)
     booster = xgboost.train({"objective": "binary:logistic", "max_depth": 3, "nthread": 1}, data, 5)
     booster.save_model(tmp_path / "trees.ubj")
-    found = open_model(tmp_path / "trees.ubj", crowd.domain, crowd.rows)
+    found = wrap_model(tmp_path / "trees.ubj", crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
 
 
@@ -86,7 +86,7 @@ def test_damaged_files_do_not_crash(crowd, tmp_path):
     def refused(content: str, says: str) -> None:
         path.write_text(content)
         with pytest.raises(ModelError, match=says) as error:
-            open_model(path, crowd.domain, crowd.rows)
+            wrap_model(path, crowd.domain, crowd.rows)
         assert "\n" not in str(error.value)
 
     refused("{}", "does not begin with the entry 'learner'")
@@ -111,22 +111,22 @@ def test_damaged_files_do_not_crash(crowd, tmp_path):
     content[200:260] = np.random.default_rng(0).integers(0, 256, 60, dtype=np.uint8).tobytes()
     path.write_bytes(content)
     with pytest.raises(ModelError, match="not a readable XGBoost model"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def test_a_regression_has_a_tolerance(crowd, tmp_path):
     path = tmp_path / "trees.json"
     booster, data = trees(crowd, crowd.rows[:, 0] + 17, objective="reg:squarederror")
     booster.save_model(path)
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     assert found.decision.kind == "tolerance"
     assert "a fifth of their robust standard deviation (interquartile range / 1.349)" in found.note
-    found = open_model(path, crowd.domain, crowd.rows, decision=Decision("tolerance", 5.0))
+    found = wrap_model(path, crowd.domain, crowd.rows, decision=Decision("tolerance", 5.0))
     check_black_box(found, crowd.rows, booster.predict(data), "boosted trees")
     assert found.decision == Decision("tolerance", 5.0)
     booster, _ = trees(crowd, objective="reg:squarederror")  # of 0 and 1
     booster.save_model(path)
-    assert open_model(path, crowd.domain, crowd.rows).decision == Decision("threshold", 0.5)
+    assert wrap_model(path, crowd.domain, crowd.rows).decision == Decision("threshold", 0.5)
 
 
 def test_a_file_in_the_working_folder_is_not_taken_for_a_package(crowd, tmp_path, monkeypatch):
@@ -134,7 +134,7 @@ def test_a_file_in_the_working_folder_is_not_taken_for_a_package(crowd, tmp_path
     booster.save_model(tmp_path / "trees.ubj")
     (tmp_path / "xgboost.py").write_text("__import__('pathlib').Path('trap').touch()\nfrom nowhere import Booster\n")
     monkeypatch.chdir(tmp_path)
-    assert open_model("trees.ubj", crowd.domain, crowd.rows).kind == "XGBoost"
+    assert wrap_model("trees.ubj", crowd.domain, crowd.rows).kind == "XGBoost"
     assert not (tmp_path / "trap").exists()
 
 
@@ -146,7 +146,7 @@ def test_a_length_that_cannot_be_does_not_fill_our_memory(crowd, tmp_path):
     place = content.index(b"#L", content.index(b"left_children")) + 2
     path.write_bytes(content[:place] + (2**60).to_bytes(8, "big") + content[place + 8 :])
     with pytest.raises(ModelError, match="not a readable XGBoost model"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 def test_a_model_that_is_too_large_is_refused(crowd, tmp_path, monkeypatch):
@@ -157,14 +157,14 @@ def test_a_model_that_is_too_large_is_refused(crowd, tmp_path, monkeypatch):
     for limit in (size - 1, 2 * size):  # the file itself, and then what is made of it
         monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(limit))
         with pytest.raises(TooLarge, match=r"trees\.ubj"):
-            open_model(path, crowd.domain, crowd.rows)
+            wrap_model(path, crowd.domain, crowd.rows)
 
 
 def test_a_json_file_without_end_is_refused(crowd, tmp_path):
     path = tmp_path / "trees.json"
     path.write_text('{"learner":' + "[" * 100_000)
     with pytest.raises(ModelError, match="not a readable XGBoost model"):
-        open_model(path, crowd.domain, crowd.rows)
+        wrap_model(path, crowd.domain, crowd.rows)
 
 
 @pytest.mark.parametrize("suffix", [".ubj", ".json"])
@@ -186,17 +186,17 @@ def test_after_early_stopping_the_best_rounds_count(options, suffix, crowd, tmp_
     again = xgboost.XGBClassifier()
     again.load_model(path)
     expected = again.predict_proba(table)[:, 1]
-    found = open_model(path, crowd.domain, crowd.rows)
+    found = wrap_model(path, crowd.domain, crowd.rows)
     every = model.get_booster().predict(xgboost.DMatrix(table, enable_categorical=True))
     assert np.abs(expected - every).max() > 0
     check_black_box(found, crowd.rows, expected, f"its first {best} of {rounds} rounds count")
     if not options.get("booster"):
         np.testing.assert_allclose(found.trees().scores(crowd.rows)[:, 0].numpy(), expected, atol=1e-6)
-    memory = open_model(model, crowd.domain, crowd.rows)
+    memory = wrap_model(model, crowd.domain, crowd.rows)
     np.testing.assert_allclose(memory.model.scores(crowd.rows)[:, 1].numpy(), expected, atol=1e-6)
     if not options.get("booster"):
         np.testing.assert_allclose(memory.trees().scores(crowd.rows)[:, 1].numpy(), expected, atol=1e-6)
-    booster = open_model(model.get_booster(), crowd.domain, crowd.rows)
+    booster = wrap_model(model.get_booster(), crowd.domain, crowd.rows)
     check_black_box(booster, crowd.rows, every, f"all {rounds} rounds count")
 
 
@@ -213,4 +213,4 @@ def test_a_best_round_that_does_not_exist_is_refused(crowd, tmp_path):
         booster.set_attr(best_iteration=wrong)
         booster.save_model(path)
         with pytest.raises(ModelError, match="not a readable XGBoost model"):
-            open_model(path, crowd.domain, crowd.rows)
+            wrap_model(path, crowd.domain, crowd.rows)

@@ -1,4 +1,4 @@
-"""An audit in one call: any table, any model; and a result that shows itself."""
+"""Audits, proofs and flip rates in one call: any table, any model; and results that show themselves."""
 
 from __future__ import annotations
 
@@ -11,15 +11,29 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import AuditSettings, TableEncoding, api, audit, audit_page, load_dataset, read_domain
+import neuronfair as nf
+from neuronfair import (
+    AuditSettings,
+    Decision,
+    TableEncoding,
+    api,
+    audit,
+    certify,
+    load_dataset,
+    parse_domain,
+    read_domain,
+)
 from neuronfair.api import Audit
 from neuronfair.audits import inputs
 from neuronfair.audits.report.report import Report
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.render.export import LAST
+from neuronfair.scale.pool import Serial
 from neuronfair.searches.config import SearchConfig
 from tests import reports
 from tests.conftest import FLIPS
+from tests.proof.planted import DOMAIN, PEOPLE, make
+from tests.proof.planted import FLIPS as PROVED_FLIPS
 
 pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")
 
@@ -114,7 +128,7 @@ def test_it_is_short_in_a_terminal_and_a_card_in_a_notebook(tmp_path):
 def test_it_is_saved_in_the_form_that_its_name_says(found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = found.save("report.html")
-    assert page.read_text(encoding="utf-8") == audit_page(found) == audit_page(found.report)
+    assert page.read_text(encoding="utf-8") == found.to_html()
     assert Report.from_json(found.save(tmp_path / "a.JSON").read_text()) == found.report
     assert found.save("a.md").read_text(encoding="utf-8").startswith("## ")
     with pytest.raises(DataError, match=r"a\.txt: expected a name that ends in \.html, \.json, \.md"):
@@ -153,7 +167,7 @@ def test_what_a_replay_needs_and_remarks_are_kept(monkeypatch, tmp_path):
         return SimpleNamespace(report=reports.report(), outcomes={}, failure=None)
 
     monkeypatch.setattr(api, "run", note)
-    monkeypatch.setattr(inputs, "open_model", lambda *given, **options: SimpleNamespace(model=None, white_box=False))
+    monkeypatch.setattr(inputs, "wrap_model", lambda *given, **options: SimpleNamespace(model=None, white_box=False))
     monkeypatch.setattr(AuditSettings, "methods_for", lambda *given: ())
     table = {
         "age": [20, 30] * 9,
@@ -176,7 +190,7 @@ def test_how_a_model_is_opened_is_passed_on(monkeypatch):
     def note(model, domain, data, **options):
         raise ToldError(data, options)
 
-    monkeypatch.setattr(inputs, "open_model", note)
+    monkeypatch.setattr(inputs, "wrap_model", note)
     model = model_of(wide(60))
     with pytest.raises(ToldError) as told:
         audit(model, wide(60), sensitive="sex", target="hired", preprocess=len, trust_pickle=True, checks=None)
@@ -213,3 +227,91 @@ def test_a_sensitive_column_beside_the_table(tmp_path):
     assert read_domain(tmp_path / "run" / "domain.toml").attributes[2].encode == "none"
     groups = {group.values: group.rows for group in report.attributes[0].groups}
     assert groups == {"f": int((sexes == "f").sum()), "m": int((sexes == "m").sum())}
+
+
+# Proofs
+
+
+@pytest.mark.parametrize(("kind", "pool"), [("domain", None), ("file", None), ("domain", Serial(2))])
+def test_a_proof_for_a_domain_alone(tmp_path, kind, pool):
+    (tmp_path / "small.toml").write_text(DOMAIN, encoding="utf-8")
+    domain = parse_domain(DOMAIN) if kind == "domain" else tmp_path / "small.toml"
+    report = certify(make(), domain, decision=Decision("threshold", 0.0), pool=pool)
+    assert (report.people.count, report.proved_discriminatory.count) == (str(PEOPLE), str(PROVED_FLIPS))
+    assert (report.complete, report.sensitive) == (True, ("sex",))
+
+
+def test_a_proof_for_a_table_and_a_region():
+    people = {"age": [20, 38, 41, 59], "job": ["a", "b", "c", "a"], "sex": ["f", "m", "f", "m"]}
+    people["hired"] = ["no", "no", "yes", "yes"]
+
+    def model(table):
+        return (table.age + 4 * (table.sex == "m") > 40) & (table.job != "c")
+
+    report = certify(model, people, sensitive="sex", target="hired", where="job == c")
+    assert report.complete
+    assert report.proved_fair.count == report.people.count
+    # The third row is safe if only one thing changes: with job c at any age, and at 41 with any job.
+
+
+def test_a_proof_for_nobody_in_the_region():
+    rule = '\n[[rules]]\nname = "b works from 30 on"\nif = { job = ["b"] }\nthen = { age = { min = 30 } }\n'
+    with pytest.raises(NeuronFairError, match="allow no such person"):
+        certify(make(), parse_domain(DOMAIN + rule), where="job == b and age < 30", decision=Decision("threshold", 0.0))
+
+
+# Flip rates, names and words of scikit-learn
+
+
+def test_the_flip_rate_of_a_table_and_of_a_domain():
+    table, model = wide(60), lambda table: table["sex"] == "m"
+    found = nf.rate(model, table, sensitive="sex", target="hired")
+    assert (found.rate, found.population, found.sampled) == (1, "table", 60)
+    assert found.interval[0] > 0.9
+    assert nf.rate(model, table, sensitive="sex", target="hired", population="domain", samples=50).rate == 1
+    domain = parse_domain(DOMAIN)
+    assert nf.rate(make(), domain, decision=Decision("threshold", 0.0), random_state=3).population == "domain"
+
+
+def test_sensitive_features_and_random_state():
+    table = wide(60)
+    by_name = nf.rate(model_of(table), table, sensitive="sex", target="hired", random_state=1)
+    assert nf.rate(model_of(table), table, sensitive_features=table["sex"], target="hired", random_state=1) == by_name
+    frame = table[["sex"]]
+    assert nf.rate(model_of(table), table, sensitive_features=frame, target="hired", random_state=1) == by_name
+    with pytest.raises(DataError, match="sensitive and sensitive_features are the same"):
+        audit(model_of(table), table, sensitive="sex", sensitive_features=frame, target="hired")
+    with pytest.raises(NeuronFairError, match="random_state: expected a whole number"):
+        audit(model_of(table), table, sensitive="sex", target="hired", random_state=np.random.default_rng())
+    assert api._settings(AuditSettings(seed=4), {"random_state": 7, "prove": 1.0}) == AuditSettings(seed=7, prove=1.0)
+    assert api._settings(AuditSettings(seed=4), {"random_state": None}).seed == 4
+
+
+def test_a_result_as_html_frame_and_picture(found):
+    assert found.to_html().startswith("<!doctype html>")
+    frame = found.to_frame()
+    (entry,) = found.report.attributes
+    assert list(frame["population"]) == [rate.population for rate in entry.rates.measured]
+    assert ((frame["low"] <= frame["flip_rate"]) & (frame["flip_rate"] <= frame["high"])).all()
+    pytest.importorskip("matplotlib")
+    axes = found.plot()
+    assert len(axes.patches) == len(frame)
+    assert found.plot(axes) is axes
+
+
+def test_a_long_result_is_cut(tmp_path):
+    (one,) = reports.report().attributes[:1]
+    made = Audit(replace(reports.report(), attributes=(one,) * 20), {}, tmp_path)
+    assert len(repr(made).splitlines()) == 10
+    assert "… 13 more lines" in repr(made)
+
+
+@pytest.mark.parametrize("old", nf._RENAMED)
+def test_an_old_name_works_and_warns(old):
+    with pytest.warns(DeprecationWarning, match=f"neuronfair.{old} is now neuronfair.{nf._RENAMED[old]}"):
+        assert getattr(nf, old) is getattr(nf, nf._RENAMED[old])
+
+
+def test_the_old_page_works_and_warns():
+    with pytest.warns(DeprecationWarning, match="to_html"):
+        assert nf.audit_page(reports.report()).startswith("<!doctype html>")
