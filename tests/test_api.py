@@ -303,7 +303,7 @@ def test_a_long_result_is_cut(tmp_path):
     (one,) = reports.report().attributes[:1]
     made = Audit(replace(reports.report(), attributes=(one,) * 20), {}, tmp_path)
     assert len(repr(made).splitlines()) == 10
-    assert "… 13 more lines" in repr(made)
+    assert "… 15 more lines" in repr(made)
 
 
 @pytest.mark.parametrize("old", nf._RENAMED)
