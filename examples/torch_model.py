@@ -59,7 +59,9 @@ def main() -> None:
     people, starts = found.rows[worst], outcome.seeds[found.origin[worst]]
     for person, start in zip(nf.shrink(network, domain, people, starts), starts, strict=True):
         moved = [name for name, a, b in zip(domain.names, person, start, strict=True) if a != b]
-        print(f"- {domain.describe(person)}\n  (changed from a row of the table: {', '.join(moved) or 'nothing'})")
+        print(
+            f"- {domain.describe(person)}\n  (changed from a record of the data set: {', '.join(moved) or 'nothing'})"
+        )
 
 
 if __name__ == "__main__":

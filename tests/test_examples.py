@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 EXAMPLES = ROOT / "examples"
 SCRIPTS = {
     "audit_own_table.py": "Decisions depend on origin for",
-    "torch_model.py": "changed from a row of the table",
+    "torch_model.py": "changed from a record of the data set",
     "compare_methods.py": "Drawn uniformly",
 }
 NOTEBOOKS = {

@@ -24,7 +24,7 @@ SHOWN_ONLY = {
     "render/markdown.py": "sentences",
     "render/proof.py": "sentences",
     "render/comparison.py": "labels of bars",
-    "render/page/layermap.py": "places in a drawing",
+    "render/page/charts.py": "places in a drawing",
     "audits/gate/baseline.py": "sentences",
     "audits/pytest_check.py": "sentences",
     "audits/gate/thresholds.py": "sentences",

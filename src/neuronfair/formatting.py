@@ -186,27 +186,21 @@ def some(words: Sequence[str], most: int = 3) -> str:
     return listed([*words[:most], f"{more:,} more"] if more > 0 else words)
 
 
-def unusual(plausibility: float | None) -> str:
-    """Return in words how usual a person is, given the share of the table's people who are less usual.
+def likelihood(plausibility: float | None) -> str:
+    """Return the likelihood percentile of a record: the share of the data set that is less likely.
 
-    >>> [unusual(x) for x in (0.05, 0.01, 0.0273, 0.3, 0.4, 0.5)]  # doctest: +NORMALIZE_WHITESPACE
-    ['as unusual as 1 in 20 people of the table', 'as unusual as 1 in 100 people of the table',
-     'as unusual as 1 in 37 people of the table', 'as unusual as 1 in 3 people of the table',
-     'as usual as most people of the table', 'as usual as most people of the table']
-    >>> [unusual(x) for x in (0.001, 0.0009, 0.0, 1.0, None, float("nan"))]  # doctest: +NORMALIZE_WHITESPACE
-    ['as unusual as 1 in 1,000 people of the table', 'less usual than 999 of 1,000 people of the table',
-     'less usual than everybody in the table', 'as usual as most people of the table', 'not known', 'not known']
+    >>> [likelihood(x) for x in (0.012, 0.273, 0.5, 1.0, 0.009, 0.0, None)]  # doctest: +NORMALIZE_WHITESPACE
+    ['1st likelihood percentile', '27th likelihood percentile', '50th likelihood percentile',
+     '99th likelihood percentile', 'below the 1st likelihood percentile', 'below the 1st likelihood percentile',
+     'not known']
     """
     if plausibility is None or math.isnan(plausibility):
         return UNKNOWN
-    if plausibility <= 0:
-        return "less usual than everybody in the table"
-    if plausibility < 0.001:
-        return "less usual than 999 of 1,000 people of the table"
-    people = round(1 / plausibility)
-    return (
-        f"as unusual as 1 in {people:,} people of the table" if people > 2 else "as usual as most people of the table"
-    )
+    place = min(99, math.floor(100 * plausibility + 1e-9))
+    if place < 1:
+        return "below the 1st likelihood percentile"
+    ending = "th" if 10 < place < 20 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    return f"{place}{ending} likelihood percentile"
 
 
 def plural(value: int, one: str, many: str | None = None) -> str:

@@ -148,8 +148,8 @@ def test_the_person_on_the_page_is_the_person_on_the_terminal(run):
         row = domain.from_table({name: [value] for name, value in worst["row"].items()})[0]
         assert domain.describe(row) in reported
         (change,) = worst["changed"]
-        assert f"with only {change['attribute']} {change['own']} → {change['twin']} the decision is" in reported
-        assert f"is decided {worst['decision']} " in reported
+        assert f"with only {change['attribute']} {change['own']} → {change['twin']} gets" in reported
+        assert f"gets {worst['decision']} " in reported
         assert (found.count("it still holds."), reported.count("it still holds.")) == (1, 1)
         shrunk += domain.describe(row) not in found
     assert shrunk > 0

@@ -54,7 +54,7 @@ def test_methods_are_compared_by_counterparts(run):
     words = ("compare", *DATA, *SMALL, "--methods", "aequitas,uniform", "--json", "figures.json")
     told = run(*words, "--twins", "counterpart")
     assert (told.status, told.err) == (0, "")
-    assert "A typical counterpart is decided otherwise than" in " ".join(told.out.split())
+    assert "A typical counterfactual twin gets a different decision for" in " ".join(told.out.split())
     found = json.loads(Path("figures.json").read_text(encoding="utf-8"))
     assert found["twins"] == "counterpart"
     assert sum(entry["findings"] for entry in found["methods"]) > 0

@@ -82,7 +82,7 @@ def test_a_retraining(run):
     result = run(*REPAIR, *LENIENT, "--json", "figures.json")
     assert (result.status, result.err) == (0, "")
     shown = " ".join(result.out.split())
-    for words in ("before and after", "rate in the domain (DM-RS)", "found by another search", "if sex F", "2 repeats"):
+    for words in ("before and after", "rate, uniform (DM-RS)", "found by another search", "if sex F", "2 repeats"):
         assert words in shown
     assert "Control: the same retraining without findings" in shown
     assert "no card" not in shown
@@ -160,7 +160,7 @@ def test_a_retraining_with_counterparts(run):
     result = run(*ALIKE, *words, "--out", "fair.safetensors", "--json", "figures.json")
     assert (result.status, result.err) == (0, "")
     shown = " ".join(result.out.split())
-    for said in ("by sex: before and after", "placebo (groups shuffled)", "Without the counterparts the effect is"):
+    for said in ("by sex: before and after", "permutation baseline", "Without the twins the excess is"):
         assert said in shown
     assert "another search" not in shown
     figures = json.loads(Path("figures.json").read_text(encoding="utf-8"))

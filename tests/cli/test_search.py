@@ -108,7 +108,7 @@ def test_a_search_in_words_and_as_a_file(run):
     result = run(*SEARCH, *SMALL, "--json", "figures.json")
     assert (result.status, result.err) == (0, "")
     for words in (
-        "only sex changes",
+        "Discriminatory inputs by sex",
         "drawn uniformly",
         "random directions",
         "success rate",
@@ -124,8 +124,8 @@ def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
     first = run(*quick, "--twins", "counterpart")
     assert (first.status, first.err) == (0, "")
     said = " ".join(first.out.split())
-    assert "Decisions that counterparts by sex do not share" in said
-    assert "their counterpart with sex " in said
+    assert "Records whose counterfactual twin by sex gets a different decision" in said
+    assert "the counterfactual twin with sex " in said
     assert "only sex" not in said
     found = Run.open(Path("run"))
     count = len(found.findings())
@@ -133,9 +133,11 @@ def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
     assert count > 0
     shown = " ".join(run("show", "run", 0).out.split())
     assert re.search(
-        r"their counterpart with sex \w instead of \w \((also .+|nothing else differs)\) is decided", shown
+        r"the counterfactual twin with sex \w instead of \w \((also .+|nothing else differs)\) gets", shown
     )
-    assert re.search(r"Of 32 counterparts drawn for this person, [\d.]+% \(\d+\) are decided otherwise\.", shown)
+    assert re.search(
+        r"Of 32 counterfactual twins drawn for this person, [\d.]+% \(\d+\) get a different decision\.", shown
+    )
     assert "it still holds" in shown
     assert figures(run(*quick, "--twins", "counterpart", "--json", "-"))["findings"] == count  # and nothing is redone
     assert "begun with twins = counterpart, not flip" in run(*quick).err
@@ -281,11 +283,11 @@ def test_a_model_with_other_outputs(run):
     assert result.status == 2
     assert "one output" in result.err
     told = " ".join(run(*SEARCH, *SMALL, "--model", "1.safetensors").out.split())  # a score: its sign decides
-    assert re.search(r": decided (low|high) \(probability of \1 [\d.]+%\); with only sex", told)
+    assert re.search(r": gets (low|high) \(probability of \1 [\d.]+%\); with only sex", told)
     assert Run.open(Path("run")).manifest["plan"]["decision"] == {"kind": "threshold", "value": 0.0}
     shown = run("show", "run", 0).out
     assert "it still holds" in shown
-    assert re.search(r"is decided (low|high) \(probability of \1 [\d.]+%\);", " ".join(shown.split()))
+    assert re.search(r"gets (low|high) \(probability of \1 [\d.]+%\);", " ".join(shown.split()))
     assert " a score of " not in shown
     result = run(*SEARCH[:-1], "3.safetensors", "--starts", 20, "--steps", 20, "--out", "run3")
     assert (result.status, result.err) == (0, "")
@@ -321,9 +323,9 @@ def test_a_search_among_plausible_people(run, refused):
     assert found["plausibility"]["median"] >= 0.2
     assert (Run.open(Path("run")).findings().plausibility >= 0.2).all()
     told = " ".join(run("show", "run", 0).out.split())
-    assert re.search(r"This person is as (un)?usual as .* people of the table\.", told)
+    assert re.search(r"Likelihood: \d+.. likelihood percentile\.", told)
     told = " ".join(run(*words).out.split())  # from the run folder
-    assert "Only people than whom 20% of the table or more is less usual were looked at." in told
+    assert "Minimum likelihood percentile of the records: 20%." in told
     refused(*words, "--plausible", 0.1, says=("begun with plausible = 0.2, not 0.1",))
 
 
@@ -440,7 +442,7 @@ def test_a_finding_on_other_weights(run):
     save_file(blind, "blind.safetensors")
     result = run("show", "run", 3, "--model", "blind.safetensors")
     assert result.status == 0
-    assert "With other weights, it no longer holds: the decision does not flip." in result.out
+    assert "With other weights, it no longer holds: the decisions are the same." in result.out
     assert "With other weights" in run("show", "run", 3, "--model", "other.safetensors").out
     again = run("show", "run", 3, "--model", "model.safetensors").out
     assert "With the weights it was found with, it still holds." in again

@@ -24,7 +24,7 @@ def test_what_is_said_below_the_table():
         return text.get()
 
     assert "Means over 2 run seeds" in shown(whole)
-    assert "At most 1,234 different people judged in each phase." in shown(whole)
+    assert "At most 1,234 different records tried in each phase." in shown(whole)
     assert "±" in shown(whole)
     assert "Interrupted" not in shown(whole)
     assert "Interrupted: the methods above are complete" in shown(replace(whole, interrupted=True))

@@ -8,9 +8,8 @@ import pytest
 
 from neuronfair.audits.report.index import AuditIndex, AuditLine, line_of
 from neuronfair.audits.report.report import Gate, GateCheck
-from neuronfair.render.index import index_table
 from neuronfair.render.page import index_page
-from neuronfair.render.terminal import make_console
+from neuronfair.render.terminal import index_table, make_console
 from tests import reports
 from tests.render.chromium import BROWSER, Browser
 

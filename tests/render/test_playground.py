@@ -83,7 +83,7 @@ def test_a_reader_changes_a_person_and_sees_the_decision_flip(browser, tmp_path,
     game = playground(wrap_model(module, german.domain, german.rows), german)
     page = shown(browser, tmp_path, game)
     said = "document.querySelector('#playground .said').textContent"
-    assert page.eval(said) == "The decision flips for 1 of 1 twins."
+    assert page.eval(said) == "1 of 1 twins get a different decision."
     lines = "[...document.querySelectorAll('#playground tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
     before = page.eval(lines)
     shares = {line[1]: line[2] for line in before}  # the favourable class is good: e^5 against 1, and 1 against e^5

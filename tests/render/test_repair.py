@@ -66,7 +66,7 @@ def text(work: Retraining | NeuronRepair, *notes: str) -> str:
 def test_before_and_after_in_a_table() -> None:
     shown = text(RETRAINING, "A note.")
     for words in (
-        "only s changes",
+        "Repair of the flip rate by s: before and after",
         "flip rate of the test rows │ 5% (3.73–6.54%)",
         "2% (1.73–2.29%)",  # Clopper and Pearson, 200 of 10,000
         "0.2% (0.122–0.309%)",
@@ -101,7 +101,7 @@ def test_a_retraining_and_its_control() -> None:
         "1,234 pairs, labelled by the vote of networks that do not see s.",
         "2 repeats: DM-RS 0.3% (0.2–0.4%), accuracy 84.5%.",
         "without findings: DM-RS 1.9%, accuracy 85.2%.",
-        "right on 83.5% of test rows",
+        "see s: 83.5% of test rows",
     ):
         assert words in shown
     assert "do not see" not in text(replace(RETRAINING, label="seed", ensemble=None))
@@ -112,7 +112,7 @@ def test_turned_down_neurons_and_their_control() -> None:
     for words in (
         "Turned down to 25%: 2 of the neurons of layer2 that react most to s (2, 5).",
         "DM-RS 1%, accuracy 84%",
-        "3 draws: DM-RS 1.17% (0.5–2%), accuracy 84.3%; 2 of them discriminate as little or less.",
+        "3 draws: DM-RS 1.17% (0.5–2%), accuracy 84.3%; 2 of them have the same flip rate or less.",
     ):
         assert words in shown
 

@@ -55,10 +55,8 @@ def test_where_all_the_bias_is_among_the_implausible_nobody_is_found(method):
     assert outcome.random.findings == 0 < outcome.random.tried <= 5 * 10
     assert outcome.random_direction is None or outcome.random_direction.findings == 0
     assert outcome.summary()["plausibility"] is None
-    assert "Nobody was found. Only people than whom 50% of the table or more is less usual were looked at." in told(
-        outcome
-    )
-    assert "drawn plausibly" in told(outcome)
+    assert "Nothing was found. Minimum likelihood percentile of the records: 50%." in told(outcome)
+    assert "drawn at random, realistic" in told(outcome)
 
 
 def test_a_bound_between_those_who_are_found():
@@ -68,7 +66,7 @@ def test_a_bound_between_those_who_are_found():
     assert outcome.summary()["plausibility"] == {"least": 0.01, "share": 1.0, "median": pytest.approx(2 / 9)}
     assert outcome.summary()["violations"] == 0
     assert "100% of the findings are plausible" in told(outcome)
-    assert "Half of them are as unusual as 1 in 4 people of the table, or more usual." in told(outcome)
+    assert "Their median: 22nd likelihood percentile." in told(outcome)
 
 
 def test_a_population_changes_nothing_but_what_is_said_of_the_findings():

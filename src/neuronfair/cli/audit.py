@@ -138,9 +138,8 @@ def audit_all(
     from neuronfair.audits.report.report import as_json
     from neuronfair.cli.audit_batch import INDEX, Batch, BatchFolder
     from neuronfair.cli.audit_file import AuditFile
-    from neuronfair.render.index import index_table
     from neuronfair.render.junit import junit_of_all
-    from neuronfair.render.terminal import progress_bar
+    from neuronfair.render.terminal import index_table, progress_bar
 
     if workers > 1 and ray is not None:
         raise NeuronFairError("--workers: for processes of this machine, and --ray for a cluster. Name one of the two")

@@ -1,4 +1,4 @@
-"""Methods side by side: a table for the terminal and a picture."""
+"""Methods side by side: a table for the terminal and a plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neuronfair.render.plots import saved_figure
 
 COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns
     "findings": ("findings", ",.0f"),
-    "people\njudged": ("tried", ",.0f"),
+    "records\ntried": ("tried", ",.0f"),
     "success\nrate": ("gsr", ".2%"),
     "lift": ("lift_over_strongest_control", ".1f"),
     "diver-\nsity": ("diversity", ".3f"),
@@ -26,7 +26,7 @@ COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80
     "rows\neach": ("rows_per_finding", ",.1f"),
 }
 WITH_SPREAD = ("findings", "gsr")  # the JSON has the intervals of all figures
-FLIPS = {"flip": "The decision flips for", "counterpart": "A typical counterpart is decided otherwise than"}
+FLIPS = {"flip": "Flip rate:", "counterpart": "A typical counterfactual twin gets a different decision for"}
 
 
 def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableType:
@@ -55,7 +55,7 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
             f"Lift: the success rate over that of the strongest control, {strongest.name} ({percent(strongest.gsr)})."
         )
     lines.append(
-        "Diversity: mean distance between two findings, 0 to 1. Gap: of the scores. Rows each: rows judged for one "
+        "Diversity: mean distance between two findings, 0 to 1. Gap: of the scores. Rows each: rows evaluated for one "
         "finding, duplicates included; symbgen also asks the network about 500 neighbours of every row."
     )
     runs = len(comparison.lines) // max(1, len(entries))
@@ -64,7 +64,7 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
     if comparison.interrupted:
         lines.append("Interrupted: the methods above are complete, the others are missing.")
     if config.instances is not None:
-        lines.append(f"At most {config.instances:,} different people judged in each phase.")
+        lines.append(f"At most {config.instances:,} different records tried in each phase.")
     return Group(table, *lines)
 
 

@@ -1,4 +1,4 @@
-"""What a repair did and what it cost, in figures and in words."""
+"""What a repair did and what it cost, as metrics and in words."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from neuronfair.store.files import Json
 GROUPS = 8  # shown in the table; all of them are in the JSON
 _RULES = {
     "ensemble": "by the vote of networks that do not see {sensitive}",
-    "seed": "as the row of the table that each was reached from",
+    "seed": "as the record that each was reached from",
     "twins": "by the majority of the twins",
-    OWN: "as the person whose counterpart it is",
+    OWN: "as the person whose twin it is",
 }
 _COUNTERPART = {
-    "rate": "counterparts decided otherwise",
-    "placebo": "placebo (groups shuffled)",
-    "effect": "effect: their difference",
+    "rate": "twins with a different decision",
+    "placebo": "permutation baseline",
+    "effect": "excess: their difference",
 }
 DEAR = 1.0  # points of accuracy, from which a repair is called a trade
-TRADE = "That is a trade: what the model does not go by any more had told something of the outcome."
 
 
 def repair_report(
@@ -49,8 +48,8 @@ def repair_report(
     """
     sensitive = listed(domain.sensitive)
     alike = before.counterpart is not None
-    what = f"would be others in another group, by {sensitive}" if alike else f"flip when only {sensitive} changes"
-    table = Table(title=f"Decisions that {what}: before and after")
+    what = f"counterfactual twins by {sensitive}" if alike else f"the flip rate by {sensitive}"
+    table = Table(title=f"Repair of {what}: before and after")
     for heading in ("", "before", "after"):
         table.add_column(heading, justify="right" if heading else "left")
     for label, cells in _lines(before, after, domain):
@@ -58,7 +57,7 @@ def repair_report(
     words = _retraining(work, sensitive) if isinstance(work, Retraining) else _neurons(work, before, sensitive)
     control = work.without if isinstance(work, Retraining) and work.anew else None
     if without is not None:
-        words.append(f"Without the counterparts the effect is {_effect(without)}.")
+        words.append(f"Without the twins the excess is {_effect(without)}.")
     return Lines(table, verdict(before, after, control), *words, *notes)
 
 
@@ -67,9 +66,9 @@ def verdict(before: Standing, after: Standing, control: RepairOutcome | None = N
     lost = 100 * ((control.accuracy if control is not None else before.accuracy["test"]) - after.accuracy["test"])
     accuracy = f"loses {lost:.1f} points" if lost >= 0.05 else f"gains {-lost:.1f} points" if lost <= -0.05 else "stays"
     alike = before.counterpart is not None
-    beside = f" beside the same fit without {'counterparts' if alike else 'findings'}" if control is not None else ""
+    beside = f" compared with the same fit without {'twins' if alike else 'findings'}" if control is not None else ""
     if before.counterpart is not None and after.counterpart is not None:
-        change = f"The effect {_change(before.counterpart.effect, after.counterpart.effect)}"
+        change = f"The excess {_change(before.counterpart.effect, after.counterpart.effect)}"
     else:
         test, drawn = (
             _change(*((rate.rate, *rate.interval) for rate in rates))
@@ -81,7 +80,9 @@ def verdict(before: Standing, after: Standing, control: RepairOutcome | None = N
         )
     sentence = f"{change}; accuracy on the test rows {accuracy}{beside}."
     dear = (
-        " That is a trade: what the model gave up had told something of the outcome." if alike and lost >= DEAR else ""
+        " That is a trade-off: what the model gave up carried information about the outcome."
+        if alike and lost >= DEAR
+        else ""
     )
     return sentence + dear
 
@@ -115,7 +116,7 @@ def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple
     ]
     found = [s.search for s in both if s.search is not None]
     effects = [s.counterpart for s in both if s.counterpart is not None]
-    people = "rate in the domain (DM-RS)" if not effects else "typical counterpart decided otherwise"
+    people = "rate, uniform (DM-RS)" if not effects else "typical twin with a different decision"
     held_out = [] if effects else [("flip rate of the test rows", tuple(_spanned(s.test) for s in both))]
     lines = [
         *held_out,
@@ -160,16 +161,16 @@ def _who(group: Group, domain: TableDomain) -> str:
 
 def _retraining(work: Retraining, sensitive: str) -> list[str]:
     count, alike = len(work.repeats), work.label == OWN
-    rate, pairs = ("otherwise than the typical counterpart", "counterparts") if alike else ("DM-RS", "findings")
+    rate, pairs = ("typical twin differs", "twins") if alike else ("DM-RS", "findings")
     lines = [
         f"Trained again with {work.pairs:,} pairs, labelled {_RULES[work.label].format(sensitive=sensitive)}. "
         f"{count} {'repeat' if count == 1 else 'repeats'}: {_spread(work.repeats, rate)}.",
         f"Control: the same retraining without {pairs}: {_spread((work.without,), rate)}.",
     ]
     if work.without.rate <= work.after.rate:
-        lines.append("That is as fair or fairer: it is not the pairs that have helped.")
+        lines.append("That is as fair or fairer, so the pairs did not help.")
     if work.ensemble is not None:
-        lines.append(f"The networks that do not see {sensitive} are right on {percent(work.ensemble)} of test rows.")
+        lines.append(f"Accuracy of the networks that do not see {sensitive}: {percent(work.ensemble)} of test rows.")
     return lines
 
 
@@ -178,9 +179,9 @@ def _neurons(work: NeuronRepair, before: Standing, sensitive: str) -> list[str]:
     better = sum(outcome.rate <= work.after.rate for outcome in work.random)
     return [
         f"Turned down to {percent(work.turn.factor)}: {count} of the neurons of {layer} that react most to {sensitive} "
-        f"({', '.join(map(str, work.turn.neurons))}). On other people than above: {_spread((work.after,))}.",
+        f"({', '.join(map(str, work.turn.neurons))}). On other records than above: {_spread((work.after,))}.",
         f"Control: as many random neurons of the same layer instead, {len(work.random)} draws: {_spread(work.random)}; "
-        f"{better} of them discriminate as little or less.",
+        f"{better} of them have the same flip rate or less.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a search found, in figures and in words."""
+"""What a search found, as metrics and in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from neuronfair.audits.replay import holds, replayed
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import apart, listed, percent, shift, times, unusual
+from neuronfair.formatting import apart, likelihood, listed, percent, shift, times
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.searches.config import SearchResult
@@ -28,19 +28,20 @@ EXAMPLES = 3
 
 
 def search_report(outcome: SearchResult, network: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
-    """Return the figures of a search beside its controls, the worst findings in words, and where everything is.
+    """Return the metrics of a search next to its controls, the worst findings in words, and where everything is.
 
     `replay` is what `neuronfair show` must be told to open the model again.
     """
     figures = outcome.summary()
     beside, by = counterparts_of(outcome.domain), listed(outcome.domain.sensitive)
-    flips = f"Decisions that flip when only {by} changes"
-    table = Table(title=flips if beside is None else f"Decisions that counterparts by {by} do not share")
-    for heading in ("", "people judged", "findings", "success rate", "lift"):
+    flips = f"Discriminatory inputs by {by}"
+    twins = f"Records whose counterfactual twin by {by} gets a different decision"
+    table = Table(title=flips if beside is None else twins)
+    for heading in ("", "records tried", "findings", "success rate", "lift"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row(outcome.config.method, *_cells(figures), "", style="bold")
     for name, lift, label in (
-        ("random", "lift", "drawn plausibly" if outcome.config.plausible else "drawn uniformly"),
+        ("random", "lift", "drawn at random, realistic" if outcome.config.plausible else "drawn uniformly"),
         ("random_direction", "lift_over_random_direction", "random directions"),
     ):
         if figures[name] is not None:
@@ -53,20 +54,20 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
     lines += [
         f"{figures['findings_global']:,} findings in the global phase, {figures['findings_local']:,} in the local one; "
         f"{figures['seconds']:.1f} seconds{cost}.",
-        f"{figures['violations']:,} findings break a rule or a bound; {figures['rejected_on_recheck']:,} did not stand "
-        "the second judgement in float64 and were dropped.",
+        f"{figures['violations']:,} findings break a rule or a bound; {figures['rejected_on_recheck']:,} were dropped "
+        "because the decisions agree in float64.",
     ]
     if figures["confused"]:
         lines.append(
-            f"People are told apart by numbers of 63 bits: the chance that anybody was taken for another one is "
+            f"Records are compared by 63-bit keys: the chance that two different records were taken for one is "
             f"{figures['confused']:.1e}."
         )
     lines += _usual(outcome, figures["plausibility"])
     if beside is not None and not bool(beside.groups.all()):
         few = f"{int((~beside.groups).sum()):,} of {len(beside.groups):,} groups"
-        lines.append(f"Too few people of the table are in {few}: nobody has a counterpart there, or from there.")
+        lines.append(f"Groups with too few records for counterfactual twins, which are left out: {few}.")
     if outcome.interrupted:
-        lines.append("Interrupted: what was found is kept. The same command goes on from here.")
+        lines.append("Interrupted: what was found is kept. The same command resumes from here.")
     lines += [f"Health check {note.name}: {note.seen} {note.remedy}" for note in outcome.health if note.name != WEAK]
     lines += worst_examples(outcome, network)
     again = shlex.join(["neuronfair", "show", str(folder), "0", *replay])
@@ -78,12 +79,12 @@ def _usual(outcome: SearchResult, figures: dict[str, float] | None) -> list[str]
     """Return how usual the people are who were found, and among whom they were searched for."""
     least, lines = outcome.config.plausible, []
     if least:
-        found = "Only" if figures else "Nobody was found. Only"
-        lines.append(f"{found} people than whom {percent(least)} of the table or more is less usual were looked at.")
+        found = "" if figures else "Nothing was found. "
+        lines.append(f"{found}Minimum likelihood percentile of the records: {percent(least)}.")
     if figures:
         lines.append(
-            f"{percent(figures['share'])} of the findings are plausible: not less usual than 99 of 100 people of the "
-            f"table. Half of them are {unusual(figures['median'])}, or more usual."
+            f"{percent(figures['share'])} of the findings are plausible: at or above the 1st likelihood percentile of "
+            f"your data. Their median: {likelihood(figures['median'])}."
         )
     return lines
 
@@ -98,19 +99,14 @@ def worst_examples(outcome: SearchResult, network: Model) -> list[str]:
     pairs, seeds = examples(outcome, network, EXAMPLES)
     if len(seeds) == 0:
         return []
-    verb, scale = (
-        "gets" if decision.kind == "tolerance" else "decided",
-        outcome.findings.scale(decision, outcome.config.scale),
-    )
-    lines = [
-        "Some of the widest gaps, each shrunk to the smallest change from a row of the table that still shows one:"
-    ]
+    scale = outcome.findings.scale(decision, outcome.config.scale)
+    lines = ["Some of the widest gaps, each moved as near to a record of the data set as possible:"]
     for row, twin, own, other, seed in zip(*pairs, seeds, strict=True):
         changes = changed(domain, seed, row)
         one, two = decided(domain, decision, scale, phrases.DescribedPair(row, twin, own, other))
         lines.append(
-            f"• {domain.describe(row)}: {verb} {one}; {_beside(domain, row, twin)}: {two}. "
-            + (f"Changed from a row of the table: {changes}." if changes else "A row of the table as it is.")
+            f"• {domain.describe(row)}: gets {one}; {_beside(domain, row, twin)}: {two}. "
+            + (f"Changed from a record of the data set: {changes}." if changes else "A record of the data set.")
         )
     return lines
 
@@ -145,21 +141,23 @@ def decided(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases
 def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) -> RenderableType:
     """Return one finding in words, as it was found and as the network decides now.
 
-    If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a row of the table.
+    If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a record.
     """
     again, domain, decision = replayed(run, network, number), run.domain, Decision(**run.manifest["plan"]["decision"])
     scale = run.findings().scale(decision, run.manifest["plan"].get("scale"))
     if again.seed is None:
-        where, origin = "the pilot", "It was found from a random row."
+        where, origin = "the pilot", "It was found from a random record."
     else:
         where = f"seed {again.origin}"
-        origin = f"Changed from its row of the table: {changed(domain, again.seed, again.found.row) or 'nothing'}."
+        origin = (
+            f"Changed from its record of the data set: {changed(domain, again.seed, again.found.row) or 'nothing'}."
+        )
     lines = [
         f"Finding {number} of {run.folder}: {where}, step {again.step}.",
         *_told(domain, decision, scale, again.found),
         origin,
         *([] if again.drawn is None else [_drawn(*again.drawn)]),
-        *([] if again.plausibility is None else [f"This person is {unusual(again.plausibility)}."]),
+        *([] if again.plausibility is None else [f"Likelihood: {likelihood(again.plausibility)}."]),
         f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(again.found, decision)}",
     ]
     if again.shrunk is not None:
@@ -170,20 +168,19 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
 
 def _drawn(of: int, otherwise: int) -> str:
     share = percent(otherwise / of if of else None)
-    return f"Of {of} counterparts drawn for this person, {share} ({otherwise}) are decided otherwise."
+    return f"Of {of} counterfactual twins drawn for this person, {share} ({otherwise}) get a different decision."
 
 
 def _told(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> list[str]:
     """Return two people and what is decided for them now, in words."""
     one, two = decided(domain, decision, scale, pair)
-    verb = "gets" if decision.kind == "tolerance" else "is decided"
     return [
         f"  {domain.describe(pair.row)}",
-        f"  {verb} {one};",
-        f"{_beside(domain, pair.row, pair.twin)} {'the decision is' if counterparts_of(domain) is None else verb}",
+        f"  gets {one};",
+        f"{_beside(domain, pair.row, pair.twin)} gets",
         f"  {two}.",
     ]
 
 
 def _state(pair: phrases.DescribedPair, decision: Decision) -> str:
-    return "it still holds." if holds(pair, decision) else "it no longer holds: the decision does not flip."
+    return "it still holds." if holds(pair, decision) else "it no longer holds: the decisions are the same."

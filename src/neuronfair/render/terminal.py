@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
@@ -16,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair.audits.report.attribute import AttributeReport
-from neuronfair.audits.report.index import worst_of
+from neuronfair.audits.report.index import AuditIndex, worst_of
 from neuronfair.audits.report.report import Report, Tone
 from neuronfair.audits.wording.summary import described, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import listed, percent, visible
+from neuronfair.formatting import duration, listed, percent, plural, visible
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.measure.neurons import Ablation, AblationOutcome
 from neuronfair.render.tables import Tabulated, disadvantaged, overview, tables_of
@@ -186,6 +187,8 @@ def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
     if verbose:
         lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
     lines += _build(report)
+    if verbose and report.repair is not None:
+        lines.append(f"Repair: {report.repair.text}")
     notes = limits_of(report)
     if verbose:
         lines += [*(f"Note: {note}" for note in notes), report.model.note, *_left_out(report)]
@@ -234,10 +237,8 @@ def _gate(report: Report, *, verbose: bool) -> list[RenderableType]:
 
 
 def _build(report: Report) -> list[str]:
-    """Return what came of a repair, the regression set and the comparison with an earlier audit."""
+    """Return what came of the regression set and of the comparison with an earlier audit."""
     lines = []
-    if report.repair is not None:
-        lines.append(f"Repair: {report.repair.text}")
     if (corpus := report.corpus) is not None:
         lines.append(
             f"Regression set: {corpus.still_flips:,} of {corpus.replayed:,} past counterexamples still flip; "
@@ -246,3 +247,33 @@ def _build(report: Report) -> list[str]:
     if report.baseline is not None:
         lines.append(f"Since {report.baseline.file}: {report.baseline.text}")
     return lines
+
+
+_STYLES = {"failed": "bold red", "error": "bold red", "not finished": "bold yellow", "passed": "green"}
+
+
+def index_table(index: AuditIndex) -> RenderableType:
+    """Return a line for each audit, then what failed and why, and how many are in which state."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
+    table.add_column("audit", overflow="fold")
+    for heading in ("thresholds", "result"):
+        table.add_column(heading)
+    for heading in ("flip\nrate", "synthetic", "proxy\nexcess", "time"):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    for line in index.audits:
+        shares = [None if one is None else one.rate for one in (line.rate, line.random, line.counterpart)]
+        table.add_row(
+            line.name,
+            Text(line.state, style=_STYLES.get(line.state, "")),
+            line.level or "–",
+            *("–" if share is None else percent(share) for share in shares),
+            duration(line.seconds) if line.level else "–",
+        )
+    told = [
+        Text(visible(f"{line.name}: {why}"))
+        for line in index.audits
+        for why in ((line.error,) if line.error is not None else line.fired)
+    ]
+    states = dict.fromkeys(line.state for line in index.audits)
+    counts = listed([f"{index.count(state):,} {state.replace('no ', 'without ')}" for state in states])
+    return Group(table, *told, f"{plural(len(index.audits), 'audit')}: {counts}.")

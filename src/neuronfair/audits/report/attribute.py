@@ -10,7 +10,7 @@ from neuronfair.audits.report.counterfactual import CounterfactualReport
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import AUDITED, RateOf, Rates
 from neuronfair.domain.population.plausible import PLAUSIBLE
-from neuronfair.formatting import Population, listed, percent, unusual
+from neuronfair.formatting import Population, likelihood, listed, percent
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class SideReport:
 
 @dataclass(frozen=True)
 class DirectionReport:
-    """Whom it hurts: who gets the favourable decision, and who loses it, when only the sensitive values change."""
+    """The disadvantaged groups: who gets the favourable decision, and who loses it, with other sensitive values."""
 
     population: Literal["pairs", "table", "plausible", "domain", "findings"]  # findings: what the searches found
     people: int  # those among them for whom the favourable decision hangs on the sensitive values
@@ -144,7 +144,7 @@ class DirectionReport:
 
 @dataclass(frozen=True)
 class SearchReport:
-    """What a search found, beside its controls."""
+    """What a search found, next to its controls."""
 
     method: str
     folder: str | None  # its run folder inside the audit's
@@ -159,7 +159,7 @@ class SearchReport:
     lift_over_random_direction: float | None
     violations: int  # findings that break a rule: 0
     stop: str  # why each phase ended
-    plausible_share: float | None = None  # of the findings, those not less usual than 99 of 100 people of the table
+    plausible_share: float | None = None  # of the findings, those at or above the 1st likelihood percentile
 
     @property
     def how_many(self) -> str:
@@ -221,7 +221,7 @@ class Finding:
     probability: float | None = None  # of that class for the person; null where scores are no probabilities or logits
     twin_probability: float | None = None  # and for the twin
     replay: str | None = None  # the command that shows it again; null without a folder or for a model in memory
-    plausibility: float | None = None  # share of the people of the table who are less usual; null where not known
+    plausibility: float | None = None  # share of the data set that is less likely; null where not known
     twin_plausibility: float | None = None  # the same of the twin
     twin_is_plausible: bool = True  # false: such a twin (nearly) never occurs; as far as is known
 
@@ -234,7 +234,7 @@ class Finding:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether the person is not less usual than 99 of 100 people of the table, and the twin plausible, if known."""
+        """Whether the person is at or above the 1st likelihood percentile, and the twin plausible, if known."""
         return self._person_is_plausible and self.twin_is_plausible
 
     @property
@@ -246,17 +246,17 @@ class Finding:
         """How usual the person is, and whether the twin is plausible, in sentences; nothing where that is not known."""
         if self.plausibility is None:
             return ""
-        told = unusual(self.plausibility)
-        text = f"{told[0].upper()}{told[1:]}." if self._person_is_plausible else f"Not plausible: {told}."
+        told = likelihood(self.plausibility)
+        text = f"Plausible: {told}." if self._person_is_plausible else f"Not plausible: {told}."
         return text if self.twin_is_plausible else f"{text} The twin is not plausible."
 
 
 @dataclass(frozen=True)
 class CounterfactualPerson:
-    """A person of the table beside the typical counterpart, who is decided otherwise."""
+    """A person in the data set next to the typical twin, who gets a different decision."""
 
     person: Finding  # changed: all in which the counterpart differs
-    share: float  # of the person's drawn counterparts who are decided otherwise
+    share: float  # of the person's drawn counterparts who get a different decision
 
 
 @dataclass(frozen=True)

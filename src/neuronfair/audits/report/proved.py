@@ -17,8 +17,8 @@ class Proved:
     """For how many people of the domain it is proved that the decision does, or does not, flip."""
 
     people: str  # of the domain, exactly: everybody that it allows
-    proved_fair: Part  # no twin is decided otherwise
-    proved_discriminatory: Part  # some twin is decided otherwise
+    proved_fair: Part  # no twin gets a different decision
+    proved_discriminatory: Part  # some twin gets a different decision
     open: Part  # of whom nothing is proved
     boxes: int  # into which the people were put
     seconds: float
@@ -40,7 +40,7 @@ class Proved:
     def of(
         counts: tuple[int, int, int], sensitive: Sequence[str], boxes: int, seconds: float, method: Method
     ) -> Proved:
-        """Return what is proved of people: how many there are, are decided alike, and are not."""
+        """Return what is proved of people: how many there are, get the same decision as all twins, and do not."""
         people, fair, unfair = counts
         left = people - fair - unfair
         return Proved(

@@ -191,7 +191,7 @@ class ModelReport:
 
 @dataclass(frozen=True)
 class EncodingCheckReport:
-    """Whether the model seems to be fed what it was trained on; null where it could not be measured."""
+    """Whether the inputs seem to be encoded as in training; null where it could not be measured."""
 
     level: EncodingLevel
     text: str

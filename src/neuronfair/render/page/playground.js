@@ -90,7 +90,7 @@
   };
   const label = (field, code) => (field.values.length ? field.values[code] : Number((field.low + field.step * code).toPrecision(12)));
 
-  // Whom to begin with: people who were found, then people of the table.
+  // Whom to begin with: people who were found, then records of the data set.
   const found = [...document.querySelectorAll(".people")].flatMap((part) => {
     const { columns, rows } = JSON.parse(part.textContent);
     return rows.slice(0, 50).map((row) => fields.map((field) => {
@@ -98,7 +98,7 @@
       return field.values.length ? field.values.indexOf(String(value)) : Math.round((value - field.low) / field.step);
     }));
   }).filter((codes) => codes.every((code, i) => code >= 0 && code < fields[i].size));  // others are not in this domain
-  const groups = [["Found by the audit", found], ["People of the table", people]].filter(([, rows]) => rows.length);
+  const groups = [["Found by the audit", found], ["Records of the data set", people]].filter(([, rows]) => rows.length);
   const everybody = groups.flatMap(([, rows]) => rows);
   let codes = [...everybody[0]];
 
@@ -157,8 +157,8 @@
     body.replaceChildren(...lines.slice(0, MOST));
     const verdict = game.decision === "tolerance"
       ? `Between the lowest and the highest lie ${Number(spread.toPrecision(4))}; ${spread > game.limit ? "more" : "not more"} than the tolerance of ${game.limit}.`
-      : flips ? `The decision flips for ${flips} of ${others.length} twins.` : "The decision is the same for all.";
-    said.textContent = [verdict, rows.length > MOST ? `The first ${MOST} are shown.` : "", laws.length ? `No such person: ${laws.join("; ")}.` : ""].filter(Boolean).join(" ");
+      : flips ? `${flips} of ${others.length} twins get a different decision.` : "The decision is the same for all.";
+    said.textContent = [verdict, rows.length > MOST ? `The first ${MOST} are shown.` : "", laws.length ? `No such record: ${laws.join("; ")}.` : ""].filter(Boolean).join(" ");
   };
   select.addEventListener("input", () => { codes = [...everybody[Number(select.value)]]; fill(); show(); });
   fill();

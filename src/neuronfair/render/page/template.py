@@ -24,7 +24,6 @@ from neuronfair.audits.wording.counterfactual import bare
 from neuronfair.audits.wording.phrases import AMONG
 from neuronfair.formatting import visible
 from neuronfair.render.page import charts
-from neuronfair.render.page.layermap import layer_maps
 from neuronfair.render.tables import left_out
 
 TONES: dict[Tone, str] = {"alarm": "strong", "caution": "middle", "calm": "calm", "neutral": "neutral"}  # of page.css
@@ -118,7 +117,7 @@ def _environment() -> Environment:
                 formatting.percent,
                 formatting.plural,
                 formatting.times,
-                formatting.unusual,
+                formatting.likelihood,
                 formatting.whole,
             )
         },
@@ -130,7 +129,7 @@ def _environment() -> Environment:
         "game_json": lambda game: htmlsafe_json_dumps(msgspec.to_builtins(game), separators=(",", ":")),
         "layers": _layers,
         "left_out": left_out,
-        "maps": layer_maps,
+        "maps": charts.layer_maps,
         "limits_of": summary.limits_of,
         "metrics": summary.metrics,
         "next_steps": summary.next_steps,
