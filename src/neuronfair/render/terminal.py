@@ -174,7 +174,7 @@ def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
         lines += ["", _metrics(worst_of(attributes))]
     if len(attributes) > 1:
         lines += ["", _table(overview(attributes))]
-    lines.append("")
+    lines += [""] if verbose or len(attributes) > 1 else []
     if verbose:
         lines += [*report.verdict.details, *disadvantaged(attributes), ""]
         for one in tables_of(report):
