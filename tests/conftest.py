@@ -88,8 +88,9 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     """Train for few epochs, let audits and repairs search from 15 rows, 5 steps each, sample and prove little."""
     descend, sized, certify = stacked.descend, AuditSettings.sized, session.certify
 
-    def short(module, rows, held, settings, shuffles, **others):
-        return descend(module, rows, held, replace(settings, epochs=min(settings.epochs, epochs)), shuffles, **others)
+    def short(module, task, shuffles, **others):
+        settings = replace(task.settings, epochs=min(task.settings.epochs, epochs))
+        return descend(module, replace(task, settings=settings), shuffles, **others)
 
     def small(settings, *given):
         whole = sized(settings, *given)

@@ -228,7 +228,7 @@ def test_each_audit_has_its_page_and_all_have_an_index(audits):
         rates, told = report["attributes"][0]["rates"], report["verdict"]
         assert (line["rate"], line["random"]) == (rates["pairs"], rates["domain"])
         assert (line["verdict"], line["seconds"]) == (
-            f"{told['headline']} {told['details']}".rstrip(),
+            " ".join((told["headline"], *told["details"])),
             report["seconds"]["total"],
         )
         assert f'href="{line["name"]}/report.html"' in page

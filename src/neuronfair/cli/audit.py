@@ -22,6 +22,7 @@ from neuronfair.limits import read_text
 from neuronfair.parameters import OUTPUT, checked, parameters
 
 if TYPE_CHECKING:
+    from neuronfair.cli.audit_batch import Batch
     from neuronfair.scale.pool import Pool
 
 INTERRUPTED, GATE_FAILED, WRONG = 130, 1, 2  # exit statuses
@@ -182,14 +183,20 @@ def audit_all(
         for why in (line.error, *line.fired) if line.state in ("failed", "error") and output.quiet else ():
             if why is not None:
                 complain(f"{line.name}: {why}")
+    if status := _status(batch, interrupted):
+        raise typer.Exit(status)
+
+
+def _status(batch: Batch, interrupted: bool) -> int:
+    """Return the exit status of many audits: that of the worst end of one."""
+    index = batch.index
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        return INTERRUPTED
     if batch.internal:
-        raise typer.Exit(INTERNAL)
+        return INTERNAL
     if index.count("error", "not finished"):
-        raise typer.Exit(WRONG)
-    if index.count("failed"):
-        raise typer.Exit(GATE_FAILED)
+        return WRONG
+    return GATE_FAILED if index.count("failed") else 0
 
 
 def _pool(workers: int, ray: str | None) -> AbstractContextManager[Pool]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neuronfair.cli import options
+from neuronfair.cli import files, options
 from neuronfair.cli.app import app, complain
 from neuronfair.cli.options import (
     AUDIT,
@@ -84,20 +84,15 @@ def certify(
         return
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
-    from neuronfair.audits.folder import check_writable, refuse_links
     from neuronfair.proof.session import certify as certify_problem
     from neuronfair.proof.session import problem_where
     from neuronfair.render.proof import proof_report
     from neuronfair.render.terminal import progress_bar
-    from neuronfair.store.ledger import check_discardable, check_folder, discard
+    from neuronfair.store.ledger import discard
     from neuronfair.store.manifest import DOMAIN
 
-    if force:
-        check_discardable(out, (data, model.model, model.weights, table.domain, table.attributes_file))
-    else:
-        check_folder(out)
-        refuse_links(out)
-    check_writable(out)
+    reads = (data, model.model, model.weights, table.domain, table.attributes_file)
+    files.check_run_folder(out, force, reads)
     found = _load(table, model)
     for remark in found.remarks:
         console.print(f"Table: {remark}")

@@ -60,3 +60,16 @@ def write_file(path: Path, text: str) -> None:
         write_text(path.resolve(), text)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def check_run_folder(out: Path, force: bool, reads: tuple[str | Path | None, ...]) -> None:
+    """Refuse a run folder that cannot be written, that is not ours, or that --force may not delete."""
+    from neuronfair.audits.folder import check_writable, refuse_links
+    from neuronfair.store.ledger import check_discardable, check_folder
+
+    if force:
+        check_discardable(out, reads)
+    else:
+        check_folder(out)
+        refuse_links(out)
+    check_writable(out)

@@ -101,7 +101,9 @@ def search(
     output.check()
     options.check_device(model.device)
     in_shards = _in_shards(asked, out, ray, shards)
-    _check_folder(out, force, (table.data, model.model, model.weights, table.domain, population, table.attributes_file))
+    files.check_run_folder(
+        out, force, (table.data, model.model, model.weights, table.domain, population, table.attributes_file)
+    )
     console = output.console()
     trained_here = model.model is None
     if trained_here and not force:
@@ -207,19 +209,6 @@ def _in_shards(asked: SearchOptions, out: Path, ray: str | None, shards: str | N
             raise NeuronFairError(f"--shards {shards}: such a short search has no pieces. Say --ray, or leave it out")
         RemoteFolder(shards).names()  # an address that cannot be used is refused now
     return cut
-
-
-def _check_folder(out: Path, force: bool, reads: tuple[str | Path | None, ...]) -> None:
-    """Refuse a run folder that cannot be written, that is not ours, or that --force may not delete."""
-    from neuronfair.audits.folder import check_writable, refuse_links
-    from neuronfair.store.ledger import check_discardable, check_folder
-
-    if force:
-        check_discardable(out, reads)
-    else:
-        check_folder(out)
-        refuse_links(out)
-    check_writable(out)
 
 
 def _trained(out: Path) -> str | None:
