@@ -583,8 +583,8 @@ def test_counterparts_are_an_option_and_a_limit(run, refused):
     assert "shuffles only" in one["counterpart"]["excess"]
     assert [check["fired"] for check in kept()["gate"]["checks"]] == [False, True]
     assert kept()["seconds"]["counterparts"] > 0
-    told = " ".join(run(*one["worst"][0]["replay"].split()[1:]).out.split()) if one["worst"] else "counterpart"
-    assert "counterpart" in told
+    told = " ".join(run(*one["worst"][0]["replay"].split()[1:]).out.split()) if one["worst"] else "counterfactual twin"
+    assert "counterfactual twin" in told
 
 
 def test_the_favourable_outcome_is_an_option_and_is_not_guessed(run, refused, mine, tmp_path):

@@ -383,7 +383,7 @@ def test_ctrl_c_keeps_what_was_found(run):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
-    assert "Interrupted: what was found is kept. The same command goes on from here." in out
+    assert "Interrupted: what was found is kept. The same command resumes from here." in out
     stopped = Run.open(Path("run"))
     assert stopped.lines[-1]["stop"] == "interrupted"
     assert stopped.summary is None
