@@ -50,6 +50,18 @@ def percent(share: float | None) -> str:
     return f"{text}%".replace("-", "\N{MINUS SIGN}")
 
 
+def whole_percent(share: float) -> str:
+    """Return a share as a whole percentage, for headlines; only everybody is "all".
+
+    >>> [whole_percent(share) for share in (1, 0.99107, 0.998, 0.94, 0.004)]
+    ['all', '99%', 'over 99%', '94%', 'under 1%']
+    """
+    if share == 1:
+        return "all"
+    whole = round(100 * share)
+    return "over 99%" if whole == 100 else "under 1%" if whole == 0 else f"{whole}%"
+
+
 def part_of(share: float) -> str:
     """Return a share of a whole as people say it.
 

@@ -10,7 +10,7 @@ from neuronfair.audits.report.counterfactual import UNTESTED
 from neuronfair.audits.report.index import worst_of
 from neuronfair.audits.report.rates import RateOf
 from neuronfair.audits.report.report import Report, ThresholdState, Verdict
-from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural
+from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, whole_percent
 
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
 SET_ONE = "No threshold set; set one with --fail-if 'rate > 1%'."
@@ -148,7 +148,7 @@ def _against(one: AttributeReport, rate: RateOf) -> str:
     loser = max(found.sides, key=lambda side: side.loses)
     if 2 * loser.loses <= found.people:
         return ""
-    return f"; {percent(loser.loses / found.people)} of these disadvantage {_by(one)} {loser.values}"
+    return f"; {whole_percent(loser.loses / found.people)} of these disadvantage {_by(one)} {loser.values}"
 
 
 def _hit(one: AttributeReport) -> RateOf | None:
