@@ -177,7 +177,7 @@ def test_every_entry_of_a_domain_file_is_in_the_reference():
 
 
 def test_every_environment_variable_is_in_the_reference():
-    page = (DOCS / "reference" / "environment.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "run-folder.md").read_text(encoding="utf-8")
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     read = set(re.findall(r'environ(?:\.get|\.setdefault)?[(\[]"(\w+)"', code))
     assert "NEURONFAIR_DATA" in read

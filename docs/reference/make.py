@@ -59,7 +59,8 @@ def api() -> str:
     more = {f"neuronfair.{module}.{name}" for module, names in FURTHER.items() for name in names} - places
     lines = [
         "# Python\n",
-        "`import neuronfair as nf`. These names are the public interface: `nf.load_dataset`, `nf.search`, …",
+        "`import neuronfair as nf` before torch. These names are the public interface: `nf.load_dataset`, "
+        "`nf.search`, …",
         'Names under "Also" are what they take and return; import those from the module that is shown.\n',
     ]
     for stage, title in STAGES.items():
@@ -87,8 +88,7 @@ def _commands(name: str, command: Any) -> list[tuple[str, Any]]:
     inside = getattr(command, "commands", None)
     if inside is None:
         return [(name, command)]
-    shown = {word: part for word, part in inside.items() if not part.hidden}
-    return [pair for word, part in shown.items() for pair in _commands(f"{name} {word}", part)]
+    return [pair for word, part in inside.items() for pair in _commands(f"{name} {word}", part)]
 
 
 def _table(command: Any) -> list[str]:
@@ -135,44 +135,26 @@ FORMS = (
 )  # fmt: skip
 
 
-def audit_json() -> str:
-    """Return the page of audit.json: the fields of a report, with the comments behind them in the source."""
+def json_files() -> str:
+    """Return the page of the JSON files: the fields of each record, with the comments behind them in the source."""
     lines = [
-        "# audit.json\n",
-        "What an audit came to, as one JSON document: what `neuronfair audit` writes to `RUN/audit.json` and `--json`, "
-        "and what `neuronfair.audit(…).report.to_json()` returns. The page, the terminal, JUnit, Markdown and the gate "
-        "read this and nothing else, as a `neuronfair.Report`; `Report.from_json` reads it back.\n",
-        "Shares lie between 0 and 1. What is not known is `null`. The file in the folder ends with a `digest`, the "
-        "SHA-256 of the text before it: `--baseline` refuses a file that does not have the digest it says.\n",
+        "# JSON files\n",
+        "Which fields do audit.json, proof.json and index.json have? For programs that read results.\n",
+        "- `audit.json` is a [Report](#report): `neuronfair audit` writes it to the run folder and to `--json`; in Python "
+        "`nf.audit(…).report.to_json()`, and `Report.from_json` reads it.",
+        "- `proof.json` is a [ProofReport](#proofreport): `neuronfair certify` writes it to the run folder and to "
+        "`--json`.",
+        "- `index.json` is an [AuditIndex](#auditindex): `neuronfair audit-all` writes it to its folder and to "
+        "`--json`.\n",
+        "Shares lie between 0 and 1. What is not known is `null`. Exact counts that may exceed 2⁵³ are text. A file in a "
+        "run folder ends with a `digest`, the SHA-256 of the text before it; a changed file is refused.\n",
     ]
-    return "\n".join([*lines, *_entries("Report")]).rstrip() + "\n"
+    return "\n".join([*lines, *_entries("Report", "ProofReport", "AuditIndex")]).rstrip() + "\n"
 
 
-def proof_json() -> str:
-    """Return the page of proof.json."""
-    lines = [
-        "# proof.json\n",
-        "What a proof came to, as one JSON document: what `neuronfair certify` writes to `RUN/proof.json` and "
-        "`--json`, and what `neuronfair.certify(…).to_json()` returns; `ProofReport.from_json` reads it back.\n",
-        "[What a proof says](../explanation/proof.md) explains the words. The file in the folder ends with a `digest`, "
-        "the SHA-256 of the text before it.\n",
-    ]
-    return "\n".join([*lines, *_entries("ProofReport")]).rstrip() + "\n"
-
-
-def index_json() -> str:
-    """Return the page of index.json."""
-    lines = [
-        "# index.json\n",
-        "Many audits side by side, as one JSON document: what `neuronfair audit-all` writes to `index.json` in its "
-        "folder and to `--json`. All figures of an audit are in its own [audit.json](audit-json.md).\n",
-    ]
-    return "\n".join([*lines, *_entries("AuditIndex")]).rstrip() + "\n"
-
-
-def _entries(whole: str) -> Iterator[str]:
-    """Yield a table for a type and each type inside it."""
-    for name in dict.fromkeys(_within(whole)):
+def _entries(*whole: str) -> Iterator[str]:
+    """Yield a table for each type and each type inside it."""
+    for name in dict.fromkeys(inner for one in whole for inner in _within(one)):
         yield from (f"## {name}\n", f"{(TYPES[name].__doc__ or '').splitlines()[0]}\n", "| entry | form | meaning |")
         yield from ("| --- | --- | --- |", *(_entry(*found) for found in _fields(name)), "")
 
@@ -199,8 +181,7 @@ def _entry(name: str, form: str, words: str) -> str:
     return f"| `{name}` | {form} | {words} |"
 
 
-PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api}
-PAGES |= {HERE / "audit-json.md": audit_json, HERE / "index-json.md": index_json, HERE / "proof-json.md": proof_json}
+PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api, HERE / "json.md": json_files}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

@@ -1,6 +1,6 @@
 """What a proof came to: plain values that the terminal and proof.json show.
 
-The comments behind the fields are their documentation: docs/reference/proof-json.md is made from them.
+The comments behind the fields are their documentation: docs/reference/json.md is made from them.
 """
 
 from __future__ import annotations

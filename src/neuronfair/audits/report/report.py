@@ -1,7 +1,7 @@
 """What an audit came to: a tree of plain values that page, terminal, gate, JUnit, Markdown and audit.json show.
 
 `to_json` and `from_json` are the only ways in and out. The comments behind the fields are their documentation:
-docs/reference/audit-json.md is made from them.
+docs/reference/json.md is made from them.
 """
 
 from __future__ import annotations
