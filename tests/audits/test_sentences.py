@@ -65,7 +65,7 @@ def test_a_dependence_is_told_as_a_fact_about_the_people_of_the_data_set():
         "The searches found 100 discriminatory inputs (synthetic).",
     )
     assert (told.thresholds, told.threshold_text) == ("none set", SET_ONE)
-    assert "--fail-if 'rate > 1%'" in SET_ONE
+    assert "--fail-if 'flip_rate > 1%'" in SET_ONE
 
 
 def test_one_synthetic_record_of_50000_is_a_dependence_and_no_alarm():

@@ -49,7 +49,7 @@ def test_the_flip_rate_is_that_of_the_data_set_before_synthetic_records():
 
 def test_the_status_is_that_of_the_thresholds_alone():
     one = concluded(report(attribute()))
-    assert status(one) == "○ No threshold set; set one with --fail-if 'rate > 1%'."
+    assert status(one) == "○ No threshold set; set one with --fail-if 'flip_rate > 1%'."
     check = GateCheck("rate > 1%", "sex", 0.0, None, None, "value", fired=True, text="…")
     assert status(concluded(replace(one, gate=Gate(False, (check,))))) == "▲ The threshold failed: rate > 1%."
     passed = replace(one, gate=Gate(True, (replace(check, fired=False),)))
@@ -68,7 +68,7 @@ def test_one_flipped_synthetic_record_is_no_alarm_and_a_failed_threshold_is():
 def test_three_steps_each_with_a_command():
     steps = next_steps(concluded(replace(adult(), gate=None)))
     assert [step.command.split()[1] for step in steps if step.command] == ["show", "repair", "audit"]
-    assert steps[2].command.endswith("--fail-if 'rate > 1%'")
+    assert steps[2].command.endswith("--fail-if 'flip_rate > 1%'")
     assert len(next_steps(adult())) == 3
     silent = report(fair(), reproduction=replace(report().reproduction, command=""))
     assert next_steps(concluded(silent)) == ()  # a call from Python

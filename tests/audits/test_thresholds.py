@@ -40,10 +40,14 @@ def fired(audit, *expressions):
         ("rate.table > 0.13", True),
         ("rate > 0.13", True),  # the larger of the upper ends
         ("rate > 0.14", False),
+        ("flip_rate > 0.13", True),
+        ("flip_rate > 0.14", False),
         ("rate < 2.6%", True),  # the smaller of the lower ends
         ("rate < 0.4%", False),
         ("sex.rate > 1%", True),
         ("sex.rate > 14%", False),
+        ("sex.flip_rate > 1%", True),
+        ("sex.flip_rate > 14%", False),
         ("sex.table.rate > 14%", False),
         ("sex.domain.rate > 3%", True),
         ("sex.rate.table > 14%", False),
@@ -262,7 +266,7 @@ def test_a_model_that_nobody_was_found_for_passes_every_limit():
     ("expression", "says"),
     [
         ("rat > 0.01", "no figure 'rat'.*Did you mean 'rate'"),
-        ("sexx.rate > 0.01", "Did you mean 'sex.rate'"),
+        ("sexx.rate > 0.01", "Did you mean 'sex.flip_rate'"),
         ("sex.accuracy > 1", "no figure 'sex.accuracy'"),
         ("findings.adf > 1", "no figure 'findings.adf'"),
         ("rate", "expected a figure"),
@@ -337,7 +341,7 @@ def test_the_corpus_can_be_limited():
 def test_a_change_counts_only_if_it_is_shown(before, after, expected):
     now, then = report(attribute(found=after)), report(attribute(found=before))
     audit = replace(now, baseline=compare_with(now, then))
-    assert fired(audit, "rate.change > 0") == [expected]
+    assert fired(audit, "flip_rate.change > 0", "sex.flip_rate.change > 0", "rate.change > 0") == [expected] * 3
     assert fired(audit, "table.rate.change > 0", "rate.table.change > 0", "domain.rate.change > 0") == [
         False, False, expected,
     ]  # fmt: skip
@@ -379,14 +383,20 @@ def test_a_fall_can_be_asked_for():
 
 def test_a_change_that_cannot_be_compared_is_an_error():
     now, then = report(), report(attribute("race"))
-    with pytest.raises(NeuronFairError, match=r"'rate.change' is not known: sex cannot be compared.*then only: race"):
+    with pytest.raises(NeuronFairError, match=r"'flip_rate.change' is not known: sex cannot be compared.*then only: race"):
         check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"])
 
 
+def test_the_older_spelling_of_the_flip_rate_means_the_same():
+    for older, name in (("rate > 1%", "flip_rate"), ("sex.rate.change > 0", "flip_rate.change")):
+        (limit,) = read_expressions([older], ["sex"], [])
+        assert (limit.expression, limit.figure) == (older, name)
+
+
 def test_expressions_can_be_read_before_the_audit():
-    limits = read_expressions(["rate > 1%", "sex.lift.adf <= 2.5e1"], ["sex"], ["adf"])
+    limits = read_expressions(["flip_rate > 1%", "sex.lift.adf <= 2.5e1"], ["sex"], ["adf"])
     assert [(x.attribute, x.figure, x.compare, x.number) for x in limits] == [
-        (None, "rate", ">", 0.01),
+        (None, "flip_rate", ">", 0.01),
         ("sex", "lift.adf", "<=", 25.0),
     ]
 

@@ -246,7 +246,7 @@ def _measure(
 ) -> _Measured:
     """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
     data, confidence, seed = case.data, settings.confidence, settings.seed
-    limit = Threshold(f"rate > {exact(max_rate)}", None, "rate", ">", max_rate)
+    limit = Threshold(f"flip_rate > {exact(max_rate)}", None, "flip_rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
     population = population_if_plausible(data, seed) if has_table else None
     rates = sampled_rates(case.opened, data, samples, confidence, seed, data if has_table else None, population)

@@ -83,7 +83,7 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
 
     `neuronfair audit table.csv --model model.onnx --domain domain.toml --sensitive sex,race --out run`
 
-    `neuronfair audit table.csv --model m.skops --target income --sensitive sex --fail-if 'rate > 1%'`
+    `neuronfair audit table.csv --model m.skops --target income --sensitive sex --fail-if 'flip_rate > 1%'`
     """
     from neuronfair.render.terminal import make_console, print_audit
 

@@ -47,7 +47,7 @@ class AuditJob:
     interactive: bool = parameter(False, "Put the model and some records into the report.")
     population: Path | None = parameter(None, "Realistic records from your own sampler.")
     fail_if: tuple[str, ...] = parameter(
-        (), "Exit with status 1 if this holds: 'rate > 1%'. May be repeated.", panel=GATE, metavar="EXPR"
+        (), "Exit with status 1 if this holds: 'flip_rate > 1%'. May be repeated.", panel=GATE, metavar="EXPR"
     )
     baseline: Path | None = parameter(None, "Compare with audit.json of an earlier audit.", panel=GATE)
     corpus: Path | None = parameter(None, "Regression set of past counterexamples to test again.")

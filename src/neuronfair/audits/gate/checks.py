@@ -19,7 +19,7 @@ from neuronfair.model.open import Opened
 
 @dataclass(frozen=True)
 class Checks:
-    """What an audit is compared with: thresholds such as "rate > 0.01", a regression set, and an earlier audit.
+    """What an audit is compared with: thresholds such as "flip_rate > 1%", a regression set, and an earlier audit.
 
     Everybody in the regression set (`corpus`) is evaluated again; unless `add` is false, the worst findings are added
     to the file. Thresholds are not evaluated, and there is no verdict, for a model that fails the input encoding check,

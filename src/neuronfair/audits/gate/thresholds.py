@@ -1,7 +1,7 @@
-"""Thresholds on the metrics of an audit, such as "rate > 0.01": one that is true of the audit fails the build.
+"""Thresholds on the metrics of an audit, such as "flip_rate > 1%": one that is true of the audit fails the build.
 
 An estimate is compared on the safe side of its confidence interval: a threshold fails unless the sample excludes it.
-So `rate > 0.01` compares the upper end, and no flip among too few people does not pass. A rate speaks of several
+So `flip_rate > 1%` compares the upper end, and no flip among too few people does not pass. A rate speaks of several
 populations: the threshold fails if it fails for one of them, so that nothing passes by the choice of the mildest. Twins
 that are not plausible count in all of them but `pairs.rate`, the flip rate over plausible pairs. A change since an
 earlier audit is compared the other way round, on what the intervals show for certain: otherwise a model that is still
@@ -35,7 +35,7 @@ _EXPRESSION = re.compile(
     rf"(?P<figure>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
 )
 
-RATES = ("rate", *(f"{population}.rate" for population in AUDITED))  # the first: of all that were measured
+RATES = ("flip_rate", *(f"{population}.rate" for population in AUDITED))  # the first: of all that were measured
 COUNTERPART = ("counterpart.rate", "counterpart.effect")
 CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *COUNTERPART))
 LABELLED = "error_rate.difference"  # the only figure of groups that needs labels
@@ -47,6 +47,7 @@ ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
 OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
 _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
+_OLDER |= {f"rate{end}": f"flip_rate{end}" for end in ("", ".change")}  # of 0.2
 OF_AN_ATTRIBUTE = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
 
 
@@ -130,7 +131,7 @@ def read_expressions(expressions: Sequence[str], attributes: Sequence[str], meth
 
     Call it before an audit is begun, with the names of its attributes ("sex", "sex+race") and methods.
 
-    >>> read_expressions(["sex.rate >= 1%"], ["sex", "race"], ["frontier"])[0].number
+    >>> read_expressions(["sex.flip_rate >= 1%"], ["sex", "race"], ["frontier"])[0].number
     0.01
     """
     of_searches = [f"{figure}.{method}" for figure in OF_A_SEARCH for method in methods]
@@ -141,7 +142,7 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
     match = _EXPRESSION.fullmatch(text.strip())
     if match is None:
         raise refusal(
-            text, "expected a figure, one of > >= < <=, and a number, such as 'rate > 0.01' or 'sex.gsr >= 5%'"
+            text, "expected a figure, one of > >= < <=, and a number, such as 'flip_rate > 1%' or 'sex.gsr >= 5%'"
         )
     number = float(match["number"]) / (100 if match["percent"] else 1)
     if not math.isfinite(number):
@@ -152,7 +153,7 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
         if figure.startswith(f"{name}.") and figure[len(name) + 1 :] in of_an_attribute:
             meant.append((name, figure[len(name) + 1 :]))
     if not meant:
-        known = [*of_an_attribute, *OF_THE_AUDIT, *(f"{name}.rate" for name in attributes)]
+        known = [*of_an_attribute, *OF_THE_AUDIT, *(f"{name}.flip_rate" for name in attributes)]
         raise refusal(text, f"there is no figure '{figure}'. {did_you_mean(figure, known)}")
     attribute, figure = meant[0]
     limit = Threshold(text, attribute, _OLDER.get(figure, figure), match["compare"], number)
@@ -327,7 +328,7 @@ def _of_the_audit(limit: Threshold, report: Report) -> _Measured:
 
 def _strictest(limit: Threshold, figures: Mapping[str, _Measured], why: str) -> _Measured:
     """Return the figure that was named, or of all populations that which is nearest to the limit or beyond it."""
-    asked = {name: one for name, one in figures.items() if limit.figure in (name, name.partition(".")[2])}
+    asked = {name: one for name, one in figures.items() if limit.figure in (name, f"flip_{name.partition('.')[2]}")}
     if not asked:
         raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
     name = (max if limit.looks_up else min)(asked, key=lambda each: asked[each].number())

@@ -115,7 +115,7 @@ def _steps(report: Report) -> list[Step]:
     if report.repair is not None and report.repair.command:
         steps.append(Step("Reduce the dependence, and compare the model before and after.", report.repair.command))
     if verdict.thresholds == "none set" and again.command:
-        steps.append(Step("Set a threshold for your build.", f"{again.command} --fail-if 'rate > 1%'"))
+        steps.append(Step("Set a threshold for your build.", f"{again.command} --fail-if 'flip_rate > 1%'"))
     if again.export and any(one.people_found for one in report.attributes):
         steps.append(Step("Export all findings as a table.", again.export))
     if again.command and verdict.thresholds != "none set":

@@ -13,7 +13,7 @@ from neuronfair.audits.report.report import Report, ThresholdState, Verdict
 from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, whole_percent
 
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
-SET_ONE = "No threshold set; set one with --fail-if 'rate > 1%'."
+SET_ONE = "No threshold set; set one with --fail-if 'flip_rate > 1%'."
 # Of several attributes the first of these speaks for the model: a known dependence matters more than an unknown.
 _ORDER: tuple[Level, ...] = (
     "above the threshold", "dependence found", "proxy evidence", "not assessable", "no dependence found"
