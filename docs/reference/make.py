@@ -59,8 +59,7 @@ def api() -> str:
     more = {f"neuronfair.{module}.{name}" for module, names in FURTHER.items() for name in names} - places
     lines = [
         "# Python\n",
-        "`import neuronfair as nf` before torch. These names are the public interface: `nf.load_dataset`, "
-        "`nf.search`, …",
+        "`import neuronfair as nf`. These names are the public interface: `nf.load_dataset`, `nf.search`, …",
         'Names under "Also" are what they take and return; import those from the module that is shown.\n',
     ]
     for stage, title in STAGES.items():
@@ -88,13 +87,14 @@ def _commands(name: str, command: Any) -> list[tuple[str, Any]]:
     inside = getattr(command, "commands", None)
     if inside is None:
         return [(name, command)]
-    return [pair for word, part in inside.items() for pair in _commands(f"{name} {word}", part)]
+    shown = {word: part for word, part in inside.items() if not part.hidden}
+    return [pair for word, part in shown.items() for pair in _commands(f"{name} {word}", part)]
 
 
 def _table(command: Any) -> list[str]:
     rows = []
     for parameter in command.params:
-        if parameter.name == "help":
+        if parameter.name == "help" or getattr(parameter, "hidden", False):
             continue
         if parameter.opts[0].startswith("-"):
             spelled = ", ".join(f"`{opt}`" for opt in (*parameter.opts, *parameter.secondary_opts))
