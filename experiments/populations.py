@@ -149,12 +149,12 @@ def report(scale: Scale, results: Results) -> Report:
     models = f"{span(counts)} trainings of each model on 70% of the rows"
     return Report(
         "Three populations",
-        "A decision may flip for people of the table, for plausible people (drawn from a model of the table) and for "
-        "anybody whom the domain allows. Plausibility is the share of real people who are less usual; a finding is "
-        f"called plausible from {PLAUSIBLE} on. Default domains; the sensitive attributes are those of the catalog.",
+        "A decision may flip for records in the data set, for realistic synthetic records (drawn from a model of the "
+        "data set) and for any record of the declared input space. Plausibility is the likelihood percentile, as a "
+        f"share; a finding is called plausible from {PLAUSIBLE} on. Default domains; the sensitive attributes are those of the catalog.",
         {
             "rates": Table(
-                ["table, model", "people of the table", "plausible people", "whole domain"],
+                ["data set, model", "data set", "realistic synthetic records", "input space"],
                 rates,
                 f"Share of people whose decision flips, with the 95% interval of all people judged; {models}.",
             ),

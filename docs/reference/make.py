@@ -130,7 +130,7 @@ FORMS = (
     (r"\bDecisionKind\b", str(DecisionKind)),
     (r"\bMethod\b", str(proved.Method)), (r"\bState\b", str(index.State)),
     (r"\bThresholdState\b", str(report.ThresholdState)),
-    (r"\bFeedingLevel\b", str(report.EncodingLevel)),
+    (r"\bEncodingLevel\b", str(report.EncodingLevel)),
     (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
 )  # fmt: skip
 
@@ -140,14 +140,14 @@ def json_files() -> str:
     lines = [
         "# JSON files\n",
         "Which fields do audit.json, proof.json and index.json have? For programs that read results.\n",
-        "- `audit.json` is a [Report](#report): `neuronfair audit` writes it to the run folder and to `--json`; in Python "
-        "`nf.audit(…).report.to_json()`, and `Report.from_json` reads it.",
+        "- `audit.json` is a [Report](#report): `neuronfair audit` writes it to the run folder and to `--json`; in "
+        "Python `nf.audit(…).report.to_json()`, and `Report.from_json` reads it.",
         "- `proof.json` is a [ProofReport](#proofreport): `neuronfair certify` writes it to the run folder and to "
         "`--json`.",
         "- `index.json` is an [AuditIndex](#auditindex): `neuronfair audit-all` writes it to its folder and to "
         "`--json`.\n",
-        "Shares lie between 0 and 1. What is not known is `null`. Exact counts that may exceed 2⁵³ are text. A file in a "
-        "run folder ends with a `digest`, the SHA-256 of the text before it; a changed file is refused.\n",
+        "Shares lie between 0 and 1. What is not known is `null`. Exact counts that may exceed 2⁵³ are text. A file "
+        "in a run folder ends with a `digest`, the SHA-256 of the text before it; a changed file is refused.\n",
     ]
     return "\n".join([*lines, *_entries("Report", "ProofReport", "AuditIndex")]).rstrip() + "\n"
 
