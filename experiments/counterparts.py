@@ -156,10 +156,10 @@ def report(scale: Scale, results: Results) -> Report:
     return Report(
         "Counterparts: models that do not read the attribute",
         "A network and boosted trees are trained on 70% of the rows without the sensitive attribute, so the flip test "
-        "finds nothing. A person's [counterparts](explanation/counterparts.md) are who they would be in another group, "
-        "by what the table says of both groups; the rate is the share of counterparts that are decided otherwise, the "
-        f"placebo the same with shuffled groups. Counterparts, {tables} placebos and {tables} resampled tables are "
-        "made of the 30% of the rows that taught the model nothing (a third of them stopped the network's training) "
+        "finds nothing. A person's [counterparts](explanation/counterfactuals.md) are who they would be in another "
+        "group, by what the table says of both groups; the rate is the share of counterparts that get a different "
+        f"decision, the placebo the same with shuffled groups. Counterparts, {tables} placebos and {tables} resampled "
+        "tables are made of the 30% of the rows that taught the model nothing (a third of them stopped the network's training) "
         "and measured on the same people: that is what an auditor has who is not given the rows of the training. "
         "Default domains, no attribute fixed or legitimate; Bank's ages are three: below 25, 25 to 60, above 60. "
         "An effect is claimed where the interval of the rate does not reach that of the placebo. It is evidence that "

@@ -151,7 +151,8 @@ def report(scale: Scale, results: Results) -> Report:
         "Three populations",
         "A decision may flip for records in the data set, for realistic synthetic records (drawn from a model of the "
         "data set) and for any record of the declared input space. Plausibility is the likelihood percentile, as a "
-        f"share; a finding is called plausible from {PLAUSIBLE} on. Default domains; the sensitive attributes are those of the catalog.",
+        f"share; a finding is called plausible from {PLAUSIBLE} on. Default domains; the sensitive attributes are "
+        "those of the catalog.",
         {
             "rates": Table(
                 ["data set, model", "data set", "realistic synthetic records", "input space"],

@@ -1,4 +1,4 @@
-"""Fairness testing of neural networks: where bias lives and whom it hits."""
+"""Test trained models for individual discrimination, with evidence you can show an auditor."""
 
 from __future__ import annotations
 

@@ -152,7 +152,9 @@ def test_a_search_that_keeps_to_plausible_people():
     assert all(search.plausible_share == 1 for search in entry.searches)
     assert all(finding.plausibility >= 0.05 for finding in entry.findings)
     assert result.report.data.population.least == 0.05
-    assert "The searches kept to those than whom 5% of the table are less usual." in result.report.data.population.text
+    assert (
+        "The searches kept to records at or above the 5% likelihood percentile." in result.report.data.population.text
+    )
 
 
 def test_a_population_of_the_users_own(tmp_path):

@@ -88,7 +88,7 @@ def test_a_network_that_reads_a_proxy_only_is_trained_with_counterparts(tmp_path
     assert after.effect.rate < 0.75 * before.effect.rate  # it was short
     assert without.effect.rate > after.effect.rate
     assert before.of == after.of == 120  # test rows
-    assert "with a counterpart of each training row" in repair.text
+    assert "with a counterfactual twin of each training row" in repair.text
     assert repair.command == f"neuronfair repair {tmp_path}/run/s/frontier --data loans.csv --out fair.safetensors"
 
 

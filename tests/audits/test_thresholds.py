@@ -308,7 +308,7 @@ def test_an_unknown_figure_is_an_error_and_not_a_pass(expression, audit):
 )
 def test_a_model_that_decides_alike_for_everybody_does_not_pass(expression):
     constant = fair(health=(Note("constant-decision", "", ""),))
-    with pytest.raises(NeuronFairError, match=r"decided alike for everybody looked at, so it cannot be judged"):
+    with pytest.raises(NeuronFairError, match=r"gave the same decision to every record, so it cannot be assessed"):
         check(report(constant), [expression])
     assert fired(report(constant), "worst_auc > 0.3", "accuracy < 0.5") == [True, False]
     other = fair(health=(Note("train-mode", "", ""),))

@@ -140,7 +140,7 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
 def reproduction(
     opened: Opened, data: Dataset, seed: int, origin: Origin, interrupted: bool, folder: Path | None
 ) -> Reproduction:
-    """Return how to do an audit again, and how to take along what is in its folder."""
+    """Return how to repeat an audit, and how to export its findings."""
     used = versions()
     return Reproduction(
         command=origin.command,

@@ -51,8 +51,8 @@ from neuronfair.store.manifest import MANIFEST, where
 
 SAMPLES = 10_000  # people judged at least
 ALIKE = (
-    "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this domain, "
-    "and the decision"
+    "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to this "
+    "domain, and the decision"
 )
 TRUST = "If it is fed rightly: settings=CheckSettings(trust_feeding=True)"
 Models = nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any]

@@ -27,11 +27,11 @@ class AuditSettings:
     `methods` are those of `neuronfair search`; None takes two that can search the model. `seconds` limits each search,
     and makes its result depend on the machine. A black box, which is slow, gets a part of the budget; so does a choice
     of sensitive attributes with many values. `prove` is for how many seconds proofs are tried, for all choices
-    of sensitive attributes together; 0: for none. `plausible` keeps the searches among people of at least that
-    plausibility: the share of the people of the table who are less usual. `twins` says whom people are compared with:
-    "flip" with themselves in another group, "counterpart" with who they would be there, in the searches, too; None
-    does both, and searches by counterparts where the model does not read the attribute. `placebos` are the tables with
-    shuffled groups that counterparts are measured against.
+    of sensitive attributes together; 0: for none. `plausible` is the minimum likelihood percentile of the records
+    that are searched, as a share. `twins` chooses the test: "flip" changes the sensitive attributes only, "counterpart"
+    compares with counterfactual twins, in the searches, too; None does both, and searches by counterfactual twins where
+    the model does not read the attribute.
+    `placebos` is the number of permutations of the groups in the baseline of the counterfactual test.
     """
 
     seeds: int = parameter(200, "Starting rows of each search.", "--starts", least=1)

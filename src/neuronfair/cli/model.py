@@ -237,7 +237,7 @@ def _rates(
 def _counterfactuals(
     opened: Opened, data: Dataset, confidence: float, seed: int, console: Console
 ) -> CounterfactualReport:
-    """Compare the people of the table with their counterparts, and say what came of it."""
+    """Compare the data set with its counterfactual twins, and return the result."""
     from neuronfair.audits.wording.counterfactual import counterfactual_report
     from neuronfair.measure.counterfactual_effect import counterfactual_effect
     from neuronfair.render.terminal import progress_bar

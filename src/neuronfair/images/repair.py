@@ -34,7 +34,7 @@ def retrain(
     """Train a copy of the detector on with its pictures and findings, and measure it again on pictures held out.
 
     Both pictures of a pair show a face, so both are labelled so. Findings that come from held-out faces are not used:
-    what is measured was never seen. Without findings the training goes on with the same pictures: the control.
+    what is measured was never seen. Without findings the training continues with the same pictures: the control.
     """
     clock = time.perf_counter()
     if findings is None:

@@ -240,7 +240,7 @@ def address(seed: int, use: str, number: int) -> int:
 def _people(
     domain: TableDomain, table: Tensor, counterparts: CounterfactualTwins, thorough: Thoroughness, seed: int
 ) -> Tensor:
-    """Return which people of the table are compared with their counterparts: of groups that are large enough."""
+    """Return which records are compared with their counterfactual twins: those of groups that are large enough."""
     known = counterparts.groups[domain.combinations.number(table)]
     if isinstance(thorough.people, Tensor):
         known = known & torch.zeros_like(known).index_fill(0, thorough.people, True)

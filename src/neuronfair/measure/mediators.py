@@ -37,7 +37,7 @@ class CounterfactualPairs(NamedTuple):
     others: Tensor  # (n, d)
 
     def rate(self, kept: list[int]) -> float:
-        """Return the share of pairs decided otherwise where some columns of the counterpart are the person's."""
+        """Return the share of pairs with different decisions if some columns of the twin are the person's."""
         mixed = self.others.clone()
         mixed[:, kept] = self.people[:, kept]
         return float(self.decision.differ(self.scores(self.people), self.scores(mixed)).double().mean())
@@ -76,7 +76,7 @@ def carriers(
 
 
 def contributions(pairs: CounterfactualPairs) -> Tensor:
-    """Return how much each column contributes to the share of pairs decided otherwise; their sum is that: (d,)."""
+    """Return what each column contributes to the share of pairs with different decisions, which is their sum: (d,)."""
     people, others, decision, scores = pairs.people, pairs.others, pairs.decision, pairs.scores
     n, d = people.shape
     order = Draws(0, "carriers").uniform(0, torch.arange(n, device=people.device), d, use="order").argsort(1)

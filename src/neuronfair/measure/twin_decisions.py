@@ -117,7 +117,7 @@ class TwinTally:
 
     @property
     def shares(self) -> Tensor:
-        """The share of each person's counterparts who are decided otherwise: (n,)."""
+        """The share of each person's twins that get a different decision: (n,)."""
         return self.flips.sum(1) / self.count.sum(1).clamp(min=1)
 
     def rate(self) -> float:

@@ -26,8 +26,8 @@ class Decision:
     tensor([False])
     """
 
-    kind: DecisionKind = "argmax"
-    value: float = 0.0
+    kind: DecisionKind = "argmax"  # class of the highest score, side of a threshold, or gap above a tolerance
+    value: float = 0.0  # the threshold, or the tolerance
 
     def differ(self, scores: Tensor, others: Tensor) -> Tensor:
         """Return whether two score vectors (…, outputs) lead to different decisions: bool, (…)."""
@@ -45,7 +45,7 @@ class Decision:
         return scores.argmax(-1) if self.kind == "argmax" else (scores[..., -1] >= self.value).long()
 
     def apart(self, family: Tensor) -> Tensor:
-        """Return which twins are decided otherwise than their row: bool, (n, k).
+        """Return which twins get a different decision than their row: bool, (n, k).
 
         `family` are the scores of each row and its twins, (n, 1 + k, outputs).
         """
@@ -55,7 +55,7 @@ class Decision:
         return chosen[:, 1:] != chosen[:, :1]
 
     def splits(self, family: Tensor, valid: Tensor) -> Tensor:
-        """Return whether some members of each family are decided otherwise than others: bool, (n,).
+        """Return whether some members of each family get a different decision than others: bool, (n,).
 
         `family` are the scores of each row and its twins, (n, 1 + k, outputs); `valid` says which twins exist, (n, k).
         """
@@ -100,7 +100,7 @@ class Decision:
     def safety(self, highest: Tensor, lowest: Tensor) -> Tensor:
         """Return how far inside the discriminatory region a family lies whose leaning runs from lowest to highest.
 
-        It is positive exactly where some twins are decided otherwise. With centre c and half-width w of the leaning
+        It is positive exactly where some twins get a different decision. With centre c and half-width w of the leaning
         it is w - |c| about the boundary, and 2 w less the tolerance for a tolerance.
         """
         if self.kind == "tolerance":

@@ -20,8 +20,8 @@ SCHEMA = 1  # raised when an entry changes its meaning
 class Part:
     """Some of the people."""
 
-    count: str  # how many, exactly: as text, because it may have more digits than readers of JSON keep
-    share: float  # of all people that the proof is about; 1 and 0 only if it is all or none of them
+    count: str  # exact number of records, as text, because it may exceed what readers of JSON keep
+    share: float  # of all records that the proof is about; 1 and 0 only if it is all or none of them
 
     @staticmethod
     def of(count: int, people: int) -> Part:
@@ -42,15 +42,15 @@ class ProofReport:
 
     data: str  # name of the table or of the domain
     model: str  # fingerprint of its weights, or of its file
-    sensitive: tuple[str, ...]
-    where: str  # conditions on the people that the proof is about; empty: all people of the domain
+    sensitive: tuple[str, ...]  # names of the sensitive attributes
+    where: str  # conditions of the region; empty: the whole input space
     decision: Decision  # what counts as another decision
-    people: Part  # that the proof is about; the share is that of the domain
+    people: Part  # records that the proof is about, with their share of the input space
     proved_fair: Part  # proved: every twin gets the same decision
     proved_discriminatory: Part  # proved: some twin gets a different decision
     open: Part  # undecided: nothing is proved
     boxes: int  # parts of the domain that were bounded
-    seconds: float
+    seconds: float  # time spent
     complete: bool  # whether nothing is undecided
     method: str  # how it was proved: bounds of a network or of trees, enumeration, attribute not given
     interrupted: bool = False  # by Ctrl-C

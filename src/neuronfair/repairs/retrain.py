@@ -122,7 +122,7 @@ def retrain(
 
 
 def without_findings(opened: Opened, parts: Split, settings: RepairSettings | None = None) -> Opened:
-    """Train a model again on the training rows alone, as `retrain` does beside its repeats."""
+    """Train a model again on the training rows alone, as `retrain` does in addition to its repeats."""
     settings = settings or RepairSettings()
     return trained(opened, _plain(parts), settings.training, seed=settings.seed, fresh=settings.fresh)[0]
 

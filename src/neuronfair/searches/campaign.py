@@ -123,7 +123,7 @@ def search(
     The seeds are taken in turn from the k-means clusters of the table, unless rows of your own are given as `seeds`.
     `profile` is what `interpret` says of the network and these rows, where that is known already, and `population`
     says how usual each finding is. With `config.plausible` the search stays among people who are as usual as that; the
-    population is fitted to the rows then if none is given, and seeds that are less usual are left out. So are
+    population is fitted to the rows then if none is given, and seeds below it are left out. So are
     `counterparts`, where `config.twins` asks for them and neither they are given nor the domain has them.
     With a recorder the search can be killed at any time and resumes when it is run again. `runner` runs the phases,
     for instance on a cluster (`store.sharding.ShardRunner`): what is found does not depend on it.

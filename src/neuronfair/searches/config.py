@@ -46,8 +46,8 @@ class SearchConfig:
                 raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
         if not 0 <= self.plausible < 1:
             raise NeuronFairError(
-                f"plausible must be 0 or more and below 1, got {self.plausible}: the share of real people who are less "
-                "usual than anybody who is looked at"
+                f"plausible must be 0 or more and below 1, got {self.plausible}: the minimum likelihood "
+                "percentile of the records that are searched, as a share"
             )
         if self.twins not in get_args(TwinKind):
             raise NeuronFairError(f"twins must be {' or '.join(get_args(TwinKind))}, got {self.twins!r}")

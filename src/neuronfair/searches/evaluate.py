@@ -25,7 +25,7 @@ EVEN = 16  # rows that a processor computes at a time; it rounds those that are 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of rows and of all their twins, and which twins are decided otherwise.
+    """The scores of rows and of all their twins, and which twins get a different decision.
 
     The twins' own codes are made when they are asked for: there may be thousands for each row.
     """
@@ -72,7 +72,7 @@ class Evaluation:
 
     @cached_property
     def differs(self) -> Tensor:
-        """Which twins are decided otherwise than their row, none where the row does not discriminate: bool, (n, k)."""
+        """Which twins get a different decision than their row; none if the row does not discriminate: bool, (n, k)."""
         return self.apart & self.discriminates[:, None]
 
     @cached_property
@@ -100,7 +100,7 @@ class Evaluation:
 
     @cached_property
     def pair(self) -> Pair:
-        """Which two members of each family to compare, decided otherwise if any are: the row itself and its partner.
+        """Which two members of each family to compare, with different decisions if possible: the row and its partner.
 
         With a tolerance they are the two ends of the family where no twin lies too far from the row itself.
         """
@@ -226,14 +226,14 @@ def counterparts_of(domain: TableDomain) -> CounterfactualTwins | None:
 
 
 class Drawn(NamedTuple):
-    """How many counterparts were drawn for each person, and how many of them are decided otherwise: (n,) both."""
+    """How many twins were drawn for each person, and how many of them get a different decision: (n,) both."""
 
     otherwise: Tensor
     of: Tensor
 
 
 def drawn_otherwise(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Drawn | None:
-    """Count the drawn counterparts of each person who are decided otherwise; None in a domain without counterparts."""
+    """Count the drawn twins of each person that get a different decision; None without counterfactual twins."""
     counterparts = counterparts_of(domain)
     if counterparts is None:
         return None

@@ -151,6 +151,6 @@ def doubtful_hits(world: World, evaluation: Evaluation) -> Tensor:
 
 
 def differ_exactly(world: World, rows: Tensor, twins: Tensor) -> Tensor:
-    """Return whether the rows of pairs are decided otherwise than their twins in float64: bool, (n,)."""
+    """Return whether the rows of pairs get a different decision than their twins in float64: bool, (n,)."""
     own, other = world.exact.scores(torch.cat([rows, twins])).chunk(2)
     return world.decision.differ(own, other)

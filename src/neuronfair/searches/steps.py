@@ -25,7 +25,7 @@ def confidence(decision: Decision, scores: Tensor) -> Tensor:
 
 
 def room(decision: Decision, scores: Tensor) -> Tensor:
-    """Return how far each member of a pair may go before it is decided otherwise: (2 n,), the rows and then the twins.
+    """Return how far each member of a pair may go before its decision changes: (2 n,), the rows and then the twins.
 
     It is the lead of the class that is decided, or the way to the threshold. A tolerance has no such boundary: there
     it is how far the gap of the pair exceeds the tolerance.

@@ -52,7 +52,7 @@ forbid = { gain = { min = 0.5 }, loss = { min = 1 } }
 
 @dataclass(frozen=True)
 class Young:
-    """A population in which people are the less usual the older they are; the first attribute says how old."""
+    """A population in which likelihood falls with age, the first attribute."""
 
     domain: TableDomain
 

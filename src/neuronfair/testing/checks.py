@@ -261,7 +261,7 @@ def a_fresh_process_finds_the_same(*names: str) -> None:
 
 @check(phase=PHASES)
 def batches_change_no_path(name: str, phase: str) -> None:
-    """Chains do not look at each other: each goes its way, whoever is searched beside it."""
+    """Chains do not influence each other: each takes the same steps in any batch."""
     seeds, domain = case("people").starts(phase), case("people").domain
     # Chains that retire make the batches smaller on the way.
     budget = Budget(STEPS, findings_per_seed=5)

@@ -184,9 +184,9 @@ def _new_lines(corpus: RegressionSet, report: Report, most: int) -> list[str]:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[Path]:
-    """Give a file that no other process adds to until the end: the file itself is locked, nothing is left beside it.
+    """Yield a file that no other process adds to until the end: the file itself is locked, no other file is left.
 
-    Where files that are in use cannot be replaced, as on Windows, a hidden file beside it is locked and stays.
+    Where files that are in use cannot be replaced, as on Windows, a hidden file in the same folder is locked and stays.
     """
     locked = path.with_name(f".{path.name}.lock") if os.name == "nt" else path
     while True:

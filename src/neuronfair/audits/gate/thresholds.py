@@ -260,8 +260,8 @@ def _of_an_attribute(limit: Threshold, attribute: AttributeReport, report: Repor
     if limit.figure != "worst_auc" and is_constant(report.attributes):
         raise refusal(
             limit.expression,
-            "this model decided alike for everybody looked at, so it cannot be judged. Check that it belongs to this "
-            "table and domain, and the --decision",
+            "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to "
+            "this data set and domain, and the --decision",
         )
     if limit.figure in RATES and attribute.lacks_twins:
         raise refusal(

@@ -17,8 +17,8 @@ from neuronfair.formatting import Population, likelihood, listed, percent
 class LayerReport:
     """How a layer reacts to the sensitive attributes."""
 
-    name: str
-    neurons: int
+    name: str  # name of the layer
+    neurons: int  # number of its neurons
     auc: float  # area under the AS curve
     cut: float  # T_d, where the AS curve meets y = x
     biased: tuple[int, ...]  # neurons whose reaction exceeds the cut
@@ -31,7 +31,7 @@ class Interpretation:
     """Which layers and neurons react."""
 
     worst: str  # the most biased layer
-    layers: tuple[LayerReport, ...]
+    layers: tuple[LayerReport, ...]  # all hidden layers, in the order of the network
 
     @property
     def worst_auc(self) -> float | None:
@@ -90,24 +90,24 @@ class GroupReport:
     """How a group of the table fares."""
 
     values: str  # the sensitive values of the group
-    rows: int  # rows of the table in it
+    rows: int  # records in the group
     selection_rate: float  # share of them that get the favourable outcome; the last class if none is set
-    accuracy: float | None = None  # share of them decided as labelled; null without labels
-    true_positive_rate: float | None = None  # the selection rate of those who are labelled with that class
-    false_positive_rate: float | None = None  # and of the others; null where there are none
+    accuracy: float | None = None  # share of them with the decision of the label; null without labels
+    true_positive_rate: float | None = None  # selection rate of those labelled with the favourable class
+    false_positive_rate: float | None = None  # selection rate of all others; null if there are none
 
 
 @dataclass(frozen=True)
 class Gap:
     """How far two groups of the table lie apart, and how sure that is."""
 
-    rate: str  # the rate in which they do
-    value: float
-    low: float  # lower end of the interval
-    high: float  # and its upper end
+    rate: str  # the rate that is compared
+    value: float  # the ratio or difference
+    low: float  # lower end of its confidence interval
+    high: float  # upper end of it
     least: str  # the group whose rate is smallest
     most: str  # the group whose rate is largest
-    left_out: tuple[str, ...] = ()  # groups of too few rows
+    left_out: tuple[str, ...] = ()  # groups with too few records
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Disparity:
     disparate_impact: Gap | None = None  # smallest selection rate / largest: four fifths are a common limit
     selection_rate_difference: Gap | None = None  # largest selection rate - smallest
     error_rate_difference: Gap | None = None  # of true or false positive rates, whichever lie farther apart
-    unknown: Mapping[str, str] = field(default_factory=dict)  # why a figure is null, by its name in a gate
+    unknown: Mapping[str, str] = field(default_factory=dict)  # why a metric is null, by its name in the gate
     favourable: bool = True  # whether the selected class is known to be the favourable outcome
 
 
@@ -128,35 +128,35 @@ class SideReport:
     """How one choice of sensitive values fares against the others."""
 
     values: str  # the sensitive values, as of a group
-    gets: int  # people for whom these values get the favourable decision, and others do not
-    loses: int  # people for whom these values do not get it, and others do
+    gets: int  # records that get the favourable decision with these values, and not with others
+    loses: int  # records that do not get it with these values, and do with others
 
 
 @dataclass(frozen=True)
 class DirectionReport:
     """The disadvantaged groups: who gets the favourable decision, and who loses it, with other sensitive values."""
 
-    population: Literal["pairs", "table", "plausible", "domain", "findings"]  # findings: what the searches found
-    people: int  # those among them for whom the favourable decision hangs on the sensitive values
+    population: Literal["pairs", "table", "plausible", "domain", "findings"]  # findings: those of the searches
+    people: int  # records for which the favourable decision depends on the sensitive values
     sides: tuple[SideReport, ...]  # up to 20, the clearest first
-    sentence: str
+    sentence: str  # the same as a sentence
 
 
 @dataclass(frozen=True)
 class SearchReport:
     """What a search found, next to its controls."""
 
-    method: str
+    method: str  # name of the search method
     folder: str | None  # its run folder inside the audit's
-    findings: int  # different people whose decision flips
-    tried: int  # different people judged
-    gsr: float  # findings / tried
-    seconds: float
-    findings_per_second: float | None
-    random_gsr: float | None  # of as many random people: drawn uniformly from where it searched
+    findings: int  # different discriminatory inputs found
+    tried: int  # different inputs evaluated
+    gsr: float  # success rate: findings / tried
+    seconds: float  # duration of the search
+    findings_per_second: float | None  # null without a duration
+    random_gsr: float | None  # success rate among as many random records, drawn uniformly where it searched
     lift: float | None  # gsr / random_gsr
-    random_direction_gsr: float | None  # of the same walk with random numbers in the place of gradients
-    lift_over_random_direction: float | None
+    random_direction_gsr: float | None  # success rate of the same search with random numbers instead of gradients
+    lift_over_random_direction: float | None  # gsr / random_direction_gsr
     violations: int  # findings that break a rule: 0
     stop: str  # why each phase ended
     plausible_share: float | None = None  # of the findings, those at or above the 1st likelihood percentile
@@ -173,17 +173,17 @@ class Histogram:
     """How many score gaps lie between two edges."""
 
     edges: tuple[float, ...]  # one more than counts
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # score gaps between two edges
 
 
 @dataclass(frozen=True)
 class SeverityReport:
     """Gaps of the findings."""
 
-    median: float
+    median: float  # half of the gaps are wider
     p95: float  # one in twenty is wider
-    max: float
-    histogram: Histogram
+    max: float  # the widest
+    histogram: Histogram  # all gaps
 
 
 @dataclass(frozen=True)
@@ -191,38 +191,38 @@ class CoverageReport:
     """Share of the biased neurons that people activate on average: those of the first search that found anybody."""
 
     findings: float  # by its findings
-    misses: float  # by the people that it tried in vain
+    misses: float  # by inputs that are no findings
 
 
 @dataclass(frozen=True)
 class Change:
     """A sensitive attribute in which the twin differs."""
 
-    attribute: str
-    own: Cell  # the person's value
-    twin: Cell  # the twin's value
+    attribute: str  # name of the attribute
+    own: Cell  # value of the record
+    twin: Cell  # value of the twin
 
 
 @dataclass(frozen=True)
 class Finding:
     """An individual discriminatory instance: a person, and the twin for whom the decision flips."""
 
-    number: int  # in its run folder; or of the row of the table, from 0
-    method: str  # the search that found it; "table": nobody searched, it is a row of the table
-    row: Mapping[str, Cell]  # the person
-    changed: tuple[Change, ...]
-    decision: str
-    twin_decision: str  # which is another
-    score: float  # for classes: how far the person's class leads the twin's
-    twin_score: float
-    gap: float  # how far the two lie apart: larger is worse
-    sentence: str
-    outcome: str | None = None  # the class of the probabilities: the favourable one, or the person's own decision
-    probability: float | None = None  # of that class for the person; null where scores are no probabilities or logits
-    twin_probability: float | None = None  # and for the twin
+    number: int  # number in its run folder, or of the row in the data set, from 0
+    method: str  # the search that found it; "table": a record in the data set
+    row: Mapping[str, Cell]  # the record, by attribute
+    changed: tuple[Change, ...]  # what differs in the twin
+    decision: str  # decision for the record
+    twin_decision: str  # decision for the twin
+    score: float  # for classes: score of the record's class minus that of the twin's
+    twin_score: float  # the same score of the twin
+    gap: float  # difference of the two scores: larger is worse
+    sentence: str  # the pair in words
+    outcome: str | None = None  # class of the probabilities: the favourable one, or the decision for the record
+    probability: float | None = None  # of that class for the record; null if scores are no probabilities
+    twin_probability: float | None = None  # of that class for the twin
     replay: str | None = None  # the command that shows it again; null without a folder or for a model in memory
-    plausibility: float | None = None  # share of the data set that is less likely; null where not known
-    twin_plausibility: float | None = None  # the same of the twin
+    plausibility: float | None = None  # likelihood percentile of the record, as a share; null if not known
+    twin_plausibility: float | None = None  # likelihood percentile of the twin
     twin_is_plausible: bool = True  # false: such a twin (nearly) never occurs; as far as is known
 
     @property
@@ -255,15 +255,15 @@ class Finding:
 class CounterfactualPerson:
     """A person in the data set next to the typical twin, who gets a different decision."""
 
-    person: Finding  # changed: all in which the counterpart differs
-    share: float  # of the person's drawn counterparts who get a different decision
+    person: Finding  # the pair; `changed` lists all attributes in which the twin differs
+    share: float  # share of the drawn twins that get a different decision
 
 
 @dataclass(frozen=True)
 class Condition:
     """One condition of a rule: labels, or the ends that matter of a number."""
 
-    attribute: str
+    attribute: str  # name of the attribute
     values: tuple[Cell, ...] | None = None  # one of these
     min: Cell | None = None  # at least
     max: Cell | None = None  # at most
@@ -274,19 +274,19 @@ class SubgroupReport:
     """A short rule under which discrimination is frequent."""
 
     text: str  # its conditions in words
-    conditions: tuple[Condition, ...]
-    people: float  # share of the population of its rate that it holds
-    findings: float  # share of the findings that it holds: of the plausible ones, where the population is theirs
-    rate: RateOf  # among fresh people inside; the intervals of all subgroups of an attribute hold together
+    conditions: tuple[Condition, ...]  # the same as data
+    people: float  # share of the population that is in the subgroup
+    findings: float  # share of the findings in it; of the plausible ones if the population is
+    rate: RateOf  # flip rate of fresh records in it; the intervals of all subgroups of an attribute hold together
     lift: float | None  # over the rate of the whole population
-    sentence: str
+    sentence: str  # the subgroup in words
 
 
 @dataclass(frozen=True)
 class Note:
     """Something that may mislead."""
 
-    name: str
+    name: str  # identifier of the note
     seen: str  # what was seen, and why it matters
     remedy: str  # what to do
 
@@ -296,32 +296,30 @@ class AttributeReport:
     """One choice of sensitive attributes."""
 
     name: str  # such as sex+race
-    sensitive: tuple[str, ...]
-    twins: int  # with how many others a person is compared
+    sensitive: tuple[str, ...]  # names of the sensitive attributes
+    twins: int  # number of twins of a record
     level: Level = "not assessable"  # what is concluded: see the level of the verdict
     headline: str = ""  # the same as a fact in one sentence
-    rates: Rates = field(default_factory=Rates)
-    counterpart: CounterfactualReport | None = None  # null where there are none, or they were not asked for
+    rates: Rates = field(default_factory=Rates)  # flip rates by population
+    counterpart: CounterfactualReport | None = None  # counterfactual test; null if it was not made
     counterpart_people: tuple[CounterfactualPerson, ...] = ()  # up to four; none where no effect is claimed
-    groups: tuple[GroupReport, ...] = ()
+    groups: tuple[GroupReport, ...] = ()  # group metrics of the data set
     proved: Proved | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class
-    direction: tuple[
-        DirectionReport, ...
-    ] = ()  # by population, findings last; empty if no class is known as favourable
+    direction: tuple[DirectionReport, ...] = ()  # by population, findings last; empty without a favourable class
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
-    searches: tuple[SearchReport, ...] = ()
-    search_twins: Literal["flip", "counterpart"] = "flip"  # whom the searches compare people with
-    plausible_found: int | None = None  # people found who are plausible, and so are their twins; null: not known
+    searches: tuple[SearchReport, ...] = ()  # one entry for each search
+    search_twins: Literal["flip", "counterpart"] = "flip"  # what the searches compare records with
+    plausible_found: int | None = None  # findings that are plausible, and so are their twins; null: not known
     severity: SeverityReport | None = None  # gaps between scores
     probability_gaps: SeverityReport | None = None  # the same between probabilities; null where there are none
-    mean_distance: float | None = None  # between two findings
-    regions: int | None = None  # of the domain that the findings reach
+    mean_distance: float | None = None  # mean distance between two findings
+    regions: int | None = None  # regions of the input space in which findings lie
     coverage: CoverageReport | None = None  # null without misses
     worst: tuple[Finding, ...] = ()  # up to ten, plausible pairs first, then those with the widest gap, shrunk
     findings: tuple[Finding, ...] = ()  # up to 300, drawn at random, plausible pairs first, as found
-    subgroups: tuple[SubgroupReport, ...] = ()
-    health: tuple[Note, ...] = ()
+    subgroups: tuple[SubgroupReport, ...] = ()  # subgroups in which flips are frequent
+    health: tuple[Note, ...] = ()  # notes on what may mislead
 
     @property
     def data_set_rates(self) -> tuple[RateOf, ...]:

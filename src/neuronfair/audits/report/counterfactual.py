@@ -25,33 +25,33 @@ NO_COUNTERPARTS = "no-counterparts"  # the name of a note about why there are no
 class Interval:
     """A share, and how sure it is."""
 
-    rate: float
-    low: float  # lower end of the interval
-    high: float  # and its upper end
+    rate: float  # the share
+    low: float  # lower end of its 95% confidence interval
+    high: float  # upper end of it
 
 
 @dataclass(frozen=True)
 class CounterfactualState:
     """How many counterfactual twins get a different decision, before or after a repair."""
 
-    rate: Interval
+    rate: Interval  # share of the twins with a different decision
     placebo: Interval  # permutation baseline: the same with the groups shuffled
     effect: Interval  # excess: the rate without what chance adds to it
-    of: int  # people of the test rows who have twins
+    of: int  # test records that have twins
 
 
 @dataclass(frozen=True)
 class MoveReport:
     """How people of one group compare with their twins in another."""
 
-    own: str  # sensitive values of the people, as of a group
-    other: str  # and of their twins
-    people: int  # of the data set who have such twins
+    own: str  # sensitive values of the records, as of a group
+    other: str  # sensitive values of their twins
+    people: int  # records in the data set with such twins
     flips: float  # share of their twins who get a different decision
     lost: float | None = None  # share of them who lose the favourable outcome; null if no class is known as such
-    gained: float | None = None  # and who gain it
+    gained: float | None = None  # share of them who gain it
     placebo_lost: float | None = None  # the same with shuffled groups, mean
-    placebo_gained: float | None = None
+    placebo_gained: float | None = None  # the same for those who gain it
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,19 @@ class SensitivityReport:
     """How strong a hidden confounder must be to explain the difference away (VanderWeele and Ding, 2017)."""
 
     more: str  # the group in which the same people get the decision more often
-    less: str  # and the other
+    less: str  # the group in which they get it less often
     outcome: str  # the decision
     ratio: float  # of the two shares
     e_value: float  # the risk ratio that a confounder needs with the group and with the decision
     e_value_low: float  # the same for the lower end of the ratio's confidence interval; 1: none is needed
-    sentence: str
+    sentence: str  # the same as a sentence
 
 
 @dataclass(frozen=True)
 class ResolvingAttribute:
     """A resolving attribute, which may differ between the groups and may count: twins keep it."""
 
-    attribute: str
+    attribute: str  # its name
     text: str  # how the groups differ in it
 
 

@@ -18,23 +18,23 @@ State = Literal["passed", "failed", "no limits", "error", "not finished"]
 class AuditLine:
     """One audit in short. The figures are those of its worst choice of sensitive attributes."""
 
-    name: str  # also of its folder
-    model: str  # as the file says; empty: trained on the spot
-    data: str
-    sensitive: str
-    state: State  # failed: a limit fired; no limits: none was set
-    error: str | None = None  # why it ended early, or why its limits could not be judged
-    level: Level | None = None
-    verdict: str = ""  # in a sentence or two
-    attribute: str = ""  # of which the figures speak
-    rate: RateOf | None = None  # of the people one has: those of the table
-    random: RateOf | None = None  # of people drawn uniformly from the domain
-    counterpart: Interval | None = None  # the effect that counterparts show; null where none is claimed
-    gap: float | None = None  # the widest between a person and a twin: of probabilities, or else of scores
-    gap_of: Literal["probabilities", "scores"] = "probabilities"
-    fired: tuple[str, ...] = ()  # limits, in words
-    seconds: float = 0.0
-    page: str | None = None  # relative to the index
+    name: str  # of the audit, and of its folder
+    model: str  # as in the file; empty: trained on the spot
+    data: str  # as in the file
+    sensitive: str  # sensitive attributes
+    state: State  # failed: a threshold failed; no limits: none was set
+    error: str | None = None  # why it ended early, or why its thresholds could not be evaluated
+    level: Level | None = None  # level of the verdict
+    verdict: str = ""  # the verdict in words
+    attribute: str = ""  # the attribute to which the metrics belong
+    rate: RateOf | None = None  # flip rate in the data set
+    random: RateOf | None = None  # flip rate of uniformly drawn records
+    counterpart: Interval | None = None  # excess flip rate of the counterfactual test; null if none is claimed
+    gap: float | None = None  # widest gap between a record and a twin
+    gap_of: Literal["probabilities", "scores"] = "probabilities"  # what the gap is measured in
+    fired: tuple[str, ...] = ()  # thresholds that failed, in words
+    seconds: float = 0.0  # time spent
+    page: str | None = None  # path of the report, relative to the index
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class AuditIndex:
     """Many audits."""
 
     neuronfair: str  # version of the package
-    file: str  # that names them
-    audits: tuple[AuditLine, ...]
-    seconds: float  # of the whole, those done before not counted
-    schema: int = SCHEMA
+    file: str  # the file that names the audits
+    audits: tuple[AuditLine, ...]  # one entry for each audit
+    seconds: float  # time of this command; finished audits do not count
+    schema: int = SCHEMA  # raised when an entry changes its meaning
 
     def count(self, *states: State) -> int:
         """Return how many audits are in one of these states."""

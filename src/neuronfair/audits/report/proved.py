@@ -16,16 +16,16 @@ Method = Literal["bounds of a network", "bounds of trees", "enumeration", "attri
 class Proved:
     """For how many people of the domain it is proved that the decision does, or does not, flip."""
 
-    people: str  # of the domain, exactly: everybody that it allows
-    proved_fair: Part  # no twin gets a different decision
-    proved_discriminatory: Part  # some twin gets a different decision
-    open: Part  # of whom nothing is proved
-    boxes: int  # into which the people were put
-    seconds: float
-    complete: bool  # whether nobody is left open
-    method: Method | None  # null where nothing can be proved
+    people: str  # records in the declared input space, exactly
+    proved_fair: Part  # certified: every twin gets the same decision
+    proved_discriminatory: Part  # certified to depend: some twin gets a different decision
+    open: Part  # undecided: nothing is proved
+    boxes: int  # boxes into which the input space was cut
+    seconds: float  # time spent
+    complete: bool  # whether nothing is undecided
+    method: Method | None  # null if nothing can be proved
     reason: str  # why nothing can be proved; else empty
-    sentence: str
+    sentence: str  # the same as a sentence
 
     @property
     def parts(self) -> tuple[tuple[str, Part], ...]:

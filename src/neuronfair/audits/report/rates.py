@@ -11,15 +11,15 @@ from neuronfair.formatting import POPULATIONS, Population, plural
 class RateOf:
     """How often the decision flips among the people of a population."""
 
-    population: Population  # pairs: people in the data set with a plausible twin; all of them; drawn from a model of it
-    rate: float  # share of people whose decision flips with the sensitive attributes
-    low: float  # confidence interval: its lower end
-    high: float  # and its upper end
-    of: int  # people judged
-    discriminated: int  # people among them whose decision flips
-    confidence: float  # of the interval
-    left_out: int = 0  # of pairs: people whose decision flips, but only against a twin that is not plausible
-    alone: int = 0  # of pairs: people without a plausible twin
+    population: Population  # pairs: records in the data set with a plausible twin; table: all of them
+    rate: float  # share of records whose decision flips
+    low: float  # lower end of its confidence interval
+    high: float  # upper end of it
+    of: int  # records evaluated
+    discriminated: int  # records among them whose decision flips
+    confidence: float  # level of the interval
+    left_out: int = 0  # pairs only: records whose decision flips, but only for a twin that is not plausible
+    alone: int = 0  # pairs only: records without a plausible twin
 
     @property
     def people(self) -> str:

@@ -31,13 +31,13 @@ EncodingLevel = Literal["ok", "not assessable", "suspicious", "unconfirmed", "wr
 class RepairState:
     """A model before or after a repair."""
 
-    rate: RateOf  # of people drawn uniformly from the domain; by counterparts, of test rows and the typical one of each
-    accuracy: float  # on test rows
-    groups: tuple[GroupReport, ...] = ()
-    auc: float | None = None  # of the most biased layer
-    plausible: RateOf | None = None  # of plausible people; null where it was not measured
-    test: RateOf | None = None  # of the test rows, held-out records of the data set; null in a repair by counterparts
-    counterpart: CounterfactualState | None = None  # of a repair by counterparts
+    rate: RateOf  # flip rate of uniformly drawn records; with counterfactual twins, of the test rows
+    accuracy: float  # accuracy on the test rows
+    groups: tuple[GroupReport, ...] = ()  # group metrics on the test rows
+    auc: float | None = None  # AS-AUC of the most biased layer
+    plausible: RateOf | None = None  # flip rate of realistic synthetic records; null if not measured
+    test: RateOf | None = None  # flip rate of the test rows; null in a repair with counterfactual twins
+    counterpart: CounterfactualState | None = None  # of a repair with counterfactual twins
 
     @property
     def shown_rate(self) -> RateOf:
@@ -49,12 +49,12 @@ class RepairState:
 class RepairReport:
     """A short retraining with the findings or with counterparts, or why there is none."""
 
-    kind: Literal["retraining", "none"]
-    text: str
-    command: str | None = None  # a longer one, whose result is kept, or what writes the pairs
-    before: RepairState | None = None
-    after: RepairState | None = None
-    without_findings: RepairState | None = None  # the same training without the findings or counterparts
+    kind: Literal["retraining", "none"]  # whether a retraining was tried
+    text: str  # the result, or why there is none
+    command: str | None = None  # for a longer retraining whose result is saved, or for the pairs
+    before: RepairState | None = None  # the model as it is
+    after: RepairState | None = None  # the retrained model
+    without_findings: RepairState | None = None  # the same training without findings or twins
 
     @property
     def lead(self) -> str:
@@ -66,59 +66,59 @@ class RepairReport:
 class RegressionSetReport:
     """Past counterexamples, judged again."""
 
-    file: str
-    replayed: int
-    still_flips: int  # people whose decision flips now
-    fixed: int  # people whose decision does not flip any more
-    unfit: int  # people whom the domain does not know any more
-    added: int = 0  # of the worst findings, now
-    examples: tuple[str, ...] = ()  # people whose decision still flips
-    notes: tuple[str, ...] = ()  # about those who do not fit
+    file: str  # path of the regression set
+    replayed: int  # counterexamples evaluated again
+    still_flips: int  # counterexamples whose decision still flips
+    fixed: int  # counterexamples whose decision no longer flips
+    unfit: int  # counterexamples that no longer fit the domain
+    added: int = 0  # new counterexamples added by this audit
+    examples: tuple[str, ...] = ()  # sentences on counterexamples whose decision still flips
+    notes: tuple[str, ...] = ()  # sentences on those that do not fit
 
 
 @dataclass(frozen=True)
 class FigureChange:
     """A figure of an earlier audit and of this one."""
 
-    figure: str
-    before: float
-    after: float
-    low: float | None  # of the difference
-    high: float | None
+    figure: str  # name of the metric
+    before: float  # value in the earlier audit
+    after: float  # value in this audit
+    low: float | None  # lower end of the interval of the difference; null: it has none
+    high: float | None  # upper end of it
     significant: bool  # whether the intervals do not overlap
-    text: str
+    text: str  # the same as a sentence
 
 
 @dataclass(frozen=True)
 class BaselineReport:
     """What changed since an earlier audit."""
 
-    file: str
-    changes: tuple[FigureChange, ...]
-    text: str
+    file: str  # path of the earlier audit.json
+    changes: tuple[FigureChange, ...]  # one entry for each metric
+    text: str  # the changes in words
 
 
 @dataclass(frozen=True)
 class GateCheck:
     """A limit, and what it was judged on."""
 
-    expression: str
+    expression: str  # the threshold as written
     attribute: str | None  # null: of the whole audit
-    value: float
-    low: float | None  # its interval, if it has one
-    high: float | None
-    judged_on: Literal["value", "lower end", "upper end"]
-    fired: bool  # whether the limit holds, which fails a build
-    text: str
-    figure: str = ""  # which one decided: for a rate, that of which population
+    value: float  # measured value of the metric
+    low: float | None  # lower end of its confidence interval; null: it has none
+    high: float | None  # upper end of it
+    judged_on: Literal["value", "lower end", "upper end"]  # what was compared with the threshold
+    fired: bool  # whether the expression holds, which fails the build
+    text: str  # the same as a sentence
+    figure: str = ""  # metric that decided: for a flip rate, that of one population
 
 
 @dataclass(frozen=True)
 class Gate:
     """All limits."""
 
-    passed: bool
-    checks: tuple[GateCheck, ...]
+    passed: bool  # whether no threshold failed
+    checks: tuple[GateCheck, ...]  # one entry for each threshold and attribute
 
 
 @dataclass(frozen=True)
@@ -150,27 +150,27 @@ class Verdict:
 class PopulationReport:
     """Whom plausible people are drawn from, and how good that is."""
 
-    kind: Literal["table", "own", "none"]  # a model of the table; people of the user's own sampler; none was possible
-    rows: int  # people that it was made of
-    text: str
-    auc: float | None = None  # with which a classifier tells drawn from real people: 0.5 is not at all; null: not tried
-    log_likelihood: float | None = None  # of held-out real people, their mean
-    least: float = 0.0  # plausibility that the searches kept to; 0: they went through the whole domain
+    kind: Literal["table", "own", "none"]  # model fitted to the data set; your own sampler; none was possible
+    rows: int  # records it was fitted to
+    text: str  # the same as a sentence
+    auc: float | None = None  # real-versus-synthetic AUC: 0.5 if they cannot be told apart; null: not measured
+    log_likelihood: float | None = None  # mean over held-out real records
+    least: float = 0.0  # minimum likelihood percentile of the searches, as a share; 0: the whole input space
 
 
 @dataclass(frozen=True)
 class DataReport:
     """The table."""
 
-    name: str
-    rows: int
-    attributes: int
-    sensitive: tuple[str, ...]
-    target: str | None = None  # column that the model decides
-    classes: tuple[str, ...] = ()  # of the target
-    favourable: str | None = None  # the class that people hope for
-    domain_inferred: bool = False  # whether the domain was read off the table
-    left_out: tuple[LeftOut, ...] = ()  # columns that nobody looked at, and why
+    name: str  # name of the data set
+    rows: int  # number of records
+    attributes: int  # number of attributes
+    sensitive: tuple[str, ...]  # sensitive attributes of the domain
+    target: str | None = None  # column to predict
+    classes: tuple[str, ...] = ()  # classes of the target
+    favourable: str | None = None  # the favourable outcome
+    domain_inferred: bool = False  # whether the domain was inferred from the data set
+    left_out: tuple[LeftOut, ...] = ()  # columns that are not used, and why
     population: PopulationReport | None = None  # null in older audits
 
 
@@ -178,39 +178,39 @@ class DataReport:
 class ModelReport:
     """The model."""
 
-    source: str
-    kind: str
-    white_box: bool
-    note: str  # about that
-    fingerprint: str
-    outputs: int
+    source: str  # where it came from
+    kind: str  # type of the model
+    white_box: bool  # whether its layers or coefficients are known
+    note: str  # how it was opened
+    fingerprint: str  # of the weights or of the file
+    outputs: int  # number of outputs
     layers: Mapping[str, int] = field(default_factory=dict)  # neurons by layer
     accuracy: Mapping[str, float] | None = None  # by part: train, validation, test; or table
-    trained_here: bool = False
+    trained_here: bool = False  # whether this command trained it
 
 
 @dataclass(frozen=True)
 class EncodingCheckReport:
     """Whether the inputs seem to be encoded as in training; null where it could not be measured."""
 
-    level: EncodingLevel
-    text: str
-    rows: int  # of the table that were looked at
-    trusted: bool = False  # whether the user said that the encoding is right whatever the check says
-    constant: bool = False  # whether all of them get one decision
+    level: EncodingLevel  # result of the check
+    text: str  # the result in words
+    rows: int  # records of the data set that were used
+    trusted: bool = False  # whether --skip-encoding-check was set
+    constant: bool = False  # whether all records get the same decision
     decided: tuple[float, ...] = ()  # share of each class among the decisions
     probabilities: tuple[float, ...] = ()  # of the last class: 5, 25, 50, 75 and 95% of the rows lie below
     confidence: float | None = None  # mean probability of the likeliest class
     saturated: float | None = None  # share of rows with a confidence of 99.9% or more
-    accuracy: float | None = None
-    low: float | None = None  # its interval, 95%
-    high: float | None = None
-    majority: float | None = None  # accuracy of always saying the most frequent class
+    accuracy: float | None = None  # accuracy by the labels
+    low: float | None = None  # lower end of its 95% confidence interval
+    high: float | None = None  # upper end of it
+    majority: float | None = None  # accuracy of always predicting the most frequent class
     calibration: float | None = None  # mean distance of confidence and accuracy, over ten bins
-    auc: float | None = None  # area under the ROC curve, mean of the classes
-    auc_low: float | None = None  # its interval, 95%
-    auc_high: float | None = None
-    attainable: float | None = None  # AUC of a quick forest on the same rows, out of bag
+    auc: float | None = None  # ROC AUC, mean of the classes
+    auc_low: float | None = None  # lower end of its 95% confidence interval
+    auc_high: float | None = None  # upper end of it
+    attainable: float | None = None  # ROC AUC of a quick random forest on the same rows, out of bag
 
     @property
     def refused(self) -> bool:
@@ -222,8 +222,8 @@ class EncodingCheckReport:
 class DecisionReport:
     """What counts as a flip of the decision."""
 
-    kind: Literal["argmax", "threshold", "tolerance"]
-    value: float  # the threshold, or the widest gap that is tolerated
+    kind: Literal["argmax", "threshold", "tolerance"]  # rule by which scores become decisions
+    value: float  # the threshold, or the tolerance
     scale: Scale = "numbers"  # what the scores are; probabilities of logits are their softmax or sigmoid
 
 
@@ -231,29 +231,29 @@ class DecisionReport:
 class Seconds:
     """How long it took."""
 
-    total: float = 0.0
-    interpretation: float = 0.0
-    search: float = 0.0
-    rate: float = 0.0
-    proof: float = 0.0
-    repair: float = 0.0
-    counterparts: float = 0.0
+    total: float = 0.0  # all
+    interpretation: float = 0.0  # neurons and layers
+    search: float = 0.0  # searches
+    rate: float = 0.0  # flip rates
+    proof: float = 0.0  # certificates
+    repair: float = 0.0  # the trial repair
+    counterparts: float = 0.0  # counterfactual tests
 
 
 @dataclass(frozen=True)
 class Reproduction:
     """How to do it again."""
 
-    command: str
-    seed: int
-    created: str
-    python: str
-    torch: str
-    numpy: str
-    platform: str
-    domain: str  # fingerprint, as of rows and model
-    rows: str
-    model: str
+    command: str  # the command line
+    seed: int  # of all random numbers
+    created: str  # date and time
+    python: str  # version
+    torch: str  # version
+    numpy: str  # version
+    platform: str  # operating system and processor
+    domain: str  # fingerprint of the domain
+    rows: str  # fingerprint of the rows
+    model: str  # fingerprint of the model
     interrupted: bool = False  # by Ctrl-C
     export: str | None = None  # the command that writes all findings as a table; null without a folder
 
@@ -263,15 +263,15 @@ class Report:
     """The whole audit."""
 
     neuronfair: str  # version of the package
-    verdict: Verdict
-    data: DataReport
-    model: ModelReport
-    decision: DecisionReport
+    verdict: Verdict  # what the audit concludes
+    data: DataReport  # the data set
+    model: ModelReport  # the model
+    decision: DecisionReport  # the decision rule
     attributes: tuple[AttributeReport, ...]  # one for each sensitive attribute, then one for all together
-    reproduction: Reproduction
-    seconds: Seconds = Seconds()
+    reproduction: Reproduction  # how to repeat the audit
+    seconds: Seconds = Seconds()  # time spent
     feeding: EncodingCheckReport | None = None  # null if the audit was interrupted before
-    repair: RepairReport | None = None
+    repair: RepairReport | None = None  # trial repair; null without one
     corpus: RegressionSetReport | None = None  # with --corpus
     baseline: BaselineReport | None = None  # with --baseline
     gate: Gate | None = None  # with --fail-if

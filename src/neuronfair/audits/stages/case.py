@@ -76,7 +76,7 @@ class AttributeCase:
 
     @cached_property
     def near(self) -> tuple[TableDomain, Tensor]:
-        """The domain of plausible pairs, and the plausible people of the table; all where nobody is known as usual."""
+        """The domain of plausible pairs, and the plausible records of the data set; all without a population."""
         if self.population is None:
             return self.domain, self.domain.clip(self.data.rows[:NEAR])
         # Of all rows: nobody among the first ones may be plausible.
@@ -102,7 +102,7 @@ class AttributeCase:
         )
 
     def plausibility(self, rows: Tensor) -> Tensor | None:
-        """Return for each row the share of the people of the table who are less usual; None where that is not known."""
+        """Return the likelihood percentile of each row, as a share; None without a population."""
         if self.population is None:
             return None
         return torch.cat([self.population.plausibility(part.long()) for part in torch.split(rows, ROWS_PER_PASS)])

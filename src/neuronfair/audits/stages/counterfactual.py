@@ -27,7 +27,7 @@ LOOK = 400  # people among whom they are looked for
 
 
 def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffect) -> tuple[CounterfactualPerson, ...]:
-    """Return people of whose counterparts most are decided otherwise, each with the typical one; of each group in turn.
+    """Return people most of whose twins get a different decision, each with the typical twin; of each group in turn.
 
     Nobody where no effect is claimed: with shuffled groups there would be such people, too.
     """
@@ -61,10 +61,10 @@ LEARNED, BESIDE = 50_000, 10_000  # rows of the table, at most, that counterpart
 def compare_counterfactuals(
     case: AttributeCase, audit: AttributeAudit, settings: AuditSettings, progress: Progress
 ) -> AttributeCase:
-    """Compare the people of the table with their counterparts, and return what the searches are to look at.
+    """Compare the data set with its counterfactual twins, and return what the searches are to look at.
 
-    They look for people whose counterpart is decided otherwise where the settings say so or the flip test is empty, and
-    else for flips. Where counterparts are impossible that is said, but an error if they were asked for.
+    They look for people whose twin gets a different decision where the settings say so or the flip test is empty, and
+    else for flips. Where twins are impossible a note says so; it is an error if the settings want them.
     """
     twins, read = settings.twins, audit.report.is_read
     leads = twins is not None or not read

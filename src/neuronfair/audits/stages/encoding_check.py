@@ -34,7 +34,7 @@ _TURN = "Check encode, center, scale, the order of attributes and values, and th
 
 
 def check_encoding(opened: Opened, data: Dataset) -> EncodingCheckReport:
-    """Return whether a model seems to be fed what it was trained on: ok, suspicious or wrong, and the figures."""
+    """Return whether the inputs seem to be encoded as in training: ok, suspicious or wrong, and the metrics."""
     forward, decision = opened.model.rows_forward, opened.decision
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:ROWS]
     data = data.take(order.to(data.rows.device))

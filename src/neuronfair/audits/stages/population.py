@@ -54,7 +54,7 @@ def audited_population(
         if least:
             raise
         return None, PopulationReport("none", rows, f"Nothing is said of plausible people. {error}")
-    kept = f" The searches kept to those than whom {percent(least)} of the table are less usual." if least else ""
+    kept = f" The searches kept to records at or above the {percent(least)} likelihood percentile." if least else ""
     if own is not None:
         text = f"Plausible people are those of the population that was given.{kept}"
         return model, PopulationReport("own", rows, text, least=least)

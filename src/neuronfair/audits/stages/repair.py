@@ -155,8 +155,8 @@ def _by_counterparts(
     was, now, control = (state.counterpart.effect.rate for state in (before, after, without) if state.counterpart)
     by = listed([plain(name) for name in case.domain.sensitive])
     text = (
-        f"A short retraining with a counterpart of each training row, who has the row's label: the effect of {by} on "
-        f"test rows, counterparts decided otherwise beyond the placebo, is {percent(now)} instead of {percent(was)}"
+        f"A short retraining with a counterfactual twin of each training row, with the row's label: the excess flip "
+        f"rate by {by} on test rows, over the permutation baseline, is {percent(now)} instead of {percent(was)}"
         f"{_change(was, now)}, and that {_points(100 * (before.accuracy - after.accuracy))} of accuracy; the same "
         f"retraining without them ends at {percent(control)}.{after_all}"
     )

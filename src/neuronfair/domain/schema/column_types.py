@@ -51,8 +51,8 @@ Entry = dict[str, Any]  # of an attribute in a domain file, as values of TOML
 class LeftOut:
     """A column of the table that the domain does not have."""
 
-    column: str
-    reason: str
+    column: str  # its name
+    reason: str  # why it was left out
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _NOT_UTF8 = "the file is not UTF-8 and was read as Windows-1252: check letters s
 
 @dataclass(frozen=True)
 class JoinedColumns:
-    """Where those columns of a table come from that a file beside it has added: never an input of a model."""
+    """Where the columns come from that a second file has added to a table: never an input of a model."""
 
     sheet: Sheet
     names: tuple[str, ...]
@@ -71,7 +71,7 @@ class Sheet:
     frame: Any = None  # the DataFrame of pandas that it was read from, where it was one
 
     def where(self, row: int) -> str:
-        """Return where a row is found in its file, and in the one beside it."""
+        """Return where a row is found in its file, and in the second one."""
         here = f"{self.unit} {self.lines[row]}"
         if self.beside is None:
             return here

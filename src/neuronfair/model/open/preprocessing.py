@@ -54,7 +54,7 @@ class FeatureCurve(nn.Module):
 
 
 class Columns(nn.Linear):
-    """A linear layer, and beside it the curves of those numbers for which no straight line will do."""
+    """A linear layer, and the curves of those numbers that are not linear."""
 
     # What was asked for values, and may do anything to people whom nobody asked about; None: it works column by column.
     unknown_program: str | None = None

@@ -93,8 +93,8 @@ def _verified(
             f"it is about another decision: {_in_words(certificate.decision)}, not {_in_words(decision)}"
         )
     for words, said, counts in (
-        ("people decided alike", proof.fair, claims.fair),
-        ("people not decided alike", proof.discriminatory, claims.discriminatory),
+        ("certified people", proof.fair, claims.fair),
+        ("people certified to depend", proof.discriminatory, claims.discriminatory),
     ):
         if said != sum(counts):
             raise CertificateError(f"it counts {_number(said)} {words} in all; its boxes have {_number(sum(counts))}")
@@ -112,8 +112,8 @@ def _verified(
             number = found.refused
             box = start + number
             raise CertificateError(
-                f"box {box + 1} claims {_number(claims.fair[box])} people decided alike and "
-                f"{_number(claims.discriminatory[box])} not; {_number(found.fair[number])} and "
+                f"box {box + 1} claims {_number(claims.fair[box])} certified people and "
+                f"{_number(claims.discriminatory[box])} certified to depend; {_number(found.fair[number])} and "
                 f"{_number(found.discriminatory[number])} of {_number(found.people[number])} could be verified. "
                 f"It holds: {ground.in_words(low[box], high[box])}"
             )
