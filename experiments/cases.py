@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from experiments.lab import FOLDER, Job, Scale, code_digest
 from neuronfair.atomic import replacing
-from neuronfair.audits.comparison import figures
+from neuronfair.audits.comparison import method_metrics
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.domain.tables.sources import where
 from neuronfair.errors import ModelError
@@ -23,7 +23,7 @@ from neuronfair.model.train import read_model
 from neuronfair.model.train import train as train_classifier
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import save
-from neuronfair.repairs.retrain import MOST
+from neuronfair.repairs.retrain import MAX_PAIRS
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import cluster_seeds, random_directions
 from neuronfair.searches.config import SearchConfig, SearchResult
@@ -48,7 +48,7 @@ CASES = {case: facts for case, facts in ALL_CASES.items() if where(facts[0]) is 
 PUBLISHED = "published"
 WIDE = ("compas-race", "meps-sex")  # hundreds of columns: fewer run seeds
 METHODS = ("neuronfair", "frontier", "eidig5", "adf", "aequitas")
-KEPT = 10 * MOST  # findings of a search, drawn at random: a tenth of them is all that retraining takes of any number
+KEPT = 10 * MAX_PAIRS  # findings of a search, drawn at random; retraining takes at most a tenth of them
 WHOLE = {"method", "seeds", "steps", "seed"}  # what the plan of a search without limits names
 SHORT = TrainingSettings(epochs=10, patience=3, restarts=1)
 PAPER: dict[str, Any] = tomllib.loads((FOLDER / "paper.toml").read_text(encoding="utf-8"))
@@ -173,7 +173,7 @@ def search(case: str, model: str | int, **config: Any) -> dict[str, Any]:
     result = outcome(case, model, **config)
     if config["seed"] == split_of(model) and config.keys() <= WHOLE:
         _keep(result, _kept(case, model, **config))
-    return figures(result)
+    return method_metrics(result)
 
 
 def found(case: str, model: str | int, **config: Any) -> Findings:

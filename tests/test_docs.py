@@ -162,7 +162,7 @@ def test_every_figure_of_the_gate_is_in_the_reference():
     from neuronfair.audits.gate import thresholds as gate
 
     page = (DOCS / "reference" / "gate.md").read_text(encoding="utf-8")
-    figures = {*gate.OF_AN_ATTRIBUTE, *gate.OF_THE_AUDIT, *(f"{figure}.METHOD" for figure in gate.OF_A_SEARCH)}
+    figures = {*gate.ATTRIBUTE_METRICS, *gate.AUDIT_METRICS, *(f"{figure}.METHOD" for figure in gate.SEARCH_METRICS)}
     assert [figure for figure in sorted(figures) if f"`{figure}`" not in page] == []
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 DEBUG = "NEURONFAIR_DEBUG"  # the variable by which a traceback is shown
 LONGEST = 1000  # letters of a message
-LONG, MANY = 100, 5000  # letters of a word, and words, that are compared with another
+LONG, MAX_WORDS = 100, 5000  # letters of a word, and words, that are compared with another
 
 
 class NeuronFairError(Exception):
@@ -111,6 +111,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     word, known = str(word), [str(k) for k in known]
     shown = ", ".join(known[:20]) + (f", … ({len(known)} in all)" if len(known) > 20 else "")
     # Comparing takes long for long words, and for each of many.
-    nearly = sorted((k for k in known if len(k) <= LONG), key=lambda k: abs(len(k) - len(word)))[:MANY]
+    nearly = sorted((k for k in known if len(k) <= LONG), key=lambda k: abs(len(k) - len(word)))[:MAX_WORDS]
     near = difflib.get_close_matches(word, nearly, n=1) if len(word) <= LONG else []
     return f"Known: {shown}." + (f" Did you mean '{near[0]}'?" if near else "")

@@ -14,7 +14,7 @@ from neuronfair.audits.pytest_check import CheckSettings, Fairness
 from neuronfair.audits.report.report import EncodingCheckReport, Report
 from neuronfair.audits.stages import encoding_check
 from neuronfair.audits.stages.encoding_check import check_encoding
-from neuronfair.audits.wording.verdict import concluded
+from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.model.open import wrap_model
@@ -179,7 +179,7 @@ def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
     trusted, failure = Checks(["rate > 99%"], trust_feeding=True).read(data.domain).evaluate(report, None)
     assert failure is None
     assert trusted.gate.passed
-    assert concluded(trusted, thresholds_set=True).verdict.level == "dependence found"
+    assert conclude(trusted, thresholds_set=True).verdict.level == "dependence found"
 
 
 def test_the_fixture_fails_for_a_wrongly_fed_model(people, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuronfair.audits.report.attribute import Gap, GroupReport
-from neuronfair.audits.stages.groups import FEWEST, group_metrics
+from neuronfair.audits.stages.groups import MIN_GROUP_ROWS, group_metrics
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.measure.rate import Rate
@@ -102,7 +102,7 @@ def test_without_labels_errors_are_not_known():
 
 
 def test_a_group_that_is_too_small_is_left_out_and_named():
-    few = FEWEST - 1
+    few = MIN_GROUP_ROWS - 1
     groups, disparity = group_metrics(NETWORK, people((0, 1, 1, 50), (0, 0, 1, 50), (1, 0, 0, few)), Decision())
     assert [group.rows for group in groups] == [100, few]  # its figures are shown
     assert disparity.disparate_impact is disparity.selection_rate_difference is None

@@ -22,7 +22,7 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import RateOf, Rates
 from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck, Report, Verdict
-from neuronfair.audits.wording.verdict import SET_ONE, concluded
+from neuronfair.audits.wording.verdict import SET_ONE, conclude
 from neuronfair.formatting import percent
 from tests.reports import REPRODUCTION, attribute, counterpart, fair, proved, rate, report, search
 
@@ -46,7 +46,7 @@ def made(*attributes: AttributeReport, rows: int = 1000, interrupted: bool = Fal
 
 
 def verdict(*attributes: AttributeReport, thresholds_set: bool = False, **more: Any) -> Verdict:
-    return concluded(made(*attributes, **more), thresholds_set=thresholds_set).verdict
+    return conclude(made(*attributes, **more), thresholds_set=thresholds_set).verdict
 
 
 def gate(*fired: tuple[str, str | None, bool]) -> Gate:
@@ -114,7 +114,7 @@ def test_what_only_a_search_finds_is_a_dependence_of_synthetic_records():
 
 def test_only_a_failed_threshold_is_an_alarm():
     entries = (attribute(rates=both(10)), fair("race", rates=both(0)))
-    failed = concluded(made(*entries, gate=gate(("rate > 1%", "sex", True), ("rate > 1%", "race", False))))
+    failed = conclude(made(*entries, gate=gate(("rate > 1%", "sex", True), ("rate > 1%", "race", False))))
     assert (failed.verdict.level, failed.verdict.tone) == ("above the threshold", "alarm")
     assert [one.level for one in failed.attributes] == ["above the threshold", "no dependence found"]
     assert failed.verdict.threshold_text == "The threshold failed: rate > 1%."
@@ -125,7 +125,7 @@ def test_only_a_failed_threshold_is_an_alarm():
 
 
 def test_a_failed_threshold_of_the_whole_audit_belongs_to_no_attribute():
-    told = concluded(made(fair(rates=both(0)), gate=gate(("accuracy < 90%", None, True))))
+    told = conclude(made(fair(rates=both(0)), gate=gate(("accuracy < 90%", None, True))))
     assert (told.verdict.level, told.verdict.tone) == ("above the threshold", "alarm")
     assert told.attributes[0].level == "no dependence found"
 
@@ -148,7 +148,7 @@ def test_proxy_evidence_is_never_an_alarm_by_itself():
 
 def test_a_failed_encoding_check_makes_an_audit_not_assessable_unless_the_encoding_is_trusted():
     one = attribute(rates=both(10))
-    told = concluded(made(one, feeding=WRONG), thresholds_set=True)
+    told = conclude(made(one, feeding=WRONG), thresholds_set=True)
     assert (told.verdict.level, told.attributes[0].level) == ("not assessable", "not assessable")
     assert told.verdict.tone == "caution"
     assert told.verdict.headline == "The input encoding check failed. The encoding is probably wrong."
@@ -273,7 +273,7 @@ def test_a_model_whose_decisions_never_flip_may_show_proxy_evidence():
 
 
 def test_the_level_is_kept_in_audit_json():
-    told = concluded(made(attribute(rates=both(10))))
+    told = conclude(made(attribute(rates=both(10))))
     again = Report.from_json(told.to_json())
     assert again.verdict == told.verdict
     assert (again.attributes[0].level, again.attributes[0].headline) == ("dependence found", told.verdict.headline)
@@ -282,7 +282,7 @@ def test_the_level_is_kept_in_audit_json():
 def test_plausible_pairs_lead_and_the_raw_rate_follows():
     pairs = replace(rate(112, 10_866, "pairs"), left_out=550, alone=9134)
     rates = Rates(table=rate(662, 20_000, "table"), pairs=pairs)
-    made = concluded(report(attribute(rates=rates)))
+    made = conclude(report(attribute(rates=rates)))
     told = "Decisions depend on sex for 1.03% of people with a plausible twin (112 of 10,866)."
     assert made.verdict.headline == told
     assert made.verdict.details[0] == (
@@ -309,7 +309,7 @@ def test_a_paragraph_has_at_most_three_numbers():
 def test_rules_that_leave_nobody_a_twin_are_no_evidence_of_fairness():
     """Rules that forbid every twin make a flip impossible, whatever the model does."""
     lonely = fair(health=(Note(NO_TWIN, "Nobody has one.", "Check the rules."),), proved=proved(1000))
-    made = concluded(report(lonely))
+    made = conclude(report(lonely))
     assert (made.verdict.level, made.attributes[0].level) == ("not assessable", "not assessable")
     assert made.verdict.headline.startswith("The rules leave nobody in the data set a plausible twin")
 
@@ -317,10 +317,10 @@ def test_rules_that_leave_nobody_a_twin_are_no_evidence_of_fairness():
 def test_flips_against_implausible_twins_only_are_said_to_be_such():
     pairs = replace(rate(0, 10_866, "pairs"), left_out=662, alone=9134)
     rates = Rates(table=rate(662, 20_000, "table"), pairs=pairs)
-    (entry,) = concluded(report(attribute(rates=rates))).attributes
+    (entry,) = conclude(report(attribute(rates=rates))).attributes
     assert ", but only against twins that are not plausible." in entry.headline
     # Where everybody has a plausible twin, pairs and people are the same and nothing more is said.
     same = Rates(table=rate(5, 100, "table"), pairs=rate(5, 100, "pairs"))
-    (entry,) = concluded(report(attribute(rates=same))).attributes
+    (entry,) = conclude(report(attribute(rates=same))).attributes
     assert "plausible" not in entry.headline
     assert "5 of 100" in entry.headline

@@ -9,7 +9,7 @@ from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import Rates
 from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck
 from neuronfair.audits.wording.summary import NOT_MEASURED, limits_of, metrics, next_steps, realistic_pairs, status
-from neuronfair.audits.wording.verdict import concluded
+from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
 from tests.reports import DISPARITY, GROUPS, adult, attribute, counterpart, fair, finding, proved, rate, report
 
@@ -51,27 +51,27 @@ def test_the_status_is_that_of_the_thresholds_alone():
     one = concluded(report(attribute()))
     assert status(one) == "○ No threshold set; set one with --fail-if 'flip_rate > 1%'."
     check = GateCheck("rate > 1%", "sex", 0.0, None, None, "value", fired=True, text="…")
-    assert status(concluded(replace(one, gate=Gate(False, (check,))))) == "▲ The threshold failed: rate > 1%."
+    assert status(conclude(replace(one, gate=Gate(False, (check,))))) == "▲ The threshold failed: rate > 1%."
     passed = replace(one, gate=Gate(True, (replace(check, fired=False),)))
-    assert status(concluded(passed)) == "● The threshold passed."
-    empty = concluded(report(fair(rates=Rates(), searches=())))
+    assert status(conclude(passed)) == "● The threshold passed."
+    empty = conclude(report(fair(rates=Rates(), searches=())))
     assert status(empty).startswith("◆ Not assessable. No threshold set")
 
 
 def test_one_flipped_synthetic_record_is_no_alarm_and_a_failed_threshold_is():
     one = fair(rates=Rates(rate(0, 1000, "table"), rate(1, 50_000, "plausible"), rate(0, 50_000)))
-    assert concluded(report(one)).verdict.tone == "neutral"
+    assert conclude(report(one)).verdict.tone == "neutral"
     check = GateCheck("rate > 1%", "sex", 0.0, None, None, "value", fired=True, text="…")
-    assert concluded(report(one, gate=Gate(False, (check,)))).verdict.tone == "alarm"
+    assert conclude(report(one, gate=Gate(False, (check,)))).verdict.tone == "alarm"
 
 
 def test_three_steps_each_with_a_command():
-    steps = next_steps(concluded(replace(adult(), gate=None)))
+    steps = next_steps(conclude(replace(adult(), gate=None)))
     assert [step.command.split()[1] for step in steps if step.command] == ["show", "repair", "audit"]
     assert steps[2].command.endswith("--fail-if 'flip_rate > 1%'")
     assert len(next_steps(adult())) == 3
     silent = report(fair(), reproduction=replace(report().reproduction, command=""))
-    assert next_steps(concluded(silent)) == ()  # a call from Python
+    assert next_steps(conclude(silent)) == ()  # a call from Python
 
 
 def test_plausible_pairs_are_shown_alone_if_there_are_any():

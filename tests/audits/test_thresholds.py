@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.audits.gate.baseline import compare_with
-from neuronfair.audits.gate.thresholds import METRICS, OF_AN_ATTRIBUTE, OF_THE_AUDIT, check, read_expressions
+from neuronfair.audits.gate.thresholds import ATTRIBUTE_METRICS, AUDIT_METRICS, METRICS, check, read_expressions
 from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import Rates
@@ -465,7 +465,7 @@ NUMBERS = (-1e9, -2, -1.000001, -1, -0.999, -1e-9, 0, 1e-9, 0.5, 0.999, 1, 1.000
 
 
 @pytest.mark.parametrize(
-    "name", [*OF_AN_ATTRIBUTE, *OF_THE_AUDIT, "gsr.frontier", "findings.frontier", "lift.frontier"]
+    "name", [*ATTRIBUTE_METRICS, *AUDIT_METRICS, "gsr.frontier", "findings.frontier", "lift.frontier"]
 )
 def test_a_threshold_is_taken_if_some_value_meets_it_and_some_does_not(name):
     metric = METRICS.get(name) or METRICS[name.partition(".")[0]]
@@ -484,7 +484,7 @@ def test_a_threshold_is_taken_if_some_value_meets_it_and_some_does_not(name):
 
 
 def test_every_metric_has_a_range():
-    assert set(METRICS) == {*OF_AN_ATTRIBUTE, *OF_THE_AUDIT}
+    assert set(METRICS) == {*ATTRIBUTE_METRICS, *AUDIT_METRICS}
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_pair_of_a_person_and_a_counterpart(people, monkeypatch):
     assert "; the counterfactual twin with sex M instead of F (also loss 3 instead of 0): " in told(
         people, sex="M", loss=3
     )
-    monkeypatch.setattr(phrases.instead, "__defaults__", (1,))
+    monkeypatch.setattr(phrases.twin_phrase, "__defaults__", (1,))
     assert "(also age 41 instead of 39 and 2 more attributes)" in told(beside, sex="M", loss=3, gain=0, age=41)
 
 

@@ -140,7 +140,7 @@ def test_the_same_command_gives_the_same_weights(run):
 
 
 def test_a_data_set_of_the_paper_is_found_again(run, monkeypatch):
-    monkeypatch.setattr(retrain, "MOST", 50)
+    monkeypatch.setattr(retrain, "MAX_PAIRS", 50)
     monkeypatch.setattr(retrain, "SAMPLES", 500)
     words = ("search", "german", "--sensitive", "sex", "--starts", 20, "--steps", 5, "--no-controls", "-q")
     assert run("train", "german", "--hidden", "8", "--out", "german.safetensors", "-q").status == 0

@@ -556,7 +556,7 @@ def test_a_long_search_is_cut_and_told_in_figures(run, monkeypatch):
     one = json.loads(run(*search, "one", "--json", "-").out)
     monkeypatch.setattr(sharding, "LONG", 100)
     monkeypatch.setattr(sharding, "ROWS", 150)
-    monkeypatch.setattr(sharding, "LEAST", {})
+    monkeypatch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {})
     cut = json.loads(run(*search, "cut", "--json", "-").out)
     for figures in (one, cut):
         for name in UNTIMED:

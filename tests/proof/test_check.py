@@ -17,7 +17,7 @@ from neuronfair.proof.certificate import AxisCodes, CertificateError
 from neuronfair.proof.checker import claims as check_claims
 from neuronfair.proof.checker.check import _bounds, check
 from neuronfair.proof.checker.claims import proved
-from neuronfair.proof.checker.ground import ground_of, signed
+from neuronfair.proof.checker.ground import checked_region, signed
 from neuronfair.proof.checker.lines import Frame
 from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
@@ -35,8 +35,8 @@ def ruled():
 @pytest.fixture
 def by_bounds(monkeypatch):
     """Let nobody be asked but in boxes of one: all else is proved by lines."""
-    monkeypatch.setattr(check_claims, "FEW", 1)
-    monkeypatch.setattr(check_claims, "SMALL", 1)
+    monkeypatch.setattr(check_claims, "MAX_ENUMERATED_AT_ONCE", 1)
+    monkeypatch.setattr(check_claims, "MAX_ENUMERATED", 1)
 
 
 def stumps(domain, seed=0, link="sigmoid", outputs=1):
@@ -321,7 +321,7 @@ def test_trees_are_proved_by_their_leaves(outputs, link, by_bounds):
 
 def exactly_proved(model, numbers, certificate):
     """By cutting down to single people all is proved that is true, and a wish for more is not granted."""
-    bounds = _bounds(certificate, numbers, ground_of(certificate))
+    bounds = _bounds(certificate, numbers, checked_region(certificate))
     boxes = certificate.proof.certified
     assert certificate.proof.fair
     ends = boxes.low.astype(np.int64), boxes.high.astype(np.int64)
@@ -349,7 +349,7 @@ def test_trees_whose_places_are_not_their_cells_are_refused(tmp_path):
 
 def test_shares_above_a_line_are_counted_from_below():
     domain = domain_of()
-    ground = ground_of(certificate_of(network_of(domain), domain, pieces=1))
+    ground = checked_region(certificate_of(network_of(domain), domain, pieces=1))
     frame = Frame(ground)
     draw = np.random.default_rng(1)
     n = 200

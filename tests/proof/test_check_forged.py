@@ -141,8 +141,8 @@ def test_parts_of_many_boxes_are_bounded_together(monkeypatch, tmp_path):
     """Boxes that must all be cut are cut a few at a time, and what is true of them is still proved."""
     domain = domain_of()
     network = network_of(domain, seed=5)
-    monkeypatch.setattr(claims, "FEW", 1)
-    monkeypatch.setattr(claims, "SMALL", 1)
+    monkeypatch.setattr(claims, "MAX_ENUMERATED_AT_ONCE", 1)
+    monkeypatch.setattr(claims, "MAX_ENUMERATED", 1)
     monkeypatch.setattr(claims, "TOGETHER", 40)
     kept = []
     examined = claims._examined

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from neuronfair.audits.report.rates import Rates
 from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck
-from neuronfair.audits.wording.verdict import concluded
+from neuronfair.audits.wording.verdict import conclude
 from neuronfair.render.junit import junit
 from tests.reports import CORPUS, attribute, counterpart, fair, finding, report
 
@@ -76,7 +76,7 @@ def test_a_limit_may_fire_without_a_pair_to_show():
 
 def test_without_thresholds_nothing_fails_whatever_was_found():
     found = attribute("sex", counterpart=counterpart())
-    root = read(concluded(report(found, fair("age"), fair("race", rates=Rates(), searches=()))))
+    root = read(conclude(report(found, fair("age"), fair("race", rates=Rates(), searches=()))))
     assert [(s.get("name"), s.get("tests"), s.get("failures"), s.get("skipped")) for s in root] == [
         ("sex", "1", "0", "0"),
         ("age", "1", "0", "0"),
@@ -95,16 +95,16 @@ def test_without_thresholds_nothing_fails_whatever_was_found():
 
 def test_thresholds_that_were_not_evaluated_are_an_error_and_no_failure():
     wrong = EncodingCheckReport("wrong", "The encoding is probably wrong.", 50, accuracy=0.3)
-    root = read(concluded(report(attribute(), feeding=wrong), thresholds_set=True))
+    root = read(conclude(report(attribute(), feeding=wrong), thresholds_set=True))
     assert (root.get("failures"), root.get("errors"), root.get("skipped")) == ("0", "1", "1")
     assert "The encoding is probably wrong." in next(root.iter("error")).get("message")
-    unset = read(concluded(report(attribute(), feeding=wrong)))
+    unset = read(conclude(report(attribute(), feeding=wrong)))
     assert (unset.get("failures"), unset.get("errors"), unset.get("skipped")) == ("0", "1", "1")  # exit status 2
 
 
 @given(st.text(max_size=20))
 def test_any_name_gives_well_formed_xml(name):
-    audit = concluded(report(attribute(name), data=replace(report().data, name=name)))
+    audit = conclude(report(attribute(name), data=replace(report().data, name=name)))
     assert int(read(audit).get("tests")) == 1
 
 

@@ -9,7 +9,7 @@ from neuronfair.audits.report.attribute import DirectionReport, SideReport
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import BaselineReport, DecisionReport, FigureChange, Gate, GateCheck, RepairReport
 from neuronfair.audits.wording.summary import metrics
-from neuronfair.audits.wording.verdict import concluded
+from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
 from neuronfair.render.markdown import markdown, model_card
 from tests import reports
@@ -26,7 +26,7 @@ def cells(line: str) -> list[str]:
 
 
 def test_it_shows_headline_metrics_steps_and_pairs():
-    text = markdown(concluded(report(attribute("sex"), fair("race"))))
+    text = markdown(conclude(report(attribute("sex"), fair("race"))))
     assert text.startswith("## Decisions depend on sex for ")
     assert text.split("\n\n")[1].startswith("○ No threshold set")
     table = [cells(line) for line in text.splitlines() if line.startswith("|")]

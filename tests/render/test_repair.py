@@ -14,14 +14,14 @@ from neuronfair.domain.table import Target
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
 from neuronfair.render.repair import repair_json, repair_report, verdict
-from neuronfair.repairs.evaluate import Area, RepairOutcome, Standing
+from neuronfair.repairs.evaluate import Area, FairnessMeasurement, RepairOutcome
 from neuronfair.repairs.neurons import NeuronRepair, Turn
 from neuronfair.repairs.retrain import Retraining
 from neuronfair.searches.config import Count
 from tests.planted.networks import domain
 
 SPACE = replace(domain(), target=Target("y", ("no", "yes")))
-BEFORE = Standing(
+BEFORE = FairnessMeasurement(
     Rate(200, 10_000, "domain"),
     Rate(50, 1_000, "table"),
     (Area("layer1", 0.2, 0.1, 0.3), Area("layer2", 0.75, 0.7, 0.8)),
@@ -29,7 +29,7 @@ BEFORE = Standing(
     (Group((0,), 60, (0.7, 0.3), 0.8), Group((1,), 40, (0.4, 0.6), 0.9)),
     Count(1000, 800, 1200),
 )
-AFTER = Standing(
+AFTER = FairnessMeasurement(
     Rate(20, 10_000, "domain"),
     Rate(12, 1_000, "table"),
     (Area("layer1", 0.3, 0.2, 0.4), Area("layer2", 0.25, 0.2, 0.3)),

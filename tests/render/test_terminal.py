@@ -9,7 +9,7 @@ from neuronfair.audits.report.attribute import Note
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.rates import Rates
 from neuronfair.audits.report.report import EncodingCheckReport, Report, Verdict
-from neuronfair.audits.wording.verdict import concluded
+from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import percent
 from neuronfair.render.terminal import audit_report, make_console, print_audit
@@ -29,7 +29,7 @@ def test_one_screen_ends_with_the_next_command_and_the_report():
         groups=reports.GROUPS, disparity=reports.DISPARITY, counterpart=reports.counterpart(),
         proved=reports.proved(900, 30), health=(Note("a", "Something.", "Do."), Note("b", "More.", "Do.")),
     )  # fmt: skip
-    lines = shown(concluded(reports.report(one)), 80, verbose=False).splitlines()
+    lines = shown(conclude(reports.report(one)), 80, verbose=False).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("Decisions depend on sex for ")

@@ -13,7 +13,7 @@ from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Split
 from neuronfair.model.open import Opened, wrap_model
 from neuronfair.repairs import evaluate
-from neuronfair.repairs.evaluate import areas, stand
+from neuronfair.repairs.evaluate import areas, measure_model
 from neuronfair.repairs.neurons import Turn
 from neuronfair.searches import engine
 from tests.planted.networks import domain, network, one_biased_neuron, random_module, uniform_rows
@@ -37,8 +37,8 @@ def opened(module: nn.Module, parts: Split) -> Opened:
 
 def test_a_fair_network_stands_better() -> None:
     parts = people().split(0)
-    before = stand(opened(one_biased_neuron(), parts), parts, seed=1)
-    after = stand(opened(Turn(0, (3,), 0.0).apply(one_biased_neuron()), parts), parts, seed=1)
+    before = measure_model(opened(one_biased_neuron(), parts), parts, seed=1)
+    after = measure_model(opened(Turn(0, (3,), 0.0).apply(one_biased_neuron()), parts), parts, seed=1)
     low, high = before.rate.interval
     assert 0.05 < low < before.rate.rate < high
     assert after.rate.found == 0 < before.rate.found
@@ -51,7 +51,7 @@ def test_a_fair_network_stands_better() -> None:
     assert before.groups[1].selection[1] > after.groups[1].selection[1]
     # The neuron still reacts; it is the way on from it that is closed.
     assert before.worst == after.worst
-    assert stand(opened(one_biased_neuron(), parts), parts, seed=1) == before
+    assert measure_model(opened(one_biased_neuron(), parts), parts, seed=1) == before
 
 
 def test_the_area_is_that_of_the_interpretation_and_lies_in_its_interval() -> None:
@@ -90,4 +90,4 @@ def test_ctrl_c_ends_the_proof(monkeypatch) -> None:
     monkeypatch.setattr(engine.PhaseTally, "record", press)
     parts = people().split(0)
     with pytest.raises(KeyboardInterrupt):
-        stand(opened(one_biased_neuron(), parts), parts)
+        measure_model(opened(one_biased_neuron(), parts), parts)

@@ -146,7 +146,7 @@ def test_a_share_and_the_most_that_join(case, monkeypatch) -> None:
     count = len(case[2].findings)
     short = TrainingSettings(epochs=2, lr=0.01)
     assert mend(case, share=0.25, label="twins", training=short, max_loss=1.0).pairs == round(0.25 * count)
-    monkeypatch.setattr(stage, "MOST", 7)
+    monkeypatch.setattr(stage, "MAX_PAIRS", 7)
     assert mend(case, share=0.25, label="twins", training=short, max_loss=1.0).pairs == 7
 
 

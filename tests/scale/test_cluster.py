@@ -54,7 +54,7 @@ def machines() -> Iterator[Machines]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")  # of the workers, which import this file
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setattr(sharding, "LEAST", {})
+        patch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {})
         patch.setattr(sharding, "EVERY", 3)
         patch.setattr(campaign, "cluster_seeds", lambda _, rows, count, seed: rows[:count])
         patch.setattr(campaign, "check_health", lambda *_: ())

@@ -19,7 +19,7 @@ from neuronfair.render.search import search_report
 from neuronfair.searches import evaluate as searching
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.evaluate import comparing, counterparts_of, drawn_otherwise, evaluate
+from neuronfair.searches.evaluate import comparing, counterparts_of, evaluate, flip_share_of_drawn_twins
 from neuronfair.searches.shrink import shrink
 from neuronfair.testing.cases import Young
 from tests.planted.proxies import by_a, moved_domain, moved_rows
@@ -118,11 +118,11 @@ def test_neurons_react_to_counterparts(outcome):
 
 def test_the_share_of_drawn_counterparts_who_are_decided_otherwise():
     domain, people = with_counterfactuals(DOMAIN, BESIDE), torch.tensor([[0, 3, 0], [4, 3, 0], [9, 3, 1], [5, 3, 1]])
-    drawn = drawn_otherwise(NETWORK, domain, people, Decision())
+    drawn = flip_share_of_drawn_twins(NETWORK, domain, people, Decision())
     assert drawn.of.tolist() == [32] * 4
     assert drawn.otherwise.tolist() == [0, 32, 32, 0]
-    assert drawn_otherwise(NETWORK, domain, people[:0], Decision()).of.tolist() == []
-    assert drawn_otherwise(NETWORK, DOMAIN, people, Decision()) is None
+    assert flip_share_of_drawn_twins(NETWORK, domain, people[:0], Decision()).of.tolist() == []
+    assert flip_share_of_drawn_twins(NETWORK, DOMAIN, people, Decision()) is None
 
 
 def test_people_of_a_group_that_is_hardly_there_have_no_counterparts():

@@ -8,7 +8,7 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.searches.method import BEYOND, SMALL, StepSizes
+from neuronfair.searches.method import BEYOND, MAX_UNIT_STEP_VALUES, StepSizes
 from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas
@@ -20,7 +20,7 @@ DOMAIN = TableDomain(
     "gains",
     (
         Attribute("gain", "ordinal", low=0, high=295),
-        Attribute("few", "ordinal", low=0, high=SMALL - 1),
+        Attribute("few", "ordinal", low=0, high=MAX_UNIT_STEP_VALUES - 1),
         Attribute("pay", "ordinal", low=0, high=199, missing="keep"),
         Attribute("s", "flag"),
     ),
@@ -84,7 +84,7 @@ def test_steps_by_hand(step_sizes, code, way, places, room, there):
 def test_a_step_goes_at_least_one_code_its_way(step_sizes):
     generator = torch.Generator().manual_seed(0)
     base = torch.stack([torch.randint(0, 2960, (MANY,), generator=generator)] * 4, 1) % torch.tensor(
-        [296, SMALL, 200, 2]
+        [296, MAX_UNIT_STEP_VALUES, 200, 2]
     )
     way = torch.randint(-1, 2, base.shape, generator=generator)
     codes = step_sizes.stretched(base, base + way, torch.rand(base.shape, generator=generator, dtype=torch.float64))

@@ -24,7 +24,16 @@ from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import StepSizes, World
 from neuronfair.searches.methods import Setting, phases
-from neuronfair.searches.tally import DOUBTFUL, FOUND, MISS, REJECTED, Budget, ChainRange, evaluated_lines, is_sampled
+from neuronfair.searches.tally import (
+    DOUBTFUL,
+    FOUND,
+    MISS,
+    REJECTED,
+    Budget,
+    ChainRange,
+    evaluated_lines,
+    is_sampled_miss,
+)
 from neuronfair.store import shards as merge
 from neuronfair.store.shards import ShardStore, merged
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, planted
@@ -149,7 +158,7 @@ def test_of_each_person_the_first_judgement_counts(tmp_path_factory, data):
     ]
     assert (found.tried, found.judged) == (len(wins), len(judged))
     assert found.rejected == sum(kind in (REJECTED, DOUBTFUL) for _, _, kind in wins)
-    missed = [at for at, key, kind in wins if kind in (MISS, DOUBTFUL) and is_sampled(torch.tensor([key]))]
+    missed = [at for at, key, kind in wins if kind in (MISS, DOUBTFUL) and is_sampled_miss(torch.tensor([key]))]
     assert found.misses.tolist() == [[*at, 0, 0, 0] for at in missed]
     assert all((part.lines[:, 1] // 4 // chains < part.t).all() for part in parts)
     assert [part.stop for part in parts] == [None] * (len(parts) - 1) + ["steps"]
@@ -162,7 +171,7 @@ def made_up(
     at = torch.tensor(list(judged), dtype=torch.int64).reshape(-1, 2)
     keys, kind = torch.tensor(list(judged.values()), dtype=torch.int64).reshape(-1, 2).T
     none, found = Findings.empty(DOMAIN_OF_RUN, 2), kind == FOUND
-    missed = is_sampled(keys) & ((kind == MISS) | (kind == DOUBTFUL))
+    missed = is_sampled_miss(keys) & ((kind == MISS) | (kind == DOUBTFUL))
     rows = torch.cat([at, torch.zeros(len(at), 3)], 1).to(DOMAIN_OF_RUN.compact)
     scores = torch.zeros(int(found.sum()), 2)
     findings = replace(
@@ -214,5 +223,5 @@ def test_not_too_many_files_are_open(tmp_path, monkeypatch):
     monkeypatch.setattr(merge, "MOST_FILES", 8)
     opened = []
     monkeypatch.setattr(merge, "_spread", lambda lines, files, bits: opened.append((len(files), bits)))
-    merge._lost([], [torch.arange(1000)], tmp_path)
+    merge._duplicate_mask([], [torch.arange(1000)], tmp_path)
     assert opened == [(8, 3)]

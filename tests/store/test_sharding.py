@@ -45,7 +45,7 @@ from tests.store.test_tables import assert_same
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     """Shards of a few chains, and a checkpoint every three steps, as the whole run has them."""
-    monkeypatch.setattr(sharding, "LEAST", {})
+    monkeypatch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {})
     monkeypatch.setattr(sharding, "EVERY", 3)
 
 
@@ -151,7 +151,7 @@ def test_a_merge_that_was_cut_needs_its_shards(tmp_path, monkeypatch):
     with pytest.raises(AssertionError, match="killed"):
         searched(tmp_path / "run", replace(PLAN, global_steps=0), 2)
     monkeypatch.undo()
-    monkeypatch.setattr(sharding, "LEAST", {})
+    monkeypatch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {})
     monkeypatch.setattr(sharding, "EVERY", 3)
     assert len(Run.open(tmp_path / "run").journal.parts["local"]) == 1
     with pytest.raises(RunError, match="was walked in shards that are not yet all put together"):
@@ -212,7 +212,7 @@ def test_limits_over_all_walkers_are_refused(tmp_path, limit):
     ],
 )
 def test_a_phase_is_cut(monkeypatch, chains, steps, size, division):
-    monkeypatch.setattr(sharding, "LEAST", {"cpu": 128})
+    monkeypatch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {"cpu": 128})
     monkeypatch.setattr(sharding, "EVERY", 50)
     assert Division.of(chains, steps, Serial(size), "cpu") == division
 

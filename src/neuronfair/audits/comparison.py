@@ -35,7 +35,7 @@ class Line:
     figures: dict[str, float | None]
 
 
-def figures(outcome: SearchResult) -> dict[str, float | None]:
+def method_metrics(outcome: SearchResult) -> dict[str, float | None]:
     """Return how a search went; None for what cannot be said where nothing was found."""
     summary, findings, domain = outcome.summary(), outcome.findings, outcome.domain
     gaps = severity(findings, outcome.config.decision)
@@ -87,7 +87,7 @@ def _line(subject: _Subject, run: _Run, progress: Progress) -> Line | None:
         return None
     outside = quality(subject.domain, outcome.findings.packed, subject.rows).outside
     more: dict[str, float | None] = {"queries": float(outcome.queries), "outside_data": outside}
-    return Line(run.config.method, run.config.seed, figures(outcome) | more)
+    return Line(run.config.method, run.config.seed, method_metrics(outcome) | more)
 
 
 def _line_in_worker(subject: _Subject, run: _Run, report: PieceProgress) -> Line | None:

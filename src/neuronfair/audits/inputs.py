@@ -19,7 +19,7 @@ from neuronfair.domain.schema.toml import format_domain, quoted, read_domain, wi
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limited, read_table
 from neuronfair.domain.tables.files import JoinedColumns, Sheet, read_sheet
-from neuronfair.domain.tables.sensitive_join import attached
+from neuronfair.domain.tables.sensitive_join import with_columns
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
@@ -159,7 +159,7 @@ def read_input(
     """Return a table with the columns that a model reads, as `prepare` does; the model is opened only where it must."""
     target = None if target is None else str(target)  # a column may be called by a number
     names = source.column_names()
-    table, chosen = attached(table, sensitive)
+    table, chosen = with_columns(table, sensitive)
     if names is not None and by_groups(source.model):
         names = tuple(dict.fromkeys((*names, *chosen)))
     if isinstance(table, Dataset) and (domain is not None or target is not None):

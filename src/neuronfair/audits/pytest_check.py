@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from neuronfair.audits.gate.regression_set import read_regression_set, replay_regression_set
-from neuronfair.audits.gate.thresholds import OF_GROUPS, Threshold, check_groups, people_needed, read_expressions
+from neuronfair.audits.gate.thresholds import GROUP_METRICS, Threshold, check_groups, read_expressions, records_needed
 from neuronfair.audits.inputs import DRAWN, AuditInput, ModelSource, drawn_from, prepare
 from neuronfair.audits.provenance import replay_options, score_scale
 from neuronfair.audits.report.counterfactual import CounterfactualReport
@@ -167,8 +167,8 @@ class Fairness:
         data, opened = case.data, case.opened
         name = "+".join(data.domain.sensitive)
         limits = read_expressions(fail_if, [name], [])
-        if not limits or any(limit.figure not in OF_GROUPS for limit in limits):
-            raise NeuronFairError(f"expected limits on {listed(OF_GROUPS)}, got {listed(fail_if) or 'none'}")
+        if not limits or any(limit.figure not in GROUP_METRICS for limit in limits):
+            raise NeuronFairError(f"expected limits on {listed(GROUP_METRICS)}, got {listed(fail_if) or 'none'}")
         if decides_alike(case, DRAWN, 0):
             raise AssertionError(ALIKE)
         records = records_of(opened, data)
@@ -247,7 +247,7 @@ def _measure(
     """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
     data, confidence, seed = case.data, settings.confidence, settings.seed
     limit = Threshold(f"flip_rate > {exact(max_rate)}", None, "flip_rate", ">", max_rate)
-    samples = settings.samples or max(SAMPLES, 4 * (people_needed(limit, 0.0, confidence) or SAMPLES))
+    samples = settings.samples or max(SAMPLES, 4 * (records_needed(limit, 0.0, confidence) or SAMPLES))
     population = population_if_plausible(data, seed) if has_table else None
     rates = sampled_rates(case.opened, data, samples, confidence, seed, data if has_table else None, population)
     measured = _Measured(rates, samples, population, data, None, [])
@@ -344,7 +344,7 @@ def too_many(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
         f"{rate.sampled:,} people); at most {percent(limit.number)} is allowed."
     ]
     if not limit.met_by(rate.rate):
-        needed = people_needed(limit, rate.rate, rate.confidence)
+        needed = records_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
             how = f"settings=CheckSettings(samples={needed})"
             if rate.population == "table" and rate.sampled >= len(data):

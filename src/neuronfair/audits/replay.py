@@ -14,7 +14,7 @@ from neuronfair.audits.wording.phrases import DescribedPair
 from neuronfair.errors import DomainError, ModelError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
-from neuronfair.searches.evaluate import drawn_otherwise
+from neuronfair.searches.evaluate import flip_share_of_drawn_twins
 from neuronfair.searches.findings import NO_SEED
 from neuronfair.store.files import read_sealed
 from neuronfair.store.run import Run
@@ -33,12 +33,12 @@ class Replay:
     drawn: tuple[int, int] | None  # of so many counterparts how many are decided otherwise; None where twins are none
 
 
-def replayed(run: Run, network: Model, number: int) -> Replay:
+def replay_finding(run: Run, network: Model, number: int) -> Replay:
     """Ask a model about a finding and its twin."""
     one = run.findings()[number : number + 1]
     origin = None if int(one.origin) == NO_SEED else int(one.origin)
     nearer = shrunk_pair(run, number)
-    drawn = drawn_otherwise(network, run.domain, one.rows, Decision(**run.manifest["plan"]["decision"]))
+    drawn = flip_share_of_drawn_twins(network, run.domain, one.rows, Decision(**run.manifest["plan"]["decision"]))
     return Replay(
         found=_asked(network, one.rows[0], one.twins(run.domain)[0]),
         step=int(one.step),
@@ -50,7 +50,7 @@ def replayed(run: Run, network: Model, number: int) -> Replay:
     )
 
 
-def holds(pair: DescribedPair, decision: Decision) -> bool:
+def still_holds(pair: DescribedPair, decision: Decision) -> bool:
     """Return whether the decision for the two still differs."""
     return bool(decision.differ(pair.scores, pair.twin_scores))
 

@@ -21,7 +21,7 @@ from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.population import audited_population
 from neuronfair.audits.stages.repair import propose_repair, repair_command
 from neuronfair.audits.wording.phrases import importance
-from neuronfair.audits.wording.verdict import PENDING, concluded
+from neuronfair.audits.wording.verdict import PENDING, conclude
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
@@ -119,7 +119,7 @@ def run(
         reproduction=reproduction(opened, data, settings.seed, origin, interrupted, place),
     )
     report, failure = ready.evaluate(report, past)
-    report = concluded(report, thresholds_set=bool(ready.fail_if))
+    report = conclude(report, thresholds_set=bool(ready.fail_if))
     if place is not None:
         keep_figures(place, report)
     return Result(report, {(one.report.name, o.config.method): o for one in audits for o in one.outcomes}, failure)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 WHITE, BLACK = ("frontier", "neuronfair"), ("frontier-free", "aequitas")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
 FAMILY = 8  # people of one family that the budgets are meant for; larger families get fewer steps
-BESIDE = 4  # counterparts of a person where the flip test leads
-LEAST = {"seeds": 20, "steps": 10, "samples": 2_000}
+RANDOM_SEARCHES = 4  # counterparts of a person where the flip test leads
+MINIMUM_BUDGET = {"seeds": 20, "steps": 10, "samples": 2_000}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AuditSettings:
 
         if leads:
             return Thoroughness(placebos=self.placebos, people=samples)
-        return Thoroughness(BESIDE, self.placebos, math.ceil(samples / 20))
+        return Thoroughness(RANDOM_SEARCHES, self.placebos, math.ceil(samples / 20))
 
     def methods_for(self, opened: Opened) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""
@@ -95,4 +95,4 @@ class AuditSettings:
         slow = 1 if opened.white_box else 2
         way = slow * math.sqrt(size)
         sized = {"seeds": self.seeds / way, "steps": self.steps / way, "samples": self.samples / (slow**2 * size)}
-        return replace(self, **{k: min(getattr(self, k), max(LEAST[k], round(v))) for k, v in sized.items()})
+        return replace(self, **{k: min(getattr(self, k), max(MINIMUM_BUDGET[k], round(v))) for k, v in sized.items()})

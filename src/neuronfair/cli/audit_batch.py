@@ -33,7 +33,7 @@ DONE = "order.sha256"  # in the folder of an audit that was finished: the digest
 
 
 @dataclass(frozen=True)
-class Ended:
+class BatchOutcome:
     """How one audit ended."""
 
     error: str | None = None
@@ -86,7 +86,7 @@ def _stamp(folder: Path, digest: str) -> str:
     return f"{digest} {sha256(folder / FIGURES)}\n"
 
 
-def audit_one(place: BatchFolder, audit: NamedAudit, note: PieceProgress) -> Ended:
+def audit_one(place: BatchFolder, audit: NamedAudit, note: PieceProgress) -> BatchOutcome:
     """Do one audit; whatever is wrong with it is an answer, and no error that would end the others."""
     note(0, 1, 0)
     try:
@@ -104,11 +104,11 @@ def audit_one(place: BatchFolder, audit: NamedAudit, note: PieceProgress) -> End
             interrupted = done.report.reproduction.interrupted
             if done.failure is None and not interrupted:
                 write_text(out / DONE, _stamp(out, digest))
-        return Ended(None if done.failure is None else str(done.failure), interrupted=interrupted)
+        return BatchOutcome(None if done.failure is None else str(done.failure), interrupted=interrupted)
     except NeuronFairError as error:
-        return Ended(str(error), reported=False)
+        return BatchOutcome(str(error), reported=False)
     except Exception as error:  # of one model among many; the others are worth their time
-        return Ended(internal(error), reported=False, internal=True)
+        return BatchOutcome(internal(error), reported=False, internal=True)
     finally:
         note(1, 1, 0)
 
@@ -167,7 +167,7 @@ class Batch:
         write_file(self.place.out / FIGURES_OF_ALL, as_json(self.index))
         write_file(self.place.out / INDEX, index_page(self.index))
 
-    def _end(self, audit: NamedAudit, ended: Ended) -> None:
+    def _end(self, audit: NamedAudit, ended: BatchOutcome) -> None:
         line, error, report = self.lines[audit.name], ended.error, None
         self.internal |= ended.internal
         if ended.reported:
@@ -185,6 +185,6 @@ class Batch:
         self.lines[name] = line_of(self.lines[name], report, f"{name}/{PAGE}")
 
 
-def _given(ended: Iterator[Ended]) -> Generator[Ended]:
+def _given(ended: Iterator[BatchOutcome]) -> Generator[BatchOutcome]:
     """Yield what a pool yields; closing this closes that."""
     yield from ended

@@ -34,7 +34,7 @@ from neuronfair.store.files import sha256
 
 MULTIPLIED = ("data", "model", "sensitive")  # keys that may hold a list; of data and model also a pattern, *.onnx
 LONGEST = 80  # letters of a name
-MOST = 10_000  # audits in a file
+MAX_AUDITS = 10_000  # audits in a file
 _NAME = re.compile(r"\w[\w+-]*")
 
 
@@ -126,8 +126,8 @@ class AuditFile:
         lists["name"] = Parameter("Name of the audit.", hint=str)
         for number, entry in enumerate(entries, 1):
             found._add({**common, **found._known(entry, f"[[audit]] {number}", lists)}, number)
-        if found._counted > MOST:
-            found.problems.append(f"it names {found._counted:,} audits; {MOST:,} are allowed. Make several files")
+        if found._counted > MAX_AUDITS:
+            found.problems.append(f"it names {found._counted:,} audits; {MAX_AUDITS:,} are allowed. Make several files")
         found._refuse_shared()
         found.problems = list(dict.fromkeys(found.problems))
         return found
@@ -148,7 +148,7 @@ class AuditFile:
         for key in ("data", "model"):
             lists[key] = [one for pattern in lists[key] for one in self._matching(pattern, f"{where}: {key}")]
         self._counted += math.prod(map(len, lists.values()))
-        if self._counted > MOST:
+        if self._counted > MAX_AUDITS:
             return
         parts = {key: _parts(one) for key, one in lists.items()}
         for places in product(*(range(len(one)) for one in lists.values())):

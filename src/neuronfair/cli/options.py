@@ -349,14 +349,14 @@ class JoinOptions:
         """Return the table with the sensitive columns of the file, and those that the domain has as no input."""
         from neuronfair.domain.schema.toml import read_domain
         from neuronfair.domain.tables.files import read_sheet
-        from neuronfair.domain.tables.sensitive_join import beside
+        from neuronfair.domain.tables.sensitive_join import joined_columns
 
         known = read_domain(domain) if isinstance(domain, Path) else domain
         wanted = [*(sensitive or ()), *(known.sensitive if known is not None and not sensitive else ())]
         wanted += (
             [attribute.name for attribute in known.attributes if not attribute.is_input] if known is not None else []
         )
-        return beside(read_sheet(table), read_sheet(self.file), list(dict.fromkeys(wanted)), self.key)
+        return joined_columns(read_sheet(table), read_sheet(self.file), list(dict.fromkeys(wanted)), self.key)
 
 
 def open_all(

@@ -76,7 +76,7 @@ class Flips:
 FLIPS = Flips()
 
 
-MOST = 100_000  # combinations of sensitive values
+MAX_COMBINATIONS = 100_000  # combinations of sensitive values
 
 
 class Bands(NamedTuple):
@@ -151,8 +151,8 @@ def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[s
             raise DomainError(f"{domain}: sensitive attribute '{name}' has one value only, so nobody has a twin")
     if repeated(sensitive) is not None:
         raise DomainError(f"{domain}: a sensitive attribute is named twice: {', '.join(sensitive)}")
-    if math.prod(sizes[name] for name in sensitive) > MOST:
-        raise DomainError(f"{domain}: over {MOST:,} combinations of sensitive values. Use a coarser grid")
+    if math.prod(sizes[name] for name in sensitive) > MAX_COMBINATIONS:
+        raise DomainError(f"{domain}: over {MAX_COMBINATIONS:,} combinations of sensitive values. Use a coarser grid")
 
 
 _SEED = 0x6E66  # fixes the coefficients of hashed keys; a key means the same in every process

@@ -25,7 +25,7 @@ PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of 
 CONTROLLED = ("neuronfair", HALVING)
 RANDOM_SHIFT = "random shift"
 Look = Callable[[str, ImageDomain, Callable[[], PictureSearch]], PictureSearch]
-FEW = 20  # faces with a known attribute: with fewer there is nothing to learn or to measure
+MIN_FACES = 20  # faces with a known attribute: with fewer there is nothing to learn or to measure
 SCHEDULE: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)  # ε in grey levels; 20 of 255 is 0.078
 BATCH = 256
 
@@ -100,8 +100,8 @@ class ImageSplit:
         held[torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[: len(held) // 5]] = True
         split = ImageSplit(*(t.to(device) for t in (pictures.pixels, pictures.is_face, labels, held)))
         known = int(split.known.sum())
-        if known < FEW:
-            raise DataError(f"{pictures.name}: {known} faces have a '{sensitive}'. At least {FEW} are needed")
+        if known < MIN_FACES:
+            raise DataError(f"{pictures.name}: {known} faces have a '{sensitive}'. At least {MIN_FACES} are needed")
         if not bool((split.known & split.held).any()):
             raise DataError(f"{pictures.name}: no face with a '{sensitive}' is held out. Try another --seed")
         return split

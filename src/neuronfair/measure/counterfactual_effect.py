@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.interface import TwinRows
-from neuronfair.domain.population.counterfactuals import DRAWS, CounterfactualTwins, fit_counterfactuals, placebo
+from neuronfair.domain.population.counterfactuals import (
+    DRAWS,
+    CounterfactualTwins,
+    fit_counterfactuals,
+    shuffled_groups,
+)
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
@@ -25,7 +30,7 @@ from neuronfair.measure.twin_decisions import Move, ScoredPeople, TwinTally, mea
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 
-MOST = 2_000_000  # counterparts of the table's people; of fewer people where there are many groups
+MAX_TWINS = 2_000_000  # counterparts of the table's people; of fewer people where there are many groups
 AGAIN = 200_000  # counterparts in each shuffled and each resampled table, if that many draws are not too many
 LEAST_DRAWS, MOST_DRAWS = 2, 8  # there
 AT_A_TIME = 8  # tables that are learned side by side, at most
@@ -211,7 +216,7 @@ def _learned(domain: TableDomain, table: Tensor, count: int, groups: Tensor, see
     """Yield so many of both kinds in turn. They are learned side by side while the ones before are looked at."""
 
     def shuffled(number: int) -> _Learned:
-        free, mixed = placebo(domain, table, address(seed, "shuffle", number))
+        free, mixed = shuffled_groups(domain, table, address(seed, "shuffle", number))
         return _Learned(free, mixed, None, fit_counterfactuals(free, mixed, groups=groups))
 
     def halved(number: int) -> _Learned:
@@ -245,7 +250,7 @@ def _people(
     if isinstance(thorough.people, Tensor):
         known = known & torch.zeros_like(known).index_fill(0, thorough.people, True)
     known = known.nonzero()[:, 0]
-    most = max(1, MOST // (len(domain.combinations.others) * thorough.draws))
+    most = max(1, MAX_TWINS // (len(domain.combinations.others) * thorough.draws))
     most = min(most, thorough.people) if isinstance(thorough.people, int) else most
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))[:most]
     return known[order.to(known.device)]

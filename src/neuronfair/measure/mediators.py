@@ -15,7 +15,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.measure.stats import Estimate, excess
 from neuronfair.model.decision import Decision
 
-FEW = 5  # carriers that are named
+MAX_NAMED = 5  # carriers that are named
 NEARLY_ALL = 0.9  # of the effect: nothing more is looked for
 TOLD = 5_000  # people whose group is told from the other attributes
 FOLDS = 3
@@ -63,7 +63,7 @@ def carriers(
     given = contributions(pairs)
     free = [c for c in given.argsort(descending=True, stable=True).tolist() if c not in domain.sensitive_columns]
     found, kept = list[Mediator](), list[int]()
-    for column in free[:FEW]:
+    for column in free[:MAX_NAMED]:
         if given[column] <= 0:
             break
         kept.append(column)

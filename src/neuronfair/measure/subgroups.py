@@ -21,7 +21,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
 from neuronfair.searches.evaluate import evaluate
 
-MOST, CONDITIONS = 5, 3  # rules at most, and conditions in each
+MAX_RULES, CONDITIONS = 5, 3  # rules at most, and conditions in each
 BEAM = 6  # rules that are made longer at a time
 CUTS = 16  # places where a range may begin or end, for an attribute with many values
 MAX_SIZE = 1_000_000  # values of an attribute that conditions are made of: each is a table over all of them
@@ -116,7 +116,7 @@ def subgroups(
             seed=seed + 1 + number,
         )
         # So that the intervals of all rules hold together.
-        rate = replace(rate, looks=MOST, population=overall.population)
+        rate = replace(rate, looks=MAX_RULES, population=overall.population)
         if rate.interval[0] > overall.interval[1]:
             held = _meet(cuts, findings.long())
             share = float(held.double().mean()) if len(findings) else 0.0
@@ -142,7 +142,7 @@ def _living(
 def _rules(domain: TableDomain, wanted: Tensor, others: Tensor) -> Iterator[tuple[Cut, ...]]:
     """Yield rules that hold for many of the wanted people and few of the others; each next one for those left."""
     enough = SUPPORT * len(wanted)
-    for _ in range(MOST):
+    for _ in range(MAX_RULES):
         if len(wanted) < max(1.0, enough) or len(others) == 0:
             return
         rule = _best_rule(_candidates(domain, wanted, others), wanted, others, enough)

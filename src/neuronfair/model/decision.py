@@ -133,7 +133,7 @@ def leaning(family: Tensor, lean: Tensor) -> Tensor:
 
 
 Scale = Literal["probabilities", "logits", "numbers"]
-NEAR = 1e-4  # how far the probabilities of all classes may miss 1: some models round to float16
+SUM_TOLERANCE = 1e-4  # how far the probabilities of all classes may miss 1: some models round to float16
 
 
 def scale_of(decision: Decision, scores: Tensor) -> Scale:
@@ -151,7 +151,7 @@ def scale_of(decision: Decision, scores: Tensor) -> Scale:
     within = bool(((scores >= 0) & (scores <= 1)).all())
     if decision.kind == "argmax":
         if within:
-            return "probabilities" if bool(((scores.sum(-1) - 1).abs() <= NEAR).all()) else "numbers"
+            return "probabilities" if bool(((scores.sum(-1) - 1).abs() <= SUM_TOLERANCE).all()) else "numbers"
         return "logits"
     if decision.kind == "threshold" and within and 0 < decision.value < 1:
         return "probabilities"

@@ -24,7 +24,7 @@ from neuronfair.proof.bounds.trees import trees_of
 from neuronfair.proof.boxes.space import Axis, People, Space, people_of, refined
 
 MOST_VALUES = 10_000_000  # of one attribute
-NEAR = 1e-9  # how near to the boundary the score of a network in float64 says nothing
+BOUNDARY_TOLERANCE = 1e-9  # how near to the boundary the score of a network in float64 says nothing
 MOST_ENUMERATED = 5_000_000  # people of a model whose inside is not known
 
 
@@ -143,7 +143,7 @@ def _enumerable(
     space = Space(tuple(_axis(column, classes[column]) for column in free))
     people = _comparable_people(domain, space, allowed)
     margins = margins_of(decision, model.outputs, "none")
-    off = NEAR if isinstance(model, Network) else 0.0
+    off = BOUNDARY_TOLERANCE if isinstance(model, Network) else 0.0
     slack = torch.full((len(margins.matrix),), off, dtype=torch.float64)
     method = "attribute not given" if unread(domain) else "enumeration"
     margins_at = _margins_by_scores(model, domain, decision, space, margins)

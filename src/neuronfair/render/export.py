@@ -15,7 +15,7 @@ import torch
 
 from neuronfair.atomic import replacing
 from neuronfair.audits.report.report import Report
-from neuronfair.audits.wording.phrases import class_names, lead
+from neuronfair.audits.wording.phrases import class_names, introduction
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, NeuronFairError, RunError, needs
 from neuronfair.formatting import plural, visible
@@ -157,7 +157,7 @@ def columns(
         *map(classes, chosen),
         classes(None if likely is None else likely.of),
         *([nothing, nothing] if likely is None else (pa.array(p.numpy()) for p in (likely.own, likely.twin))),
-        *(pa.array(score.numpy()) for score in lead(decision, scores, twin_scores)),
+        *(pa.array(score.numpy()) for score in introduction(decision, scores, twin_scores)),
         pa.array(decision.gap(scores, twin_scores).numpy()),
         pa.array(found.plausibility.double().cpu().numpy(), from_pandas=True),  # an empty cell: not known
     ]

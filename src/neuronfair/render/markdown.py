@@ -36,7 +36,7 @@ def code(text: str) -> str:
     return f"{ticks}{inner}{ticks}"
 
 
-WORST = 3  # pairs shown
+SHOWN_PAIRS = 3  # pairs shown
 
 
 def markdown(report: Report) -> str:
@@ -91,7 +91,7 @@ def _steps(report: Report) -> Iterator[str]:
 
 
 def _worst(report: Report) -> Iterator[str]:
-    pairs = realistic_pairs(report.attributes, WORST)
+    pairs = realistic_pairs(report.attributes, SHOWN_PAIRS)
     if pairs:
         yield "### Worst realistic pairs"
         yield "\n".join(

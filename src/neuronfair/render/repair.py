@@ -14,7 +14,7 @@ from neuronfair.formatting import POPULATIONS, listed, percent, spanned
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
-from neuronfair.repairs.evaluate import RepairOutcome, Standing
+from neuronfair.repairs.evaluate import FairnessMeasurement, RepairOutcome
 from neuronfair.repairs.neurons import NeuronRepair
 from neuronfair.repairs.retrain import OWN, Retraining
 from neuronfair.store.files import Json
@@ -36,8 +36,8 @@ DEAR = 1.0  # points of accuracy, from which a repair is called a trade
 
 def repair_report(
     work: Retraining | NeuronRepair,
-    before: Standing,
-    after: Standing,
+    before: FairnessMeasurement,
+    after: FairnessMeasurement,
     domain: TableDomain,
     notes: list[str],
     without: CounterfactualEffect | None = None,
@@ -61,7 +61,7 @@ def repair_report(
     return Lines(table, verdict(before, after, control), *words, *notes)
 
 
-def verdict(before: Standing, after: Standing, control: RepairOutcome | None = None) -> str:
+def verdict(before: FairnessMeasurement, after: FairnessMeasurement, control: RepairOutcome | None = None) -> str:
     """Return in one sentence what became of discrimination and accuracy, compared with a control if there is one."""
     lost = 100 * ((control.accuracy if control is not None else before.accuracy["test"]) - after.accuracy["test"])
     accuracy = f"loses {lost:.1f} points" if lost >= 0.05 else f"gains {-lost:.1f} points" if lost <= -0.05 else "stays"
@@ -106,7 +106,9 @@ def _effect(effect: CounterfactualEffect) -> str:
     return spanned(*effect.effect)
 
 
-def _lines(before: Standing, after: Standing, domain: TableDomain) -> list[tuple[str, tuple[str, str]]]:
+def _lines(
+    before: FairnessMeasurement, after: FairnessMeasurement, domain: TableDomain
+) -> list[tuple[str, tuple[str, str]]]:
     """Return the rows of the table: a label and the cells before and after."""
     both = (before, after)
     areas = [
@@ -174,7 +176,7 @@ def _retraining(work: Retraining, sensitive: str) -> list[str]:
     return lines
 
 
-def _neurons(work: NeuronRepair, before: Standing, sensitive: str) -> list[str]:
+def _neurons(work: NeuronRepair, before: FairnessMeasurement, sensitive: str) -> list[str]:
     count, layer = len(work.turn.neurons), before.areas[work.turn.layer].layer
     better = sum(outcome.rate <= work.after.rate for outcome in work.random)
     return [
@@ -194,7 +196,10 @@ def _spread(results: tuple[RepairOutcome, ...], name: str = "DM-RS") -> str:
 
 
 def repair_json(
-    work: Retraining | NeuronRepair, before: Standing, after: Standing, without: CounterfactualEffect | None = None
+    work: Retraining | NeuronRepair,
+    before: FairnessMeasurement,
+    after: FairnessMeasurement,
+    without: CounterfactualEffect | None = None,
 ) -> Json:
     """Return a repair as plain values; `without` is the effect of counterparts in the control."""
     result: Json = {"before": _standing(before), "after": _standing(after)}
@@ -229,7 +234,7 @@ def repair_json(
     return {**result, "repair": figures}
 
 
-def _standing(standing: Standing) -> Json:
+def _standing(standing: FairnessMeasurement) -> Json:
     rate, search = standing.rate, standing.search
     return {
         "rate": rate.rate,

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from torch import Tensor
 
-from neuronfair.audits.replay import holds, replayed
+from neuronfair.audits.replay import replay_finding, still_holds
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import apart, likelihood, listed, percent, shift, times
@@ -121,17 +121,17 @@ def _beside(domain: TableDomain, row: Tensor, twin: Tensor) -> str:
     """Return in words who the twin is."""
     if counterparts_of(domain) is None:
         return f"with only {changed(domain, row, twin)}"
-    return phrases.instead(domain, phrases.changes(domain, row, twin), len(row))
+    return phrases.twin_phrase(domain, phrases.changes(domain, row, twin), len(row))
 
 
 def decided(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> tuple[str, str]:
     """Return the decisions for a person and the twin in words, with the probabilities or scores that they rest on."""
-    one, two = phrases.decided(domain, decision, pair.scores, pair.twin_scores)
+    one, two = phrases.decision_phrase(domain, decision, pair.scores, pair.twin_scores)
     if decision.kind == "tolerance":
         return one, two
     likely = phrases.likelihood(domain, decision, scale, pair)
     if likely is None:
-        score, twin_score = map(float, phrases.lead(decision, pair.scores, pair.twin_scores))
+        score, twin_score = map(float, phrases.introduction(decision, pair.scores, pair.twin_scores))
         first, second = (f"score {text}" for text in apart(score, twin_score))
     else:
         first, second = (f"probability of {likely[0]} {text}" for text in shift(*likely[1:]))
@@ -143,7 +143,11 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
 
     If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a record.
     """
-    again, domain, decision = replayed(run, network, number), run.domain, Decision(**run.manifest["plan"]["decision"])
+    again, domain, decision = (
+        replay_finding(run, network, number),
+        run.domain,
+        Decision(**run.manifest["plan"]["decision"]),
+    )
     scale = run.findings().scale(decision, run.manifest["plan"].get("scale"))
     if again.seed is None:
         where, origin = "the pilot", "It was found from a random record."
@@ -183,4 +187,4 @@ def _told(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.D
 
 
 def _state(pair: phrases.DescribedPair, decision: Decision) -> str:
-    return "it still holds." if holds(pair, decision) else "it no longer holds: the decisions are the same."
+    return "it still holds." if still_holds(pair, decision) else "it no longer holds: the decisions are the same."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from neuronfair.audits.report.attribute import AttributeReport, Gap, omissions
+from neuronfair.audits.report.attribute import AttributeReport, Gap, left_out_pairs
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.wording.summary import by, metrics
 from neuronfair.formatting import POPULATIONS, UNKNOWN, many, percent, some, spanned, times
@@ -97,7 +97,7 @@ def _flip_rates(report: Report) -> Tabulated:
         for one in attributes
         for rate in one.rates.measured
     ]
-    notes = [*omissions(attributes), *([population.text] if population is not None else [])]
+    notes = [*left_out_pairs(attributes), *([population.text] if population is not None else [])]
     return Tabulated("Flip rates", ("by", "population", "flip rate (95% CI)", "flips"), rows, notes)
 
 

@@ -148,7 +148,7 @@ def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict
     return result
 
 
-WORST = 3  # pairs shown with --verbose
+SHOWN_PAIRS = 3  # pairs shown with --verbose
 COLUMNS = 8  # left out and named
 _STYLE: dict[Tone, str] = {"alarm": "bold red", "caution": "bold yellow", "calm": "bold green", "neutral": "bold"}
 
@@ -179,7 +179,7 @@ def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
         lines += [*report.verdict.details, *disadvantaged(attributes), ""]
         for one in tables_of(report):
             lines += [_table(one), *one.notes, ""]
-    pairs = realistic_pairs(attributes, WORST if verbose else 1)
+    pairs = realistic_pairs(attributes, SHOWN_PAIRS if verbose else 1)
     for pair in pairs:
         lines.append(f"{'• ' if verbose else 'Worst pair: '}{described(pair)}")
         if pair.replay and verbose:

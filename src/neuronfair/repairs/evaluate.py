@@ -110,7 +110,7 @@ class Area:
 
 
 @dataclass(frozen=True)
-class Standing:
+class FairnessMeasurement:
     """How a model stands: flip rates, reaction of its layers, accuracy, groups, and what a search finds."""
 
     rate: Rate  # of people drawn uniformly from the domain; by counterparts, of the test rows
@@ -132,13 +132,13 @@ class Standing:
         return max(self.areas, key=lambda area: area.auc, default=None)
 
 
-def stand(
+def measure_model(
     opened: Opened,
     parts: Split,
     *,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Standing:
+) -> FairnessMeasurement:
     """Measure a model; the same seed asks two models the same questions. A black box, which is slow, gets fewer.
 
     Layers, groups, the seeds of the search and one rate come from the test rows, the other rate from people of the
@@ -153,7 +153,7 @@ def stand(
     tested = records_of(asked, test)
     measured = partial(flip_rate, model, domain, confidence=CONFIDENCE, decision=decision, seed=seed)
     held_out = measured(population=tested, samples=len(test))
-    return Standing(
+    return FairnessMeasurement(
         held_out if alike else measured(population="domain", samples=SAMPLES // slow),
         held_out,
         areas(model, domain, test.rows[:ROWS], seed=seed) if isinstance(model, Network) else (),

@@ -21,9 +21,9 @@ from neuronfair.repairs.training import Lesson, trained
 from neuronfair.searches.findings import Findings
 
 OWN = "own"  # the label of a counterpart: that of its person
-MOST = 20_000  # pairs that join at most, however many were found; on Adult 10,000 helped less
-HELD = 8  # one in so many of the drawn pairs is kept for validation, at most
-FEWEST = 500  # pairs kept for validation beside a small table
+MAX_PAIRS = 20_000  # pairs that join at most, however many were found; on Adult 10,000 helped less
+VALIDATION_ONE_IN = 8  # one in so many of the drawn pairs is kept for validation, at most
+MIN_VALIDATION_PAIRS = 500  # pairs kept for validation beside a small table
 SAMPLES = 10_000  # people drawn from the domain, on whom the repeats are compared
 #: Larger batches and steps than in the first training, and an earlier end: a third less time than with steps of 0.001,
 #: and as fair. Steps of 0.003 cost small tables their accuracy.
@@ -51,7 +51,7 @@ class RepairSettings:
 
     def joining(self, pairs: int) -> int:
         """Return how many of so many pairs join."""
-        return min(MOST, max(1, round(self.share * pairs)))
+        return min(MAX_PAIRS, max(1, round(self.share * pairs)))
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,11 @@ def retrain(
     count = settings.joining(len(pairs))
     order = torch.randperm(len(pairs), generator=generator)
     # About as many people of pairs as validation rows, lest either decide alone when the training stops.
-    kept = 0 if opened.refit is not None else min(count // HELD, max(FEWEST, len(parts.validation) // 2))
+    kept = (
+        0
+        if opened.refit is not None
+        else min(count // VALIDATION_ONE_IN, max(MIN_VALIDATION_PAIRS, len(parts.validation) // 2))
+    )
     held, rest = order[:kept], order[kept:]
     drawn = [rest[torch.randperm(len(rest), generator=generator)[:count]] for _ in range(settings.repeats)]
     lessons = _lesson(parts, pairs, labels, drawn, held), _plain(parts)

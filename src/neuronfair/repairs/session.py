@@ -28,7 +28,7 @@ from neuronfair.model.stacked import linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.progress import Progress
 from neuronfair.repairs.counterfactual_pairs import counterfactual_pairs, held_out_effect
-from neuronfair.repairs.evaluate import Standing, stand
+from neuronfair.repairs.evaluate import FairnessMeasurement, measure_model
 from neuronfair.repairs.labels import Ensemble, labelled_pairs
 from neuronfair.repairs.neurons import NeuronRepair, repair_neurons
 from neuronfair.repairs.retrain import RepairSettings, Retraining, retrain, retrain_with_counterfactuals
@@ -48,8 +48,8 @@ class Repaired:
 
     work: Retraining | NeuronRepair
     kept: Opened
-    before: Standing
-    after: Standing
+    before: FairnessMeasurement
+    after: FairnessMeasurement
     data: Dataset
     card: Card | None  # of our own weights
     notes: tuple[str, ...]  # what a reader must know
@@ -112,7 +112,7 @@ def repair(
     # With the seed of the run, the search would go the ways again that gave the findings.
     seed = (0 if run is None else int(run.manifest["plan"]["seed"])) + 1 + settings.seed
     before, after = (
-        stand(one, parts, seed=seed, progress=partial(_search_shown, show, what))
+        measure_model(one, parts, seed=seed, progress=partial(_search_shown, show, what))
         for what, one in (("Measuring before", opened), ("Measuring after", kept))
     )
     if after.unfair >= before.unfair:

@@ -19,7 +19,7 @@ from neuronfair.model.training_loop import Note, Rows, TrainingSettings
 from neuronfair.model.weights import fully_connected
 
 LOOKED_AT = 1000  # rows that tell whether scores are shares
-STEPS, LEAST = 20, 16  # of an epoch, at least, and rows of a step, for modules whose inputs are not standardised
+STEPS, MIN_STEPS = 20, 16  # of an epoch, at least, and rows of a step, for modules whose inputs are not standardised
 TINY = 1e-7  # the smallest share whose logarithm is taken
 
 
@@ -104,7 +104,7 @@ def trained(
     def start() -> nn.Sequential:
         return nn.Sequential(_start(opened), Logits(shares=shares, threshold=threshold))
 
-    batch = min(settings.batch, max(LEAST, lesson.lines.shape[1] // STEPS))
+    batch = min(settings.batch, max(MIN_STEPS, lesson.lines.shape[1] // STEPS))
     once = replace(settings, restarts=1, batch=batch)
     note = None if progress is None else lambda _, epoch, loss: progress(epoch, {0: loss})
     done = [

@@ -22,7 +22,7 @@ from neuronfair.searches.cuda_graphs import CudaGraphs
 from neuronfair.searches.findings import Findings, FindingsSummary
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
-from neuronfair.searches.stepping import Steps, evenly, step
+from neuronfair.searches.stepping import Steps, in_even_batches, step
 from neuronfair.searches.tally import WHOLE, Budget, ChainRange, PhaseTally, keys_of
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
@@ -145,7 +145,7 @@ def _steps(world: World, method: Method, *, exact: bool, even: bool) -> Steps:
         return CudaGraphs(world, method)
     steps = partial(step, world, method, exact=exact)
     if even and isinstance(world.network, Network) and world.domain.device.type == "cpu":
-        return evenly(steps, world.network)
+        return in_even_batches(steps, world.network)
     return steps
 
 

@@ -164,7 +164,7 @@ def evaluate(
     decision.check(network.outputs)
     most = ROWS_PER_PASS if rows.device.type == "cpu" else ROWS_PER_PASS_GPU
     size = min(most, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
-    parts = [_family(network, domain, part) for part in torch.split(rows, evened(size))]
+    parts = [_family(network, domain, part) for part in torch.split(rows, in_full_batches(size))]
     family, valid, only = parts[0] if len(parts) == 1 else _joined(parts)
     apart = decision.apart(family) & valid
     # What differs between two counterparts of one person says nothing of that person.
@@ -181,10 +181,10 @@ def evaluate(
 _Part = tuple[Tensor, Tensor, Tensor | None]
 
 
-def evened(size: int) -> int:
+def in_full_batches(size: int) -> int:
     """Return how many rows to take at a time, not more than a size: a multiple of `EVEN`, unless these are too many.
 
-    >>> evened(100), evened(10), evened(0)
+    >>> in_full_batches(100), in_full_batches(10), in_full_batches(0)
     (96, 10, 1)
     """
     return max(1, size - size % EVEN if size > EVEN else size)
@@ -232,7 +232,7 @@ class Drawn(NamedTuple):
     of: Tensor
 
 
-def drawn_otherwise(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Drawn | None:
+def flip_share_of_drawn_twins(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Drawn | None:
     """Count the drawn twins of each person that get a different decision; None without counterfactual twins."""
     counterparts = counterparts_of(domain)
     if counterparts is None:

@@ -16,7 +16,7 @@ from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import Evaluation, evaluate
 from neuronfair.searches.method import World
 
-LOOK = 1000  # how many seeds, and how many uniform rows, are looked at
+CHECKED_SEEDS = 1000  # how many seeds, and how many uniform rows, are looked at
 LOOK_ROWS = 1 << 18  # … and how many network rows at most, twins included
 WEAK = "weak-guidance"  # the name of the note about it
 NORMAL = 1.96  # standard deviations on each side of an interval of 95%
@@ -99,7 +99,7 @@ _Note = tuple[str, str] | None
 
 def _look(world: World, seeds: Tensor, table: Tensor) -> _Look:
     domain = world.domain
-    count = max(1, min(LOOK, LOOK_ROWS // len(domain.sensitive_values)))
+    count = max(1, min(CHECKED_SEEDS, LOOK_ROWS // len(domain.sensitive_values)))
     seeds = domain.clip(seeds[:count])
     uniform = domain.sample(count, torch.Generator().manual_seed(world.draws.seed))
     both = evaluate(world.network, domain, torch.cat([seeds, uniform]), world.decision)

@@ -22,7 +22,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import Evaluation
 
-SMALL = 128  # up to so many values in order, one code is a step
+MAX_UNIT_STEP_VALUES = 128  # up to so many values in order, one code is a step
 QUANTILES = 1024  # places at most
 BEYOND = 8  # places beyond each end of the table
 
@@ -37,7 +37,7 @@ class StepSizes:
     @staticmethod
     def of(domain: TableDomain, rows: Tensor) -> StepSizes | None:
         """Return the step sizes of a table; None if every step is one code, as in the `paper` encoding."""
-        wide = (domain.ordered & domain.free & (domain.points > SMALL)).nonzero()[:, 0]
+        wide = (domain.ordered & domain.free & (domain.points > MAX_UNIT_STEP_VALUES)).nonzero()[:, 0]
         if domain.encoding == "paper" or not len(rows) or not len(wide):
             return None
         codes = rows[:, wide].double().clamp(min=0)

@@ -91,7 +91,7 @@ def _bisected(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -
     return rows
 
 
-LOOK = 10_000  # findings with the widest gaps, among which the examples are chosen
+MAX_EXAMPLE_CANDIDATES = 10_000  # findings with the widest gaps, among which the examples are chosen
 
 
 def examples(outcome: SearchResult, network: Model, count: int) -> tuple[Pairs, Tensor]:
@@ -99,7 +99,7 @@ def examples(outcome: SearchResult, network: Model, count: int) -> tuple[Pairs, 
     findings, domain, decision = outcome.findings, outcome.domain, outcome.config.decision
     findings = findings[findings.origin != NO_SEED]
     gaps = decision.gap(findings.scores, findings.twin_scores)
-    worst = findings[gaps.topk(min(len(gaps), LOOK)).indices]
+    worst = findings[gaps.topk(min(len(gaps), MAX_EXAMPLE_CANDIDATES)).indices]
     _, first = np.unique(worst.origin.cpu().numpy(), return_index=True)
     worst = worst[torch.from_numpy(np.sort(first)[:count]).to(domain.device)]
     seeds = domain.clip(outcome.seeds[worst.origin])

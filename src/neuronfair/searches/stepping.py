@@ -14,7 +14,7 @@ from torch import Tensor
 
 from neuronfair.domain.interface import Domain
 from neuronfair.model.network import Network
-from neuronfair.searches.evaluate import EVEN, Evaluation, evaluate, evened, not_finite
+from neuronfair.searches.evaluate import EVEN, Evaluation, evaluate, in_full_batches, not_finite
 from neuronfair.searches.method import Method, State, World
 
 # People whose scores are held at once, twins included: some 300 MB with all that is computed from them, and 5 GB on a
@@ -24,14 +24,14 @@ HELD = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 def slices(domain: Domain, state: State) -> Sequence[State]:
     """Return the chains in their order, as many at a time as their families allow; mostly that is all of them."""
-    size = evened(HELD.get(domain.device.type, HELD["cpu"]) // len(domain.sensitive_values))
+    size = in_full_batches(HELD.get(domain.device.type, HELD["cpu"]) // len(domain.sensitive_values))
     if len(state["origin"]) <= size:
         return [state]
     parts = zip(*(torch.split(lines, size) for lines in state.values()), strict=True)
     return [dict(zip(state, part, strict=True)) for part in parts]
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Give free memory back to the system, where the C library can (Linux).
 
     The large pieces of one slice lie between small ones that stay. It does not find room for the next slice between
@@ -76,7 +76,7 @@ class Judged(NamedTuple):
 Steps = Callable[[State, int], tuple[State, Judged]]
 
 
-def evenly(steps: Steps, network: Network) -> Steps:
+def in_even_batches(steps: Steps, network: Network) -> Steps:
     """Return steps with copies of the last chain behind the others, to a multiple of `EVEN`; they are not kept.
 
     A processor computes the last few rows of a batch in another way than the others, and rounds them otherwise. Only so
@@ -118,7 +118,7 @@ def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> 
     done = []
     for part in parts:
         done.append(_step(world, method, part, t, exact))
-        give_back()
+        release_memory()
     told, judged = zip(*done, strict=True)
     return joined(told), Judged.join(judged)
 

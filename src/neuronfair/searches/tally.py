@@ -76,7 +76,7 @@ def with_kind(lines: Tensor, kind: Tensor) -> Tensor:
     return torch.stack([lines[:, 0], lines[:, 1] - kind_of(lines) + kind], 1)
 
 
-def is_sampled(keys: Tensor) -> Tensor:
+def is_sampled_miss(keys: Tensor) -> Tensor:
     """Return which keys belong to the sample of misses: bool, (n,)."""
     return (((keys * -7046029254386353131) >> 33) & 0x7FFFFFFF) % MISS_SHARE == 0
 
@@ -168,7 +168,7 @@ class PhaseTally:
             raise not_finite()
         kind = torch.where(found, FOUND, torch.where(steps.doubtful, DOUBTFUL, MISS))
         lines = evaluated_lines(keys, step, steps.place, self._chains, kind)
-        missed = new & ~found & is_sampled(keys)
+        missed = new & ~found & is_sampled_miss(keys)
         chosen = found.nonzero()[:, 0]
         part = self._findings(steps.at(chosen), step[chosen])
         self._recent.append(replace(part, misses=steps.rows[missed], tried=tried, judged=judged, rejected=rejected))

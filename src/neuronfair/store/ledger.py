@@ -111,13 +111,13 @@ class Ledger:
     def begin(self, written: Writers) -> None:
         """Write the first line: what the model's file was like, and what all begins with."""
         model = Path(self.model)
-        self.keep({"event": "begin", "model": files.sha256(model) if model.is_file() else None}, written)
+        self.commit({"event": "begin", "model": files.sha256(model) if model.is_file() else None}, written)
 
     def part(self, phase: str, entry: Json, writers: Mapping[str, Callable[[Path], None]]) -> None:
         """Keep the next part of a phase; its state takes the place of that of the part before."""
         before = self.journal.parts[phase][-1:]
         names = part_names(phase, len(self.journal.parts[phase]))
-        self.keep({"event": "part", "phase": phase, **entry}, {kind: (names[kind], writers[kind]) for kind in names})
+        self.commit({"event": "part", "phase": phase, **entry}, {kind: (names[kind], writers[kind]) for kind in names})
         with writing(self.folder):
             for line in before:
                 (self.folder / line["state"]).unlink(missing_ok=True)
@@ -125,9 +125,9 @@ class Ledger:
     def finish(self, summary: Json) -> None:
         """Keep the figures of the whole."""
         if self.summary != summary:
-            self.keep({"event": "done", "summary": summary})
+            self.commit({"event": "done", "summary": summary})
 
-    def keep(self, entry: Json, written: Writers | None = None) -> None:
+    def commit(self, entry: Json, written: Writers | None = None) -> None:
         """Write files, then the line of the journal that names them, and then put them in their place."""
         names = {kind: name for kind, (name, _) in (written or {}).items()}
         with writing(self.folder):

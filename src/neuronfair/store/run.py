@@ -214,7 +214,7 @@ class Run:
 
     def keep_control(self, name: str, count: Count) -> None:
         """Keep the figures of a control."""
-        self.ledger.keep({"event": "control", "name": name, "count": asdict(count)})
+        self.ledger.commit({"event": "control", "name": name, "count": asdict(count)})
 
     def finish(self, summary: Json) -> None:
         """Keep the figures of the whole run."""

@@ -35,7 +35,7 @@ from neuronfair.store.shards import ShardStore, merged
 
 LONG = 20_000_000  # rows of a search, beyond which it is walked in shards, and its findings stay on disk
 ROWS = 20_000_000  # of a shard, at most
-LEAST = {"cpu": 128, "cuda": 100_000}  # chains of a shard, below which it is not worth while
+MIN_CHAINS_PER_SHARD = {"cpu": 128, "cuda": 100_000}  # chains of a shard, below which it is not worth while
 WINDOW = 1_000_000  # rows between two checkpoints of all shards: so many are merged at a time
 EVERY = 50  # steps between them, at most
 KEYS = 1 << 22  # people whom a shard remembers
@@ -52,7 +52,7 @@ class Division(NamedTuple):
     def of(chains: int, steps: int, pool: Pool, device: str) -> Division:
         """Return shards of not too many rows, some for everybody who works."""
         shards = max(math.ceil(chains * steps / ROWS), 2 * pool.size if pool.size > 1 else 1)
-        each = max(math.ceil(chains / shards), min(LEAST.get(device, 1), ROWS // steps, chains), 1)
+        each = max(math.ceil(chains / shards), min(MIN_CHAINS_PER_SHARD.get(device, 1), ROWS // steps, chains), 1)
         return Division(each, max(1, min(EVERY, WINDOW // chains)))
 
 

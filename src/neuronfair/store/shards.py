@@ -29,7 +29,7 @@ from neuronfair.errors import RunError
 from neuronfair.limits import TEXT, check_size, check_tensors
 from neuronfair.searches.engine import Checkpoint, Stop
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.tally import DOUBTFUL, FOUND, MISS, REJECTED, is_sampled, keys_of, kind_of, order_of
+from neuronfair.searches.tally import DOUBTFUL, FOUND, MISS, REJECTED, is_sampled_miss, keys_of, kind_of, order_of
 from neuronfair.store.files import Json, load_array, packed_state, seal, unseal, writing
 from neuronfair.store.remote import RemoteFolder
 
@@ -197,12 +197,12 @@ def merged(
     try:
         with writing(work):
             work.mkdir(parents=True)
-            lost = _lost([part for own in parts for part in own], known, work)
+            lost = _duplicate_mask([part for own in parts for part in own], known, work)
         ends, seconds = _windows(parts), dict[str, float]()
         for number, (t, window) in enumerate(ends):
             seconds |= {part.place.address: part.seconds for part in window}
             if number >= skip:
-                part = Checkpoint(t, {}, *_winners(window, lost), sum(seconds.values()))
+                part = Checkpoint(t, {}, *_first_evaluations(window, lost), sum(seconds.values()))
                 yield part if number < len(ends) - 1 else _last(part, [own[-1] for own in parts])
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -234,7 +234,7 @@ def _last(part: Checkpoint, ends: Sequence[ShardPart]) -> Checkpoint:
     return replace(part, state=state, stop=next(stop for stop in order if stop in stops))
 
 
-def _winners(parts: Sequence[ShardPart], lost: npt.NDArray[np.uint8]) -> tuple[Findings, Tensor]:
+def _first_evaluations(parts: Sequence[ShardPart], lost: npt.NDArray[np.uint8]) -> tuple[Findings, Tensor]:
     """Return the findings and lines of those in some parts who count, in the order of the search."""
     counting = [_counting(part, lost) for part in parts]
     lines, found = torch.cat([own for own, _ in counting]), Findings.join([own for _, own in counting])
@@ -263,10 +263,10 @@ def _counting(part: ShardPart, lost: npt.NDArray[np.uint8]) -> tuple[Tensor, Fin
 def _is_missed(lines: Tensor) -> Tensor:
     """Return who is kept in the sample of misses: bool, (n,)."""
     kind = kind_of(lines)
-    return is_sampled(keys_of(lines)) & ((kind == MISS) | (kind == DOUBTFUL))
+    return is_sampled_miss(keys_of(lines)) & ((kind == MISS) | (kind == DOUBTFUL))
 
 
-def _lost(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], work: Path) -> npt.NDArray[np.uint8]:
+def _duplicate_mask(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], work: Path) -> npt.NDArray[np.uint8]:
     """Return which judgements do not count, one bit for each in the order of the search, in a file."""
     people = sum(part.people for part in parts)
     people += sum(one.stat().st_size // 16 if isinstance(one, Path) else len(one) for one in known)
@@ -285,7 +285,7 @@ def _lost(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], work: Path
             _spread(lines.numpy(), open_files, bits)
     lost = np.memmap(work / "lost", np.uint8, "w+", shape=(last // 8 + 1,))
     for name in names:
-        numbers = _losers(np.fromfile(name, np.int64).reshape(-1, 2))
+        numbers = _duplicates(np.fromfile(name, np.int64).reshape(-1, 2))
         name.unlink()
         np.bitwise_or.at(lost, numbers >> 3, (1 << (numbers & 7)).astype(np.uint8))
     return lost
@@ -300,7 +300,7 @@ def _spread(lines: Longs, open_files: Sequence[BinaryIO], bits: int) -> None:
         file.write(some.tobytes())
 
 
-def _losers(lines: Longs) -> Longs:
+def _duplicates(lines: Longs) -> Longs:
     """Return the order numbers of lines with whose key there is an earlier one."""
     if len(lines) == 0:
         return lines[:, 1]

@@ -11,7 +11,7 @@ from neuronfair import infer_domain, parse_domain, read_table
 from neuronfair.domain.rules import Span
 from neuronfair.domain.schema import rule_mining
 from neuronfair.domain.schema.infer import draft_domain
-from neuronfair.domain.schema.rule_mining import EXCEPTIONS, PEOPLE
+from neuronfair.domain.schema.rule_mining import EXCEPTIONS, MIN_RECORDS
 from neuronfair.domain.tables import sources
 from neuronfair.errors import DomainError
 
@@ -137,7 +137,7 @@ def test_too_few_people_or_too_many_exceptions_suggest_nothing(husbands, women):
 
 def test_few_exceptions_are_sure_to_be_few():
     """Whatever may be proposed: the upper end of Wilson's interval of the exceptions is below 2%."""
-    for count in (PEOPLE, *range(500, 20_000, 500)):  # the fewest people of whom so many may be exceptions
+    for count in (MIN_RECORDS, *range(500, 20_000, 500)):  # the fewest people of whom so many may be exceptions
         assert binomtest(int(EXCEPTIONS * count), count).proportion_ci(method="wilson").high < 0.02
 
 

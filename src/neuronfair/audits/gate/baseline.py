@@ -15,7 +15,7 @@ from neuronfair.formatting import exact, listed, percent, spanned
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.store.files import is_sealed, unseal
 
-Spanned = RateOf | CounterfactualReport | Interval
+RateWithInterval = RateOf | CounterfactualReport | Interval
 
 
 def read_baseline(path: str | Path) -> Report:
@@ -111,7 +111,7 @@ def _otherwise_declared(before: AttributeReport, after: AttributeReport) -> list
     return [name for name, is_different in different.items() if is_different]
 
 
-def _rates(figure: str, before: Spanned | None, after: Spanned | None) -> Iterator[FigureChange]:
+def _rates(figure: str, before: RateWithInterval | None, after: RateWithInterval | None) -> Iterator[FigureChange]:
     if before is None or after is None:
         return
     low, high = after.low - before.high, after.high - before.low

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from neuronfair.audits.gate.baseline import compare_with, read_baseline
 from neuronfair.audits.gate.regression_set import RegressionSet, extend, read_regression_set, replay_regression_set
-from neuronfair.audits.gate.thresholds import CHANGES, CORPUS, LABELLED, OF_GROUPS, check, read_expressions
+from neuronfair.audits.gate.thresholds import CHANGES, CORPUS, GROUP_METRICS, LABELLED, check, read_expressions
 from neuronfair.audits.report.report import RegressionSetReport, Report
 from neuronfair.audits.stages.groups import favourable_missing
 from neuronfair.domain.table import TableDomain
@@ -67,7 +67,7 @@ class LoadedChecks:
                 why = "needs --corpus FILE"
             elif limit.figure == LABELLED and not (target and target.classes):
                 why = "needs labels. Name the target in the domain file"
-            elif limit.figure in OF_GROUPS and (missing := favourable_missing(limit.figure, target, favourable)):
+            elif limit.figure in GROUP_METRICS and (missing := favourable_missing(limit.figure, target, favourable)):
                 why = f"{limit.figure} {missing}"
             elif twins == "flip" and limit.figure.startswith("counterpart."):
                 why = "needs counterparts, not --twins flip"

@@ -21,7 +21,7 @@ from torch import Tensor
 from neuronfair.atomic import write_text
 from neuronfair.audits.report.attribute import Cell, Finding
 from neuronfair.audits.report.report import RegressionSetReport, Report
-from neuronfair.audits.wording.phrases import decided
+from neuronfair.audits.wording.phrases import decision_phrase
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, DomainError
 from neuronfair.limits import read_text
@@ -141,7 +141,7 @@ def _sentence(
     table = domain.to_table(torch.stack([row, twin_row]))
     person = ", ".join(f"{name} {value}" for name, (value, _) in table.items())
     twin = ", ".join(f"{name} {other}" for name, (value, other) in table.items() if value != other)
-    now, other = decided(domain, decision, scores, twin_scores)
+    now, other = decision_phrase(domain, decision, scores, twin_scores)
     return f"{person}: decided {now}; with {twin}: {other}"
 
 

@@ -39,16 +39,16 @@ RATES = ("flip_rate", *(f"{population}.rate" for population in AUDITED))  # the 
 COUNTERPART = ("counterpart.rate", "counterpart.effect")
 CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *COUNTERPART))
 LABELLED = "error_rate.difference"  # the only figure of groups that needs labels
-OF_GROUPS = ("disparate_impact", "selection_rate.difference", LABELLED)
-OF_A_SEARCH = ("findings", "gsr", "lift")
+GROUP_METRICS = ("disparate_impact", "selection_rate.difference", LABELLED)
+SEARCH_METRICS = ("findings", "gsr", "lift")
 SEVERITIES = ("severity.median", "severity.p95", "severity.max")
 PROVED = ("proved_fair", "proved_discriminatory", "open")
 ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
-OF_THE_AUDIT = (*ACCURACIES, *CORPUS)
+AUDIT_METRICS = (*ACCURACIES, *CORPUS)
 _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
 _OLDER |= {f"rate{end}": f"flip_rate{end}" for end in ("", ".change")}  # of 0.2
-OF_AN_ATTRIBUTE = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *OF_GROUPS, *OF_A_SEARCH, *SEVERITIES, "worst_auc")
+ATTRIBUTE_METRICS = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *GROUP_METRICS, *SEARCH_METRICS, *SEVERITIES, "worst_auc")
 
 
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
@@ -134,8 +134,8 @@ def read_expressions(expressions: Sequence[str], attributes: Sequence[str], meth
     >>> read_expressions(["sex.flip_rate >= 1%"], ["sex", "race"], ["frontier"])[0].number
     0.01
     """
-    of_searches = [f"{figure}.{method}" for figure in OF_A_SEARCH for method in methods]
-    return [_read(text, attributes, (*OF_AN_ATTRIBUTE, *_OLDER, *of_searches)) for text in expressions]
+    of_searches = [f"{figure}.{method}" for figure in SEARCH_METRICS for method in methods]
+    return [_read(text, attributes, (*ATTRIBUTE_METRICS, *_OLDER, *of_searches)) for text in expressions]
 
 
 def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) -> Threshold:
@@ -148,12 +148,12 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
     if not math.isfinite(number):
         raise refusal(text, "the limit must be a finite number")
     figure = match["figure"]
-    meant: list[tuple[str | None, str]] = [(None, figure)] if figure in (*OF_THE_AUDIT, *of_an_attribute) else []
+    meant: list[tuple[str | None, str]] = [(None, figure)] if figure in (*AUDIT_METRICS, *of_an_attribute) else []
     for name in attributes:
         if figure.startswith(f"{name}.") and figure[len(name) + 1 :] in of_an_attribute:
             meant.append((name, figure[len(name) + 1 :]))
     if not meant:
-        known = [*of_an_attribute, *OF_THE_AUDIT, *(f"{name}.flip_rate" for name in attributes)]
+        known = [*of_an_attribute, *AUDIT_METRICS, *(f"{name}.flip_rate" for name in attributes)]
         raise refusal(text, f"there is no figure '{figure}'. {did_you_mean(figure, known)}")
     attribute, figure = meant[0]
     limit = Threshold(text, attribute, _OLDER.get(figure, figure), match["compare"], number)
@@ -218,7 +218,7 @@ def check(report: Report, expressions: Sequence[str]) -> Gate:
     methods = {search.method for attribute in attributes for search in attribute.searches}
     checks = []
     for limit in read_expressions(expressions, [a.name for a in attributes], sorted(methods)):
-        if limit.figure in OF_THE_AUDIT:
+        if limit.figure in AUDIT_METRICS:
             checks.append(_evaluate(limit, None, _of_the_audit(limit, report)))
             continue
         chosen = [a for a in attributes if limit.attribute in (None, a.name)]
@@ -280,9 +280,9 @@ def _of_an_attribute(limit: Threshold, attribute: AttributeReport, report: Repor
         return _counterpart(limit, attribute)
     if limit.figure in PROVED:
         return _proved(limit, attribute.name, attribute.proved)
-    if limit.figure in OF_GROUPS:
+    if limit.figure in GROUP_METRICS:
         return _gap(limit, attribute.disparity)
-    if figure in OF_A_SEARCH:
+    if figure in SEARCH_METRICS:
         return _of_searches(limit, attribute, figure, part)
     if limit.figure in SEVERITIES:
         if attribute.severity is None and not any(search.findings for search in attribute.searches):
@@ -346,7 +346,7 @@ def _rate(limit: Threshold, rate: RateOf, rows: int) -> _Measured:
     end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
     notes = [f"{rate.discriminated:,} of {rate.people}, confidence {percent(rate.confidence)}.", rate.omission]
     if limit.met_by(end) and not limit.met_by(other):
-        needed = people_needed(limit, rate.rate, rate.confidence)
+        needed = records_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
             whole = rate.population in ("pairs", "table") and rate.of + rate.alone >= rows
             there = f", and the table has {rows:,}" if whole else ""
@@ -393,7 +393,7 @@ def _proved(limit: Threshold, attribute: str, proved: Proved | None) -> _Measure
     return _Measured(part.share, note=f"{many(int(part.count))} of {many(int(proved.people))} people of the domain.")
 
 
-def people_needed(limit: Threshold, share: float, confidence: float) -> int | None:
+def records_needed(limit: Threshold, share: float, confidence: float) -> int | None:
     """Return about how many people would pass the check if the share stays as it is; None where no number does."""
 
     def passes(people: int) -> bool:

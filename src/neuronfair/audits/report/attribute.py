@@ -73,7 +73,7 @@ def notes_of(attributes: Sequence[AttributeReport]) -> list[str]:
     ]
 
 
-def omissions(attributes: Sequence[AttributeReport]) -> list[str]:
+def left_out_pairs(attributes: Sequence[AttributeReport]) -> list[str]:
     """Return who is not in the flip rates over plausible pairs, a sentence for each of these, where there are such."""
     told = ((one.name, one.rates.pairs.omission) for one in attributes if one.rates.pairs is not None)
     return [f"{name}: {sentence}" for name, sentence in told if sentence]

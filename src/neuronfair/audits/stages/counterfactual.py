@@ -23,7 +23,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.progress import Progress
 
 SHOWN = 4
-LOOK = 400  # people among whom they are looked for
+MAX_PEOPLE_SEARCHED = 400  # people among whom they are looked for
 
 
 def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffect) -> tuple[CounterfactualPerson, ...]:
@@ -33,7 +33,7 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
     """
     if not effect.claimed:
         return ()
-    order = effect.shares.argsort(descending=True, stable=True)[:LOOK]
+    order = effect.shares.argsort(descending=True, stable=True)[:MAX_PEOPLE_SEARCHED]
     domain = with_counterfactuals(case.domain, effect.counterparts)
     people = effect.people[order]
     pairs = evaluated_pairs(replace(case, data=replace(case.data, domain=domain)), people)

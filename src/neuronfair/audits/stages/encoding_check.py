@@ -22,7 +22,7 @@ from neuronfair.model.records import records_of
 
 CERTAIN = 3.3  # standard errors that are evidence: one time in 2,000 by chance
 ROWS = 10_000  # of the table that are looked at, at most
-FEWEST = 10  # rows of each class without which nothing is concluded
+MIN_ROWS_PER_CLASS = 10  # rows of each class without which nothing is concluded
 LEARNED, TREES = 3_000, 60  # rows that a forest learns from, to see what can be known, and its trees
 SURE, HARD = 0.999, 0.9  # an output is saturated from this confidence on; so many, and they are no probabilities
 LIKELY = 2.0  # standard errors that make a model suspicious
@@ -51,7 +51,7 @@ def check_encoding(opened: Opened, data: Dataset) -> EncodingCheckReport:
         )
     elif target is not None and len(target.classes) == classes > 1 and data.labelled:
         decided = decision.chosen(scores)
-        if int(torch.bincount(data.labels, minlength=classes).min()) >= FEWEST:
+        if int(torch.bincount(data.labels, minlength=classes).min()) >= MIN_ROWS_PER_CLASS:
             fit = Fit.of(scores.cpu().numpy(), data.labels.cpu().numpy(), decision)
             report = _of_labels(report, data, fit, int((decided == data.labels).sum()))
     report = _of_order(report, opened, data)

@@ -16,7 +16,7 @@ from neuronfair.measure.rate import Rate
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 
-FEWEST = 30  # rows that the rate of a group is made of, at least, to be compared with that of another
+MIN_GROUP_ROWS = 30  # rows that the rate of a group is made of, at least, to be compared with that of another
 NO_LABELS = "the table has no labels, or not those of the classes that the model tells apart. Name the target column"
 
 
@@ -54,11 +54,11 @@ class _Selected:
 
     @property
     def large(self) -> list[int]:
-        return [i for i, (rows, _) in enumerate(self.counts) if rows >= FEWEST]
+        return [i for i, (rows, _) in enumerate(self.counts) if rows >= MIN_GROUP_ROWS]
 
     @property
     def left_out(self) -> list[str]:
-        return [f"{self.groups[i]} ({n:,} {self.what})" for i, (n, _) in enumerate(self.counts) if n < FEWEST]
+        return [f"{self.groups[i]} ({n:,} {self.what})" for i, (n, _) in enumerate(self.counts) if n < MIN_GROUP_ROWS]
 
 
 def group_metrics(
@@ -121,7 +121,7 @@ def _gap(rates: Sequence[_Selected], how: Callable[[Sequence[Rate]], Spread | No
     spreads = []
     for one in rates:
         if len(one.large) < 2:
-            return f"fewer than two groups have {FEWEST} {one.what}, which a rate is made of at least"
+            return f"fewer than two groups have {MIN_GROUP_ROWS} {one.what}, which a rate is made of at least"
         spread = how([Rate(one.counts[i][1], one.counts[i][0], "table", confidence, looks) for i in one.large])
         if spread is None:
             return "nobody is selected in any group"

@@ -19,7 +19,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.operators.chain import Chain, chain_of
 
-PEOPLE = 200  # of the table, at most
+MAX_RECORDS = 200  # of the table, at most
 LARGEST = 1 << 20  # bytes of a model
 DAYS = 20_000  # dates, or numbers of which some cells are empty, that are listed one by one, at most
 CLOSE = 1e-5  # what a page computes must be as near as this to the model's own scores
@@ -112,9 +112,9 @@ class Playground:
 def playground(opened: Opened, data: Dataset, *, seed: int = 0) -> Playground:
     """Return what lets a page compute the model's scores; a model that no page can hold is refused with the reason."""
     domain, model = data.domain.to("cpu"), opened.model
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:PEOPLE]
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:MAX_RECORDS]
     people = domain.clip(data.rows[order.to(data.rows.device)].cpu().long())
-    drawn = domain.sample(PEOPLE, torch.Generator().manual_seed(seed))
+    drawn = domain.sample(MAX_RECORDS, torch.Generator().manual_seed(seed))
     tried = torch.cat([people, drawn])
     try:
         trees: PlaygroundTrees | None = None

@@ -17,14 +17,15 @@ from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
 from neuronfair.domain.population.model import OwnPopulation, PopulationModel
 from neuronfair.domain.rules import left_out
-from neuronfair.domain.schema.infer import SHARE, SMALL
+from neuronfair.domain.schema.infer import SMALL_GROUP_RECORDS, SMALL_GROUP_SHARE
 from neuronfair.formatting import Population, listed, plural
 from neuronfair.measure.rate import plausible_pair_rate
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.records import Records
 from neuronfair.progress import Progress
 
-ROUNDED, MUCH = 10_000, 0.01  # records that are looked at on the grid; and the share of other decisions that is much
+MAX_ROUNDED_RECORDS = 10_000  # records that are evaluated on the grid
+NOTABLE_ROUNDING = 0.01  # share of different decisions from which a note says so
 
 
 def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
@@ -85,7 +86,7 @@ def _small_groups(case: AttributeCase) -> tuple[Note, ...]:
             shown = f"{attribute.name} {label} ({plural(count, 'record')})"
             if label in without:
                 out.append(shown)
-            elif count < SMALL and count < SHARE * len(case.data):
+            elif count < SMALL_GROUP_RECORDS and count < SMALL_GROUP_SHARE * len(case.data):
                 kept.append(shown)
     notes = []
     if out:
@@ -108,7 +109,7 @@ def _rounding(case: AttributeCase) -> tuple[Note, ...]:
     notes = []
     if records.why:
         notes.append(Note("empty-cells", f"In the data set, {records.why}.", "Fill them as your own program does."))
-    order = torch.randperm(len(case.data), generator=torch.Generator().manual_seed(case.seed))[:ROUNDED]
+    order = torch.randperm(len(case.data), generator=torch.Generator().manual_seed(case.seed))[:MAX_ROUNDED_RECORDS]
     chosen = order.to(case.data.rows.device)
     parts = torch.split(case.data.rows[chosen], case.model.encoding.rows_per_pass)
     grid = torch.cat([case.model.scores(part) for part in parts]).double()
@@ -119,9 +120,9 @@ def _rounding(case: AttributeCase) -> tuple[Note, ...]:
         f"{other:,} of {len(order):,} records {'gets' if other == 1 else 'get'} another decision after rounding to "
         "the grid of the domain. The metrics of the data set use the original cells; generated records are on the grid."
     )
-    if other > MUCH * len(order):
+    if other > NOTABLE_ROUNDING * len(order):
         seen += " So many differ that findings and the metrics of generated records may not hold between its steps."
-    return (*notes, Note("rounded-records" if other > MUCH * len(order) else "rounded-few", seen, remedy))
+    return (*notes, Note("rounded-records" if other > NOTABLE_ROUNDING * len(order) else "rounded-few", seen, remedy))
 
 
 def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:

@@ -33,7 +33,7 @@ from neuronfair.searches.evaluate import counterparts_of
 
 # Enough to see whether retraining helps; `neuronfair repair` takes its time.
 SHORT = TrainingSettings(epochs=15, batch=512, patience=4)
-SMALL = 20_000  # rows and people of pairs below which such large batches would give too few steps
+SMALL_TABLE = 20_000  # rows and people of pairs below which such large batches would give too few steps
 UNTRIED = (
     "No short retraining was tried: that is for fully connected ReLU networks. The command trains the model "
     "again with the pairs that were found or, where that cannot be done here, writes them with labels for your own "
@@ -66,7 +66,7 @@ def propose_repair(
         return RepairReport("none", why if command is None else UNTRIED_ALIKE if alike else UNTRIED, command)
     best = max(audit.outcomes, key=lambda outcome: len(outcome.findings))
     parts = case.data.split(case.seed if parts_seed is None else parts_seed)
-    small = len(case.data) + 2 * len(best.findings) < SMALL
+    small = len(case.data) + 2 * len(best.findings) < SMALL_TABLE
     training = replace(SHORT, batch=64) if small else SHORT
     settings = RepairSettings(1.0, repeats=1, max_loss=LOSS, training=training, seed=case.seed)
     trial = replace(opened, refit=None)  # of the network; an estimator is fitted anew by the command

@@ -15,7 +15,7 @@ from neuronfair.errors import DomainError
 from neuronfair.measure.subgroups import subgroups
 from neuronfair.progress import Progress
 
-LOOK = 20_000  # findings that rules for groups are learned from, at most
+MAX_FINDINGS = 20_000  # findings that rules for groups are learned from, at most
 
 
 def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
@@ -31,7 +31,7 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
     if case.pairs is not case.domain:  # the rate of the same people, compared with plausible twins only
         rate = case.rate(case.population or "domain", case.pairs)
     generator = torch.Generator().manual_seed(case.seed)
-    rows = rows[torch.randperm(len(rows), generator=generator)[:LOOK].to(rows.device)]
+    rows = rows[torch.randperm(len(rows), generator=generator)[:MAX_FINDINGS].to(rows.device)]
     try:
         result = subgroups(
             case.model,

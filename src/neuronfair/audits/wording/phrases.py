@@ -35,13 +35,13 @@ from neuronfair.searches.evaluate import counterparts_of
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
 MOVED = 5  # attributes of a counterpart that a sentence names besides the group
-LOOK = 128  # rows from which the importance of the attributes is read
+IMPORTANCE_ROWS = 128  # rows from which the importance of the attributes is read
 ADULT = 40  # an age that goes no farther is the number of a bin, and no years
 
 
 def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
     """Return the columns, the one first whose value moves the scores of a few rows most when it is another row's."""
-    rows = domain.clip(rows[:LOOK])
+    rows = domain.clip(rows[:IMPORTANCE_ROWS])
     d = len(domain.attributes)
     mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
     every = torch.arange(d, device=rows.device)
@@ -63,7 +63,7 @@ def class_names(domain: TableDomain, decision: Decision, outputs: int) -> Sequen
     return [f"class {number}" for number in range(count)]
 
 
-def decided(domain: TableDomain, decision: Decision, scores: Tensor, others: Tensor) -> tuple[str, str]:
+def decision_phrase(domain: TableDomain, decision: Decision, scores: Tensor, others: Tensor) -> tuple[str, str]:
     """Return the decisions for two people in words: names of classes where there are any."""
     if decision.kind == "tolerance":
         one, other = apart(float(scores[-1]), float(others[-1]))
@@ -72,7 +72,7 @@ def decided(domain: TableDomain, decision: Decision, scores: Tensor, others: Ten
     return names[int(decision.chosen(scores))], names[int(decision.chosen(others))]
 
 
-def lead(decision: Decision, scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+def introduction(decision: Decision, scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     """Return the scores, (…, outputs), of people and of their twins as one number each: (…) both.
 
     For classes it is how far the person's class leads the twin's; else it is the score itself.
@@ -115,7 +115,7 @@ def changes(domain: TableDomain, row: Tensor, twin: Tensor) -> tuple[Change, ...
     return tuple(Change(name, own, other) for name, (own, other) in table.items() if own != other)
 
 
-def instead(domain: TableDomain, changed: Sequence[Change], most: int = MOVED) -> str:
+def twin_phrase(domain: TableDomain, changed: Sequence[Change], most: int = MOVED) -> str:
     """Return in words who the twin is: the same person in another group, or a counterpart who differs in more.
 
     Of a counterpart's other attributes so many are named.
@@ -150,10 +150,10 @@ def finding(
     moved = {domain.column(change.attribute) for change in changed}
     both = [c for c in domain.sensitive_columns if table[domain.names[c]][0] == table[domain.names[c]][1]]
     named = sorted([*both, *[c for c in columns if bool(domain.free[c]) and c not in moved][:NAMED]])
-    one, other = decided(domain, decision, pair.scores, pair.twin_scores)
+    one, other = decision_phrase(domain, decision, pair.scores, pair.twin_scores)
     quote = "" if decision.kind == "tolerance" else "'"
     who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
-    score, twin_score = lead(decision, pair.scores, pair.twin_scores)
+    score, twin_score = introduction(decision, pair.scores, pair.twin_scores)
     likely = likelihood(domain, decision, scale, pair)
     odds = f" (probability of '{likely[0]}' {' → '.join(shift(*likely[1:]))})" if likely is not None else ""
     outcome, probability, twin_probability = likely or (None, None, None)
@@ -168,7 +168,7 @@ def finding(
         twin_score=float(twin_score),
         gap=float(decision.gap(pair.scores, pair.twin_scores)),
         sentence=f"{who[0].upper()}{who[1:]} gets {quote}{one}{quote}; "
-        f"{instead(domain, changed)}: {quote}{other}{quote}{odds}.",
+        f"{twin_phrase(domain, changed)}: {quote}{other}{quote}{odds}.",
         outcome=outcome,
         probability=probability,
         twin_probability=twin_probability,

@@ -24,7 +24,7 @@ _RECORDS = {
 }
 
 
-def concluded(report: Report, *, thresholds_set: bool = False) -> Report:
+def conclude(report: Report, *, thresholds_set: bool = False) -> Report:
     """Return a report with the level and the headline of each attribute and with its verdict, all from its facts.
 
     `thresholds_set` says that there are thresholds, which may not have been evaluated.

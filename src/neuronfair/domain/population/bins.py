@@ -17,8 +17,8 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.trees import branch_taken
 
-MOST = 64  # places of a column, if no rule cuts it further
-PEOPLE = 30  # at least so many in a place, on average
+MAX_BINS = 64  # places of a column, if no rule cuts it further
+MIN_RECORDS_PER_BIN = 30  # at least so many in a place, on average
 
 Numbers = npt.NDArray[np.int64]
 
@@ -168,7 +168,7 @@ def _within(place: Numbers, seen: npt.NDArray[np.float64], lengths: Numbers) -> 
 
 def most_bins(records: int) -> int:
     """Return how many places a column of a table with so many records may have."""
-    return max(2, min(MOST, records // PEOPLE))
+    return max(2, min(MAX_BINS, records // MIN_RECORDS_PER_BIN))
 
 
 MIDDLE = 0.5  # where a typical record stands

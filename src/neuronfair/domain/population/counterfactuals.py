@@ -265,7 +265,7 @@ def _joined(parts: Iterable[TwinRows]) -> TwinRows:
     return TwinRows(torch.cat(rows), torch.cat(valid))
 
 
-FEWEST = 30  # records of a group, to say what such records are like
+MIN_GROUP_RECORDS = 30  # records of a group, to say what such records are like
 
 
 def fit_counterfactuals(
@@ -290,7 +290,7 @@ def fit_counterfactuals(
     records = domain.clip(rows)
     if groups is None:
         counts = torch.bincount(domain.combinations.number(records), minlength=len(domain.sensitive_values))
-        groups = counts >= FEWEST
+        groups = counts >= MIN_GROUP_RECORDS
         if int(groups.sum()) < 2:
             raise DomainError(f"{domain.name}: {_too_few(domain, counts)}")
     first = [*domain.sensitive, *(domain.names[column] for column in sorted(kept))]
@@ -315,7 +315,7 @@ def with_counterfactuals(domain: TableDomain, counterparts: CounterfactualTwins)
     return replace(domain, twinning=counterparts)
 
 
-def placebo(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, Tensor]:
+def shuffled_groups(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, Tensor]:
     """Return a table whose groups are shuffled among its records, and a domain in which all of them may exist.
 
     No rule speaks of the group there.
@@ -345,6 +345,6 @@ def _too_few(domain: TableDomain, counts: Tensor) -> str:
         f"{' '.join(str(a.value(code)) for a, code in zip(columns, values[i], strict=True))} ({n:,})" for n, i in sizes
     ]
     return (
-        f"counterparts need two groups of at least {FEWEST} people, to say what such people are like; by "
+        f"counterparts need two groups of at least {MIN_GROUP_RECORDS} people, to say what such people are like; by "
         f"{listed(domain.sensitive)} the table has {listed(told) if told else 'nobody'}"
     )

@@ -35,7 +35,7 @@ from neuronfair.errors import DataError, DomainError, one_line
 FOLDS = 5  # parts of the table, each of which is scored by a model of the others
 SCORED = 2_000  # records whose scores are enough: the hundredth of them is then known to a fifth of a percent
 CELLS = 400_000  # of the records that trees are grown with, in all columns together
-LEAST, LARGEST = 2_000, 10_000  # so many records at least, and at most
+MIN_RECORDS, MAX_RECORDS = 2_000, 10_000  # so many records at least, and at most
 AT_ONCE = 16_384  # rows that are drawn together: bounds the memory
 EQUAL = 0.1  # nats: records whose likelihoods differ by less are equally likely
 
@@ -281,7 +281,7 @@ class PopulationLayout:
         columns = tuple(Bins.of(a, rows[:, i], classes.get(i), most) for i, a in enumerate(domain.attributes))
         places = np.stack([p.place[p.runs_of(torch.from_numpy(rows[:, i].copy()))] for i, p in enumerate(columns)], 1)
         sizes = [len(p) for p in columns]
-        most_people = min(max(LEAST, CELLS // len(sizes)), LARGEST, len(rows))
+        most_people = min(max(MIN_RECORDS, CELLS // len(sizes)), MAX_RECORDS, len(rows))
         sample = np.sort(np.random.default_rng(seed).choice(len(rows), most_people, replace=False))
         leading = [domain.column(name) for name in first]
         ordered = [a.ordered for a in domain.attributes]
@@ -361,7 +361,7 @@ def real_synthetic_auc(domain: TableDomain, real: Tensor, drawn: Tensor) -> floa
     return float(roc_auc_score(kind, cross_val_predict(trees, rows, kind, cv=folds, method="predict_proba")[:, 1]))
 
 
-PEOPLE = 50_000  # that a sampler is asked for
+SAMPLER_RECORDS = 50_000  # that a sampler is asked for
 
 
 @dataclass(frozen=True)
@@ -400,10 +400,10 @@ def read_people(given: Any | Callable[[int], Any], domain: TableDomain) -> Tenso
     """
     if callable(given):
         try:
-            given = given(PEOPLE)
+            given = given(SAMPLER_RECORDS)
         except Exception as error:  # whatever a user's function raises
             raise DataError(
-                f"population: the sampler failed when asked for {PEOPLE:,} people: {one_line(error)}"
+                f"population: the sampler failed when asked for {SAMPLER_RECORDS:,} people: {one_line(error)}"
             ) from None
     sheet = read_sheet(given)
     if not isinstance(given, (str, Path, Sheet)):  # so that an error is not taken for one of the table

@@ -16,9 +16,9 @@ from neuronfair.errors import NeuronFairError
 
 PLAUSIBLE = 0.01  # the likelihood percentile from which on a record is called plausible
 FITS = 0.02  # a twin's sensitive values must be this share as likely, given its other values, as they are overall
-LOOKED_AT = 200_000  # records from which it is read how likely sensitive values are overall, at most
+CHECKED_ROWS = 200_000  # records from which it is read how likely sensitive values are overall, at most
 TRIES = 4  # records drawn for one row, of which the first plausible one is taken
-FEWEST = 5  # plausible rows of the table that a search can start from
+MIN_PLAUSIBLE_ROWS = 5  # plausible rows of the table that a search can start from
 AT_ONCE = 1 << 20  # cells of rows whose plausibility is asked for at a time: memory stays flat
 
 
@@ -123,10 +123,10 @@ def plausible(domain: TableDomain, population: PopulationModel, least: float, ro
     known = {part.name: getattr(domain, part.name) for part in fields(domain)}
     inside = Plausible(**known, population=population, least=least, records=rows)
     records = rows[inside.valid(rows)]
-    if len(records) < FEWEST:
+    if len(records) < MIN_PLAUSIBLE_ROWS:
         raise NeuronFairError(
             f"{domain.name}: {len(records):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
-            f"more, and {FEWEST} are needed. Ask for less, or take a population that is like the table"
+            f"more, and {MIN_PLAUSIBLE_ROWS} are needed. Ask for less, or take a population that is like the table"
         )
     return Plausible(**known, population=population, least=least, records=records)
 
@@ -171,7 +171,7 @@ class PlausibleTwins:
 
 def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tensor) -> TableDomain:
     """Return a domain whose records are compared with their plausible twins only, given the rows of its table."""
-    most = max(1, LOOKED_AT // len(domain.sensitive_values))
+    most = max(1, CHECKED_ROWS // len(domain.sensitive_values))
     some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:most].to(rows.device)]
     some = domain.clip(some)
     overall = torch.zeros(len(domain.sensitive_values), dtype=torch.float64, device=rows.device)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-PEOPLE = 4_000  # whose places are enough to compare pairs of columns
+ORDER_RECORDS = 4_000  # whose places are enough to compare pairs of columns
 PLACES = 1_000  # of all columns together while they are compared: in a wide table, each has fewer
-FEWEST = 8  # places of a column while it is compared, where it has so many
+MIN_COARSE_BINS = 8  # places of a column while it is compared, where it has so many
 WIDEST = 2_000  # columns; in a still wider table none depends on another
 MOST = 12  # earlier columns that a column may ask
 
@@ -51,7 +51,7 @@ def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) 
     All pairs are counted in one product of matrices, in wide tables with the places of a column in a few groups.
     """
     d, n = len(sizes), len(places)
-    most = max(FEWEST, PLACES // d)
+    most = max(MIN_COARSE_BINS, PLACES // d)
     groups = [
         coarse(np.bincount(places[:, c], minlength=size).astype(np.float64), ordered[c], most)[places[:, c]]
         for c, size in enumerate(sizes)
@@ -85,7 +85,7 @@ def drawn_after(
     d = len(sizes)
     if d > WIDEST:
         return {c: np.zeros(0, dtype=np.int64) for c in (*first, *(c for c in range(d) if c not in first))}
-    shared = information(places[:PEOPLE], sizes, ordered)
+    shared = information(places[:ORDER_RECORDS], sizes, ordered)
     order = list(first) or [int(shared.sum(0).argmax())]
     told = shared[order].max(0)
     told[order] = -1

@@ -32,7 +32,7 @@ MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers
 MAX_POINTS = 100_000  # points of any proposed grid: outliers beyond them are clipped
 BULK, FINE = (0.25, 0.75), 100  # quantiles between which a grid has this many steps at least
 HEAVY = 0.05  # of the cells is what one number counts for at most there, such as a zero that most rows have
-FEW = 5  # fewer different numbers may have a common step by chance
+MIN_STEP_VALUES = 5  # fewer different numbers may have a common step by chance
 SOME = 20  # in a shorter column all cells may be different by chance
 OTHER = "other"  # the label given to all that are seldom
 EMPTY = 0.9  # from this share of empty cells on, a column is pointed out
@@ -338,6 +338,6 @@ def _common_step(numbers: Numbers) -> float:
     Few numbers may have one by chance, so for fewer than `FEW` it is 1.
     """
     numbers = np.unique(numbers)  # 1 and 1.0 are one
-    if len(numbers) < FEW or float(np.abs(numbers).max()) > 2**53:
+    if len(numbers) < MIN_STEP_VALUES or float(np.abs(numbers).max()) > 2**53:
         return 1.0
     return float(np.gcd.reduce((numbers - numbers[0]).astype(np.int64)))

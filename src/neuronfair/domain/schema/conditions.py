@@ -22,7 +22,7 @@ from neuronfair.errors import CellError, DomainError, did_you_mean
 
 LONGEST = 20_000  # letters of a text
 MOST_LISTED = 200_000  # values of a condition that is no range
-NEAR = 1e-6  # of a step: so far from its place on the grid a number may be written
+GRID_SLACK = 1e-6  # of a step: so far from its place on the grid a number may be written
 _QUOTED = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')"""
 _BARE = r"""(?!["'])(?:(?!!=)[^\s=<>\[\]])+"""  # outside a list a number may hold a comma: 7,000
 _ITEM = rf"""(?:{_QUOTED}|(?!["'])[^\s=<>\[\],]++)"""
@@ -158,7 +158,7 @@ def _ordered(attribute: Attribute, sign: str, text: str) -> Mask:
             raise DomainError(f"attribute '{attribute.name}': expected {expected}, got {text!r}")
         place = (number - attribute.low) / attribute.step
     codes = np.arange(attribute.size)
-    met: Mask = codes >= place - NEAR if sign in (">=", "<") else codes <= place + NEAR
+    met: Mask = codes >= place - GRID_SLACK if sign in (">=", "<") else codes <= place + GRID_SLACK
     return (~met if sign in ("<", ">") else met) & (codes < attribute.points)
 
 

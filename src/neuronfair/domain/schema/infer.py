@@ -12,7 +12,7 @@ import numpy as np
 from neuronfair.domain.attribute import KEEP, MISSING, number
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, described, is_missing, order
-from neuronfair.domain.schema.rule_mining import CLASSES, PEOPLE, TakeRules, check_take, propose, rule_lines
+from neuronfair.domain.schema.rule_mining import CLASSES, MIN_RECORDS, TakeRules, check_take, propose, rule_lines
 from neuronfair.domain.schema.toml import domain_of, favourable_line, quoted, toml_value
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.cells import Cells
@@ -21,7 +21,8 @@ from neuronfair.errors import DataError, DomainError, did_you_mean
 from neuronfair.formatting import listed, plural, visible
 
 MAX_CLASSES = 50  # a target of more different numbers is a quantity
-SMALL, SHARE = 30, 0.1  # records, and share of all, below both of which a demographic group is too small for twins
+# Below both, a demographic group is too small for twins.
+SMALL_GROUP_RECORDS, SMALL_GROUP_SHARE = 30, 0.1
 
 _HEAD = """\
 # A first draft, read off {file} ({rows:,} rows). Please check every line:
@@ -202,7 +203,7 @@ def _copies(domain: TableDomain, every: Mapping[str, Cells]) -> list[str]:
     first, remarks = dict[bytes, str](), list[str]()
     for name in (*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)):
         cells = every[name]
-        if len(cells) < PEOPLE or not 2 <= len(cells.texts) <= len(cells) / 2:
+        if len(cells) < MIN_RECORDS or not 2 <= len(cells.texts) <= len(cells) / 2:
             continue  # two columns of different cells throughout say the same of nothing
         # Texts are numbered as they come, so that copies have the same numbers.
         known = first.setdefault(cells.numbers.tobytes(), name)
@@ -227,7 +228,7 @@ def _small_groups(domain: TableDomain, every: Mapping[str, Cells]) -> tuple[list
             continue
         counts = np.bincount(attribute.codes(every[attribute.name]), minlength=attribute.size)
         largest = np.argsort(-counts, kind="stable")
-        small = (counts < SMALL) & (counts < SHARE * counts.sum())
+        small = (counts < SMALL_GROUP_RECORDS) & (counts < SMALL_GROUP_SHARE * counts.sum())
         small |= np.array([label == MISSING == attribute.missing for label in attribute.values])
         known = [code for code in largest if not small[code]]
         keep = {*known, *[code for code in largest if code not in known][: max(0, 2 - len(known))]}

@@ -25,14 +25,14 @@ from neuronfair.formatting import plural, visible
 
 # With so many people, and no larger share of exceptions, the upper end of Wilson's interval (95%) of that share is
 # below 2%: see the tests.
-PEOPLE = 200  # who must meet a condition
+MIN_RECORDS = 200  # who must meet a condition
 EXCEPTIONS = 0.002  # the largest share of them that may break a rule
 UNUSUAL = 0.02  # and the largest share of the exceptions that chance would have brought
 TRIVIAL = 0.02  # the smallest share of all people who are not as a rule says: else it says nothing
 CHANCE = 0.01  # that a table of unrelated columns gets any rule
 CLASSES = 30  # values of a column that is fixed by another, or that are looked at one by one
 KNOWN = 5  # people whom a value needs to be claimed by one class; with fewer it may go with every class
-SHARE = 0.25  # of all people, whom the end of a range must shut out
+MIN_EXCLUDED_SHARE = 0.25  # of all people, whom the end of a range must shut out
 CODES = 1_000_000  # of an attribute that a rule may name here
 
 Counts = npt.NDArray[np.int64]
@@ -206,7 +206,7 @@ def _excluded(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleCandid
             table = _crossed(row_a, row_b, len(groups_a), len(groups_b))
             size_a, size_b = table.sum(1)[:, None], table.sum(0)[None]
             smaller, expected = np.minimum(size_a, size_b), size_a * size_b / len(row_a)
-            never = (table <= np.minimum(EXCEPTIONS * smaller, UNUSUAL * expected)) & (smaller >= PEOPLE)
+            never = (table <= np.minimum(EXCEPTIONS * smaller, UNUSUAL * expected)) & (smaller >= MIN_RECORDS)
             never &= (pdtr(table, expected) * tried <= CHANCE) & (expected >= TRIVIAL * smaller)
             if never.any():
                 expected = np.where(never, expected, 0.0)
@@ -267,12 +267,14 @@ def _ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleCandidat
     upto = np.concatenate([[0.0], table.sum(1).cumsum() / len(a.codes)])
     first, last = (table > 0).argmax(0), len(table) - 1 - (table[::-1] > 0).argmax(0)
     below, above = upto[first], 1 - upto[last + 1]
-    expected = table.sum(0) * (np.where(below >= SHARE, below, 0) + np.where(above >= SHARE, above, 0))
-    sure = (table.sum(0) >= PEOPLE) & (pdtr(0, expected) * tried * len(table) ** 2 <= CHANCE)
+    expected = table.sum(0) * (
+        np.where(below >= MIN_EXCLUDED_SHARE, below, 0) + np.where(above >= MIN_EXCLUDED_SHARE, above, 0)
+    )
+    sure = (table.sum(0) >= MIN_RECORDS) & (pdtr(0, expected) * tried * len(table) ** 2 <= CHANCE)
     for place in np.flatnonzero(sure):
         outside = np.zeros(a.attribute.size, dtype=np.bool_)
-        outside[: a.seen[first[place]] if below[place] >= SHARE else 0] = True
-        outside[a.seen[last[place]] + 1 if above[place] >= SHARE else a.attribute.size :] = True
+        outside[: a.seen[first[place]] if below[place] >= MIN_EXCLUDED_SHARE else 0] = True
+        outside[a.seen[last[place]] + 1 if above[place] >= MIN_EXCLUDED_SHARE else a.attribute.size :] = True
         rule = implied(b.attribute, b.views[0][0][place], a.attribute, outside)
         if rule is not None:
             yield RuleCandidate(rule.name, (rule,), False, float(expected[place]))
@@ -285,7 +287,7 @@ def _crossed(a: Counts, b: Counts, most_a: int, most_b: int) -> Counts:
 
 TakeRules = Literal["none", "free", "all"]
 
-MOST = 20  # proposals: nobody reads more
+MAX_PROPOSALS = 20  # proposals: nobody reads more
 TRIED, FAILED = 60, 5  # candidates, and how many of them may not fit, until no more are tried
 ROWS = 50_000  # that are looked at; what is proposed is counted in all
 COLUMNS = 100  # that are looked at, the sensitive ones first
@@ -385,7 +387,7 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
     looked = [*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)][:COLUMNS]
     attributes = [a for a in domain.attributes if a.name in looked]
     rows = len(columns[looked[0]])
-    if rows < PEOPLE or len(attributes) < 2:
+    if rows < MIN_RECORDS or len(attributes) < 2:
         return Proposals()
     some = np.arange(rows)
     if rows > ROWS:
@@ -400,7 +402,7 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
         proposal = table.counted(one)
         if proposal is None or any(proposal.repeats(other, kept) for other in kept):
             continue
-        if len(kept) == MOST or len(dropped) == FAILED:
+        if len(kept) == MAX_PROPOSALS or len(dropped) == FAILED:
             break
         try:
             left = RuleBook(attributes, [*rules, *proposal.rules], most=CASES).count()

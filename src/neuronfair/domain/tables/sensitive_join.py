@@ -19,7 +19,7 @@ _VALUES_PATH = Path("sensitive values")  # where errors say that they are
 _VALUES = ("Series", "DataFrame", "Table", "ndarray")  # types of columns in memory; other things are names
 
 
-def beside(table: Sheet, other: Sheet, names: Sequence[str], key: str | None = None) -> Sheet:
+def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | None = None) -> Sheet:
     """Return a table with those of some columns that another one has.
 
     They belong together by a column that both have, or row by row. Each row of the table must be in the other one
@@ -89,7 +89,7 @@ def _by_key(table: Sheet, other: Sheet, key: str) -> list[int]:
     return [rows[number] for number in keys.numbers.tolist()]
 
 
-def attached(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
+def with_columns(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
     """Return a table and the names of its sensitive columns, of which the values may be given instead of the names.
 
     Such are a Series, a DataFrame, an array, or a mapping of columns. They belong to the table row by row; those of
@@ -114,7 +114,7 @@ def attached(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
         columns = columns.loc[table.index]
     values = replace(read_sheet(columns), path=_VALUES_PATH)
     names = tuple(values.columns)
-    return beside(sheet, values, names), names
+    return joined_columns(sheet, values, names), names
 
 
 def _columns(values: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neuronfair.errors import ModelError
 
-MOST = 1 << 24  # numbers of one matrix
+MAX_MATRIX_SIZE = 1 << 24  # numbers of one matrix
 LONGEST = 1 << 30  # products that are added up in twice the digits
 _SPLIT = float(2**27 + 1)
 Shape = tuple[int | None, ...]  # None: the dimension of the rows
@@ -19,8 +19,8 @@ Shape = tuple[int | None, ...]  # None: the dimension of the rows
 
 def check_numbers(count: int) -> None:
     """Refuse matrices that are too large."""
-    if count > MOST:
-        raise ModelError(f"its matrices have more than {MOST:,} numbers")
+    if count > MAX_MATRIX_SIZE:
+        raise ModelError(f"its matrices have more than {MAX_MATRIX_SIZE:,} numbers")
 
 
 @dataclass(frozen=True)

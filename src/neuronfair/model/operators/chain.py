@@ -24,7 +24,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.operators.purity import check_parts, check_pure
 from neuronfair.model.operators.reader import WIDEST, NetworkReading, Reader
 
-NEAR = 1e-6  # of the largest score: so near must the chain's scores be to the network's own
+SCORE_TOLERANCE = 1e-6  # of the largest score: so near must the chain's scores be to the network's own
 
 End = Literal["none", "softmax", "sigmoid"]
 CURVES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -112,8 +112,8 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
     chain = Chain(affines, sizes, tuple(Curve(a.name, a.leak) for a in read.activations), cast(End, read.end))
     scores = network.double().scores(rows)
     ours = chain.scores(network.encoding.encode(rows, torch.float64))
-    near = NEAR * scores.abs().amax().clamp(min=1e-3)
-    if ours.shape != scores.shape or not torch.allclose(ours, scores.double(), rtol=NEAR, atol=float(near)):
+    near = SCORE_TOLERANCE * scores.abs().amax().clamp(min=1e-3)
+    if ours.shape != scores.shape or not torch.allclose(ours, scores.double(), rtol=SCORE_TOLERANCE, atol=float(near)):
         raise ModelError("the operators of its graph give other scores than it does")
     return chain
 

@@ -15,7 +15,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.proof.boxes.space import Boxes, Space
 
 End = Literal["none", "softmax", "sigmoid"]
-NEAR = 1 - 1e-9  # thresholds of probabilities up to which their rounding does not matter
+ROUNDING_IMMUNE = 1 - 1e-9  # thresholds of probabilities up to which their rounding does not matter
 SURE = 1e-12  # standard deviations below this are none
 
 
@@ -129,7 +129,7 @@ def margins_of(decision: Decision, outputs: int, end: End) -> Margins:
         return Margins(score, nothing, torch.zeros(0, 0, dtype=torch.int64), decision.value, end != "none")
     threshold = decision.value
     if end != "none":
-        if NEAR <= threshold <= 1:
+        if ROUNDING_IMMUNE <= threshold <= 1:
             raise Unprovable(f"its threshold of {threshold:g} is so near 1 that rounding decides who reaches it")
         if not 0 < threshold < 1:  # everybody lies on one side
             return Margins(torch.zeros_like(score), torch.tensor([1.0 if threshold <= 0 else -1.0]).double(), either)

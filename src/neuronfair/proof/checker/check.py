@@ -27,7 +27,7 @@ from neuronfair.model.open import Opened
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import Certificate, CertificateError, known_by, read
 from neuronfair.proof.checker.claims import Bounds, proved
-from neuronfair.proof.checker.ground import Ground, Ints, ground_of, signed
+from neuronfair.proof.checker.ground import CheckedRegion, Ints, checked_region, signed
 from neuronfair.proof.checker.network import layers_of, numbers_of
 from neuronfair.proof.checker.reader import read_network
 from neuronfair.proof.checker.trees import CheckedTrees, fingerprint_of_trees, trees_of
@@ -98,7 +98,7 @@ def _verified(
     ):
         if said != sum(counts):
             raise CertificateError(f"it counts {_number(said)} {words} in all; its boxes have {_number(sum(counts))}")
-    ground = ground_of(certificate)
+    ground = checked_region(certificate)
     low, high = claims.low.astype("int64"), claims.high.astype("int64")
     if not ground.cover_once(low, high):
         raise CertificateError("its boxes do not cover everybody exactly once: one is missing, doubled or changed")
@@ -124,7 +124,7 @@ def _verified(
         raise CertificateError(f"it counts {_number(proof.people)} people in all; its boxes have {_number(people)}")
 
 
-def _bounds(certificate: Certificate, model: Opened | Network | Forest, ground: Ground) -> Bounds:
+def _bounds(certificate: Certificate, model: Opened | Network | Forest, ground: CheckedRegion) -> Bounds:
     domain = certificate.domain
     inner = model.model if isinstance(model, Opened) else model
     if isinstance(inner, Network):

@@ -18,8 +18,8 @@ from neuronfair.proof.checker.network import CheckedLines
 
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 FIRST_WAVES, MORE_WAVES = 128, 512  # by which shares are counted, at first and then
-FEW = 64  # combinations of places up to which people are enumerated at once
-SMALL = 4096  # and up to which they are before a box is cut
+MAX_ENUMERATED_AT_ONCE = 64  # combinations of places up to which people are enumerated at once
+MAX_ENUMERATED = 4096  # and up to which they are before a box is cut
 NUMBERS = 1 << 21  # that are computed together, in each thread
 MOST_PARTS = 1 << 15  # into which a box is cut before its claim is refused
 LEVELS = 80  # of cuts
@@ -361,7 +361,7 @@ def _piece(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], 
     alike = bounds.same(low[open_], high[open_], valid[open_])
     fair[open_[alike]] = people[open_[alike]]
     open_ = open_[~alike]
-    count, few = (high[open_] - low[open_] + 1.0).prod(1), FEW if first else SMALL
+    count, few = (high[open_] - low[open_] + 1.0).prod(1), MAX_ENUMERATED_AT_ONCE if first else MAX_ENUMERATED
     little = open_[count <= few]
     fair[little], flips[little] = _enumerated(bounds, low[little], high[little], valid[little])
     open_ = open_[count > few]

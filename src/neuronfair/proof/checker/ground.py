@@ -23,7 +23,7 @@ from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateErro
 
 Bools = npt.NDArray[np.bool_]
 
-NEAR = 1e-9  # numbers that lie so close together, beside the size of their attribute, are the same
+VALUE_TOLERANCE = 1e-9  # numbers that lie so close together, beside the size of their attribute, are the same
 ON_GRID = 1e-6  # of a step: so far from its place a number may be written
 EPS = float(np.finfo(np.float64).eps)
 MOST_VALUES = 10_000_000  # of one attribute
@@ -57,7 +57,7 @@ def _numbers(attribute: Attribute) -> npt.NDArray[np.float64]:
 
 
 def _near(attribute: Attribute) -> float:
-    return NEAR * max(1.0, abs(attribute.low), abs(attribute.high))
+    return VALUE_TOLERANCE * max(1.0, abs(attribute.low), abs(attribute.high))
 
 
 def _number(attribute: Attribute, text: str) -> float:
@@ -215,7 +215,7 @@ class _Condition:
 
 
 @dataclass(frozen=True)
-class Ground:
+class CheckedRegion:
     """The axes of a certificate with the codes at their places, the sensitive values, and the rules."""
 
     domain: TableDomain
@@ -342,7 +342,7 @@ def _all(conditions: Sequence[_Condition], low: Ints, high: Ints, shape: tuple[i
     return met, unmet
 
 
-def ground_of(certificate: Certificate) -> Ground:
+def checked_region(certificate: Certificate) -> CheckedRegion:
     """Return what a certificate speaks of; axes that are not those of its domain and region are refused."""
     domain = certificate.domain
     for attribute in domain.attributes:
@@ -393,7 +393,7 @@ def ground_of(certificate: Certificate) -> Ground:
             for part in parts
         )
         rules.append((when, then))
-    return Ground(domain, certificate.axes, columns, sensitive, tuple(places), values, counted, tuple(rules))
+    return CheckedRegion(domain, certificate.axes, columns, sensitive, tuple(places), values, counted, tuple(rules))
 
 
 def _combinations(sizes: Sequence[int]) -> Ints:

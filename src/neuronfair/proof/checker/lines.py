@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from neuronfair.proof.checker.ground import EPS, Bools, Floats, Ground, Ints
+from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, Ints
 
 WAVES = 256  # M
 NUMBERS = 1 << 19  # that are handled together
@@ -38,7 +38,7 @@ WORTH = 0.005  # a share that is likely smaller is not counted
 class Frame:
     """Which features belong to which axis."""
 
-    ground: Ground
+    ground: CheckedRegion
 
     @cached_property
     def linear(self) -> Ints:

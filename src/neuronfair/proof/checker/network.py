@@ -21,7 +21,7 @@ from scipy import special
 from neuronfair.domain.attribute import Attribute
 from neuronfair.limits import check_size
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.ground import EPS, Bools, Floats, Ground, Ints, Signed
+from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, Ints, Signed
 from neuronfair.proof.checker.lines import Frame
 from neuronfair.proof.checker.reader import CheckedCurve, CheckedLayer, ReadNetwork
 
@@ -342,7 +342,7 @@ def _dot(rows: Floats, numbers: Floats) -> Floats:
     return np.asarray((rows @ numbers[..., None])[..., 0])
 
 
-def layers_of(network: ReadNetwork, attributes: Sequence[Attribute], ground: Ground, rows: Signed) -> Layers:
+def layers_of(network: ReadNetwork, attributes: Sequence[Attribute], ground: CheckedRegion, rows: Signed) -> Layers:
     """Return a network over the places of a certificate; places that it tells apart are refused.
 
     `attributes` say how a row of codes becomes the numbers that the network takes.

@@ -26,7 +26,7 @@ from neuronfair.proof.checker.ground import Floats
 
 BATCHES = (3, 1021)  # rows that it seems to be given: what it computes must not depend on their number
 WIDEST = 10_000  # numbers of a layer
-MOST = 1 << 24  # numbers of all matrices
+MAX_MATRIX_SIZE = 1 << 24  # numbers of all matrices
 
 End = Literal["none", "softmax", "sigmoid"]
 
@@ -125,8 +125,10 @@ def read_network(module: nn.Module, width: int) -> ReadNetwork:
 
 
 def _checked(network: ReadNetwork) -> ReadNetwork:
-    if sum(layer.weight.size for layer in network.layers) > MOST:
-        raise CertificateError(f"the matrices of the network have more than {MOST:,} numbers, too many to be checked")
+    if sum(layer.weight.size for layer in network.layers) > MAX_MATRIX_SIZE:
+        raise CertificateError(
+            f"the matrices of the network have more than {MAX_MATRIX_SIZE:,} numbers, too many to be checked"
+        )
     return network
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from neuronfair.limits import check_size
 from neuronfair.model.forest import Forest
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.ground import EPS, Bools, Floats, Ground, Ints, Signed
+from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, Ints, Signed
 from neuronfair.proof.checker.lines import Frame
 from neuronfair.proof.checker.network import CheckedLines
 
@@ -158,7 +158,7 @@ def fingerprint_of_trees(forest: Forest) -> str:
     return digest.hexdigest()
 
 
-def trees_of(forest: Forest, ground: Ground, rows: Signed) -> CheckedTrees:
+def trees_of(forest: Forest, ground: CheckedRegion, rows: Signed) -> CheckedTrees:
     """Return a forest over the places of a certificate; places that a tree tells apart are refused."""
     frame = Frame(ground)
     check_size(len(forest.attribute) * (frame.features + len(ground.values)), "the places of its axes", times=4)

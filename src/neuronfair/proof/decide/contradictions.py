@@ -30,11 +30,11 @@ from neuronfair.searches.evaluate import Evaluation, evaluate
 EVALUATED = 20_000  # people of boxes, and as many rows, with all their twins; fewer where there are many twins
 MEMBERS = 200_000  # people and twins together
 ORIGINAL = 2_000  # people about whom the source of a rebuilt model decides
-ROUNDED = 1e-4  # of the scores: so near to the boundary a model in float32 may decide otherwise than in float64
+FLOAT32_TOLERANCE = 1e-4  # of the scores: how near to the boundary float32 and float64 may differ
 EXACT = 1e-9  # the same for float64
 WITH_LINES = 4_096  # boxes of which a part is proved whose lines are computed again
 LINE_ROUNDING = 1e-12  # of the sum of a line's terms: by so much it must be above 0
-FEW = 64  # boxes that are compared with each person
+MAX_BOXES_PER_PERSON = 64  # boxes that are compared with each person
 Numbers = npt.NDArray[np.int64]
 
 
@@ -52,11 +52,11 @@ def check_against_model(
     """Refuse a proof that the model contradicts: on people drawn from its boxes, or on those seen elsewhere."""
     model = opened.model if isinstance(opened, Opened) else opened
     most = max(1, min(EVALUATED, MEMBERS // len(problem.domain.sensitive_values)))
-    models: list[tuple[Model, float, int]] = [(model, ROUNDED, most)]
+    models: list[tuple[Model, float, int]] = [(model, FLOAT32_TOLERANCE, most)]
     if not isinstance(model, BlackBox):
         models.append((model.double(), EXACT, most))
     if isinstance(opened, Opened) and opened.original is not None:
-        models.append((BlackBox(opened.original, model.encoding), ROUNDED, min(ORIGINAL, most)))
+        models.append((BlackBox(opened.original, model.encoding), FLOAT32_TOLERANCE, min(ORIGINAL, most)))
     claims = _Claims(problem, proof.certified)
     for people in (*seen, EvaluatedPeople("drawn at random", claims.people(most))):
         rows = people.rows.cpu().long()
@@ -256,7 +256,7 @@ def _containing(points: Numbers, low: Numbers, high: Numbers) -> Iterator[tuple[
         some, boxes = waiting.pop()
         if not len(some) or not len(boxes):
             continue
-        cut = _cut(low[boxes], high[boxes]) if len(boxes) > FEW else None
+        cut = _cut(low[boxes], high[boxes]) if len(boxes) > MAX_BOXES_PER_PERSON else None
         if cut is None:
             for part in np.array_split(some, -(-len(some) * len(boxes) // (1 << 20))):
                 held = (points[part, None] >= low[boxes]) & (points[part, None] <= high[boxes])

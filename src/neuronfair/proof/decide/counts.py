@@ -19,7 +19,7 @@ from neuronfair.proof.problem import Problem
 ROWS = 1 << 18  # people with their twins that are evaluated at once
 LARGEST = 2.0**62  # combinations of codes that are counted in 64 bits
 BITS = 30  # of a share that are counted: people · floor(share · 2^30) / 2^30
-NEAR = 1e-6  # how far sums of shares may be off
+SHARE_TOLERANCE = 1e-6  # how far sums of shares may be off
 _NAMES = ("low", "high", "pattern", "fair", "flips", "fair_count", "flips_count")
 
 
@@ -151,7 +151,7 @@ def check_state(problem: Problem, state: State, what: object) -> None:
             & ((pattern >= 0) & (pattern < len(problem.people.valid))).all()
         )
         fair, flips, *counts = (kind[name].cpu().double() for name in _NAMES[3:])
-        if not inside or not bool(((fair >= 0) & (flips >= 0) & (fair + flips <= 1 + NEAR)).all()):
+        if not inside or not bool(((fair >= 0) & (flips >= 0) & (fair + flips <= 1 + SHARE_TOLERANCE)).all()):
             raise RunError(f"{what}: its boxes do not lie within the region, or prove more people than they hold")
         boxes = Boxes(low.to(problem.device), high.to(problem.device))
         codes = varied(problem.space, boxes).cpu()
@@ -159,6 +159,6 @@ def check_state(problem: Problem, state: State, what: object) -> None:
             raise RunError(f"{what}: its boxes prove more people than they hold")
         total += problem.people.share(problem.space, boxes, pattern.to(problem.device)).sum().cpu()
     axis = state.undecided["axis"].cpu()
-    whole = abs(float(total / problem.whole.cpu()) - 1) <= NEAR
+    whole = abs(float(total / problem.whole.cpu()) - 1) <= SHARE_TOLERANCE
     if not whole or not bool(((axis >= -1) & (axis < highest.shape[1])).all()):
         raise RunError(f"{what}: its boxes are not those of the whole region")

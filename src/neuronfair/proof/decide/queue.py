@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 UNKNOWN = (-math.inf, math.inf)  # bounds of which nothing is known
-LEAST = 1e-6  # of a box counts as undecided at least, so that none is forgotten
+MIN_UNDECIDED = 1e-6  # of a box counts as undecided at least, so that none is forgotten
 LEVELS = 2  # of priority, for each power of two
 Columns = Mapping[str, Tensor]
 
@@ -43,7 +43,7 @@ class BoxQueue:
         columns = {**columns, "share": share}
         self._boxes += len(share)
         self._proved = self._proved + _proved_shares(columns)
-        priority = share * (1 - columns["fair"] - columns["flips"]).clamp(min=LEAST)
+        priority = share * (1 - columns["fair"] - columns["flips"]).clamp(min=MIN_UNDECIDED)
         level, order = (priority.clamp(min=1e-300).log2() * LEVELS).floor().long().sort(stable=True)
         levels, counts = torch.unique_consecutive(level, return_counts=True)
         parts = zip(levels.tolist(), torch.split(order, counts.tolist()), strict=True)
