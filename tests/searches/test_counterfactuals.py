@@ -137,4 +137,4 @@ def test_people_of_a_group_that_is_hardly_there_have_no_counterparts():
     console = Console(width=400)
     with console.capture() as written:
         console.print(search_report(outcome, network, Path("run")))
-    assert "Too few people of the table are in 1 of 3 groups: nobody has a counterpart there" in written.get()
+    assert "Groups with too few records for counterfactual twins, which are left out: 1" in written.get()
