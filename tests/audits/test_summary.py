@@ -48,7 +48,7 @@ def test_the_flip_rate_is_that_of_the_data_set_before_synthetic_records():
 
 
 def test_the_status_is_that_of_the_thresholds_alone():
-    one = concluded(report(attribute()))
+    one = conclude(report(attribute()))
     assert status(one) == "○ No threshold set; set one with --fail-if 'flip_rate > 1%'."
     check = GateCheck("rate > 1%", "sex", 0.0, None, None, "value", fired=True, text="…")
     assert status(conclude(replace(one, gate=Gate(False, (check,))))) == "▲ The threshold failed: rate > 1%."
