@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -156,6 +157,12 @@ def test_every_public_name_is_in_the_reference():
     page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
     listed = {place.rpartition(".")[2] for place in re.findall(r"^::: (\S+)$", page, re.M)}
     assert {name for name in neuronfair.__all__ if not name.startswith("_")} <= listed
+
+
+def test_every_name_of_the_reference_exists():
+    page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    listed = [place.rpartition(".") for place in re.findall(r"^::: (\S+)$", page, re.M)]
+    assert [f"{module}.{name}" for module, _, name in listed if not hasattr(import_module(module), name)] == []
 
 
 def test_every_figure_of_the_gate_is_in_the_reference():

@@ -33,14 +33,14 @@ STAGES = {
 }
 # What public functions take or return, and the pytest fixture: imported from where it is.
 FURTHER = {
-    "api": ("AuditOptions", "ProofOptions"),
+    "api": ("AuditOptions", "CertifyOptions", "RateOptions", "ModelKeywords"),
     "proof.report": ("ProofReport", "Part"),
     "audits.pytest_check": ("Fairness", "CheckSettings", "FairnessResult", "Demands"),
     "audits.comparison": ("Comparison",),
     "domain.attribute": ("Attribute",),
     "domain.rules": ("Rule", "Span"),
     "domain.table": ("Target",),
-    "model.open.request": ("Opened",),
+    "model.open.opened": ("Opened",),
     "model.training_loop": ("TrainingSettings",),
     "model.weights": ("Card",),
     "interpretation.profile": ("BiasProfile", "LayerBias"),
