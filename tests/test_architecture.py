@@ -30,6 +30,7 @@ FREE = {
     "atomic",
     "limits",
     "formatting",
+    "interruption",
     "parameters",
     "progress",
     "sandbox",

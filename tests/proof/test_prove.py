@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import threading
 from dataclasses import replace
 
 import pytest
@@ -23,7 +22,7 @@ from neuronfair.model.training_loop import Threads
 from neuronfair.model.weights import fully_connected
 from neuronfair.proof.boxes.space import People
 from neuronfair.proof.decide import prove as proving
-from neuronfair.proof.decide.prove import ProofProgress, prove, stopping
+from neuronfair.proof.decide.prove import ProofProgress, prove
 from neuronfair.proof.decide.queue import State
 from neuronfair.proof.problem import problem_of
 from tests.planted import networks
@@ -307,53 +306,3 @@ def test_one_layer_is_bounded_in_one_way_however_long_it_takes(monkeypatch) -> N
     sums = [sum(map(int, f"{number:03}")) for number in range(1_000)]
     assert proof.complete
     assert proof.discriminatory == 2 * sum(14.5 < total < 16.5 for total in sums)
-
-
-def _press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def _twice() -> None:
-    _press()
-    _press()
-
-
-def test_the_first_ctrl_c_asks_and_the_second_interrupts():
-    before = signal.getsignal(signal.SIGINT)
-    with stopping() as stop:
-        assert not stop.requested
-        _press()
-        assert stop.requested
-        with pytest.raises(KeyboardInterrupt):
-            _press()
-    with pytest.raises(KeyboardInterrupt), stopping():
-        _twice()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_a_callback_may_stop_it():
-    before = signal.getsignal(signal.SIGINT)
-    with stopping() as stop:
-        raise KeyboardInterrupt
-    assert stop.requested
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_other_errors_pass():
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ValueError, match="other"), stopping():
-        raise ValueError("other")
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_outside_the_main_thread_signals_are_left_alone():
-    seen = []
-
-    def work() -> None:
-        with stopping() as stop:
-            seen.append((stop.requested, signal.getsignal(signal.SIGINT)))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [(False, signal.getsignal(signal.SIGINT))]

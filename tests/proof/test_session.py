@@ -13,10 +13,10 @@ import torch
 from neuronfair.audits.inputs import drawn_from
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import NeuronFairError, RunError
+from neuronfair.interruption import Interruption
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.proof.decide import prove
-from neuronfair.proof.decide.prove import Stop
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import ProofRequest, ProofRun, certify
@@ -181,6 +181,6 @@ def test_states_are_kept_more_seldom_the_longer_that_takes(monkeypatch):
         kept.append(now[0])
         now[0] += 5.0
 
-    prove.advance(Search(), 1000.0, stop=Stop(), keep=keep)
+    prove.advance(Search(), 1000.0, interruption=Interruption(), keep=keep)
     assert kept[0] <= 12
     assert 5 * len(kept) <= 1000 / 20 + 10

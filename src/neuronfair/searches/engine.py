@@ -1,21 +1,20 @@
-"""The only search loop: ask, judge, record, tell. Methods propose; everything else happens here."""
+"""The search loop: methods propose rows; evaluating, recording and showing them happens here."""
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, cast
+from functools import cached_property, partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from neuronfair.errors import OtherRunError
+from neuronfair.interruption import interruptible
 from neuronfair.model.network import Network
 from neuronfair.model.training_loop import one_thread
 from neuronfair.searches.cuda_graphs import CudaGraphs
@@ -25,6 +24,7 @@ from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.stepping import Steps, in_even_batches, step
 from neuronfair.searches.tally import WHOLE, Budget, ChainRange, PhaseTally, keys_of
 
+PhaseProgress = Callable[[int, int, int], None]  # steps done, steps in all, findings
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
 FEW_CHAINS = 4096  # up to here one thread is faster than several that wait for each other: benchmarks/search.py
@@ -75,7 +75,7 @@ def run_phase(
     origin: Tensor | None = None,
     seen: KeySet | None = None,
     record: Record | None = None,
-    progress: Callable[[int, int, int], None] | None = None,
+    progress: PhaseProgress | None = None,
 ) -> PhaseResult:
     """Let one chain start from every seed and return the discriminatory instances they find.
 
@@ -85,58 +85,144 @@ def run_phase(
     budget, is returned or given to a checkpoint. Ctrl-C ends the phase and keeps what was found; a second Ctrl-C ends
     it at once.
     """
-    record = record or Record()
-    resume, checkpoint = record.resume, record.checkpoint
-    clock = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
-    seen = seen if seen is not None else KeySet(world.domain.device)
-    tally = PhaseTally(world, budget, seen, keep=record.keep, chains=record.chains.total or len(seeds))
-    rows = world.domain.clip(seeds)
-    numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
-    chains = {"origin": numbers, "place": record.chains.first + torch.arange(len(rows), device=rows.device)}
-    state, t = method.start(world, chains | {"rows": rows, "found": torch.zeros_like(numbers)}), 0
-    if resume is not None:
-        if resume.state.keys() != state.keys():
+    run = PhaseRun(world, method, seeds, origin, budget=budget, seen=seen, record=record or Record())
+    if run.ended is not None:
+        return run.ended
+    with (
+        interruptible() as interruption,
+        one_thread(run.on_cpu and run.has_few_chains),
+        background_writer(run.writes_in_background) as writer,
+    ):
+        while (stop := run.reason_to_stop(interrupted=interruption.requested)) is None:
+            run.step()
+            if progress is not None:
+                run.show(progress)
+            if run.checkpoint_is_due:
+                writer.do(run.next_checkpoint())
+        writer.wait()
+    return run.finish(stop, progress)
+
+
+class PhaseRun:
+    """A phase on its way: the chains after `t` steps, and the account of what they have found."""
+
+    def __init__(
+        self,
+        world: World,
+        method: Method,
+        seeds: Tensor,
+        origin: Tensor | None,
+        *,
+        budget: Budget,
+        seen: KeySet | None,
+        record: Record,
+    ) -> None:
+        resume = record.resume
+        self._begun = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
+        self._world, self._method, self._budget, self._record = world, method, budget, record
+        seen = seen if seen is not None else KeySet(world.domain.device)
+        self._tally = PhaseTally(world, budget, seen, keep=record.keep, chains=record.chains.total or len(seeds))
+        self.ended: PhaseResult | None = None  # the result, if the phase was over before it was resumed
+        self._t, self._state = 0, self._start(seeds, origin)
+        if resume is not None:
+            self._restore(resume)
+        self._last_count = time.perf_counter()
+
+    def _start(self, seeds: Tensor, origin: Tensor | None) -> State:
+        """Return the chains before the first step."""
+        rows = self._world.domain.clip(seeds)
+        numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
+        place = self._record.chains.first + torch.arange(len(rows), device=rows.device)
+        chains = {"origin": numbers, "place": place, "rows": rows, "found": torch.zeros_like(numbers)}
+        return self._method.start(self._world, chains)
+
+    def _restore(self, resume: Checkpoint) -> None:
+        """Continue from a checkpoint."""
+        if resume.state.keys() != self._state.keys():
             raise OtherRunError(
                 "this search was begun by another version of neuronfair, so it cannot go on. Begin a new one"
             )
-        state, t = resume.state, resume.t
-        tally.take(resume.findings, keys_of(resume.lines))
-    if resume is not None and resume.stop not in (None, "interrupted"):
-        return PhaseResult(tally.findings(), tally.confirmed, resume.stop, resume.seconds)
+        self._state, self._t = resume.state, resume.t
+        self._tally.take(resume.findings, keys_of(resume.lines))
+        if resume.stop not in (None, "interrupted"):
+            self.ended = PhaseResult(self._tally.findings(), self._tally.confirmed, resume.stop, resume.seconds)
 
-    def keep(t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
-        found, lines = tally.confirm(recent, lines, told=checkpoint is not None)
-        seconds = time.perf_counter() - clock
+    @cached_property
+    def _take_step(self) -> Steps:
+        return _steps(self._world, self._method, exact=self._budget.counts_findings, even=self._record.even)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the chains are on the CPU."""
+        return self._world.domain.device.type == "cpu"
+
+    @property
+    def has_few_chains(self) -> bool:
+        """Whether one thread is enough. Rows so wide that few of them fill a pass keep all threads busy."""
+        return len(self._state["origin"]) <= min(FEW_CHAINS, self._world.network.encoding.rows_per_pass // 8)
+
+    @property
+    def writes_in_background(self) -> bool:
+        """Whether checkpoints are made in another thread; a black box may not allow two threads at once."""
+        return self.on_cpu and self._world.exact is not self._world.network
+
+    def reason_to_stop(self, *, interrupted: bool) -> Stop | None:
+        """Return why the phase ends before the next step; None if it goes on."""
+        budget = self._budget
+        if self._tally.stop is not None:
+            return self._tally.stop
+        if len(self._state["origin"]) == 0 or budget.findings_per_seed == 0:
+            return "walkers"
+        if self._t >= budget.steps:
+            return "steps"
+        if budget.seconds is not None and self._seconds >= budget.seconds:
+            return "seconds"
+        return "interrupted" if interrupted else None
+
+    def step(self) -> None:
+        """Take a step of all chains and record what was found."""
+        state, judged = self._take_step(self._state, self._t)
+        self._tally.record(judged, self._t)
+        self._state = _retired(state, judged.hits, self._budget)
+        self._t += 1
+
+    def show(self, progress: PhaseProgress) -> None:
+        """Show how far the phase is; the findings are counted anew now and then only."""
+        if time.perf_counter() - self._last_count > SHOW:
+            self._tally.count()
+            self._last_count = time.perf_counter()
+        progress(self._t, self._budget.steps, self._tally.found)
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether to make a checkpoint after this step; the end of the phase makes its own."""
+        return self._t % self._record.every == 0 and self._tally.stop is None
+
+    def next_checkpoint(self) -> Callable[[], object]:
+        """Return what makes a checkpoint of this moment, in any thread."""
+        state = {name: tensor.clone() for name, tensor in self._state.items()}  # the next steps may overwrite them
+        return partial(self._save, self._t, state, *self._tally.since_last())
+
+    def finish(self, stop: Stop, progress: PhaseProgress | None) -> PhaseResult:
+        """Make the last checkpoint and return the result."""
+        recent = self._tally.since_last()
+        if progress is not None:
+            progress(self._t, self._budget.steps, self._tally.found)
+        seconds = self._save(self._t, self._state, *recent, stop)
+        return PhaseResult(self._tally.findings(), self._tally.confirmed, stop, seconds)
+
+    def _save(self, t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
+        """Confirm recent findings, give them to the checkpoint if there is one, and return the seconds so far."""
+        checkpoint = self._record.checkpoint
+        found, lines = self._tally.confirm(recent, lines, told=checkpoint is not None)
+        seconds = self._seconds
         if checkpoint is not None:
             checkpoint(Checkpoint(t, state, found, lines, seconds, stop))
         return seconds
 
-    steps = _steps(world, method, exact=budget.counts_findings, even=record.even)
-    on_cpu = world.domain.device.type == "cpu"
-    # Rows so wide that few of them fill a pass keep all threads busy.
-    few = len(state["origin"]) <= min(FEW_CHAINS, world.network.encoding.rows_per_pass // 8)
-    # A black box is not asked by two threads at once: nobody knows whether it can be.
-    alone = not on_cpu or world.exact is world.network
-    stop, shown = cast(Stop | None, tally.stop), time.perf_counter()
-    with _ctrl_c() as pressed, one_thread(few and on_cpu), background_writer(not alone) as writer:
-        while (stop := stop or _over(budget, state, t, clock, bool(pressed))) is None:
-            state, judged = steps(state, t)
-            tally.record(judged, t)
-            state = _retired(state, judged.hits, budget)
-            t, stop = t + 1, tally.stop
-            if progress is not None:
-                if time.perf_counter() - shown > SHOW:
-                    tally.count()
-                    shown = time.perf_counter()
-                progress(t, budget.steps, tally.found)
-            if t % record.every == 0 and stop is None:
-                writer.do(partial(keep, t, _copied(state), *tally.since_last()))
-        writer.wait()
-    recent = tally.since_last()
-    if progress is not None:
-        progress(t, budget.steps, tally.found)
-    seconds = keep(t, state, *recent, stop)
-    return PhaseResult(tally.findings(), tally.confirmed, stop, seconds)
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._begun
 
 
 def _steps(world: World, method: Method, *, exact: bool, even: bool) -> Steps:
@@ -149,22 +235,6 @@ def _steps(world: World, method: Method, *, exact: bool, even: bool) -> Steps:
     return steps
 
 
-def _over(budget: Budget, state: State, t: int, clock: float, pressed: bool) -> Stop | None:
-    """Return why a phase ends before step t; None if it goes on."""
-    if len(state["origin"]) == 0 or budget.findings_per_seed == 0:
-        return "walkers"
-    if t >= budget.steps:
-        return "steps"
-    if budget.seconds is not None and time.perf_counter() - clock >= budget.seconds:
-        return "seconds"
-    return "interrupted" if pressed else None
-
-
-def _copied(state: State) -> State:
-    """Return the chains as they are now: the next steps may overwrite them before they are written."""
-    return {name: tensor.clone() for name, tensor in state.items()}
-
-
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
     """Let the chains go that have met as many discriminatory rows as the budget allows each."""
     if budget.findings_per_seed is None:
@@ -172,25 +242,6 @@ def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
     state = state | {"found": state["found"] + discriminates}
     stays = state["found"] < budget.findings_per_seed
     return {name: tensor[stays] for name, tensor in state.items()}
-
-
-@contextmanager
-def _ctrl_c() -> Iterator[list[bool]]:
-    """Note the first Ctrl-C instead of raising it, so that a step is never torn apart."""
-    pressed: list[bool] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed  # signals reach the main thread only
-        return
-
-    def note(_: int, __: Any) -> None:
-        pressed.append(True)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, note) or signal.SIG_DFL  # None: a handler that Python does not know
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class BackgroundWriter:

@@ -20,12 +20,13 @@ from torch import Tensor
 
 from neuronfair.atomic import replacing
 from neuronfair.errors import RunError
+from neuronfair.interruption import Interruption, interruptible
 from neuronfair.limits import check_size
 from neuronfair.model.training_loop import threads
 from neuronfair.proof.boxes.space import Boxes
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.decide.counts import certified_shares
-from neuronfair.proof.decide.prove import BranchAndBound, Keep, ProofProgress, Stop, advance, proof_of, stopping
+from neuronfair.proof.decide.prove import BranchAndBound, Keep, ProofProgress, advance, proof_of
 from neuronfair.proof.decide.queue import Columns, State
 from neuronfair.proof.problem import Problem
 from neuronfair.scale.pool import PieceProgress, Pool
@@ -142,15 +143,15 @@ def prove_together(
     for _ in pool.map(_arrive, problem, range(pool.size), gpus=_gpus(problem)):
         pass
     begun = time.perf_counter() - (0.0 if state is None else state.seconds)
-    with TemporaryDirectory(ignore_cleanup_errors=True) as spare, stopping() as stop:
-        team = _Team(problem, pool, seconds, begun, stop, progress)
+    with TemporaryDirectory(ignore_cleanup_errors=True) as spare, interruptible(absorb=True) as interruption:
+        team = _Team(problem, pool, seconds, begun, interruption, progress)
         while True:
             state = team.enough(state)
             folder = keep(state) if keep else None
-            if state.left == 0 or state.seconds >= seconds or stop.requested:
+            if state.left == 0 or state.seconds >= seconds or interruption.requested:
                 break
             state = team.round(state, PieceFolder(folder or Path(mkdtemp(dir=spare)), team.pieces))
-    return proof_of(problem, state, interrupted=stop.requested)
+    return proof_of(problem, state, interrupted=interruption.requested)
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class _Team:
     pool: Pool
     seconds: float
     begun: float
-    stop: Stop
+    interruption: Interruption
     progress: Callable[[ProofProgress], None] | None
 
     @property
@@ -175,7 +176,7 @@ class _Team:
         if state is None or state.left < most:
             with threads(problem.device) as workers:
                 search = BranchAndBound(problem, state, workers)
-                advance(search, self.seconds, stop=self.stop, progress=self._tell, most=most)
+                advance(search, self.seconds, interruption=self.interruption, progress=self._tell, most=most)
                 state = search.state()
         columns = state.undecided
         boxes = Boxes(columns["low"].long(), columns["high"].long())
@@ -196,7 +197,7 @@ class _Team:
             for part in self.pool.map(work, self.problem, pieces, progress=tell, gpus=gpus):
                 parts.append(part)
         except (KeyboardInterrupt, Stopped, Late) as ended:  # what the others had is in their files
-            self.stop.requested |= not isinstance(ended, Late)
+            self.interruption.requested |= not isinstance(ended, Late)
             parts += [kept.load(piece.number, piece.state) or piece.state for piece in pieces[len(parts) :]]
         return state.joined(parts, self._elapsed)
 
@@ -209,7 +210,7 @@ class _Team:
             if self.progress:
                 self.progress(now)
         except KeyboardInterrupt:
-            self.stop.requested = True
+            self.interruption.requested = True
 
     def _teller(self, state: State, pieces: Sequence[Piece]) -> Callable[[Sequence[PieceCounts]], None]:
         """Return what adds up the progress of all pieces; those without any are where they begin."""
@@ -220,7 +221,7 @@ class _Team:
             now = [line if any(line) else before for line, before in zip(lines, first, strict=True)]
             boxes, *shares = (sum(column) for column in zip((state.boxes, fair, flips), *now, strict=True))
             self._tell(ProofProgress(shares[0] / UNIT, shares[1] / UNIT, boxes, self._elapsed))
-            if self.stop.requested:
+            if self.interruption.requested:
                 raise KeyboardInterrupt
             if self._elapsed > self.seconds + pieces[0].seconds:
                 raise Late
@@ -252,10 +253,12 @@ def work(problem: Problem, piece: Piece, note: PieceProgress) -> State:
 
     with torch.no_grad(), threads(problem.device) as workers:
         search = BranchAndBound(problem, state, workers)
-        with stopping() as stop:  # a pool presses Ctrl-C where a piece is to end
-            advance(search, piece.seconds, stop=stop, progress=tell, keep=keep, longest=piece.seconds / 4)
+        with interruptible(absorb=True) as interruption:  # a pool presses Ctrl-C where a piece is to end
+            advance(
+                search, piece.seconds, interruption=interruption, progress=tell, keep=keep, longest=piece.seconds / 4
+            )
     state = search.state()
     keep(state)
-    if stop.requested:
+    if interruption.requested:
         raise Stopped
     return state

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from types import FrameType
 
 import torch
 from torch import Tensor
 
+from neuronfair.interruption import Interruption, interruptible
 from neuronfair.model.training_loop import Threads, threads
 from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs
 from neuronfair.proof.boxes.counting import share_above
@@ -32,37 +29,6 @@ from neuronfair.proof.decide.counts import (
 )
 from neuronfair.proof.decide.queue import BoxQueue, State
 from neuronfair.proof.problem import Problem, unread
-
-
-@dataclass
-class Stop:
-    """Whether the user wants to stop."""
-
-    requested: bool = False
-
-
-@contextmanager
-def stopping() -> Iterator[Stop]:
-    """Note Ctrl-C between two steps, so that none is left half done; the second time it interrupts."""
-    stop = Stop()
-
-    def request(number: int, frame: FrameType | None) -> None:
-        if stop.requested:
-            raise KeyboardInterrupt
-        stop.requested = True
-
-    here = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, request) if here else None
-    try:
-        yield stop
-    except KeyboardInterrupt:  # from a callback, between two steps
-        if stop.requested:
-            raise
-        stop.requested = True
-    finally:
-        if here:
-            signal.signal(signal.SIGINT, before)
-
 
 BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
 FIRST = 256  # and before it is known how long it takes
@@ -110,19 +76,19 @@ def prove(
     """
     with threads(problem.device) as workers:
         search = BranchAndBound(problem, state, workers)
-        with stopping() as stop:
-            advance(search, seconds, stop=stop, progress=progress, keep=keep)
+        with interruptible(absorb=True) as interruption:
+            advance(search, seconds, interruption=interruption, progress=progress, keep=keep)
     last = search.state()
     if keep:
         keep(last)
-    return proof_of(problem, last, interrupted=stop.requested)
+    return proof_of(problem, last, interrupted=interruption.requested)
 
 
 def advance(
     search: BranchAndBound,
     seconds: float,
     *,
-    stop: Stop,
+    interruption: Interruption,
     progress: Callable[[ProofProgress], None] | None = None,
     keep: Keep | None = None,
     most: float = math.inf,
@@ -134,7 +100,7 @@ def advance(
     """
     begun = time.perf_counter() - search.seconds
     kept, took = search.seconds, 0.0
-    while 0 < search.left < most and search.seconds < seconds and not stop.requested:
+    while 0 < search.left < most and search.seconds < seconds and not interruption.requested:
         before = search.seconds
         search.step()
         search.seconds = time.perf_counter() - begun

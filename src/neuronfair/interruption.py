@@ -1,0 +1,46 @@
+"""Ctrl-C during a long computation: note it, finish the step, keep the results."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass
+class Interruption:
+    """Whether the user has pressed Ctrl-C."""
+
+    requested: bool = False
+
+
+@contextmanager
+def interruptible(*, absorb: bool = False) -> Iterator[Interruption]:
+    """Note the first Ctrl-C instead of raising it, so that no step is left half done; a second one raises at once.
+
+    With `absorb`, a first KeyboardInterrupt that the block itself raises, for example in a callback, ends the block
+    and is noted too. Signals reach the main thread only; in other threads the handler stays as it is.
+    """
+    interruption = Interruption()
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        if interruption.requested:
+            raise KeyboardInterrupt
+        interruption.requested = True
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL  # None: a handler that Python does not know
+    if main_thread:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield interruption
+    except KeyboardInterrupt:
+        if interruption.requested or not absorb:
+            raise
+        interruption.requested = True
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGINT, before)
