@@ -98,12 +98,12 @@ def in_one_piece(task: PhaseTask) -> PhaseResult:
     )
 
 
-class Known(TypedDict, total=False):
-    """What is known of a model and its table already."""
+class Fitted(TypedDict, total=False):
+    """The keyword arguments of a search for what has been fitted already; a search fits the rest itself."""
 
-    profile: BiasProfile | None  # what `interpret` says of the network and these rows
-    population: PopulationModel | None  # what `fit_population` says of them, or one of your own
-    counterparts: CounterfactualTwins | None  # what `fit_counterfactuals` says of them: asked for with `config.twins`
+    profile: BiasProfile | None  # of the network and these rows, from `interpret`
+    population: PopulationModel | None  # of these rows, from `fit_population`, or one of your own
+    counterparts: CounterfactualTwins | None  # of these rows, from `fit_counterfactuals`; used with `config.twins`
 
 
 def search(
@@ -116,39 +116,30 @@ def search(
     recorder: Recorder | None = None,
     progress: Progress | None = None,
     runner: PhaseRunner = in_one_piece,
-    **known: Unpack[Known],
+    **fitted: Unpack[Fitted],
 ) -> SearchResult:
     """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
 
-    The seeds are taken in turn from the k-means clusters of the table, unless rows of your own are given as `seeds`.
-    `profile` is what `interpret` says of the network and these rows, where that is known already, and `population`
-    says how usual each finding is. With `config.plausible` the search stays among people who are as usual as that; the
-    population is fitted to the rows then if none is given, and seeds below it are left out. So are
-    `counterparts`, where `config.twins` asks for them and neither they are given nor the domain has them.
+    The seeds are taken in turn from the k-means clusters of the table, unless you give rows as `seeds`. What has been
+    fitted already can be given, too: the bias `profile` of the network, the `population` that says how plausible each
+    finding is, and the `counterparts` that `config.twins` compares with (see `Fitted`). With `config.plausible` the
+    search stays among people who are at least so plausible, and leaves out less plausible seeds.
+
     With a recorder the search can be killed at any time and resumes when it is run again. `runner` runs the phases,
-    for instance on a cluster (`store.sharding.ShardRunner`): what is found does not depend on it.
+    for instance on a cluster (`store.sharding.ShardRunner`): the findings do not depend on it.
     """
-    config, before = config or SearchConfig(), network.rows_forward
+    config, queries_before = config or SearchConfig(), network.rows_forward
     _check(network, domain, config)
-    domain = comparing(domain, rows, config.twins, known.pop("counterparts", None))
-    world, people = _world(network, domain, rows, config, known), rows
-    if config.plausible:
-        population = world.population or fit_population(domain, rows)
-        seeds = None if seeds is None else domain.clip(seeds)  # as the engine does with all rows to start from
-        domain = inside = plausible(domain, population, config.plausible, domain.clip(rows))
-        world, people = replace(world, domain=inside, population=population), inside.records
-        seeds = None if seeds is None else inside.among(seeds)
-    if seeds is None:
-        seeds = cluster_seeds(network.encoding, people, config.seeds, seed=config.seed) if config.seeds else rows[:0]
+    world, searched, seeds = _starting_point(network, domain, rows, config, seeds, fitted)
     health = check_health(world, seeds, rows) if len(seeds) else ()
     _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
     if recorder is not None:
-        recorder.begin(seeds, world.population, counterparts_of(domain))
+        recorder.begin(seeds, world.population, counterparts_of(searched))
     runs = _Runs(config, world, runner, progress or silent, recorder)
     with _kept(recorder):
         first, local = runs.both_phases(seeds)
-        queries = network.rows_forward - before
-        outcome = SearchResult(config, domain, seeds, world.profile, first, local, None, None, health, queries)
+        queries = network.rows_forward - queries_before
+        outcome = SearchResult(config, searched, seeds, world.profile, first, local, None, None, health, queries)
         if not config.controls or "interrupted" in (first.stop, local.stop):
             return outcome
         random = runs.control("random", lambda: runs.random(outcome.total.judged))
@@ -163,12 +154,12 @@ def search(
 
 
 def random_directions(
-    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **known: Unpack[Known]
+    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **fitted: Unpack[Fitted]
 ) -> Count | None:
     """Return the counts of a method that gets noise for gradients, without the search itself; None on Ctrl-C."""
     _check(network, domain, config)
-    domain = comparing(domain, rows, config.twins, known.pop("counterparts", None))
-    return _Runs(config, _world(network, domain, rows, config, known)).random_directions(seeds)
+    compared = comparing(domain, rows, config.twins, fitted.get("counterparts"))
+    return _Runs(config, _world(network, compared, rows, config, fitted)).random_directions(seeds)
 
 
 def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
@@ -203,12 +194,42 @@ def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
 
 
-def _world(network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, known: Known) -> World:
-    draws, step_sizes = Draws(config.seed, "global"), StepSizes.of(domain, rows)
-    world = World(network, domain, config.decision, draws, step_sizes=step_sizes, **known)  # type: ignore[misc]
-    if world.profile is None and isinstance(network, Network) and network.layers:
-        world = replace(world, profile=interpret(network, domain, rows))
-    return world
+def _starting_point(
+    network: Model,
+    domain: TableDomain,
+    rows: Tensor,
+    config: SearchConfig,
+    seeds: Tensor | None,
+    fitted: Fitted,
+) -> tuple[World, TableDomain, Tensor]:
+    """Return what the methods may look at, the domain that is searched, and the rows that the chains start from."""
+    compared = comparing(domain, rows, config.twins, fitted.get("counterparts"))
+    world, searched, people = _world(network, compared, rows, config, fitted), compared, rows
+    if config.plausible:
+        population = world.population or fit_population(compared, rows)
+        inside = plausible(compared, population, config.plausible, compared.clip(rows))
+        world = replace(world, domain=inside, population=population)
+        searched, people = inside, inside.records
+        if seeds is not None:
+            seeds = inside.among(compared.clip(seeds))  # clipped as the engine clips all rows to start from
+    if seeds is None:
+        seeds = cluster_seeds(network.encoding, people, config.seeds, seed=config.seed) if config.seeds else rows[:0]
+    return world, searched, seeds
+
+
+def _world(network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, fitted: Fitted) -> World:
+    profile = fitted.get("profile")
+    if profile is None and isinstance(network, Network) and network.layers:
+        profile = interpret(network, domain, rows)
+    return World(
+        network,
+        domain,
+        config.decision,
+        Draws(config.seed, "global"),
+        profile=profile,
+        population=fitted.get("population"),
+        step_sizes=StepSizes.of(domain, rows),
+    )
 
 
 @contextmanager
