@@ -6,10 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.diversity import ROUNDING
-from neuronfair.measure.stats import check_rows
 from neuronfair.model.encoding import TableEncoding
 
 import torch

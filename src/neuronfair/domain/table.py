@@ -374,3 +374,13 @@ def _with_medians(attribute: Attribute, codes: Tensor) -> Attribute:
         code = int(inside.median()) if len(inside) else attribute.band_codes[band]
         values.append(attribute.low + attribute.step * code)
     return dataclasses.replace(attribute, band_values=tuple(values))
+
+
+def check_rows(domain: TableDomain, rows: Tensor, what: str) -> None:
+    """Refuse rows that have another number of columns than the domain has attributes."""
+    expected = len(domain.attributes)
+    if rows.dim() != 2 or rows.shape[1] != expected:
+        raise DomainError(
+            f"{what}: expected rows with the {expected} columns of '{domain.name}', got shape {tuple(rows.shape)}. "
+            "Compare rows of one domain only"
+        )

@@ -20,12 +20,12 @@ from neuronfair.domain.population.counterfactuals import (
     fit_counterfactuals,
     shuffled_groups,
 )
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.confounding import Sensitivity, sensitivity
 from neuronfair.measure.mediators import CounterfactualPairs, Mediator, carriers, tells
-from neuronfair.measure.stats import Estimate, check_rows, excess, student
+from neuronfair.measure.stats import Estimate, excess, student
 from neuronfair.measure.twin_decisions import Move, ScoredPeople, TwinTally, mean_moves
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DomainError, NeuronFairError
-from neuronfair.measure.stats import check_rows
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.findings import Findings

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DataError, ModelError
 from neuronfair.measure.rate import Rate
-from neuronfair.measure.stats import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS

@@ -9,11 +9,10 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.interpretation.profile import BiasProfile
-from neuronfair.measure.stats import check_rows
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS, families
 from neuronfair.model.network import Network

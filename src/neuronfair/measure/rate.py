@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.population.model import OwnPopulation, PopulationModel
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, Population
 from neuronfair.measure.direction import Direction, DirectionTally, favourable_class
-from neuronfair.measure.stats import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families

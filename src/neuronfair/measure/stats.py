@@ -8,20 +8,6 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 from scipy.stats import norm, t
-from torch import Tensor
-
-from neuronfair.domain.table import TableDomain
-from neuronfair.errors import DomainError
-
-
-def check_rows(domain: TableDomain, rows: Tensor, what: str) -> None:
-    """Refuse rows that have another number of columns than the domain has attributes."""
-    expected = len(domain.attributes)
-    if rows.dim() != 2 or rows.shape[1] != expected:
-        raise DomainError(
-            f"{what}: expected rows with the {expected} columns of '{domain.name}', got shape {tuple(rows.shape)}. "
-            "Compare rows of one domain only"
-        )
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None]:
@@ -33,8 +19,6 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     >>> round(mean, 3), round(half, 3)
     (2.0, 2.484)
     """
-    from scipy.stats import t
-
     n = len(values)
     if n == 0:
         return None, None

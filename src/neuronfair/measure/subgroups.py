@@ -12,10 +12,9 @@ from torch import Tensor
 from neuronfair.domain.attribute import MISSING, Attribute
 from neuronfair.domain.population.model import OwnPopulation, PopulationModel
 from neuronfair.domain.rules import Condition, Rule, Span
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.formatting import Population
 from neuronfair.measure.rate import Rate, flip_rate
-from neuronfair.measure.stats import check_rows
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
