@@ -151,6 +151,8 @@ def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_pat
         "lab",
         "cases",
         "page",
+        "reproduce",
+        "metrics",
         "tree_models",
         "ablation_frontier",
         "draw_planted",
