@@ -13,16 +13,24 @@ from torch import Tensor
 from neuronfair.audits.folder import begin, keep_figures, keep_weights
 from neuronfair.audits.gate.checks import LoadedChecks, attribute_sets
 from neuronfair.audits.provenance import Origin, about_data, about_decision, about_model, reproduction
-from neuronfair.audits.report.report import SCHEMA, Report
+from neuronfair.audits.report.report import (
+    SCHEMA,
+    DecisionReport,
+    EncodingCheckReport,
+    PopulationReport,
+    RepairReport,
+    Report,
+)
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.attributes import AttributeChoices, Clock
-from neuronfair.audits.stages.case import AttributeAudit
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.population import audited_population
 from neuronfair.audits.stages.repair import propose_repair, repair_command
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, conclude
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
+from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
@@ -31,6 +39,7 @@ from neuronfair.progress import Progress, silent
 from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.config import SearchResult
 from neuronfair.store.files import Json
+from neuronfair.store.lock import Lock
 from neuronfair.store.manifest import rows_digest, versions
 
 
@@ -56,10 +65,42 @@ def run(
 ) -> Result:
     """Audit a model that is open already, by the sensitive attributes of the table's domain.
 
-    `people` are drawn by a sampler of the user's own, and stand for plausible people. Checks that could not be judged
-    do not stop it, and the corpus is left as it is: `LoadedChecks.extend` comes last.
+    `people` are drawn by a sampler of your own, and stand for plausible people. A check that cannot be evaluated does
+    not stop the audit. The regression set is not changed here: `LoadedChecks.extend` comes last.
     """
     origin, ready, show = origin or Origin(), ready or LoadedChecks(), progress or silent
+    prepared = _prepare(opened, data, settings, origin, None if folder is None else Path(folder))
+    past = ready.replay(opened)
+    _lock = _begin_folder(prepared, people)  # until the audit ends
+    stages = _Stages(prepared, show)
+    try:
+        stages.run(people)
+    except KeyboardInterrupt:
+        stages.interrupted = True
+    report, failure = ready.evaluate(_assemble(prepared, stages), past)
+    report = conclude(report, thresholds_set=bool(ready.fail_if))
+    if prepared.folder is not None:
+        keep_figures(prepared.folder, report)
+    outcomes = {(audit.report.name, o.config.method): o for audit in stages.audits for o in audit.outcomes}
+    return Result(report, outcomes, failure)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The input of all stages, checked."""
+
+    opened: Opened
+    data: Dataset  # on the device of the model
+    choices: list[tuple[str, ...]]  # of sensitive attributes: each alone, then all together
+    views: list[Dataset]  # the data set by each choice
+    decision: DecisionReport
+    settings: AuditSettings
+    origin: Origin
+    folder: Path | None
+
+
+def _prepare(opened: Opened, data: Dataset, settings: AuditSettings, origin: Origin, folder: Path | None) -> _Prepared:
+    """Check that the audit is possible before any work is done."""
     data = data.to(opened.model.encoding.device)
     if opened.unassessed:  # its decisions are none of the classes that the labels name
         data = replace(data, labels=torch.full_like(data.labels, UNKNOWN))
@@ -69,60 +110,97 @@ def run(
         raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
     if settings.twins == "counterpart":
         for view in views:
-            fit_counterfactuals(view.domain, view.rows)  # refuses what is impossible, before any work is done
-    past = ready.replay(opened)
-    place = Path(folder) if folder is not None else None
-    if place is not None:
-        text = origin.domain_text or format_domain(data.domain)
-        manifest = _manifest(opened, data, settings, choices[-1])
-        manifest["population"] = None if people is None else rows_digest(people)
-        _lock = begin(place, manifest, text, data.domain.name)  # until the audit ends
-        if origin.trained_here and origin.card is not None and opened.module is not None:
-            keep_weights(place, opened.module, origin.card)
-    clock, audits, feeding, repair, interrupted, usual = Clock(), list[AttributeAudit](), None, None, False, None
-    decision = about_decision(opened, data)
-    try:
+            fit_counterfactuals(view.domain, view.rows)  # refuses what is impossible
+    return _Prepared(opened, data, choices, views, about_decision(opened, data), settings, origin, folder)
+
+
+def _begin_folder(prepared: _Prepared, people: Tensor | None) -> Lock | None:
+    """Claim the folder of the audit, if it has one, and keep there what the audit is about."""
+    if prepared.folder is None:
+        return None
+    opened, data, origin = prepared.opened, prepared.data, prepared.origin
+    manifest = _manifest(opened, data, prepared.settings, prepared.choices[-1])
+    manifest["population"] = None if people is None else rows_digest(people)
+    domain_text = origin.domain_text or format_domain(data.domain)
+    lock = begin(prepared.folder, manifest, domain_text, data.domain.name)
+    if origin.trained_here and origin.card is not None and opened.module is not None:
+        keep_weights(prepared.folder, opened.module, origin.card)
+    return lock
+
+
+class _Stages:
+    """All stages in turn, and their results so far: Ctrl-C may end them anywhere."""
+
+    def __init__(self, prepared: _Prepared, show: Progress) -> None:
+        self._prepared, self._show = prepared, show
+        self.clock = Clock()
+        self.audits: list[AttributeAudit] = []
+        self.encoding_check: EncodingCheckReport | None = None
+        self.population: PopulationReport | None = None
+        self.repair: RepairReport | None = None
+        self.interrupted = False
+
+    def run(self, people: Tensor | None) -> None:
+        """Run all stages."""
+        prepared, show = self._prepared, self._show
+        opened, data, settings = prepared.opened, prepared.data, prepared.settings
         show("Checking what the model is fed", 0, None)
-        feeding = check_encoding(opened, data)
-        with clock.of("rate"):
-            population, usual = audited_population(
-                data,
-                people,
-                settings.seed,
-                settings.plausible,
-                lambda done, total: show("Fitting the population model (columns)", done, total),
-            )
-        with clock.of("search"):
+        self.encoding_check = check_encoding(opened, data)
+        population = self._fit_population(people)
+        with self.clock.of("search"):
             show("Choosing rows to start from", 0, None)
             seeds = cluster_seeds(opened.model.encoding, data.rows, settings.seeds, seed=settings.seed)
-        importance_order = importance(opened.model, views[0].domain, data.rows, opened.decision)
-        common = AttributeChoices(views, settings, seeds, importance_order, decision.scale, population, origin, place)
-        sought = common.audit_each(opened, audits, clock, show)
+        by_attribute = AttributeChoices(
+            prepared.views,
+            settings,
+            seeds,
+            importance(opened.model, prepared.views[0].domain, data.rows, opened.decision),
+            prepared.decision.scale,
+            population,
+            prepared.origin,
+            prepared.folder,
+        )
+        last_case = by_attribute.audit_each(opened, self.audits, self.clock, show)
         if settings.repair:
-            with clock.of("repair"):
-                split_seed = None if origin.card is None else origin.card.seed
-                command = repair_command(sought, audits[-1], opened, origin)
-                repair = propose_repair(sought, audits[-1], opened, split_seed, command, show)
-    except KeyboardInterrupt:
-        interrupted = True
-    entries = tuple(one.report for one in audits)
-    report = Report(
+            with self.clock.of("repair"):
+                self.repair = self._propose_repair(last_case)
+
+    def _fit_population(self, people: Tensor | None) -> PopulationModel | None:
+        """Return the model of plausible people, and keep the report about it."""
+        settings = self._prepared.settings
+
+        def show(done: int, total: int) -> None:
+            self._show("Fitting the population model (columns)", done, total)
+
+        with self.clock.of("rate"):
+            population, self.population = audited_population(
+                self._prepared.data, people, settings.seed, settings.plausible, show
+            )
+        return population
+
+    def _propose_repair(self, case: AttributeCase) -> RepairReport:
+        """Try to repair the model against what was found by all sensitive attributes together."""
+        opened, origin = self._prepared.opened, self._prepared.origin
+        command = repair_command(case, self.audits[-1], opened, origin)
+        split_seed = None if origin.card is None else origin.card.seed
+        return propose_repair(case, self.audits[-1], opened, split_seed, command, self._show)
+
+
+def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
+    """Return the report without its verdict."""
+    opened, data, origin = prepared.opened, prepared.data, prepared.origin
+    return Report(
         neuronfair=versions()["neuronfair"],
         verdict=PENDING,
-        data=replace(about_data(data, choices[-1], origin), population=usual),
+        data=replace(about_data(data, prepared.choices[-1], origin), population=stages.population),
         model=about_model(opened, data, origin),
-        decision=decision,
-        attributes=entries,
-        feeding=feeding,
-        repair=repair,
-        seconds=clock.figures(),
-        reproduction=reproduction(opened, data, settings.seed, origin, interrupted, place),
+        decision=prepared.decision,
+        attributes=tuple(audit.report for audit in stages.audits),
+        feeding=stages.encoding_check,
+        repair=stages.repair,
+        seconds=stages.clock.figures(),
+        reproduction=reproduction(opened, data, prepared.settings.seed, origin, stages.interrupted, prepared.folder),
     )
-    report, failure = ready.evaluate(report, past)
-    report = conclude(report, thresholds_set=bool(ready.fail_if))
-    if place is not None:
-        keep_figures(place, report)
-    return Result(report, {(one.report.name, o.config.method): o for one in audits for o in one.outcomes}, failure)
 
 
 def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
