@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -149,24 +149,45 @@ SAMPLE = 300  # findings in the table of the page
 BINS = 30  # of the histogram of gaps
 
 
+class _Sources(NamedTuple):
+    """Where each finding comes from: the search, and the number of the finding in it."""
+
+    methods: list[str]  # of the searches
+    search: Tensor  # (f,)
+    number: Tensor  # (f,)
+
+    @staticmethod
+    def of(outcomes: Sequence[SearchResult], device: torch.device) -> _Sources:
+        """Return the sources of the findings of several searches, joined."""
+        counts = [len(outcome.findings) for outcome in outcomes]
+        search = torch.cat([torch.full((count,), i) for i, count in enumerate(counts)])
+        number = torch.cat([torch.arange(count) for count in counts])
+        methods = [outcome.config.method for outcome in outcomes]
+        return _Sources(methods, search.to(device), number.to(device))
+
+    def place(self, finding: int) -> tuple[int, str]:
+        """Return the number of a finding in its search, and the method; below 0 it is a row of the table."""
+        if finding < 0:
+            return -1 - finding, TABLE
+        return int(self.number[finding]), self.methods[int(self.search[finding])]
+
+
 def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
-    """Describe everybody who was found: how badly they are treated, how different they are, the worst in words."""
+    """Describe the discriminatory inputs that were found: score gaps, diversity, and the worst in words."""
     outcomes = [outcome for outcome in audit.outcomes if len(outcome.findings)]
     if not outcomes:
         return
     progress("Describing the findings", 0, None)
-    domain, decision = case.domain, case.decision
-    parts = [outcome.findings for outcome in outcomes]
-    found = Findings.join(parts)
+    domain = case.domain
+    found = Findings.join([outcome.findings for outcome in outcomes])
     rows = found.packed
-    method = torch.cat([torch.full((len(f),), i) for i, f in enumerate(parts)]).to(rows.device)
-    number = torch.cat([torch.arange(len(f)) for f in parts]).to(rows.device)
+    sources = _Sources.of(outcomes, rows.device)
     # Two methods may find the same person: once is enough.
     _, first = np.unique(domain.key(rows.long()).cpu().numpy(), return_index=True)
     once = torch.from_numpy(np.sort(first)).to(rows.device)
     unique = found[once]
     scores, others = unique.scores.double(), unique.twin_scores.double()
-    gaps = decision.gap(scores, others)
+    gaps = case.decision.gap(scores, others)
     usual = case.plausible(rows[once]) & _plausible_twin(case, rows[once].long(), unique.twins(domain).long())
     generator = torch.Generator().manual_seed(case.seed)
     order = torch.randperm(len(once), generator=generator).to(once.device)
@@ -179,37 +200,42 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
         direction=(*audit.report.direction, *_found_direction(case, unique)),
         mean_distance=mean_distance(domain, rows[once].long(), seed=case.seed),
         regions=regions(domain, rows[once].long(), seed=case.seed),
-        coverage=_coverage(case, outcomes[0], rows[drawn[method[drawn] == 0][:LOOK]]),
+        coverage=_coverage(case, outcomes[0], rows[drawn[sources.search[drawn] == 0][:LOOK]]),
     )
-
-    def told(which: Tensor, people: Tensor, first: list[list[int]]) -> tuple[Finding, ...]:
-        """Return people in words; `first` holds the columns that are most importance_order for each."""
-        columns = [[*own, *(c for c in case.importance_order if c not in own)] for own in first]
-        found_by = [outcome.config.method for outcome in outcomes]
-        places = [(int(number[w]), found_by[method[w]]) if w >= 0 else (-1 - w, TABLE) for w in which.tolist()]
-        both = evaluated_pairs(case, people)
-        pairs = map(phrases.DescribedPair, *both)
-        usual = [_shares(case, part) for part in both[:2]]
-        lines = zip(pairs, columns, places, *usual, _plausible_twin(case, *both[:2]).tolist(), strict=True)
-        people_told = (
-            replace(
-                phrases.finding(domain, decision, pair, own, at, by, case.scale),
-                plausibility=share,
-                twin_plausibility=twin_share,
-                twin_is_plausible=fits,
-            )
-            for pair, own, (at, by), share, twin_share, fits in lines
-        )
-        return tuple(_replayed(case, one) for one in people_told)
-
-    spread = once[order[(~usual[order]).long().argsort(stable=True)[:SAMPLE]]]
+    sample = once[order[(~usual[order]).long().argsort(stable=True)[:SAMPLE]]]
+    worst = worst_findings(case, Candidates(rows, once, gaps, usual))
     audit.report = replace(
         audit.report,
-        worst=told(*worst_findings(case, Candidates(rows, once, gaps, usual))),
-        findings=told(spread, rows[spread].long(), [[] for _ in spread]),
+        worst=_in_words(case, sources, *worst),
+        findings=_in_words(case, sources, sample, rows[sample].long(), [[] for _ in sample]),
     )
     if case.folder is not None:
         keep_nearer(case.folder, audit.report.worst)
+
+
+def _in_words(
+    case: AttributeCase, sources: _Sources, which: Tensor, people: Tensor, changed: list[list[int]]
+) -> tuple[Finding, ...]:
+    """Return people as findings in words.
+
+    `which` are the numbers of the findings. The columns in `changed` are named first for each person, then the others
+    in the order of their importance.
+    """
+    pairs = evaluated_pairs(case, people)
+    plausibilities = _shares(case, pairs.rows), _shares(case, pairs.twins)
+    twin_is_plausible = _plausible_twin(case, pairs.rows, pairs.twins).tolist()
+    findings = []
+    for i, pair in enumerate(map(phrases.DescribedPair, *pairs)):
+        columns = [*changed[i], *(c for c in case.importance_order if c not in changed[i])]
+        number, method = sources.place(int(which[i]))
+        finding = replace(
+            phrases.finding(case.domain, case.decision, pair, columns, number, method, case.scale),
+            plausibility=plausibilities[0][i],
+            twin_plausibility=plausibilities[1][i],
+            twin_is_plausible=twin_is_plausible[i],
+        )
+        findings.append(_replayed(case, finding))
+    return tuple(findings)
 
 
 def _shares(case: AttributeCase, people: Tensor) -> list[float] | list[None]:
