@@ -130,7 +130,8 @@ def search(
     """
     config, queries_before = config or SearchConfig(), network.rows_forward
     _check(network, domain, config)
-    world, searched, seeds = _starting_point(network, domain, rows, config, seeds, fitted)
+    world, compared = _world(network, domain, rows, config, **fitted)
+    world, searched, seeds = _starting_point(world, compared, rows, config, seeds)
     health = check_health(world, seeds, rows) if len(seeds) else ()
     _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
     if recorder is not None:
@@ -158,8 +159,8 @@ def random_directions(
 ) -> Count | None:
     """Return the counts of a method that gets noise for gradients, without the search itself; None on Ctrl-C."""
     _check(network, domain, config)
-    compared = comparing(domain, rows, config.twins, fitted.get("counterparts"))
-    return _Runs(config, _world(network, compared, rows, config, fitted)).random_directions(seeds)
+    world, _ = _world(network, domain, rows, config, **fitted)
+    return _Runs(config, world).random_directions(seeds)
 
 
 def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
@@ -194,17 +195,30 @@ def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
 
 
-def _starting_point(
+def _world(
     network: Model,
     domain: TableDomain,
     rows: Tensor,
     config: SearchConfig,
-    seeds: Tensor | None,
-    fitted: Fitted,
+    *,
+    profile: BiasProfile | None = None,
+    population: PopulationModel | None = None,
+    counterparts: CounterfactualTwins | None = None,
+) -> tuple[World, TableDomain]:
+    """Return what the methods may look at, and the domain with the twins that people are compared with."""
+    compared = comparing(domain, rows, config.twins, counterparts)
+    if profile is None and isinstance(network, Network) and network.layers:
+        profile = interpret(network, compared, rows)
+    draws, step_sizes = Draws(config.seed, "global"), StepSizes.of(compared, rows)
+    world = World(network, compared, config.decision, draws, profile, population, step_sizes=step_sizes)
+    return world, compared
+
+
+def _starting_point(
+    world: World, compared: TableDomain, rows: Tensor, config: SearchConfig, seeds: Tensor | None
 ) -> tuple[World, TableDomain, Tensor]:
-    """Return what the methods may look at, the domain that is searched, and the rows that the chains start from."""
-    compared = comparing(domain, rows, config.twins, fitted.get("counterparts"))
-    world, searched, people = _world(network, compared, rows, config, fitted), compared, rows
+    """Return the world and the domain, limited to people who are plausible enough, and the seeds."""
+    searched, people = compared, rows
     if config.plausible:
         population = world.population or fit_population(compared, rows)
         inside = plausible(compared, population, config.plausible, compared.clip(rows))
@@ -213,23 +227,9 @@ def _starting_point(
         if seeds is not None:
             seeds = inside.among(compared.clip(seeds))  # clipped as the engine clips all rows to start from
     if seeds is None:
-        seeds = cluster_seeds(network.encoding, people, config.seeds, seed=config.seed) if config.seeds else rows[:0]
+        encoding = world.network.encoding
+        seeds = cluster_seeds(encoding, people, config.seeds, seed=config.seed) if config.seeds else rows[:0]
     return world, searched, seeds
-
-
-def _world(network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, fitted: Fitted) -> World:
-    profile = fitted.get("profile")
-    if profile is None and isinstance(network, Network) and network.layers:
-        profile = interpret(network, domain, rows)
-    return World(
-        network,
-        domain,
-        config.decision,
-        Draws(config.seed, "global"),
-        profile=profile,
-        population=fitted.get("population"),
-        step_sizes=StepSizes.of(domain, rows),
-    )
 
 
 @contextmanager
