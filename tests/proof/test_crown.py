@@ -269,7 +269,8 @@ def _asked_for(network: Network, domain: TableDomain, name: str, encoding=None):
     classes = torch.zeros(domain.attributes[column].size, dtype=torch.int64)
     base = torch.zeros(len(domain.attributes), dtype=torch.int64)
     slope = torch.ones(len(chain.affines[0].bias), dtype=torch.float64)
-    return crown._read(encoding or network.encoding, base, column, classes, chain.affines[0].weight, slope)
+    inputs = crown._AttributeInputs(encoding or network.encoding, base, column, chain.affines[0].weight)
+    return crown._read(inputs, classes, slope)
 
 
 class _Bent(TableEncoding):

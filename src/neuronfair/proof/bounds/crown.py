@@ -23,7 +23,7 @@ The bound is twice E + γ_N R: the terms in u² that are left out are far smalle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -330,7 +330,7 @@ def crown_of(
     base = torch.zeros(len(domain.attributes), dtype=torch.int64)
     free = [c for c in range(len(domain.attributes)) if c not in domain.sensitive_columns]
     slope = _slope(affines)
-    read = [_read(encoding, base, c, classes[c], affines[0].weight, slope) for c in free]
+    read = [_read(_AttributeInputs(encoding, base, c, affines[0].weight), classes[c], slope) for c in free]
     rows = base.repeat(len(domain.sensitive_values), 1)
     rows[:, list(domain.sensitive_columns)] = domain.sensitive_values
     inputs = _numbers(encoding, rows)
@@ -353,68 +353,116 @@ def crown_of(
     )
 
 
-def _read(encoding: Encoding, base: Tensor, column: int, classes: Tensor, weight: Tensor, slope: Tensor) -> _Read:
+@dataclass(frozen=True)
+class _AttributeInputs:
+    """What the codes of one attribute give to the first layer, while the others are as in a base row."""
+
+    encoding: Encoding
+    base: Tensor  # (d,) codes
+    column: int
+    weight: Tensor  # (neurons, inputs) of the first layer
+
+    def added(self, codes: Tensor) -> Tensor:
+        """Return what codes add to the first layer, compared with the base: (n, neurons)."""
+        return (_numbers(self.encoding, self._rows(codes)) - self._base_inputs) @ self.weight.T
+
+    def size(self, codes: Tensor) -> Tensor:
+        """Return how large inputs can be by these codes and the base together: (inputs,)."""
+        return _numbers(self.encoding, self._rows(codes)).abs().amax(0) + self._base_inputs.abs()
+
+    @cached_property
+    def is_number(self) -> bool:
+        """Whether the encoding of a table makes one number of the attribute."""
+        return isinstance(self.encoding, TableEncoding) and not bool(self.encoding.is_block[self.column])
+
+    def is_line(self, codes: Tensor) -> bool:
+        """Return whether the inputs by consecutive codes lie on a line."""
+        if isinstance(self.encoding, TableEncoding):
+            empty = self.encoding.attributes[self.column].empty
+            return self.is_number and (empty is None or empty not in codes[-1:])
+        if len(codes) > LISTED:
+            return False
+        added = self.added(codes)
+        step = (added[-1] - added[0]) / (len(codes) - 1)
+        line = added[0] + step * torch.arange(len(codes), dtype=torch.float64)[:, None]
+        return torch.allclose(line, added, rtol=1e-13, atol=1e-13 * float(added.abs().max()))
+
+    def _rows(self, codes: Tensor) -> Tensor:
+        rows = self.base.repeat(len(codes), 1)
+        rows[:, self.column] = codes
+        return rows
+
+    @cached_property
+    def _base_inputs(self) -> Tensor:
+        return _numbers(self.encoding, self.base[None])[0]
+
+
+def _read(inputs: _AttributeInputs, classes: Tensor, slope: Tensor) -> _Read:
+    """Return an attribute as the network reads it: as a line where its codes lie on one, else place by place.
+
+    `classes` says which codes rules tell apart, -1: outside. `slope` is about how much each neuron adds to the margin.
+    """
     codes = (classes >= 0).nonzero()[:, 0]
-    at_base = _numbers(encoding, base[None])[0]
+    linear = _read_line(inputs, classes, codes)
+    return linear if linear is not None else _read_list(inputs, classes, codes, slope)
 
-    def added(some: Tensor) -> Tensor:
-        rows = base.repeat(len(some), 1)
-        rows[:, column] = some
-        return (_numbers(encoding, rows) - at_base) @ weight.T
 
-    def size(some: Tensor) -> Tensor:
-        rows = base.repeat(len(some), 1)
-        rows[:, column] = some
-        return _numbers(encoding, rows).abs().amax(0) + at_base.abs()
+def _ends(codes: Tensor) -> Tensor:
+    """Return the first, a middle and the last code."""
+    return codes[[0, len(codes) // 2, -1]]
 
-    ends = codes[[0, len(codes) // 2, -1]]
+
+def _read_line(inputs: _AttributeInputs, classes: Tensor, codes: Tensor) -> _Read | None:
+    """Return an attribute each code of which adds one step more; None if they do not, or if no step adds anything."""
     unbroken = int(codes[-1] - codes[0]) + 1 == len(codes)
-    two = len(codes) == 2  # which always lie on a line
-    if unbroken and (two or (len(codes) > 2 and _is_line(encoding, column, codes, added))):
-        first, _, last = added(ends)
-        step = (last - first) / (len(codes) - 1)
-        if bool(step.any()):
-            place = torch.where(classes >= 0, torch.arange(len(classes)) - codes[0], -1)
-            axis = Axis(column, place, codes, torch.ones_like(codes), True)
-            return _Read(axis, step[None], first, size(ends))
-    if len(codes) > LISTED:
-        number = isinstance(encoding, TableEncoding) and not bool(encoding.is_block[column])
-        if number and bool((added(ends) == added(ends)[:1]).all()):
-            effects, inverse = added(codes[:1]), torch.zeros_like(codes)
-        else:
-            raise Unprovable(f"an attribute has {len(codes):,} values that it reads one by one; {LISTED:,} at most")
-    else:
-        check_size(len(codes) * (weight.shape[1] + weight.shape[0]), "the values of an attribute", times=24)
-        effects, inverse = torch.unique(added(codes), dim=0, return_inverse=True)
-    together, place_of = torch.unique(classes[codes] * len(effects) + inverse, return_inverse=True)
-    if len(together) > MOST_PLACES:
-        raise Unprovable(f"an attribute has {len(together):,} values that it reads one by one; {MOST_PLACES:,} at most")
-    own = effects[together % len(effects)]
-    order = torch.argsort(own @ slope, stable=True)
-    alike = (together // len(effects))[order]
-    order = order[torch.argsort(alike, stable=True)]  # those that rules treat alike side by side
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order))
+    if not unbroken or len(codes) < 2 or (len(codes) > 2 and not inputs.is_line(codes)):  # two always lie on a line
+        return None
+    ends = _ends(codes)
+    first, _, last = inputs.added(ends)
+    step = (last - first) / (len(codes) - 1)
+    if not bool(step.any()):
+        return None
+    place_of_code = torch.where(classes >= 0, torch.arange(len(classes)) - codes[0], -1)
+    axis = Axis(inputs.column, place_of_code, codes, torch.ones_like(codes), True)
+    return _Read(axis, step[None], first, inputs.size(ends))
+
+
+def _read_list(inputs: _AttributeInputs, classes: Tensor, codes: Tensor, slope: Tensor) -> _Read:
+    """Return an attribute by places: codes that add the same and that rules treat alike have one place together.
+
+    Places that rules treat alike come side by side, in the order of what they add to the margin.
+    """
+    effects, effect_of_code = _distinct_effects(inputs, codes)  # `_of_code`: in the order of `codes`
+    kinds, kind_of_code = torch.unique(classes[codes] * len(effects) + effect_of_code, return_inverse=True)
+    if len(kinds) > MOST_PLACES:
+        raise Unprovable(f"an attribute has {len(kinds):,} values that it reads one by one; {MOST_PLACES:,} at most")
+    class_of_kind, effect_of_kind = kinds // len(effects), effects[kinds % len(effects)]
+    by_effect = torch.argsort(effect_of_kind @ slope, stable=True)
+    kind_at_place = by_effect[torch.argsort(class_of_kind[by_effect], stable=True)]
+    place_of_kind = torch.empty_like(kind_at_place)
+    place_of_kind[kind_at_place] = torch.arange(len(kind_at_place))
+    place_of_code = place_of_kind[kind_of_code]
     place = torch.full_like(classes, -1)
-    place[codes] = rank[place_of]
-    example = torch.empty_like(order)
-    example[rank[place_of]] = codes
-    axis = Axis(column, place, example, torch.bincount(rank[place_of], minlength=len(order)), False)
-    largest = size(codes) if len(codes) <= LISTED else size(ends)
-    return _Read(axis, own[order], torch.zeros(weight.shape[0], dtype=torch.float64), largest)
+    place[codes] = place_of_code
+    example_at_place = torch.empty_like(kind_at_place)
+    example_at_place[place_of_code] = codes
+    codes_at_place = torch.bincount(place_of_code, minlength=len(kinds))
+    axis = Axis(inputs.column, place, example_at_place, codes_at_place, False)
+    no_first = torch.zeros(inputs.weight.shape[0], dtype=torch.float64)
+    size = inputs.size(codes if len(codes) <= LISTED else _ends(codes))
+    return _Read(axis, effect_of_kind[kind_at_place], no_first, size)
 
 
-def _is_line(encoding: Encoding, column: int, codes: Tensor, added: Callable[[Tensor], Tensor]) -> bool:
-    """Return whether the numbers of codes lie on a line."""
-    if isinstance(encoding, TableEncoding):
-        attribute = encoding.attributes[column]
-        return not bool(encoding.is_block[column]) and (attribute.empty is None or attribute.empty not in codes[-1:])
-    if len(codes) > LISTED:
-        return False
-    all_of = added(codes)
-    step = (all_of[-1] - all_of[0]) / (len(codes) - 1)
-    line = all_of[0] + step * torch.arange(len(codes), dtype=torch.float64)[:, None]
-    return torch.allclose(line, all_of, rtol=1e-13, atol=1e-13 * float(all_of.abs().max()))
+def _distinct_effects(inputs: _AttributeInputs, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the different effects of codes on the first layer, (effects, neurons), and which is each code's."""
+    if len(codes) <= LISTED:
+        check_size(len(codes) * sum(inputs.weight.shape), "the values of an attribute", times=24)
+        effects, effect_of_code = torch.unique(inputs.added(codes), dim=0, return_inverse=True)
+        return effects, effect_of_code
+    ends = inputs.added(_ends(codes))
+    if inputs.is_number and bool((ends == ends[:1]).all()):  # numbers without any effect
+        return inputs.added(codes[:1]), torch.zeros_like(codes)
+    raise Unprovable(f"an attribute has {len(codes):,} values that it reads one by one; {LISTED:,} at most")
 
 
 def _numbers(encoding: Encoding, rows: Tensor) -> Tensor:
