@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -43,6 +43,7 @@ _WATCHERS = {
 }
 _OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<frozen")
 _STANDARD = str(Path(random.__file__).parent)
+State = dict[str, Any]  # values by the place where a call could read them
 CALLS = (1, 3, 3, 3)  # rows of the calls that are watched
 DEEPEST = 20  # steps into objects whose state is compared
 LARGEST = 100_000  # things that are compared
@@ -95,8 +96,8 @@ class _Python:
 
     def __init__(self) -> None:
         self.left: ModelError | None = None
-        self._globals: dict[CodeType, dict[str, Any]] = {}
-        self._held: dict[str, Any] = {}
+        self._globals: dict[CodeType, State] = {}
+        self._held: State = {}
 
     def note(self, frame: FrameType, event: str, function: Any) -> None:
         """Look at a call of a function."""
@@ -119,7 +120,7 @@ class _Python:
                 self.left = refused(whole, "takes numbers out of tensors, or reads what is not in them")
 
     @property
-    def roots(self) -> dict[str, Any]:
+    def roots(self) -> State:
         """What the functions could read, besides their arguments, by name."""
         found = dict(self._held)
         for code, names in self._globals.items():
@@ -149,13 +150,13 @@ class _Watched:
     """What was seen in a few calls."""
 
     names: list[list[str]]  # the operators of each call
-    states: list[dict[str, Any]]  # all that a later call could read, after each
+    states: list[State]  # all that a later call could read, after each
     left: ModelError | None  # about what took numbers out of tensors, or may notice that it is watched
 
 
 def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> _Watched:
     """Call a module in the thread that this runs in, which must be its own: no other profiler may be at work there."""
-    names, states, left = list[list[str]](), list[dict[str, Any]](), None
+    names, states, left = list[list[str]](), list[State](), None
     for number, x in enumerate(inputs):
         python = _Python()
         with torch.no_grad(), evaluating(module.modules()), _Operators(x) as operators:
@@ -209,78 +210,134 @@ def check_parts(module: nn.Module) -> None:
             raise ModelError(f"its weights '{name}' are {kind}, which rounds too much for a proof. Use float32")
 
 
-def _state(module: nn.Module, roots: dict[str, Any]) -> dict[str, Any]:
+def _state(module: nn.Module, roots: State) -> State:
     """Return all that a later call could read: attributes of the parts, what functions hold, random numbers."""
-    found: dict[str, Any] = {
-        "the state of random": random.getstate(),
-        "the state of numpy.random": repr(np.random.get_state()),
-        "the state of torch's random numbers": torch.get_rng_state(),
-    }
-    seen: dict[int, Any] = {}  # things are kept, lest another one gets the number of one
+    snapshot = _Snapshot()
     for name, part in reversed([*module.named_modules()]):  # each part by its own name
-        _add(found, f"its part '{name}'" if name else "the module", part, seen, 0)
+        snapshot.add(f"its part '{name}'" if name else "the module", part)
     for name, thing in roots.items():
-        _add(found, name, thing, seen, 0)
-    return found
+        snapshot.add(name, thing)
+    return snapshot.values
 
 
-def _add(found: dict[str, Any], place: str, thing: Any, seen: dict[int, Any], depth: int) -> None:
-    if isinstance(thing, (ModuleType, CodeType)):
-        return
-    if isinstance(thing, (type, FunctionType)) and not _users(thing.__module__ or ""):
-        return
-    if _in_torch(type(thing)) and not isinstance(thing, (Tensor, nn.Module, Mapping, Sequence)):
-        return
-    if depth > DEEPEST or len(found) > LARGEST:
-        found["more than can be compared"] = object()  # which is never the same
-        return
-    if isinstance(thing, (int, float, complex, str, bytes, bool, type(None))):
-        found[place] = thing
-        return
-    if id(thing) in seen:
-        return
-    seen[id(thing)] = thing
-    if isinstance(thing, Tensor):
-        found[place] = thing.detach().clone()
-    elif isinstance(thing, np.ndarray):
-        found[place] = torch.from_numpy(thing.copy()) if thing.dtype.kind in "fiub" else repr(thing)
-    elif isinstance(thing, dict):
-        found[f"{place} (its length)"] = len(thing)
-        for key, value in [*thing.items()]:
-            _add(found, f"{place}.{key}" if isinstance(key, str) else f"{place}[{key!r}]", value, seen, depth + 1)
-    elif isinstance(thing, (list, tuple, set, frozenset)):
-        found[f"{place} (its length)"] = len(thing)
-        for number, value in enumerate(thing):
-            _add(found, f"{place}[{number}]", value, seen, depth + 1)
-    elif isinstance(thing, (random.Random, np.random.RandomState)):
-        found[place] = repr(thing.getstate() if isinstance(thing, random.Random) else thing.get_state())
-    elif isinstance(thing, np.random.Generator):
-        found[place] = repr(thing.bit_generator.state)
-    elif hasattr(thing, "cache_info"):  # of functools.cache
-        found[place] = repr(thing.cache_info())
-    elif isinstance(thing, Generator):  # what it gives next is not to be seen
-        found[place] = object()
-    elif isinstance(thing, type):
-        held = {name: value for name, value in vars(thing).items() if not name.startswith("__")}
-        _add(found, f"the class {thing.__name__}", held, seen, depth + 1)
-        _add(found, place, thing.__bases__, seen, depth + 1)
-    elif isinstance(thing, partial):
-        _add(found, place, (thing.func, thing.args, thing.keywords), seen, depth + 1)
-    elif isinstance(thing, MethodType):
-        _add(found, place, thing.__self__, seen, depth + 1)
-        _add(found, place, thing.__func__, seen, depth + 1)
-    elif isinstance(thing, FunctionType):
-        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
+class _Snapshot:
+    """The values of objects and of all that they refer to, by their place, for a comparison with later values."""
+
+    def __init__(self) -> None:
+        self.values: State = {
+            "the state of random": random.getstate(),
+            "the state of numpy.random": repr(np.random.get_state()),
+            "the state of torch's random numbers": torch.get_rng_state(),
+        }
+        self._seen: dict[int, Any] = {}  # things are kept, lest another one gets the number of one
+
+    def add(self, place: str, thing: Any, depth: int = 0) -> None:
+        """Add an object and all that it refers to; `depth` counts the steps that led to it."""
+        if _is_constant(thing):
+            return
+        if depth > DEEPEST or len(self.values) > LARGEST:
+            self.values["more than can be compared"] = object()  # which is never the same
+            return
+        if isinstance(thing, _PLAIN):
+            self.values[place] = thing
+            return
+        if id(thing) in self._seen:
+            return
+        self._seen[id(thing)] = thing
+        for matches, record in _RECORDERS:
+            if matches(thing):
+                record(self, place, thing, depth)
+                return
+        self.values[place] = repr(thing)
+
+    def add_array(self, place: str, array: np.ndarray[Any, Any], _depth: int) -> None:
+        """Add the numbers of an array of NumPy."""
+        self.values[place] = torch.from_numpy(array.copy()) if array.dtype.kind in "fiub" else repr(array)
+
+    def add_mapping(self, place: str, mapping: dict[Any, Any], depth: int) -> None:
+        """Add the entries of a dictionary."""
+        self.values[f"{place} (its length)"] = len(mapping)
+        for key, value in [*mapping.items()]:
+            self.add(f"{place}.{key}" if isinstance(key, str) else f"{place}[{key!r}]", value, depth + 1)
+
+    def add_items(self, place: str, items: Collection[Any], depth: int) -> None:
+        """Add the items of a list, a tuple or a set."""
+        self.values[f"{place} (its length)"] = len(items)
+        for number, value in enumerate(items):
+            self.add(f"{place}[{number}]", value, depth + 1)
+
+    def add_class(self, place: str, kind: type, depth: int) -> None:
+        """Add the attributes of a class and of those that it inherits from."""
+        attributes = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
+        self.add(f"the class {kind.__name__}", attributes, depth + 1)
+        self.add(place, kind.__bases__, depth + 1)
+
+    def add_partial(self, place: str, function: partial[Any], depth: int) -> None:
+        """Add the function and the arguments of a partial."""
+        self.add(place, (function.func, function.args, function.keywords), depth + 1)
+
+    def add_method(self, place: str, method: MethodType, depth: int) -> None:
+        """Add the object and the function of a method."""
+        self.add(place, method.__self__, depth + 1)
+        self.add(place, method.__func__, depth + 1)
+
+    def add_function(self, place: str, function: FunctionType, depth: int) -> None:
+        """Add the variables that a function holds, its defaults and its attributes."""
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if cell != type(cell)():
-                _add(found, f"{name}, which {thing.__name__}() holds", cell.cell_contents, seen, depth + 1)
-        _add(found, f"the defaults of {thing.__name__}()", (thing.__defaults__, thing.__dict__), seen, depth + 1)
-    elif hasattr(thing, "__dict__") or hasattr(type(thing), "__slots__"):
-        _add(found, place, type(thing), seen, depth + 1)
+                self.add(f"{name}, which {function.__name__}() holds", cell.cell_contents, depth + 1)
+        self.add(f"the defaults of {function.__name__}()", (function.__defaults__, function.__dict__), depth + 1)
+
+    def add_attributes(self, place: str, thing: Any, depth: int) -> None:
+        """Add the class and the attributes of an object, with or without slots."""
+        self.add(place, type(thing), depth + 1)
         slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-        held = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
-        _add(found, place, held | getattr(thing, "__dict__", {}), seen, depth + 1)
-    else:
-        found[place] = repr(thing)
+        attributes = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+        self.add(place, attributes | getattr(thing, "__dict__", {}), depth + 1)
+
+
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+
+def _is_constant(thing: Any) -> bool:
+    """Return whether an object is not followed: modules, code, and what belongs to Python or torch itself."""
+    if isinstance(thing, (ModuleType, CodeType)):
+        return True
+    if isinstance(thing, (type, FunctionType)) and not _users(thing.__module__ or ""):
+        return True
+    return _in_torch(type(thing)) and not isinstance(thing, (Tensor, nn.Module, Mapping, Sequence))
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda thing: isinstance(thing, kinds)
+
+
+def _value(read: Callable[[Any], Any]) -> Callable[[_Snapshot, str, Any, int], None]:
+    """Return what records one value of an object."""
+
+    def record(snapshot: _Snapshot, place: str, thing: Any, _depth: int) -> None:
+        snapshot.values[place] = read(thing)
+
+    return record
+
+
+# How an object is recorded: by the first line that matches it. Order matters, for a class may match several.
+_RECORDERS: tuple[tuple[Callable[[Any], bool], Callable[[_Snapshot, str, Any, int], None]], ...] = (
+    (_is(Tensor), _value(lambda tensor: tensor.detach().clone())),
+    (_is(np.ndarray), _Snapshot.add_array),
+    (_is(dict), _Snapshot.add_mapping),
+    (_is(list, tuple, set, frozenset), _Snapshot.add_items),
+    (_is(random.Random), _value(lambda generator: repr(generator.getstate()))),
+    (_is(np.random.RandomState), _value(lambda generator: repr(generator.get_state()))),
+    (_is(np.random.Generator), _value(lambda generator: repr(generator.bit_generator.state))),
+    (lambda thing: hasattr(thing, "cache_info"), _value(lambda function: repr(function.cache_info()))),
+    (_is(Generator), _value(lambda _: object())),  # what it gives next is not to be seen: it is never the same
+    (_is(type), _Snapshot.add_class),
+    (_is(partial), _Snapshot.add_partial),
+    (_is(MethodType), _Snapshot.add_method),
+    (_is(FunctionType), _Snapshot.add_function),
+    (lambda thing: hasattr(thing, "__dict__") or hasattr(type(thing), "__slots__"), _Snapshot.add_attributes),
+)
 
 
 def _users(module: str) -> bool:
