@@ -154,5 +154,5 @@ def reproduction(
         rows=rows_digest(data.rows),
         model=opened.fingerprint,
         interrupted=interrupted,
-        export=None if folder is None else shlex.join(["neuronfair", "export", str(folder), "--out", "findings.xlsx"]),
+        export=None if folder is None else shlex.join(["neuronfair", "show", str(folder), "--out", "findings.xlsx"]),
     )

@@ -47,11 +47,14 @@ class AuditJob:
     interactive: bool = parameter(False, "Put the model and some records into the report.")
     population: Path | None = parameter(None, "Realistic records from your own sampler.")
     fail_if: tuple[str, ...] = parameter(
-        (), "Exit with status 1 if this holds: 'flip_rate > 1%'. May be repeated.", panel=GATE, metavar="EXPR"
+        (),
+        "Threshold, such as 'flip_rate > 1%'. Exit status 1 unless the whole CI is within it. May be repeated.",
+        panel=GATE,
+        metavar="EXPR",
     )
     baseline: Path | None = parameter(None, "Compare with audit.json of an earlier audit.", panel=GATE)
     corpus: Path | None = parameter(None, "Regression set of past counterexamples to test again.")
-    corpus_add: bool = parameter(True, "Whether to add the worst findings to the regression set.")
+    corpus_add: bool = parameter(True, "Add the worst findings to the regression set, or only evaluate it.")
     trust_feeding: bool = parameter(False, "Evaluate even if the input encoding check fails.", "--skip-encoding-check")
 
     @property

@@ -138,8 +138,8 @@ class AttributeChoices:
         wanted = self.settings.samples
         if case.samples >= wanted:
             return ()
-        why = "a black box takes longer" if isinstance(case.model, BlackBox) else "so many twins take longer"
-        seen = f"{case.samples:,} people were sampled from each population and not {wanted:,}: {why}."
+        why = "a black box takes longer" if isinstance(case.model, BlackBox) else "each has many twins"
+        seen = f"To save time, {case.samples:,} people were sampled from each population instead of {wanted:,} ({why})."
         return (
             attribute.Note(
                 "fewer-samples", seen, "The confidence intervals take it into account. More: raise --samples."

@@ -1,6 +1,6 @@
 """ExpGA: people whom an explanation calls sensitive, and a genetic algorithm that breeds from them.
 
-Fan, Wei, Jin, Feng, Chen and Wang, "Explanation-Guided Fairness Testing through Genetic Algorithm", ICSE 2022. It asks
+Fan, Wei, Jin, Yang and Liu, "Explanation-Guided Fairness Testing through Genetic Algorithm", ICSE 2022. It asks
 for scores only, so the model may be a black box. There all seeds are one population; here every chain owns a small
 one, an island, since chains do not look at each other.
 """
