@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import Opened
+    from neuronfair.proof.problem import Problem
+    from neuronfair.proof.report import ProofReport
     from neuronfair.proof.session import ProofRun
     from neuronfair.store.files import Json
 
@@ -84,10 +86,8 @@ def certify(
         return
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
-    from neuronfair.proof.session import certify as certify_problem
     from neuronfair.proof.session import problem_where
     from neuronfair.render.proof import proof_report
-    from neuronfair.render.terminal import progress_bar
     from neuronfair.store.ledger import discard
     from neuronfair.store.manifest import DOMAIN
 
@@ -106,16 +106,7 @@ def certify(
     if report is not None:
         console.print(f"{out}: this proof is finished already. More --seconds continue it, --force starts anew.")
     else:
-        with pool_of(ray) as pool, progress_bar("Proving", quiet=console.quiet) as bar:
-            report = certify_problem(
-                problem,
-                opened,
-                found.data,
-                seconds,
-                show=lambda what, *rest: bar(*rest, what=what),
-                run=run,
-                pool=None if ray is None else pool,
-            )
+        report = _prove(problem, opened, found.data, seconds, run, ray, console)
     console.print(proof_report(report))
     if problem.bounder is not None:  # otherwise there is nothing but the model's own word
         console.print(f"Check it: {_check_command(out, opened, model)}", soft_wrap=True)
@@ -124,6 +115,25 @@ def certify(
     output.write(json.loads(report.to_json()))
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _prove(
+    problem: Problem, opened: Opened, data: Dataset, seconds: float, run: ProofRun, ray: str | None, console: Console
+) -> ProofReport:
+    """Prove, with a bar: here, or with the workers of --ray."""
+    from neuronfair.proof.session import certify as certify_problem
+    from neuronfair.render.terminal import progress_bar
+
+    with pool_of(ray) as pool, progress_bar("Proving", quiet=console.quiet) as bar:
+        return certify_problem(
+            problem,
+            opened,
+            data,
+            seconds,
+            show=lambda what, *rest: bar(*rest, what=what),
+            run=run,
+            pool=None if ray is None else pool,
+        )
 
 
 def _run(out: Path, data: Dataset, opened: Opened, model: ModelOptions, where: str) -> ProofRun:
