@@ -92,7 +92,7 @@ def shell(monkeypatch, tmp_path):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of other packages
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page, shell, monkeypatch):
-    if page.name not in ("proxies.md", "index.md"):
+    if page.name not in ("README.md", "proxies.md", "index.md"):
         flips_by_default(monkeypatch)
     if page.name != "tutorial.md":  # whose model must pass a gate that asks what a whole search found
         shorten(monkeypatch, epochs=200 if page.name == "torch.md" else 15)  # a repair must keep the accuracy
