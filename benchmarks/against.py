@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--kernels", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.method = options.method or ["neuronfair", "frontier"]
+    options.method = options.method or ["neuronfair-plus", "frontier"]
     if options.child:
         child(options)
         return

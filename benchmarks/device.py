@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="weights for Adult in the paper encoding")
     parser.add_argument("--devices", nargs="*", default=["cpu", "cuda"])
-    parser.add_argument("--methods", nargs="*", default=["frontier", "neuronfair"])
+    parser.add_argument("--methods", nargs="*", default=["frontier", "neuronfair-plus"])
     parser.add_argument("--most", type=int, default=100_000, help="leave out larger numbers of seeds")
     options = parser.parse_args()
     data = load_dataset("adult", "paper", sensitive=["sex"])

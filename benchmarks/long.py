@@ -36,7 +36,7 @@ import torch
 
 STEPS = 1000
 # Judged rows for each seed and step: chains that find nothing in the global phase go no further.
-GO_ON = {"neuronfair": 0.18, "frontier": 0.85, "uniform": 0.36}
+GO_ON = {"neuronfair-plus": 0.18, "frontier": 0.85, "uniform": 0.36}
 
 
 class Disk(threading.Thread):
@@ -66,7 +66,7 @@ class Disk(threading.Thread):
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=10_000_000, help="judged rows, about")
-    parser.add_argument("--method", choices=GO_ON, default="neuronfair")
+    parser.add_argument("--method", choices=GO_ON, default="neuronfair-plus")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
         "--folder", type=Path, help="where the run folder is made and removed; default: a temporary one"

@@ -38,11 +38,11 @@ from neuronfair.searches.tally import Budget
 
 import torch
 
-METHODS = ("frontier", "neuronfair", "uniform")
+METHODS = ("frontier", "neuronfair-plus", "uniform")
 SIZES = ((100, 10_000), (1_000, 1_000), (10_000, 100), (100_000, 10))  # seeds and steps
 SINGLE_STEPS = 300
 # Seeds for ten million judged rows in 1,000 steps: walkers that find nothing in the global phase go no further.
-MEMORY_SEEDS = {"frontier": 11_000, "neuronfair": 15_000, "neuronfair-paper": 15_000, "uniform": 29_000}
+MEMORY_SEEDS = {"frontier": 11_000, "neuronfair-plus": 15_000, "neuronfair-printed": 15_000, "uniform": 29_000}
 MEMORY_STEPS = 1_000
 
 
@@ -143,7 +143,7 @@ def main() -> None:
     if options.part != "memory":
         speed(options.method or list(METHODS))
     if options.part != "speed":
-        memory(options.method or ["neuronfair", "uniform"], controls=options.controls)
+        memory(options.method or ["neuronfair-plus", "uniform"], controls=options.controls)
 
 
 if __name__ == "__main__":

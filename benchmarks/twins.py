@@ -33,7 +33,7 @@ from neuronfair.searches.tally import Budget
 import torch
 from torch import nn
 
-METHODS = ("neuronfair", "frontier", "uniform")
+METHODS = ("neuronfair-plus", "frontier", "uniform")
 WALKERS = (10_000, 100_000)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import neuronfair as nf
 from neuronfair.model.training_loop import TrainingSettings
 
-METHODS = ("frontier", "neuronfair", "eidig5", "adf", "aequitas", "uniform")
+METHODS = ("frontier", "neuronfair-plus", "neuronfair", "eidig5", "adf", "aequitas", "uniform")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What each part of NeuronFair's guidance is worth, and where: one part changed at a time, on published and own models.
+"""What each part of the guidance of `neuronfair-plus` is worth, and where: one part is changed at a time.
 
 Every search stands beside the same walk with noise in the place of gradients (random directions): the lift over it is
 what the gradients are worth.
@@ -170,10 +170,10 @@ def search(case: str, part: str, seeds: int, steps: int, seed: int, quick: bool)
         f"starts-{case}-{seeds}-{seed}".replace("/", "-"),
         lambda: cluster_seeds(network.encoding, table.rows, seeds, seed=seed),
     )
-    config = SearchConfig("neuronfair", seeds, steps, seed=seed, decision=decision, controls=False)
+    config = SearchConfig("neuronfair-plus", seeds, steps, seed=seed, decision=decision, controls=False)
     entry = MethodEntry(lambda setting: changed(setting, part), neurons=True)
     step_sizes = StepSizes.of(table.domain, table.rows) if part not in OF_ONE_CODE else None
-    with patch.dict(METHODS.entries, neuronfair=entry), patch.object(StepSizes, "of", lambda *_: step_sizes):
+    with patch.dict(METHODS.entries, {config.method: entry}), patch.object(StepSizes, "of", lambda *_: step_sizes):
         given = (network, table.domain, table.rows, config)
         outcome = campaign.search(*given, seeds=starts, profile=profile)
         if outcome.interrupted:
@@ -193,7 +193,7 @@ def _walked(count: Count | None) -> Count:
 
 
 def changed(setting: Setting, part: str) -> Phases:
-    """Return NeuronFair as shipped, with one part changed."""
+    """Return `neuronfair-plus` as shipped, with one part changed."""
     both, first, local = PARTS[part]
     made = _SHIPPED.make(setting)
     assert isinstance(made.first, NeuronFair)
@@ -209,7 +209,7 @@ def unguided(part: str) -> str:
     return "-".join(["blind", *left, *(["one-code"] if part in OF_ONE_CODE else [])])
 
 
-_SHIPPED = METHODS["neuronfair"]
+_SHIPPED = METHODS["neuronfair-plus"]
 
 
 def runs(scale: Scale, case: str, part: str) -> list[Job]:
@@ -257,7 +257,8 @@ def report(scale: Scale, results: Results) -> Report:
     tables = {"models": Table(heading, lines, note), "parts": _parts(scale, known, done)}
     text = (
         "The lift over random directions is the success rate over that of the same walk with noise in the place of "
-        "every gradient. 'Before' is the method as it was: the dynamic loss of Eq. 5, all attributes one code at once."
+        "every gradient. The method is `neuronfair-plus`. 'Before' is `neuronfair`, which it was made from, in steps "
+        "of one code: the dynamic loss of Eq. 5, all attributes at once."
     )
     if not lifts:
         return Report("What NeuronFair's guidance is worth", text, tables)
@@ -281,8 +282,8 @@ def _claim(known: Mapping[str, Case], lifts: Mapping[str, list[float | None]]) -
     test = [mean(lifts[name]) for name in lifts if not known[name].settled]
     listed = ", ".join(name for names in behind.values() for name in names) or "none"
     return Claim(
-        "NeuronFair's gradients help: it loses to its own walk in random directions in at most one case of ten, in "
-        "either encoding (not a claim of the paper)",
+        "The gradients of `neuronfair-plus` help: it loses to its own walk in random directions in at most one case "
+        "of ten, in either encoding (not a claim of the paper)",
         held,
         f"Behind: {listed}, of {counts['paper']} (paper) and {counts['default']} (default) models. Lift "
         f"{min(map(mean, lifts.values())):.2f} to {max(map(mean, lifts.values())):.2f}"

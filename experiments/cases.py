@@ -47,7 +47,7 @@ ALL_CASES = {  # case: data set, sensitive attribute, published weights, the pap
 CASES = {case: facts for case, facts in ALL_CASES.items() if where(facts[0]) is not None}  # whose data are at hand
 PUBLISHED = "published"
 WIDE = ("compas-race", "meps-sex")  # hundreds of columns: fewer run seeds
-METHODS = ("neuronfair", "frontier", "eidig5", "adf", "aequitas")
+METHODS = ("neuronfair-plus", "frontier", "eidig5", "adf", "aequitas")
 KEPT = 10 * MAX_PAIRS  # findings of a search, drawn at random; retraining takes at most a tenth of them
 WHOLE = {"method", "seeds", "steps", "seed"}  # what the plan of a search without limits names
 SHORT = TrainingSettings(epochs=10, patience=3, restarts=1)

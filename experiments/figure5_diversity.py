@@ -57,7 +57,7 @@ def report(scale: Scale, results: Results) -> Report:
     smallest = {key: min(curve) for key, curve in curves.items() if key[1] in ("aequitas", "adf")}
     above = [key for key, low in smallest.items() if low > 0.995]  # it converges to 1
     claim = Claim(
-        "The findings of `neuronfair`, redesigned, are more diverse than those of Aequitas and ADF (GD never below 1)",
+        "The findings of `neuronfair` are more diverse than those of Aequitas and ADF (GD never below 1)",
         len(above) == len(smallest) or (None if above else False),
         f"In {len(above)} of {len(smallest)} curves; the smallest GD is {min(smallest.values(), default=0):.2f}. "
         f"{EQUAL:,} findings of each method are compared, so that numbers do not decide.",

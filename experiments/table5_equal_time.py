@@ -43,7 +43,7 @@ def report(scale: Scale, results: Results) -> Report:
     heading = ["case", "paper: SymbGen", "paper: NeuronFair", *METHODS]
     note = f"{scale.seconds:g} seconds for each search here, 500 in the paper. Run seeds: {span(counts)}."
     claim = Claim(
-        "NeuronFair, redesigned (`neuronfair`), finds more than SymbGen in the same time",
+        "NeuronFair (`neuronfair`) finds more than SymbGen in the same time",
         all(w > 1 for w in wins) or (None if any(w > 1 for w in wins) else False),
         f"{min(wins):.1f} to {max(wins):.1f} times as many here. NeuronFair as printed was not run for this table."
         if wins

@@ -106,7 +106,7 @@ def report(scale: Scale, results: Results) -> Report:
         fine, three = ([case for case, held in orders.items() if held[n]] for n in (0, 1))
         claims.append(
             Claim(
-                "Globally NeuronFair, redesigned (`neuronfair`), ≥ EIDIG ≥ ADF ≥ Aequitas",
+                "Globally NeuronFair (`neuronfair`) ≥ EIDIG ≥ ADF ≥ Aequitas",
                 len(fine) == len(orders) or (None if three else False),
                 f"In {len(fine)} of {len(orders)} cases. Without Aequitas, which draws 40 random rows for every seed "
                 f"here and one in its own program, in {len(three)} ({', '.join(three) or 'none'}).",

@@ -227,7 +227,7 @@ def _claims(costs: list[Cost], consistency: Table) -> list[Claim]:
             drop, lost = mean(c.drop for c in mine), mean(c.lost for c in mine)
             claims.append(
                 Claim(
-                    "Retraining with the findings of `neuronfair`, redesigned, lowers DM-RS by 87% on average "
+                    "Retraining with the findings of `neuronfair` lowers DM-RS by 87% on average "
                     f"({where} classifiers)",
                     drop >= 0.87,
                     f"By {drop:.0%} over {len(mine)} cases (with the findings of `frontier` by {mean(front):.0%}), at "

@@ -84,7 +84,7 @@ def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more:
         name=name, sensitive=tuple(name.split("+")), twins=1,
         rates=Rates(table=rate(2, 50, "table"), domain=rate(found, people)),
         interpretation=Interpretation("l2", (layer("l1", 0.2), layer("l2", 0.4))),
-        searches=(search("frontier", 80, 8.0), search("neuronfair")),
+        searches=(search("frontier", 80, 8.0), search("neuronfair-plus")),
         severity=e.SeverityReport(1.0, 2.5, 3.0, e.Histogram((0.0, 1.0, 3.0), (60, 40))),
         worst=(finding(name),),
     )  # fmt: skip
@@ -93,7 +93,7 @@ def attribute(name: str = "sex", found: int = 300, people: int = 10_000, **more:
 
 def fair(name: str = "sex", **more: Any) -> e.AttributeReport:
     """Nobody was found, and few can be there."""
-    nobody = (search("frontier", 0, None), search("neuronfair", 0, None))
+    nobody = (search("frontier", 0, None), search("neuronfair-plus", 0, None))
     rates = Rates(table=rate(0, 10_000, "table"), domain=rate(0, 10_000))
     return attribute(name, **{"rates": rates, "searches": nobody, "severity": None, "worst": ()} | more)
 
@@ -258,7 +258,7 @@ def _choice(i: int, sensitive: tuple[str, ...], classes: Sequence[str], n: int, 
     counts = [round(draw.uniform(0.8, 1.2) * 9000 * math.exp(-6 * edge)) for edge in edges[:-1]]
     counts[0] += 40_000 - sum(counts)  # different people, whom both searches found together
     bins = e.Histogram(edges, tuple(counts))
-    searches = (("frontier", 48_211, 102_400), ("neuronfair", 16_007, 98_304))
+    searches = (("frontier", 48_211, 102_400), ("neuronfair-plus", 16_007, 98_304))
     return e.AttributeReport(
         name="+".join(sensitive), sensitive=sensitive, twins=1, rates=rates(364 + 50 * i, table=1213 + i),
         proved=proved(95 * 10**13, 9 * 10**12, 10**15, "+".join(sensitive)),

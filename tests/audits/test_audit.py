@@ -270,7 +270,7 @@ def test_every_search_is_a_run(planted, tmp_path):
         run = Run.open(tmp_path / "a" / one.folder)
         assert len(run.findings()) == one.findings
         assert run.summary["findings"] == one.findings
-    stored = {m: Run.open(tmp_path / "a" / "s" / m).findings().rows for m in ("frontier", "neuronfair")}
+    stored = {m: Run.open(tmp_path / "a" / "s" / m).findings().rows for m in ("frontier", "neuronfair-plus")}
     for finding in entry.findings:
         assert finding.replay is None  # the model is in memory only
         row = networks.domain().from_table({name: [value] for name, value in finding.row.items()})
@@ -334,7 +334,7 @@ def test_ctrl_c_keeps_the_attributes_that_a_pool_has_finished(whole):
     assert found.report.attributes[0].rates == whole.attributes[0].rates
 
 
-@pytest.mark.parametrize("stage", ["Comparing people", "frontier: local", "neuronfair: local"])
+@pytest.mark.parametrize("stage", ["Comparing people", "frontier: local", "neuronfair-plus: local"])
 def test_ctrl_c_keeps_what_was_found_and_the_audit_goes_on(whole, tmp_path, stage):
     module, data, folder = networks.one_biased_pair(), table(networks.sex_and_race()), tmp_path / "cut"
     stopped = audit(module, data, settings=TINY, folder=folder, progress=press(stage))
@@ -342,7 +342,7 @@ def test_ctrl_c_keeps_what_was_found_and_the_audit_goes_on(whole, tmp_path, stag
     report = stopped.report
     (entry,) = report.attributes  # sex; race was not begun
     assert report.verdict.text.endswith("The audit was interrupted: this is what was measured until then.")
-    if stage == "neuronfair: local":
+    if stage == "neuronfair-plus: local":
         assert "interrupted" in entry.searches[1].stop
         assert entry.worst
     if stage == "Comparing people":
@@ -482,7 +482,7 @@ def test_neurons_are_read_once_for_each_choice_of_sensitive_attributes(monkeypat
     people = table(networks.sex_and_race())
     result = audit(networks.one_biased_pair(), people, settings=TINY)
     assert asked == [("sex",), ("race",), ("sex", "race")]
-    assert {method for _, method in result.outcomes} == {"frontier", "neuronfair"}
+    assert {method for _, method in result.outcomes} == {"frontier", "neuronfair-plus"}
     for (name, _), outcome in result.outcomes.items():
         domain = people.domain.with_sensitive(*name.split("+"))
         network = networks.network(networks.one_biased_pair(), domain)
@@ -496,4 +496,4 @@ def test_every_search_that_random_directions_match_is_noted(monkeypatch):
     small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False, **FLIPS)
     (entry,) = audit(networks.one_biased_neuron(), table(networks.domain()), settings=small).report.attributes
     seen = [note.seen for note in entry.health if note.name == "weak-guidance"]
-    assert [text.partition(" ")[0] for text in seen] == ["frontier", "neuronfair"]
+    assert [text.partition(" ")[0] for text in seen] == ["frontier", "neuronfair-plus"]

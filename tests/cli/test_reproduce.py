@@ -267,8 +267,8 @@ def test_claims_about_neuronfair_as_printed_are_not_measured_with_the_redesign(l
     monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
     table4 = experiment("table4_totals")
     counts = {
-        "neuronfair-paper": 10,
-        "neuronfair": 10**6,
+        "neuronfair-printed": 10,
+        "neuronfair-plus": 10**6,
         "frontier": 10**7,
         "eidig5": 300,
         "adf": 200,
@@ -286,7 +286,7 @@ def test_claims_about_neuronfair_as_printed_are_not_measured_with_the_redesign(l
     assert (numbers.held, rivals.held) == (False, False)
     assert numbers.text == "NeuronFair as printed finds the printed numbers of people"
     assert "finds the most of the four in 0 of 8 cases and the fewest in 8." in rivals.evidence
-    assert "(`neuronfair`) finds more than the three in 8 of 8 cases" in rivals.evidence
+    assert "(`neuronfair-plus`) finds more than the three in 8 of 8 cases" in rivals.evidence
     assert not any(set(line[1:]) == {"–"} for line in told.tables["own"].lines)
 
 
@@ -295,9 +295,9 @@ def test_a_part_of_neuronfair_is_changed_for_one_search(lab, shared_models, tmp_
     monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
     ablation = experiment("ablation_neuronfair")
     case = "german-sex, default, scikit-learn"
-    shipped = METHODS["neuronfair"]
+    shipped = METHODS["neuronfair-plus"]
     found = {part: ablation.search(case, part, 10, 4, 0, True) for part in (ablation.SHIPPED, ablation.BEFORE)}
-    assert METHODS["neuronfair"] is shipped
+    assert METHODS["neuronfair-plus"] is shipped
     assert found[ablation.SHIPPED] != found[ablation.BEFORE]
     assert all(0 < one["findings_global"] <= 10 for one in found.values())
     made = {part: ablation.changed(None, part) for part in ablation.PARTS}

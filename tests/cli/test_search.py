@@ -154,7 +154,7 @@ def test_counterparts_need_people_of_both_groups(refused):
     refused(*SEARCH, *SMALL, "--twins", "counterpart", says=says)
 
 
-@pytest.mark.parametrize("method", ["frontier", "neuronfair", "neuronfair-paper", "uniform"])
+@pytest.mark.parametrize("method", ["frontier", "neuronfair-plus", "neuronfair", "neuronfair-printed", "uniform"])
 def test_every_method(run, method):
     found = figures(run(*SEARCH, *SMALL, "--method", method, "--json", "-"))
     assert found["method"] == method
@@ -181,7 +181,7 @@ def test_without_a_model_one_is_trained_and_kept_in_the_run(run):
     assert "it still holds" in run("show", "run", 0).out
 
 
-@pytest.mark.parametrize("method", ["frontier", "neuronfair"])
+@pytest.mark.parametrize("method", ["frontier", "neuronfair-plus"])
 def test_a_finished_run_gives_the_same_figures_at_once(run, monkeypatch, method):
     call = (*SEARCH, *SMALL, "--method", method, "--json", "-")
     first = figures(run(*call))
@@ -194,7 +194,7 @@ def test_a_finished_run_gives_the_same_figures_at_once(run, monkeypatch, method)
 
 
 @pytest.mark.parametrize("option", ["--seconds", "--starts", "--steps"])
-@pytest.mark.parametrize("method", ["frontier", "neuronfair"])
+@pytest.mark.parametrize("method", ["frontier", "neuronfair-plus"])
 def test_a_budget_of_zero(run, option, method):
     words = (*SEARCH, "--method", method, "--starts", 5, "--steps", 5, option, 0, "--out", "run")
     found = figures(run(*words, "--json", "-"))
@@ -219,7 +219,7 @@ def test_two_sensitive_attributes(run):
 
 
 def test_the_published_adult_classifier(run, shared_models):
-    model = shared_models / "neuronfair" / "census.npz"
+    model = shared_models / "neuronfair-plus" / "census.npz"
     words = ("search", "adult", "--encoding", "paper", "--sensitive", "sex", "--model", model, "--no-controls")
     found = figures(run(*words, "--starts", 50, "--steps", 30, "--out", "run", "--json", "-"))
     assert found["gsr"] > 0.2
@@ -366,7 +366,7 @@ def test_a_population_of_ones_own(run, refused):
 
 
 def test_ctrl_c_keeps_what_was_found(run):
-    long = (*SEARCH, "--method", "neuronfair", "--starts", 20, "--steps", 10**6, "--no-controls", "--out", "run")
+    long = (*SEARCH, "--method", "neuronfair-plus", "--starts", 20, "--steps", 10**6, "--no-controls", "--out", "run")
     process = subprocess.Popen(
         [sys.executable, "-m", "neuronfair.cli", *map(str, long)],
         stdout=subprocess.PIPE,
@@ -396,8 +396,8 @@ def test_ctrl_c_keeps_what_was_found(run):
 
 
 def test_ctrl_c_in_this_process_and_going_on(run, monkeypatch):
-    words = (*SEARCH, *SMALL, "--method", "neuronfair", "--json", "-")
-    whole = untimed(figures(run(*SEARCH, *SMALL[:-1], "whole", "--method", "neuronfair", "--json", "-")))
+    words = (*SEARCH, *SMALL, "--method", "neuronfair-plus", "--json", "-")
+    whole = untimed(figures(run(*SEARCH, *SMALL[:-1], "whole", "--method", "neuronfair-plus", "--json", "-")))
     record, calls = engine.PhaseTally.record, []
 
     def press(tally, *values) -> None:

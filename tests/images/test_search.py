@@ -92,10 +92,10 @@ def test_the_same_seed_finds_the_same_also_in_two_batches(name, domain):
 
 def test_the_methods_of_pictures_are_those_of_tables_and_halving():
     assert picture_methods() == {
-        "neuronfair": "neuronfair-paper",
+        "neuronfair": "neuronfair-printed",
         "eidig": "eidig5",
         "adf": "adf",
-        "halving": "neuronfair-paper",
+        "halving": "neuronfair-printed",
     }
     assert set(picture_methods().values()) <= set(METHODS)
     with pytest.raises(NeuronFairError, match="no method 'fgsm' for pictures"):

@@ -249,7 +249,7 @@ def test_methods_that_follow_gradients_are_refused(method):
 
 def test_there_are_both_kinds_of_methods():
     assert {"aequitas", "aequitas-semi", "aequitas-random", "uniform"} <= set(WITHOUT_GRADIENTS)
-    assert {"frontier", "neuronfair", "adf", "eidig5", "eidiginf"} <= set(WITH_GRADIENTS)
+    assert {"frontier", "neuronfair-plus", "neuronfair", "adf", "eidig5", "eidiginf"} <= set(WITH_GRADIENTS)
 
 
 # Health

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 ray = pytest.importorskip("ray", reason="needs the extra [ray]")
 
-PLAN = SearchConfig(method="neuronfair", seeds=12, steps=12, global_steps=4, controls=False)
+PLAN = SearchConfig(method="neuronfair-plus", seeds=12, steps=12, global_steps=4, controls=False)
 QUICK = {"health_check_period_ms": 1_000}  # five in vain: the machine is lost
 
 

@@ -50,7 +50,7 @@ RECORDED = [name for name in METHODS if hasattr(local(name)[1], "form")]
 
 
 def test_the_usual_methods_can_be_recorded():
-    assert {"neuronfair", "neuronfair-paper", "frontier", "uniform", "adf"} <= set(RECORDED)
+    assert {"neuronfair-plus", "neuronfair", "neuronfair-printed", "frontier", "uniform", "adf"} <= set(RECORDED)
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import replace
 
@@ -8,12 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair import Decision, Network, NeuronFairError, evaluate, interpret, load_dataset
+from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.model.weights import load as load_weights
-from neuronfair.searches.campaign import cluster_seeds
+from neuronfair.searches.campaign import cluster_seeds, search
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Record, run_phase
 from neuronfair.searches.method import State, World
+from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from neuronfair.searches.tally import Budget
 from tests.planted import networks
@@ -410,3 +414,36 @@ def test_uniform_and_harm_choose_one_attribute():
         assert (moved.abs().sum(1) == 1).all()
         if choice == "uniform":
             assert (moved != 0).double().mean(0).tolist() == pytest.approx([0.5, 0.5, 0.0], abs=0.03)
+
+
+# What the three rungs found when version 0.2 called them neuronfair-paper and neuronfair, and 0.1 the middle one so.
+GOLDEN = {
+    "neuronfair-printed": (8, "e8b72a3c49fe2ec5"),
+    "neuronfair": (601, "c775742cf000f0a1"),
+    "neuronfair-plus": (404, "68fdb2aecd60c505"),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_rungs_find_what_they_always_found(name):
+    domain = networks.domain()
+    network, rows = networks.network(networks.one_biased_neuron(), domain), networks.uniform_rows(domain, 2000)
+    found = search(network, domain, rows, SearchConfig(name, seeds=60, steps=40, controls=False)).findings
+    assert (len(found), hashlib.sha256(found.packed.numpy().tobytes()).hexdigest()[:16]) == GOLDEN[name]
+
+
+def test_the_middle_rung_is_the_algorithm_of_the_paper():
+    first, local, _ = METHODS["neuronfair"].make(None)
+    for phase, momentum in ((first, 0.1), (local, 0.05)):
+        assert (phase.loss, phase.layer, phase.momentum) == ("dynamic", "worst", momentum)
+        assert (phase.extra_share, phase.several) == (0.05, "all")
+    printed = METHODS["neuronfair-printed"].make(None)
+    assert first == replace(printed.first, kick=True)
+    assert local == replace(printed.local, after_miss="reset", sign="random", choice="inverse")
+
+
+def test_the_old_name_works_and_says_so():
+    with pytest.warns(FutureWarning, match="'neuronfair-paper' is now 'neuronfair-printed'"):
+        assert SearchConfig("neuronfair-paper").method == "neuronfair-printed"
+    with pytest.warns(FutureWarning, match="The old name goes with the next version"):
+        assert AuditSettings(methods=("frontier", "neuronfair-paper")).methods == ("frontier", "neuronfair-printed")

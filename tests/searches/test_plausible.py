@@ -42,7 +42,7 @@ def searched(method: str = "frontier", least: float = 0.0, **known) -> SearchRes
     return search(OLD_ONES, DOMAIN, ROWS, replace(PLAN, method=method, plausible=least), **known)
 
 
-@pytest.mark.parametrize("method", ["frontier", "neuronfair", "aequitas"])
+@pytest.mark.parametrize("method", ["frontier", "neuronfair-plus", "neuronfair", "aequitas"])
 def test_where_all_the_bias_is_among_the_implausible_nobody_is_found(method):
     everywhere = searched(method, population=YOUNG)
     assert set(everywhere.findings.rows[:, 0].tolist()) == {7, 8}

@@ -47,7 +47,7 @@ def assert_same(found, other) -> None:
     assert (found.stop, found.found) == (other.stop, other.found)
 
 
-@pytest.mark.parametrize("name", ["neuronfair", "frontier-free", "expga"])
+@pytest.mark.parametrize("name", ["neuronfair-plus", "frontier-free", "expga"])
 def test_a_method_finds_the_same_in_slices(name, monkeypatch):
     whole, _ = kept(name, "pair", "local")
     hold(monkeypatch, case("pair").domain, 3)
@@ -93,7 +93,11 @@ AGES = TableDomain(  # families of 500
 
 @pytest.mark.parametrize(
     ("name", "decision"),
-    [("neuronfair", Decision()), ("frontier", Decision("tolerance", 5.0)), ("uniform", Decision("threshold", 1.0))],
+    [
+        ("neuronfair-plus", Decision()),
+        ("frontier", Decision("tolerance", 5.0)),
+        ("uniform", Decision("threshold", 1.0)),
+    ],
 )
 def test_memory_does_not_grow_with_walkers_and_twins(name, decision, monkeypatch):
     module = networks.random_module(AGES)

@@ -19,7 +19,7 @@ from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import Findings
 from neuronfair.store.files import unseal
 from neuronfair.store.journal import JOURNAL
-from neuronfair.store.manifest import MANIFEST, write_manifest
+from neuronfair.store.manifest import MANIFEST, METHOD_NAMES, write_manifest
 from neuronfair.store.run import Run
 from tests.planted import networks
 from tests.store.test_tables import assert_same
@@ -28,10 +28,10 @@ DOMAIN_OF_RUN = networks.domain()
 ROWS = networks.uniform_rows(DOMAIN_OF_RUN, 400)
 ROWS = ROWS[(ROWS[:, :4].sum(1) - 19.5).abs() < 3]  # not far from the boundary, so that both phases find some
 PLANS = {
-    "neuronfair": SearchConfig(method="neuronfair", seeds=12, steps=4, global_steps=4),
+    "neuronfair-plus": SearchConfig(method="neuronfair-plus", seeds=12, steps=4, global_steps=4),
     "frontier": SearchConfig(method="frontier", seeds=4, steps=5, global_steps=4, controls=False),
 }
-PLAN = PLANS["neuronfair"]
+PLAN = PLANS["neuronfair-plus"]
 
 
 def planted() -> Network:
@@ -39,7 +39,14 @@ def planted() -> Network:
 
 
 def make_manifest(config: SearchConfig, **other: Any) -> dict[str, Any]:
-    fixed = {"model": "m.safetensors", "weights": "w", "domain": DOMAIN_OF_RUN.fingerprint, "rows": "r", "outputs": 2}
+    fixed: dict[str, Any] = {
+        "model": "m.safetensors",
+        "weights": "w",
+        "domain": DOMAIN_OF_RUN.fingerprint,
+        "rows": "r",
+        "outputs": 2,
+    }
+    fixed["method_names"] = METHOD_NAMES
     return fixed | {"plan": {"sensitive": ["s"], **asdict(config)}} | other
 
 

@@ -102,7 +102,7 @@ def slices(count: int, shards: int) -> list[slice]:
     return [slice(*both) for both in itertools.pairwise(ends)]
 
 
-@pytest.mark.parametrize("method", ["neuronfair", "frontier", "expga"])
+@pytest.mark.parametrize("method", ["neuronfair-plus", "frontier", "expga"])
 def test_shards_put_together_are_the_search_in_one_piece(world, method, tmp_path, monkeypatch):
     monkeypatch.setattr(merge, "SORTED", 100)  # several files
     whole, found = in_one_piece(world, method)

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from neuronfair.domain.population.storage import load_population
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.schema.toml import format_domain, parse_domain, read_domain
 from neuronfair.domain.table import Target
-from neuronfair.errors import RunError
+from neuronfair.errors import OtherRunError, RunError
 from neuronfair.searches import campaign, engine
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import Findings
 from neuronfair.store.journal import JOURNAL, POPULATION, SEEDS, Journal
 from neuronfair.store.ledger import Ledger
-from neuronfair.store.manifest import DOMAIN
+from neuronfair.store.manifest import DOMAIN, MANIFEST
 from neuronfair.store.run import Run, read_back
 from neuronfair.testing.cases import Young
 from tests.conftest import PEOPLE
@@ -42,6 +43,7 @@ from tests.store.runs import (
     assert_beginning,
     assert_same_run,
     contents,
+    forged,
     killed_at,
     listing,
     make_manifest,
@@ -51,7 +53,7 @@ from tests.store.runs import (
 )
 
 
-@pytest.fixture(params=["neuronfair", "frontier"], scope="module")
+@pytest.fixture(params=["neuronfair-plus", "frontier"], scope="module")
 def config(request) -> SearchConfig:
     return PLANS[request.param]
 
@@ -68,7 +70,7 @@ def reference(tmp_path_factory, config, small_steps) -> Path:
 
 
 def test_a_run_killed_between_any_two_file_operations_finds_the_same(tmp_path, config, reference):
-    for call in itertools.count(step=1 if config.method == "neuronfair" else 5):
+    for call in itertools.count(step=1 if config.method == "neuronfair-plus" else 5):
         folder = tmp_path / f"killed-{call}"
         if not killed_at(call, folder, config):
             break
@@ -424,8 +426,35 @@ def odd_domains(draw: st.DrawFn) -> TableDomain:
 @settings(max_examples=60, deadline=None)
 def test_a_domain_with_odd_names_comes_back_from_its_file(tmp_path_factory, domain):
     folder = tmp_path_factory.mktemp("odd") / "run"
-    manifest = make_manifest(PLANS["neuronfair"], domain=domain.fingerprint)
+    manifest = make_manifest(PLANS["neuronfair-plus"], domain=domain.fingerprint)
     Run.create_or_open(folder, manifest, domain, 2)
     there = Run.open(folder).domain
     assert there == domain
     assert there.fingerprint == domain.fingerprint
+
+
+def older(folder: Path, config: SearchConfig, name: str) -> None:
+    """Make the run folder of a version with other names of methods, which does not say whose names it means."""
+    search(folder, config)
+    forged(folder, MANIFEST, '"method_names"', '"unknown"')
+    forged(folder, MANIFEST, f'"method": "{config.method}"', f'"method": "{name}"')
+
+
+def test_an_older_run_of_neuronfair_goes_on_as_neuronfair_plus_only(tmp_path):
+    plan = replace(PLANS["neuronfair-plus"], controls=False)
+    older(tmp_path / "run", plan, "neuronfair")
+    assert Run.open(tmp_path / "run").manifest["plan"]["method"] == "neuronfair-plus"
+    assert search(tmp_path / "run", plan)["findings"] == len(Run.open(tmp_path / "run").findings())
+    with pytest.raises(OtherRunError, match=r"method = neuronfair-plus .its name since version 0.3., not neuronfair"):
+        search(tmp_path / "run", replace(plan, method="neuronfair"))
+
+
+def test_an_older_run_as_printed_has_its_new_name(tmp_path):
+    older(tmp_path / "run", replace(PLAN, method="neuronfair-printed", controls=False), "neuronfair-paper")
+    assert Run.open(tmp_path / "run").manifest["plan"]["method"] == "neuronfair-printed"
+
+
+def test_a_run_of_neuronfair_keeps_its_name(tmp_path):
+    plan = replace(PLANS["neuronfair-plus"], method="neuronfair", controls=False)
+    search(tmp_path / "run", plan)
+    assert Run.open(tmp_path / "run").manifest["plan"]["method"] == "neuronfair"

@@ -225,7 +225,9 @@ def test_scores_are_the_same_to_the_last_bit(tmp_path, outputs):
     module[-1].bias.data -= module(ROWS.float()).mean(0)
     network = networks.network(module, DOMAIN_OF_RUN)
     decision = Decision() if outputs == 2 else Decision("threshold", 0.0)
-    config = SearchConfig(method="neuronfair", seeds=37, steps=20, global_steps=20, decision=decision, controls=False)
+    config = SearchConfig(
+        method="neuronfair-plus", seeds=37, steps=20, global_steps=20, decision=decision, controls=False
+    )
     whole = campaign.search(network, DOMAIN_OF_RUN, ROWS, config)
     for size in (2, 6):
         runner = ShardRunner(Serial(size), tmp_path)

@@ -21,7 +21,7 @@ from neuronfair.scale.pool import PieceProgress, Pool
 from neuronfair.searches.campaign import cluster_seeds, search
 from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.evaluate import comparing
-from neuronfair.searches.methods import check_method
+from neuronfair.searches.methods import check_method, current_name
 
 MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # people drawn uniformly and evaluated for the rate next to the methods
 
@@ -172,7 +172,7 @@ def compare_methods(
     the metrics are the same, except for seconds.
     """
     config = config or SearchConfig()
-    methods = list(dict.fromkeys(methods))
+    methods = list(dict.fromkeys(map(current_name, methods)))
     if not methods or repeats < 1:
         raise NeuronFairError("a comparison needs one method and one run seed, at least")
     for method in methods:

@@ -66,7 +66,7 @@ def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
     """Return a finding of an audit's run and its twin, (d,) each, as the audit shows them; None if it does not."""
     if "worst" not in run.manifest:  # a search alone
         return None
-    method = run.manifest["plan"].get("method")
+    method = run.folder.absolute().name  # an older audit had other names of methods
     try:
         worst = read_sealed(run.folder.absolute().parent / NEARER)["worst"]
         findings = msgspec.convert(worst, tuple[Finding, ...])

@@ -50,8 +50,9 @@ class SearchOptions:
 
     method: str = parameter(
         "frontier",
-        "frontier, neuronfair, neuronfair-paper, eidig5, eidiginf, adf, frontier-free, symbgen, expga, aequitas, "
-        f"aequitas-semi, aequitas-random or uniform{_OTHERS}.",
+        "frontier, neuronfair-plus (our redesign), neuronfair (the paper's), neuronfair-printed (to the letter), "
+        "eidig5, eidiginf, adf, frontier-free, symbgen, expga, aequitas, aequitas-semi, aequitas-random or "
+        f"uniform{_OTHERS}.",
         panel=INPUT,
     )
     seeds: int = parameter(1000, "Rows to start from.", "--starts", panel=BUDGET, least=0)
@@ -246,7 +247,7 @@ def compare(
     model: ModelOptions,
     asked: SearchOptions,
     output: OutputOptions,
-    methods: Annotated[str, option("'all', or names with commas: neuronfair,adf,eidig5.", panel=INPUT)] = "all",
+    methods: Annotated[str, option("'all', or names with commas: frontier,neuronfair-plus.", panel=INPUT)] = "all",
     repeats: Annotated[int, option("Repetitions with other seeds, for confidence intervals.", min=1, panel=BUDGET)] = 1,
     plot: Annotated[Path | None, option("Draw the comparison (.png, .svg or .pdf).", panel=OUTPUT)] = None,
     ray: RayOption = None,
@@ -256,24 +257,26 @@ def compare(
     Each method that follows gradients runs once more in random directions. The lift of all methods is over the
     strongest of these controls and of random records.
 
+    The best two are frontier and neuronfair-plus, which an audit searches with.
+
     Examples:
 
     `neuronfair compare adult --sensitive sex --model adult.safetensors --plot methods.png`
 
-    `neuronfair compare adult --methods neuronfair,adf,eidig5 --starts 1000 --repeats 10 --json -`
+    `neuronfair compare adult --methods neuronfair-plus,adf,eidig5 --starts 1000 --repeats 10 --json -`
     """
     model.check()
     from neuronfair.audits.comparison import compare_methods
     from neuronfair.render.comparison import compare_report, plot_comparison
     from neuronfair.render.plots import PICTURES, drawing
     from neuronfair.render.terminal import progress_bar
-    from neuronfair.searches.methods import able, check_method
+    from neuronfair.searches.methods import able, check_method, current_name
 
     files.check_out(plot, PICTURES)
     if plot is not None:
         drawing()
     output.check()
-    chosen = None if methods == "all" else options.names(methods) or []
+    chosen = None if methods == "all" else [current_name(name) for name in options.names(methods) or ()]
     for method in chosen or ():
         check_method(method)
     console = output.console()

@@ -18,7 +18,7 @@ from neuronfair.model.decision import Decision, Scale
 from neuronfair.searches.engine import PhaseResult
 from neuronfair.searches.findings import Findings, FindingsSummary, violations
 from neuronfair.searches.health import HealthNote
-from neuronfair.searches.methods import METHODS, check_method
+from neuronfair.searches.methods import METHODS, check_method, current_name
 
 SAME_KEY = 2.0**-63  # the chance that two people share a key, where keys are not exact
 
@@ -51,6 +51,7 @@ class SearchConfig:
             )
         if self.twins not in get_args(TwinKind):
             raise NeuronFairError(f"twins must be {' or '.join(get_args(TwinKind))}, got {self.twins!r}")
+        object.__setattr__(self, "method", current_name(self.method))
         check_method(self.method)
 
 

@@ -29,6 +29,9 @@ NEW = ".manifest.json.new"  # until it is whole
 FORMAT = 2  # of run folders and of the folders of audits; the first had no checksums
 MAX_OUTPUTS = 100_000
 _BEFORE = {"plausible": 0.0, "twins": "flip"}  # what runs did that are older than the setting, or say nothing of it
+# Before version 0.3 methods had other names. A run of it, or of a later one, says so.
+METHOD_NAMES = 2
+_RENAMED = {"neuronfair": "neuronfair-plus", "neuronfair-paper": "neuronfair-printed"}
 _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict, "files": dict}
 
 
@@ -59,6 +62,7 @@ def make_manifest(
         "domain": data.domain.fingerprint,
         "rows": rows_digest(data.rows),
         "outputs": outputs,
+        "method_names": METHOD_NAMES,
         "plan": {"sensitive": list(data.domain.sensitive), **asked},
     }
 
@@ -132,6 +136,8 @@ def read_manifest(folder: Path, kind: Kind) -> Json:
     if found != kind:
         raise RunError(f"{folder}: holds a {found}, not a {kind}. Choose another folder")
     config = manifest["plan"]
+    if "method_names" not in manifest and isinstance(config.get("method"), str):
+        config["method"] = _RENAMED.get(config["method"], config["method"])
     decision = config.get("decision")
     kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(config.get("seed"), int)
     if not kinds or decision["kind"] not in get_args(DecisionKind) or not isinstance(decision["value"], int | float):
@@ -154,4 +160,8 @@ def check_same(folder: Path, there: Json, now: Json) -> None:
     for key in (*now["plan"], "twins"):
         was, value = (config.get(key, _BEFORE.get(key)) for config in (there["plan"], now["plan"]))
         if was != value and key != "scale":  # which changes nothing in the search, and older runs lack
-            raise OtherRunError(f"{folder}: this run was begun with {key} = {was}, not {value}. Choose another --out")
+            older = key == "method" and "method_names" not in there and was in _RENAMED.values()
+            note = " (its name since version 0.3)" if older else ""
+            raise OtherRunError(
+                f"{folder}: this run was begun with {key} = {was}{note}, not {value}. Choose another --out"
+            )

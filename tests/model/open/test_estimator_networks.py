@@ -148,7 +148,7 @@ def test_nothing_inside_is_looked_at_and_gradients_are_followed(crowd, table):
     with pytest.raises(NeuronFairError, match=r"'neuronfair' follows neurons, and a linear model has none.*frontier"):
         check_method("neuronfair", found.model)
     assert "frontier" in able(found.model)
-    assert not {"neuronfair", "neuronfair-paper"} & set(able(found.model))
+    assert not {"neuronfair-plus", "neuronfair", "neuronfair-printed"} & set(able(found.model))
     data = Dataset("people", crowd.domain, crowd.rows, crowd.labels)
     result = audit(model, data, settings=AuditSettings.quick(seeds=5, steps=5, samples=500, **FLIPS))
     (entry,) = result.report.attributes
