@@ -163,8 +163,8 @@ def _claims(found: dict[tuple[str, str], list[dict[str, Any]]]) -> list[Claim]:
             len(ahead) == len(done) or (None if ahead else False),
             f"As printed (`neuronfair-printed`) it finds the most of the four in {len(ahead)} of {len(done)} cases and "
             f"the fewest in {len(fewest)}. The redesigned search of this package (`neuronfair-plus`) finds more than "
-            f"the three in {len(redesigned)} of {len(done)} cases ({', '.join(redesigned) or 'none'}); its success rate "
-            f"is the highest in {len(rate)} ({', '.join(rate) or 'none'}). `frontier`, which is not in the paper, finds "
-            f"the most in {len(front)}.",
+            f"the three in {len(redesigned)} of {len(done)} cases ({', '.join(redesigned) or 'none'}); its success "
+            f"rate is the highest in {len(rate)} ({', '.join(rate) or 'none'}). `frontier`, which is not in the paper, "
+            f"finds the most in {len(front)}.",
         ),
     ]

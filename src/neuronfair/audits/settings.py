@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from neuronfair.measure.counterfactual_effect import Thoroughness
     from neuronfair.model.open import Opened
 
-WHITE, BLACK = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")  # those that find most
+WHITE, BLACK = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
 FAMILY = 8  # people of one family that the budgets are meant for; larger families get fewer steps
 RANDOM_SEARCHES = 4  # counterparts of a person where the flip test leads
@@ -24,8 +24,8 @@ MINIMUM_BUDGET = {"seeds": 20, "steps": 10, "samples": 2_000}
 class AuditSettings:
     """How thorough an audit is; the defaults suit a minute on two cores.
 
-    `methods` are those of `neuronfair search`; None takes the two that find most and can search the model: `frontier`
-    and `neuronfair-plus`, for a black box `frontier-free` and `aequitas`. `seconds` limits each search, and makes its
+    `methods` are those of `neuronfair search`; None takes two that can search the model: `frontier` and
+    `neuronfair-plus`, for a black box `frontier-free` and `aequitas`. `seconds` limits each search, and makes its
     result depend on the machine. A black box, which is slow, gets a part of the budget; so does a choice
     of sensitive attributes with many values. `prove` is for how many seconds proofs are tried, for all choices
     of sensitive attributes together; 0: for none. `plausible` is the minimum likelihood percentile of the records

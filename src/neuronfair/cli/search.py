@@ -257,7 +257,7 @@ def compare(
     Each method that follows gradients runs once more in random directions. The lift of all methods is over the
     strongest of these controls and of random records.
 
-    The best two are frontier and neuronfair-plus, which an audit searches with.
+    An audit searches with frontier and neuronfair-plus.
 
     Examples:
 

@@ -2,7 +2,7 @@
 
 Zheng, Chen, Du, Zhang, Cheng, Ji, Wang, Yu and Chen, "NeuronFair: Interpretable White-Box Fairness Testing through
 Biased Neuron Identification", ICSE 2022, Algorithms 2 and 3. Where the text leaves a choice, or its authors' program
-makes another one, there is a switch.
+makes another one, there is a switch. The registry has three rungs: to the letter, the paper's, and our redesign.
 """
 
 from __future__ import annotations
