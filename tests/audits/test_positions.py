@@ -179,7 +179,9 @@ def test_the_domain_file_of_an_audit_gives_a_model_of_arrays_the_same_numbers(pe
 def test_fewer_samples_for_a_black_box_are_said(people, model):
     made = audit(model.predict_proba, people, sensitive="sex", target="hired", settings=replace(TINY, samples=10_000))
     (note,) = (note for note in made.report.attributes[0].health if note.name == "fewer-samples")
-    assert note.seen == ("To save time, 2,500 people were sampled from each population instead of 10,000 (a black box takes longer).")
+    assert note.seen == (
+        "To save time, 2,500 people were sampled from each population instead of 10,000 (a black box takes longer)."
+    )
     assert made.report.attributes[0].rates.domain.of == 2_500
     white = audit(model, people, sensitive="sex", target="hired", settings=replace(TINY, samples=10_000))
     assert white.report.attributes[0].rates.domain.of == 10_000
