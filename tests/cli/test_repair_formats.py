@@ -158,7 +158,7 @@ def test_a_model_comes_back_in_its_own_format(run, name):
     assert "opened again and compared" in shown
     assert "not known which rows the model was trained with" in shown
     estimated = FORMATS[name] in (estimator, forest)
-    assert ("beside the same fit without findings" in shown) == estimated
+    assert ("compared with the same fit without findings" in shown) == estimated
     figures = json.loads(Path("figures.json").read_text(encoding="utf-8"))
     assert figures["after"]["rate"] < figures["before"]["rate"]
     data = table()

@@ -219,7 +219,7 @@ def test_two_sensitive_attributes(run):
 
 
 def test_the_published_adult_classifier(run, shared_models):
-    model = shared_models / "neuronfair-plus" / "census.npz"
+    model = shared_models / "neuronfair" / "census.npz"
     words = ("search", "adult", "--encoding", "paper", "--sensitive", "sex", "--model", model, "--no-controls")
     found = figures(run(*words, "--starts", 50, "--steps", 30, "--out", "run", "--json", "-"))
     assert found["gsr"] > 0.2

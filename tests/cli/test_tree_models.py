@@ -63,7 +63,9 @@ def test_a_quantity_is_audited_without_classes_or_decision(folder, run, tmp_path
     model = lightgbm.LGBMRegressor(n_estimators=10, verbose=-1, n_jobs=1).fit(table.drop(columns="price"), table.price)
     model.booster_.save_model(tmp_path / "prices.txt")
     words = ("audit", place / "prices.csv", "--model", "prices.txt", "--sensitive", "sex", "--target", "price")
-    done = run(*words, "--quick", *FLIPS_ONLY, "--starts", 5, "--steps", 3, "--samples", 300, "--out", "out")
+    done = run(
+        *words, "--quick", *FLIPS_ONLY, "--starts", 5, "--steps", 3, "--samples", 300, "--verbose", "--out", "out"
+    )
     assert (done.status, done.err) == (0, "")
     assert "a fifth of their robust standard deviation" in " ".join(done.out.split())
     domain = read_domain(tmp_path / "out" / "domain.toml")

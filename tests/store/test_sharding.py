@@ -96,7 +96,7 @@ def pressing(phase: str, step: int) -> Callable[..., None]:
 class Kill(Killer):
     """Kills before a file of a shard, or a line of the journal, is written."""
 
-    CALLS = ((RemoteFolder, "write"), (Ledger, "keep"))
+    CALLS = ((RemoteFolder, "write"), (Ledger, "commit"))
 
 
 @pytest.mark.parametrize("phase", ["global", "local"])

@@ -16,11 +16,11 @@ from neuronfair.formatting import POPULATIONS, listed, percent, spanned
 from neuronfair.render.plots import saved_figure
 
 COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns
-    "findings": ("findings", ",.0f"),
+    "find-\nings": ("findings", ",.0f"),
     "records\ntried": ("tried", ",.0f"),
-    "success\nrate": ("gsr", ".2%"),
+    "success": ("gsr", ".1%"),
     "lift": ("lift_over_strongest_control", ".1f"),
-    "diver-\nsity": ("diversity", ".3f"),
+    "diver-\nsity": ("diversity", ".2f"),
     "median\ngap": ("severity", ".3g"),
     "s per\n1,000": ("seconds_per_1000", ".3f"),
     "rows\neach": ("rows_per_finding", ",.1f"),

@@ -157,4 +157,4 @@ def test_nothing_inside_is_looked_at_and_gradients_are_followed(crowd, table):
     assert entry.searches[0].findings > 0
     with pytest.raises(NeuronFairError, match="a linear model has no hidden layers to look into"):
         check(result.report, ["worst_auc > 0.5"])
-    assert "The model is linear: it has no hidden layers" in audit_page(result.report)
+    assert "The model is linear and has no hidden layers" in audit_page(result.report)

@@ -95,7 +95,7 @@ def with_columns(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
     Such are a Series, a DataFrame, an array, or a mapping of columns. They belong to the table row by row; those of
     pandas by their index, where both have the same unique one in any order.
 
-    >>> sheet, names = attached({"age": [20, 30]}, {"sex": ["f", "m"]})
+    >>> sheet, names = with_columns({"age": [20, 30]}, {"sex": ["f", "m"]})
     >>> names, list(sheet.columns["sex"])
     (('sex',), ['f', 'm'])
     """

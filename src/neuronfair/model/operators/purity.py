@@ -6,10 +6,12 @@ that no branch can depend on one, and if a call changes nothing that the next ca
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from dis import get_instructions
@@ -154,12 +156,24 @@ class _Watched:
     left: ModelError | None  # about what took numbers out of tensors, or may notice that it is watched
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile: callbacks of others at a collection would be taken for code of the module."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> _Watched:
     """Call a module in the thread that this runs in, which must be its own: no other profiler may be at work there."""
     names, states, left = list[list[str]](), list[State](), None
     for number, x in enumerate(inputs):
         python = _Python()
-        with torch.no_grad(), evaluating(module.modules()), _Operators(x) as operators:
+        with torch.no_grad(), evaluating(module.modules()), _without_collections(), _Operators(x) as operators:
             sys.setprofile(python.note)
             try:
                 module(x)
