@@ -44,7 +44,7 @@ def _kept(path: Path) -> str:
 Stage = str | Callable[..., str]
 STAGES: dict[str, dict[str, Stage]] = {
     "search": {
-        "neuronfair.model.train:fit": "training",
+        "neuronfair.model.train:train": "training",
         "neuronfair.store.run:Run.create_or_open": "making the folder",
         "neuronfair.model.weights:save": "making the folder",
         "neuronfair.store.run:Run.begin": "making the folder",
@@ -59,7 +59,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.cli.files:write_json": "writing the figures",
     },
     "audit": {
-        "neuronfair.model.train:fit": "training",
+        "neuronfair.model.train:train": "training",
         "neuronfair.audits.folder:begin": "making the folder",
         "neuronfair.model.weights:save": "making the folder",
         "neuronfair.store.run:Run.create_or_open": "making the folder",
