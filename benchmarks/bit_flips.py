@@ -96,7 +96,7 @@ def astuple_of(findings: Any) -> Any:
 def gone_on(run: Run) -> Any:
     """Return all that a search needs to go on."""
     states = [run.resume(phase) for phase in PHASES]
-    kept = [state and (state.t, state.keys.tolist(), sorted(state.state)) for state in states]
+    kept = [state and (state.t, state.lines.tolist(), sorted(state.state)) for state in states]
     return [kept, run.summary, run.control("random"), run.seeds.tolist()]
 
 

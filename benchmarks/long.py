@@ -49,7 +49,7 @@ class Disk(threading.Thread):
     def now(self) -> int:
         """Return the bytes of all files."""
         total = 0
-        for parent, _, names in os.runner(self.folder):
+        for parent, _, names in os.walk(self.folder):
             for name in names:
                 try:
                     total += (Path(parent) / name).stat().st_blocks * 512
