@@ -47,7 +47,7 @@ class Origin:
     # The user's function that makes the model's inputs of a table; a command can only be told its name.
     preprocess: Callable[[Any], Any] | str | None = None
     table: str | None = None  # the file, if it is a table of the user's own
-    beside: tuple[str, ...] = ()  # the options that name the file beside it, if there is one
+    beside: tuple[str, ...] = ()  # the options that name the separate file of sensitive columns, if any
     domain_text: str | None = None  # as the domain file is to be written, comments included
     inferred: bool = False
     reads: tuple[str, ...] | None = None  # the columns that the model reads, where it says so

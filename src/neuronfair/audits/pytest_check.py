@@ -78,7 +78,7 @@ class Demands(TypedDict, total=False):
 
     corpus: str | Path | None  # everybody in this file must be decided as their twin is
     proved: float | None  # share of the people of the domain for whom it must be proved that no decision flips
-    twins: TwinKind  # "counterpart": judge how many would be decided otherwise in another group, and not flips
+    twins: TwinKind  # "counterpart": the counterfactual test instead of the flip test
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Replay:
     seed: Tensor | None  # its row of the table
     plausibility: float | None  # None: not known
     shrunk: DescribedPair | None  # as an audit shows it, nearer to that row; None where no audit does
-    drawn: tuple[int, int] | None  # of so many counterparts how many are decided otherwise; None where twins are none
+    drawn: tuple[int, int] | None  # number of drawn twins, and how many get a different decision; None for flips
 
 
 def replay_finding(run: Run, network: Model, number: int) -> Replay:

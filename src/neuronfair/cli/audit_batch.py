@@ -141,7 +141,7 @@ class Batch:
 
     def run(self, pool: Pool, progress: PoolProgress, missing: Sequence[NamedAudit]) -> bool:
         """Do the audits that are not finished; return whether Ctrl-C came. The index is written after each."""
-        if self.place.force:  # here and once: an audit that is done again after a kill goes on with what it has
+        if self.place.force:  # only here: an audit that is repeated after a kill resumes
             self.place.discard(missing)
         self.write()
         place = replace(self.place, force=False)

@@ -27,7 +27,7 @@ class Move:
     own: tuple[int, ...]  # sensitive codes
     other: tuple[int, ...]
     people: int
-    flips: float  # decided otherwise
+    flips: float  # different decisions
     lost: float = 0.0  # the favourable class is decided for the person, and not for the counterpart
     gained: float = 0.0  # the other way round
 
@@ -41,7 +41,7 @@ class ScoredPeople:
         self._own = self._scores(people)
         self._flipped_scores = self._scores(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
         self.favourable = favourable_class(domain, decision, model.outputs)
-        self.outcome = self.favourable  # the class that is lost or gained: where none is hoped for, the rarest
+        self.outcome = self.favourable  # the class that is lost or gained: without a favourable outcome, the rarest
         if self.favourable is None and decision.classes(model.outputs):
             counts = torch.bincount(decision.chosen(self._own), minlength=decision.classes(model.outputs))
             self.outcome = int(torch.where(counts > 0, counts, len(people) + 1).argmin())

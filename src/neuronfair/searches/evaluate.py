@@ -35,8 +35,8 @@ class Evaluation:
     rows: Tensor  # (n, d)
     family: Tensor  # (n, 1 + k, outputs): the scores of each row, then those of its twins
     valid: Tensor  # (n, k): whether such a twin exists
-    apart: Tensor  # (n, k): whether it does and is decided otherwise than the row
-    discriminates: Tensor  # (n,): whether some members of the family are decided otherwise than others
+    apart: Tensor  # (n, k): whether it does and gets a different decision than the row
+    discriminates: Tensor  # (n,): whether members of the family get different decisions
     only: Tensor | None = None  # (n, d): the twins themselves, where each row has one
 
     def __getitem__(self, chosen: Tensor | slice) -> Evaluation:

@@ -52,9 +52,9 @@ class Judged(NamedTuple):
     """What is kept of a judged step until it is counted: one line per chain each."""
 
     rows: Tensor  # in the domain's compact type
-    hits: Tensor  # who is decided otherwise than a twin
+    hits: Tensor  # who gets a different decision than a twin
     doubtful: Tensor  # who would be, but is not in float64; nobody where that is looked at later
-    own: Tensor  # which member of the family stands for it, and which one is decided otherwise
+    own: Tensor  # which member of the family stands for it, and which one gets a different decision
     other: Tensor
     scores: Tensor
     twin_scores: Tensor

@@ -46,7 +46,7 @@ class Budget:
                 raise NeuronFairError(f"a budget of {field.name.replace('_', ' ')} must be 0 or more, got {value}")
 
 
-MISS, FOUND, REJECTED, DOUBTFUL = range(4)  # decided alike; a finding; no finding in float64; so seen before it counted
+MISS, FOUND, REJECTED, DOUBTFUL = range(4)  # same decision; finding; no finding in float64; seen before it counted
 _KINDS = 4
 MISS_SHARE = 64  # one in so many misses is kept as a sample
 

@@ -104,7 +104,7 @@ def linear_layer(
             middle = _everywhere(transform, base, start, place, attribute, adds)
         straight = middle is not None
         if not straight and len(codes) < attribute.size:
-            # A curve has no place for an empty cell beside its numbers.
+            # A curve has no place for an empty cell next to its numbers.
             if attribute.size > (MAX_CURVE if attribute.empty is None else MAX_LOOKUP):
                 raise NotLinear(f"the preprocessing of '{attribute.name}' is no straight line over its values")
             codes = np.arange(attribute.size)
