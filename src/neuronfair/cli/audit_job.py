@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from neuronfair.audits.gate.checks import Checks, LoadedChecks
     from neuronfair.audits.report.report import Report
     from neuronfair.audits.run import Result
-    from neuronfair.audits.stages.playground import Playground
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.open import Opened
     from neuronfair.model.training_loop import TrainingSettings
@@ -44,7 +43,6 @@ class AuditJob:
     take_rules: Literal["none", "free", "all"] = parameter(
         "none", "Rules suggested by the data to adopt: none, free or all.", metavar="RULES"
     )
-    interactive: bool = parameter(False, "Put the model and some records into the report.")
     population: Path | None = parameter(None, "Realistic records from your own sampler.")
     fail_if: tuple[str, ...] = parameter(
         (),
@@ -145,14 +143,14 @@ class AuditOutputs:
             if self.out.exists() or path.absolute().parent != self.out.absolute():  # which is made later
                 files.check_out(path)
 
-    def write(self, report: Report, game: Playground | None) -> None:
+    def write(self, report: Report) -> None:
         """Write them all but audit.json, which the audit has written."""
         from neuronfair.audits.folder import FIGURES
         from neuronfair.render.junit import junit
         from neuronfair.render.markdown import markdown
         from neuronfair.render.page import audit_page
 
-        files.write_file(self.report, audit_page(report, game))
+        files.write_file(self.report, audit_page(report))
         if self.junit is not None:
             files.write_file(self.junit, junit(report))
         if self.markdown is not None:
@@ -171,7 +169,6 @@ def carry_out(
     from neuronfair.audits.folder import WEIGHTS, own_weights
     from neuronfair.audits.provenance import ParallelAudit
     from neuronfair.audits.run import run
-    from neuronfair.audits.stages.playground import playground
     from neuronfair.domain.population.model import read_people
     from neuronfair.domain.tables.dataset import DATASETS
     from neuronfair.render.terminal import progress_bar
@@ -188,7 +185,6 @@ def carry_out(
     ready = job.checks.read(table.domain)
     own = own_weights(outputs.out) if job.model.model is None and not outputs.force else None
     opened, card = _open_or_train(job, table, own, ready, console)
-    game = playground(opened, table) if job.interactive else None
     join = job.table.join
     again = replace(found.source, model=job.model.model or str(outputs.out / WEIGHTS))  # it is kept if trained now
     origin = replace(
@@ -213,7 +209,7 @@ def carry_out(
             progress=lambda what, done, total, note="": show(done, total, note, what=what),
             people=people,
         )
-    outputs.write(result.report, game)
+    outputs.write(result.report)
     if result.failure is None:
         ready.extend(result.report)
     return result

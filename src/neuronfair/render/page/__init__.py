@@ -7,7 +7,6 @@ from typing import Protocol
 
 from neuronfair.audits.report.index import AuditIndex
 from neuronfair.audits.report.report import Report
-from neuronfair.audits.stages.playground import Playground
 from neuronfair.render.page.template import rendered
 
 
@@ -20,16 +19,15 @@ class Reported(Protocol):
         ...
 
 
-def audit_page(audit: Report | Reported, game: Playground | None = None) -> str:
-    """Return an audit, or its report, as one self-contained HTML page; with a playground, the model is inside it."""
+def audit_page(audit: Report | Reported) -> str:
+    """Return an audit, or its report, as one self-contained HTML page."""
     report = audit if isinstance(audit, Report) else audit.report
-    scripts = ("page.js",) if game is None else ("page.js", "playground.js")
-    return rendered("page.html", style="page.css", scripts=scripts, report=report, game=game)
+    return rendered("page.html", style="page.css", script="page.js", report=report)
 
 
 def index_page(index: AuditIndex) -> str:
     """Return many audits as one page: a line for each, to sort and to search, with a link to its own page."""
-    return rendered("index.html", style="page.css", scripts=("page.js",), index=index)
+    return rendered("index.html", style="page.css", script="page.js", index=index)
 
 
 def verdict_card(report: Report, folder: Path | None = None) -> str:

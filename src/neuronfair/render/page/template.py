@@ -10,9 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from jinja2.utils import htmlsafe_json_dumps
 
 from neuronfair import formatting
 from neuronfair.audits.report.attribute import NOT_READ, UNMOVED, Finding
@@ -29,11 +27,11 @@ from neuronfair.render.tables import left_out
 TONES: dict[Tone, str] = {"alarm": "strong", "caution": "middle", "calm": "calm", "neutral": "neutral"}  # of page.css
 
 
-def rendered(template: str, *, style: str | None = None, scripts: Sequence[str] = (), **values: Any) -> str:
-    """Return a page from a template and the files of its style and scripts; no name in it can hide."""
+def rendered(template: str, *, style: str | None = None, script: str | None = None, **values: Any) -> str:
+    """Return a page from a template and the files of its style and its script; control characters are written out."""
     place = Path(__file__).parent
-    values["style"] = style and (place / style).read_text(encoding="utf-8")
-    values["script"] = "".join((place / script).read_text(encoding="utf-8") for script in scripts)
+    parts = {"style": style, "script": script}
+    values |= {name: file and (place / file).read_text(encoding="utf-8") for name, file in parts.items()}
     return visible(_environment().get_template(template).render(values), keep="\n\r\t")
 
 
@@ -126,7 +124,6 @@ def _environment() -> Environment:
         "digest": _digest,
         "distance": _distance,
         "gap": _gap,
-        "game_json": lambda game: htmlsafe_json_dumps(msgspec.to_builtins(game), separators=(",", ":")),
         "layers": _layers,
         "left_out": left_out,
         "maps": charts.layer_maps,
