@@ -17,6 +17,7 @@ from neuronfair.limits import TooLarge
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
 READER = """
+import types
 import os, json, signal, socket, time, sys
 held = []
 
@@ -77,9 +78,14 @@ def pipes():
             return None
     return json.dumps([n for n in range(3, 30) if usable(n)])
 
+def modules():
+    return json.dumps(["decimal" in sys.modules, sys.modules.get("fractions", 0)])
+
 def core():
     import resource
     return json.dumps([resource.getrlimit(getattr(resource, f"RLIMIT_{n}"))[1] for n in ("CORE", "FSIZE", "CPU")])
+
+READERS = {"reader": types.SimpleNamespace(read=read, libraries=("decimal",), unused=("fractions",))}
 """
 
 Ask = Callable[[str], str]
@@ -93,8 +99,9 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sandbox, "FORKS", request.param == "forks")
     monkeypatch.setattr(sandbox, "_SERVERS", {})
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "50000000")
-    (tmp_path / "reader.py").write_text(READER)
-    yield lambda words: read_sandboxed(str(tmp_path / "reader"), words.encode(), "a.file").decode()
+    monkeypatch.setattr(sandbox, "READERS", tmp_path / "readers.py")
+    (tmp_path / "readers.py").write_text(READER)
+    yield lambda words: read_sandboxed("reader", words.encode(), "a.file").decode()
     sandbox._stop()
 
 
@@ -135,6 +142,10 @@ def test_one_that_does_not_end_is_ended(ask: Ask, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(sandbox, "START", 0)
     with pytest.raises(Unreadable, match="damaged"):
         ask("sleep")
+
+
+def test_libraries_are_imported_before_the_first_file_and_unused_ones_are_kept_out(ask: Ask) -> None:
+    assert json.loads(ask("modules")) == [True, None]
 
 
 def test_what_is_printed_is_no_answer(ask: Ask) -> None:
@@ -184,7 +195,7 @@ def test_a_process_that_was_ended_is_started_again(ask: Ask) -> None:
 
 
 def test_a_process_that_ends_meanwhile_is_an_error(ask: Ask, tmp_path: Path) -> None:
-    (tmp_path / "reader.py").write_text("raise SystemExit")
+    (tmp_path / "readers.py").write_text("raise SystemExit")
     sandbox._stop()
     with pytest.raises(Unreadable, match="damaged"):
         ask("echo")

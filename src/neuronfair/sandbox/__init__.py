@@ -1,8 +1,7 @@
 """Read a file in a process of its own, because the library that reads it may crash, hang or fill all memory.
 
-Each reader is a file beside this one with a function `read(content, memory)`, and has one process (`server.py`) that
-imports its library once. On Linux that process forks a child for every file, so that each is read by a fresh process
-within milliseconds; elsewhere it reads one file and ends.
+Each format of `readers.py` has one process (`server.py`) that imports its library once. On Linux that process forks a
+child for every file, so that a fresh process reads each within milliseconds; elsewhere it reads one file and ends.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ from neuronfair.limits import TEXT, VARIABLE, TooLarge, max_bytes
 SECONDS = 20  # for a small file; a large one gets a second more for every 10 MB
 START = 60  # seconds more, in which Python and the library must have been imported
 FORKS = sys.platform == "linux"
-_HERE = Path(__file__).parent
+SERVER, READERS = Path(__file__).with_name("server.py"), Path(__file__).with_name("readers.py")
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "SYSTEMROOT")
 _SET = {
     "OMP_NUM_THREADS": "1",  # a process with threads cannot be forked safely
     "OPENBLAS_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve more addresses than they use, and addresses are limited
     "HDF5_PLUGIN_PRELOAD": "::",  # no filters from elsewhere
+    "ORT_DISABLE_TELEMETRY": "1",  # on import onnxruntime writes a device id and a database into the cache
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 _REQUEST, _ANSWER = struct.Struct("<QQQQ"), struct.Struct("<Q")
@@ -39,12 +39,12 @@ class Unreadable(NeuronFairError):  # noqa: N818 - the reason, to be put into a 
 
 
 def read_sandboxed(reader: str, content: bytes, what: object) -> bytes:
-    """Return what a reader makes of the content of a file; raise `Unreadable` if it fails, however it fails."""
+    """Return the answer of a reader, by its name in `readers.READERS`; raise `Unreadable` if it fails or crashes."""
     memory, seconds = max_bytes(), SECONDS + len(content) // 10_000_000
     with _LOCK:
         try:
             answer = _server(reader).ask(content, memory, seconds)
-        except (OSError, struct.error):  # it has ended
+        except (OSError, struct.error):  # the process has ended
             answer = b""
     kind, rest = answer[:1], answer[1:]
     if kind == b"+":
@@ -54,7 +54,7 @@ def read_sandboxed(reader: str, content: bytes, what: object) -> bytes:
             f"{what}: takes more than {memory / 1e9:,.1f} GB of memory when it is read. "
             f"If you trust it, set {VARIABLE} to a larger number of bytes"
         )
-    raise Unreadable(rest.decode() if kind == b"-" else "it is damaged, or something else")
+    raise Unreadable(rest.decode() if kind == b"-" else "it is damaged, or not of this format")
 
 
 class _Server:
@@ -64,7 +64,7 @@ class _Server:
         self.owner = os.getpid()
         self.process = subprocess.Popen(
             # -P: a file h5py.py in the working folder must not be taken for the package.
-            [sys.executable, "-P", _HERE / "server.py", _HERE / f"{reader}.py", "forks" if FORKS else "once"],
+            [sys.executable, "-P", SERVER, READERS, reader, "forks" if FORKS else "once"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -74,11 +74,11 @@ class _Server:
 
     @property
     def usable(self) -> bool:
-        """Whether it runs, and is ours and not that of a process that we were forked from."""
+        """Whether it runs and belongs to this process, not to the one that this was forked from."""
         return self.owner == os.getpid() and self.process.poll() is None
 
     def ask(self, content: bytes, memory: int, seconds: int) -> bytes:
-        """Return the answer to one file: a letter and what comes with it."""
+        """Return the answer to one file: a letter and its content."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         most = memory // TEXT
@@ -95,11 +95,11 @@ class _Server:
             return answer
         finally:
             timer.cancel()
-            if not FORKS or not answered:  # its next answer would be one to this question
+            if not FORKS or not answered:  # its next answer would belong to this request
                 self.stop()
 
     def stop(self) -> None:
-        """End the process, if it is ours."""
+        """End the process if this one started it."""
         if self.owner == os.getpid():
             self.process.kill()
             with contextlib.suppress(OSError), self.process:  # waits, and closes its pipes

@@ -1,12 +1,13 @@
-"""The process in which files of strangers are read; `neuronfair.sandbox` runs this file as a program.
+"""The process that reads files from strangers; `neuronfair.sandbox` runs this file as a program.
 
-It imports nothing of the package. A child that reads a file may use so much memory and time, writes no file, leaves
-no core dump, and sees no network where the system lets us leave it.
+It imports nothing of the package. A child reads each file with limits on memory and time. It writes no file, leaves no
+core dump, and has no network where the system allows a process to give it up.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import runpy
 import signal
@@ -19,15 +20,19 @@ from pathlib import Path
 REQUEST, ANSWER = struct.Struct("<QQQQ"), struct.Struct("<Q")
 NEW_USER, NEW_NETWORK, DEATH_SIGNAL = 0x10000000, 0x40000000, 1  # of Linux: CLONE_…, PR_SET_PDEATHSIG
 
-Reader = Callable[[bytes, int], bytes]
+Read = Callable[[bytes, int], bytes]
 
 
-def main(reader: str, mode: str) -> None:
-    """Answer requests until there are no more, or the first one only."""
+def main(readers: str, name: str, mode: str) -> None:
+    """Answer requests with one of the readers, until there are no more requests; or only the first one."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 1)  # what a library prints is no answer
-    read: Reader = runpy.run_path(reader)["read"]
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)  # what a library prints is no answer
+    chosen = runpy.run_path(readers)["READERS"][name]
+    sys.modules.update(dict.fromkeys(chosen.unused))  # None: importing it fails
+    for library in chosen.libraries:
+        importlib.import_module(library)
+    read: Read = chosen.read
     forks = mode == "forks"
     if forks:
         _system("unshare", NEW_USER | NEW_NETWORK) and _system("unshare", NEW_NETWORK)
@@ -44,8 +49,8 @@ def main(reader: str, mode: str) -> None:
             return
 
 
-def forked(read: Reader, content: bytes, memory: int, seconds: int, most: int, private: list[int]) -> bytes:
-    """Read in a child that does not have our own pipes (`private`), and return its answer, or nothing if it ends."""
+def forked(read: Read, content: bytes, memory: int, seconds: int, most: int, private: list[int]) -> bytes:
+    """Read in a child without the `private` pipes, and return its answer; nothing if the child crashes."""
     import select
 
     inlet, outlet = os.pipe()
@@ -74,8 +79,8 @@ def forked(read: Reader, content: bytes, memory: int, seconds: int, most: int, p
     return b"m" if len(answer) > most else bytes(answer)
 
 
-def attempt(read: Reader, content: bytes, memory: int, seconds: int) -> bytes:
-    """Return '+' and what the reader returns, '-' and why it failed, or 'm' if it needs more memory than it may."""
+def attempt(read: Read, content: bytes, memory: int, seconds: int) -> bytes:
+    """Return '+' and the result, '-' and why reading failed, or 'm' if it needs more memory than allowed."""
     try:
         _limit(memory, seconds)
         return b"+" + read(content, memory)
@@ -108,7 +113,7 @@ def _limit(memory: int, seconds: int) -> None:
 
 
 def _system(name: str, *numbers: int) -> int:
-    """Call a function of the system's C library; what is not there or not allowed is left undone."""
+    """Call a function of the system's C library; return -1 where it does not exist or is not allowed."""
     try:
         return int(getattr(ctypes.CDLL(None), name)(*map(ctypes.c_ulong, numbers)))
     except (OSError, AttributeError, TypeError):

@@ -20,7 +20,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, RunError, one_line
 from neuronfair.limits import check_size, read_bytes
 from neuronfair.sandbox import Unreadable, read_sandboxed
-from neuronfair.sandbox import read_parquet as parquet
+from neuronfair.sandbox.readers import parquet_table
 from neuronfair.searches.findings import Findings
 
 _KEY = b"neuronfair"
@@ -59,11 +59,11 @@ def read_parquet(path: Path) -> pa.Table:
     A text that the file holds once and repeats is kept once. Raises what pyarrow and `read_sandboxed` raise.
     """
     content = read_bytes(path)
-    read_sandboxed("read_parquet", content, path)
+    read_sandboxed("parquet", content, path)
     with pq.ParquetFile(pa.BufferReader(content)) as file:
         about = file.metadata
     check_size(about.num_rows * about.num_columns, path, times=32)
-    return parquet.columns(content)
+    return parquet_table(content)
 
 
 def _column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | Texts:

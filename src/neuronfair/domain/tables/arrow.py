@@ -29,7 +29,8 @@ from neuronfair.domain.tables.cells import CELL, TEXT, Cells, ColumnBuilder, Met
 from neuronfair.domain.tables.files import ColumnType, Sheet, check_width, sheet
 from neuronfair.errors import DataError, one_line, repeated
 from neuronfair.limits import check_size
-from neuronfair.sandbox import Unreadable, read_feather, read_parquet, read_sandboxed
+from neuronfair.sandbox import Unreadable, read_sandboxed
+from neuronfair.sandbox.readers import feather_table, parquet_table
 
 LONGEST = csv.field_size_limit()  # letters of a cell, for Python's own reader
 EMPTY = sys.getsizeof("")
@@ -43,13 +44,13 @@ def read(content: bytes, path: Path, suffix: str) -> Sheet:
     remarks: tuple[str, ...] = ()
     try:
         if form == "Parquet":
-            read_sandboxed("read_parquet", content, path)
+            read_sandboxed("parquet", content, path)
             _check_parquet(content, path)
-            table = read_parquet.columns(content)
+            table = parquet_table(content)
         else:
-            size, rows, width = map(int, read_sandboxed("read_feather", content, path).split())
+            size, rows, width = map(int, read_sandboxed("feather", content, path).split())
             check_size(3 * size + CELL * rows * width, path)
-            table, odd = read_feather.columns(content)
+            table, odd = feather_table(content)
             remarks = tuple(f"'{name}' holds lists or other values that are not read" for name in odd[:10])
         names = table.schema.names
         check_width(names, path)

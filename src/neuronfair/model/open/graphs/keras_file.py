@@ -225,7 +225,7 @@ def _checked(request: ModelFile) -> bytes:
             check_size(len(files["config.json"]), request.source, times=TREE)
             files["config.json"] = json.dumps(json.loads(files["config.json"], object_hook=_stood_in)).encode()
             content, weights = repacked(files), files["model.weights.h5"]
-        read_sandboxed("read_hdf5", weights, request.source)
+        read_sandboxed("hdf5", weights, request.source)
         if content is request.content:
             content = _renewed(content)
     except TooLarge:

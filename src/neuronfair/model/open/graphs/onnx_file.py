@@ -40,7 +40,7 @@ def read_model(request: ModelFile) -> Any:
     onnx = needs("onnx", "onnx")
     check_size(len(request.content), request.path, times=TEXT)
     try:
-        read_sandboxed("read_onnx", b"p" + request.content, request.path)  # two bytes can become a message of 160
+        read_sandboxed("onnx", request.content, request.path)  # two bytes can become a message of 160
         model = onnx.load_model_from_string(request.content)
         _check(request, onnx, model)
     except Unreadable as error:
@@ -365,7 +365,7 @@ def _session(request: Request, model: bytes) -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it keeps a device id and a database
     try:
         runtime = needs("onnxruntime", "onnx")
-        read_sandboxed("read_onnx", b"r" + model, request.path)  # so that one that ends the process does not end ours
+        read_sandboxed("onnxruntime", model, request.path)  # so that one that ends the process does not end ours
         _bound(runtime, max_bytes())
         options = runtime.SessionOptions()
         options.log_severity_level = 4  # errors are raised, and need not be printed as well

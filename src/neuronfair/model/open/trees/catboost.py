@@ -32,7 +32,7 @@ def read(file: ModelFile) -> Any:
     if not file.content.startswith(b"CBM1"):
         raise file.error("not a CatBoost model: it does not begin with 'CBM1'")
     try:
-        content = read_sandboxed("read_catboost", file.content, file.source)
+        content = read_sandboxed("catboost", file.content, file.source)
         model = catboost.CatBoost().load_model(blob=content)
     except (Unreadable, catboost.CatBoostError) as error:
         raise file.error(f"not a readable CatBoost model ({one_line(error)})") from None
@@ -101,7 +101,7 @@ def _written(model: Any) -> Json:
     """Return a model as JSON, which is written in another process: a damaged one can end it."""
     try:
         content: Json = json.loads(
-            read_sandboxed("read_catboost_json", bytes(model._serialize_model()), "a CatBoost model")
+            read_sandboxed("catboost trees", bytes(model._serialize_model()), "a CatBoost model")
         )
     except (Unreadable, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
         raise ModelError(f"CatBoost cannot write its trees, so it is damaged ({one_line(error)})") from None

@@ -33,7 +33,7 @@ def read(file: ModelFile) -> Any:
     check_size(len(file.content), file.source, times=TEXT)
     try:
         _checked(file.content.decode(), file.source)  # first: LightGBM would walk in circles
-        text = read_sandboxed("read_lightgbm", file.content, file.source).decode()
+        text = read_sandboxed("lightgbm", file.content, file.source).decode()
         trees, rest = _checked(text, file.source)
         categories = _categories(rest)
     except (Unreadable, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:

@@ -71,7 +71,7 @@ def _checked(file: ModelFile) -> tuple[bytes, Json]:
     if b"learner" not in file.content[:64]:
         raise file.error("not an XGBoost model: it does not begin with the entry 'learner'")
     try:
-        content = read_sandboxed("read_xgboost", file.content, file.source)
+        content = read_sandboxed("xgboost", file.content, file.source)
         learner = json.loads(content)["learner"]
         _check(learner, file.source)
         return content, learner
