@@ -22,7 +22,7 @@ PREDICTED = 64  # rows that a CatBoost model predicts: a damaged one can end the
 JSON_SIZE = 32  # attributes of HDF5 hold JSON, which takes this many times its size once parsed
 
 
-class Reader(NamedTuple):
+class FormatReader(NamedTuple):
     """How to read a format.
 
     `read` takes the content of a file and the bytes of memory it may use. The process imports `libraries` once, before
@@ -256,13 +256,13 @@ def _is_plain(kind: Any) -> bool:
 
 
 READERS = {
-    "xgboost": Reader(read_xgboost, ("numpy", "xgboost"), unused=("sklearn", "pandas")),
-    "lightgbm": Reader(read_lightgbm, ("numpy", "lightgbm"), unused=("sklearn", "pandas", "matplotlib")),
-    "catboost": Reader(read_catboost, ("numpy", "catboost")),
-    "catboost trees": Reader(read_catboost_trees, ("catboost",)),
-    "onnx": Reader(read_onnx, ("onnx",)),
-    "onnxruntime": Reader(run_onnx, ("numpy", "onnxruntime")),
-    "hdf5": Reader(read_hdf5, ("h5py",)),
-    "parquet": Reader(read_parquet, ("pyarrow.parquet",)),
-    "feather": Reader(read_feather, ("pyarrow.ipc",)),
+    "xgboost": FormatReader(read_xgboost, ("numpy", "xgboost"), unused=("sklearn", "pandas")),
+    "lightgbm": FormatReader(read_lightgbm, ("numpy", "lightgbm"), unused=("sklearn", "pandas", "matplotlib")),
+    "catboost": FormatReader(read_catboost, ("numpy", "catboost")),
+    "catboost trees": FormatReader(read_catboost_trees, ("catboost",)),
+    "onnx": FormatReader(read_onnx, ("onnx",)),
+    "onnxruntime": FormatReader(run_onnx, ("numpy", "onnxruntime")),
+    "hdf5": FormatReader(read_hdf5, ("h5py",)),
+    "parquet": FormatReader(read_parquet, ("pyarrow.parquet",)),
+    "feather": FormatReader(read_feather, ("pyarrow.ipc",)),
 }
