@@ -28,8 +28,9 @@ from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import wrap_model
-from neuronfair.model.train import read_model, train
+from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
+from neuronfair.model.weights import read_model
 
 import numpy as np
 import torch

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.model.network import Network
-from neuronfair.model.train import read_model
+from neuronfair.model.weights import read_model
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.methods import METHODS

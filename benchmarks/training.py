@@ -13,9 +13,8 @@ import time
 from functools import partial
 
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
-from neuronfair.model import stacked
-from neuronfair.model.stacked import train_stack
-from neuronfair.model.train import train_module
+from neuronfair.model import train as training
+from neuronfair.model.train import train_module, train_stack
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import HFCN, LFCN, fully_connected
 
@@ -25,7 +24,7 @@ from torch import Tensor
 
 def compare_threads(options: argparse.Namespace, x: Tensor, y: Tensor, held: tuple[Tensor, Tensor]) -> None:
     """Print the time of a step against the number of products in it, for each number of threads."""
-    stacked.FEW_PRODUCTS = 0  # leave the threads alone
+    training.FEW_PRODUCTS = 0  # leave the threads alone
     settings = TrainingSettings(epochs=options.epochs, restarts=1)
     every = torch.arange(len(x)).expand(1, -1)
     train_stack(

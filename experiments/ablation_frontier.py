@@ -14,7 +14,7 @@ from experiments.cases import CASES
 from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.model.network import Network
-from neuronfair.model.train import read_model
+from neuronfair.model.weights import read_model
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import Evaluation

@@ -26,8 +26,9 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
-from neuronfair.model.train import read_model, train
+from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
+from neuronfair.model.weights import read_model
 from neuronfair.render.plots import saved_figure
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import cluster_seeds, random_directions

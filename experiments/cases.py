@@ -19,10 +19,9 @@ from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.rate import flip_rate
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.train import read_model
 from neuronfair.model.train import train as train_classifier
 from neuronfair.model.training_loop import TrainingSettings
-from neuronfair.model.weights import save
+from neuronfair.model.weights import read_model, save
 from neuronfair.repairs.retrain import MAX_PAIRS
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import cluster_seeds, random_directions

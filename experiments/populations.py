@@ -19,7 +19,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened, wrap_model
-from neuronfair.model.train import read_model
+from neuronfair.model.weights import read_model
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 

@@ -21,7 +21,7 @@ from neuronfair.audits.stages import population as usual
 from neuronfair.domain.population import model
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.model import stacked
+from neuronfair.model import train as training
 from neuronfair.proof import session
 from neuronfair.repairs import evaluate
 from neuronfair.searches import campaign
@@ -86,7 +86,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     """Train for few epochs, let audits and repairs search from 15 rows, 5 steps each, sample and prove little."""
-    descend, sized, certify = stacked.descend, AuditSettings.sized, session.certify
+    descend, sized, certify = training.descend, AuditSettings.sized, session.certify
 
     def short(module, task, shuffles, **others):
         settings = replace(task.settings, epochs=min(task.settings.epochs, epochs))
@@ -97,7 +97,7 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
         most = {"seeds": 15, "steps": 5, "samples": 5_000}
         return replace(whole, **{name: min(getattr(whole, name), limit) for name, limit in most.items()})
 
-    patch.setattr(stacked, "descend", short)
+    patch.setattr(training, "descend", short)
     patch.setattr(AuditSettings, "sized", small)
     patch.setattr(evaluate, "SEEDS", 15)
     patch.setattr(evaluate, "STEPS", 5)

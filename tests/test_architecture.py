@@ -43,7 +43,7 @@ CORE_MODULES = {
     *(f"domain/{name}.py" for name in ("attribute", "interface", "twins", "rules", "table", "schema/toml")),
     *(
         f"model/{name}.py"
-        for name in ("blackbox", "decision", "encoding", "layers", "network", "stacked", "training_loop")
+        for name in ("blackbox", "decision", "encoding", "layers", "network", "train", "training_loop")
     ),
 }
 CORE_LIBRARIES = {"torch", "numpy", "scipy", "sklearn", "neuronfair"} | set(sys.stdlib_module_names)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from neuronfair import cli
-from neuronfair.model import stacked
+from neuronfair.model import train as training
 from neuronfair.model.weights import fully_connected, load
 from neuronfair.repairs import counterfactual_pairs, evaluate, retrain
 from neuronfair.repairs.labels import from_training_rows
@@ -250,13 +250,13 @@ def test_an_accuracy_that_cannot_be_kept_leaves_everything_as_it_was(refused, mo
 
 def test_ctrl_c_writes_nothing(run, monkeypatch):
     before = sorted(Path().rglob("*"))
-    descend = stacked.descend
+    descend = training.descend
 
     def press(*args, **options):
         signal.raise_signal(signal.SIGINT)
         return descend(*args, **options)
 
-    monkeypatch.setattr(stacked, "descend", press)
+    monkeypatch.setattr(training, "descend", press)
     result = run(*REPAIR)
     assert result.status != 0
     assert "Traceback" not in result.err

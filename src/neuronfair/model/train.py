@@ -1,32 +1,42 @@
-"""Training a classifier on a table: the best of several initialisations, and a card that describes it."""
+"""Training of classifiers: one network, several as a stack, and a model of a table with its card."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DataError, ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.stacked import train_modules
 from neuronfair.model.training_loop import (
+    Course,
     M,
     Note,
     Rows,
     TrainingResult,
     TrainingSettings,
     TrainingTask,
+    Units,
     check_classes,
     check_rows,
+    descend,
+    first_linear,
     initialised,
+    one_thread,
+    random_state,
     scores_of,
+    seed_torch,
+    shuffles_of,
+    stream,
 )
-from neuronfair.model.weights import HFCN, LFCN, Card, fingerprint, fully_connected, load
+from neuronfair.model.weights import HFCN, LFCN, Card, fingerprint, fully_connected
 
 # Initialisations that die (see `train`) are replaced by new ones, this many at most.
 REPLACEMENTS = 5
@@ -168,23 +178,169 @@ def train(
     return module, card
 
 
-def read_model(path: Path, domain: TableDomain, fewer: str = "") -> nn.Sequential:
-    """Read weights and make sure that they were made for rows of this domain in this encoding.
+PLAIN = (nn.Sequential, nn.Linear, nn.ReLU)
+FEW_PRODUCTS = 100_000_000  # in a forward pass: up to here one thread is faster than two (benchmarks/training.py)
 
-    `fewer` is what an error says of how many inputs there would be otherwise.
+
+class Stack(nn.Module):
+    """Fully connected ReLU networks of the same sizes as one module: (n, d) or (k, n, d) to (k, n, classes)."""
+
+    def __init__(self, members: Sequence[nn.Sequential]) -> None:
+        super().__init__()
+        layers = [linear_layers(member) for member in members]
+        if len({tuple(layer.weight.shape for layer in own) for own in layers}) != 1:
+            raise ModelError("networks can be stacked only if all their layers have the same sizes")
+        rows = list(zip(*layers, strict=True))  # layer by layer, all members
+        self.weights = nn.ParameterList(torch.stack([layer.weight.detach().T for layer in row]) for row in rows)
+        self.biases = nn.ParameterList(torch.stack([layer.bias.detach()[None] for layer in row]) for row in rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of every member: its own rows, or the same rows for all."""
+        x = x.expand(len(self.weights[0]), *x.shape[-2:])
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, torch.relu(x) if i else x, weight)
+        return x
+
+    @torch.no_grad()
+    def learn(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the mean cross entropy of every member on its own rows, (k,), and leave the gradients of their sum.
+
+        The same numbers as autograd: with networks this small autograd takes 1.05 to 1.5 times as long, and
+        `torch.func.vmap` over functional calls 1.5 to 4.6 times, so the derivative is written out.
+        """
+        layers = list(zip(self.weights, self.biases, strict=True))
+        inputs = [x]
+        for i, (weight, bias) in enumerate(layers):
+            x = torch.baddbmm(bias, inputs[i], weight)
+            inputs.append(torch.relu_(x) if i + 1 < len(layers) else x)
+        shares, classes = functional.log_softmax(x.flatten(0, 1), 1), y.reshape(-1, 1)
+        count = y.shape[1]
+        of_shares = torch.zeros_like(shares).scatter_(1, classes, -1 / count)
+        after = torch.ops.aten._log_softmax_backward_data(of_shares, shares, 1, shares.dtype).view_as(x)
+        for (weight, bias), before in reversed([*zip(layers, inputs, strict=False)]):
+            weight.grad, bias.grad = torch.bmm(before.mT, after), after.sum(1, keepdim=True)
+            if before is not inputs[0]:
+                after = torch.ops.aten.threshold_backward(torch.bmm(after, weight.mT), before, 0)
+        return -shares.gather(1, classes).view(y.shape).mean(1)
+
+    @torch.no_grad()
+    def unstack(self, members: Sequence[nn.Sequential]) -> None:
+        """Copy the weights back into the members."""
+        for number, member in enumerate(members):
+            for layer, weight, bias in zip(linear_layers(member), self.weights, self.biases, strict=True):
+                layer.weight.copy_(weight[number].T)
+                layer.bias.copy_(bias[number, 0])
+
+
+def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
+    """Return the linear layers of a network that is nothing but linear layers with a ReLU between them."""
+    every = [part for _, part in module.named_modules(remove_duplicate=False)]
+    # Nobody's own forward, no hook, and no layer twice: the network does what its layers do, one after the other.
+    plain = all(type(p) in PLAIN and not p._forward_hooks and not p._forward_pre_hooks for p in every)
+    parts = [part for part in every if not isinstance(part, nn.Sequential)]
+    plain = plain and len(set(map(id, parts))) == len(parts)
+    layers = [part for part in parts[::2] if isinstance(part, nn.Linear) and part.bias is not None]
+    in_turn = len(parts) % 2 == 1 and len(layers) == len(parts[::2]) and all(type(p) is nn.ReLU for p in parts[1::2])
+    if not plain or not in_turn:
+        raise ModelError("expected a fully connected network: linear layers with a ReLU after each but the last")
+    return layers
+
+
+def stackable(modules: Sequence[nn.Module]) -> list[nn.Sequential] | None:
+    """Return the networks as what they are if they can be trained as one stack, else None."""
+    plain = [module for module in modules if isinstance(module, nn.Sequential)]
+    if len(plain) < len(modules) or not all(p.requires_grad for module in plain for p in module.parameters()):
+        return None
+    try:
+        Stack(plain)
+    except ModelError:
+        return None
+    return plain
+
+
+def train_stack(
+    build: Callable[[], nn.Sequential],
+    rows: Rows,
+    *,
+    chosen: Tensor,
+    validation: Rows,
+    settings: TrainingSettings | None = None,
+    seed: int = 0,
+    fresh: bool = True,
+    progress: Note | None = None,
+) -> list[TrainingResult[nn.Sequential]]:
+    """Train k fully connected networks at once; line i of `chosen`, (k, n), holds the rows that network i learns from.
+
+    Network i starts, shuffles and stops as restart i + 1 of `train` with the same seed does; here each is a result of
+    its own, and none is replaced. The units of the inputs are those of all rows. `progress` is called after every
+    epoch with the validation losses of those that are still trained.
     """
-    module, card = load(path)
-    first = next(part for part in module.modules() if isinstance(part, nn.Linear))
-    width = TableEncoding.of(domain).width
-    if first.in_features != width:
-        made_for = f" (it was trained on {card.domain}, encoding '{card.encoding}')" if card else ""
-        raise ModelError(
-            f"{path}: expects {first.in_features} inputs{made_for}, but {domain.name} in encoding '{domain.encoding}' "
-            f"has {width}{fewer}. Choose another --encoding, --domain or --model"
-        )
-    if card is not None and card.domain_fingerprint not in (None, domain.input_fingerprint):
-        raise ModelError(
-            f"{path}: was trained on {card.domain}, encoding '{card.encoding}', with other attributes, values, scaling "
-            f"or classes than {domain.name}, encoding '{domain.encoding}'. Choose the data or the model to match"
-        )
-    return module
+    check_rows(*rows, "training")
+    check_rows(*validation, "validation")
+    device, numbers = rows[0].device, range(1, len(chosen) + 1)
+    members = initialised(build, numbers, seed, device)
+    for member in members:
+        linear_layers(member)  # refuses others
+    task = TrainingTask(rows, validation, settings or TrainingSettings(), seed, fresh)
+    return train_modules(members, numbers, task.on(device), chosen=chosen.to(device), progress=progress)
+
+
+def train_modules(
+    modules: Sequence[M],
+    numbers: Sequence[int],
+    task: TrainingTask,
+    *,
+    chosen: Tensor | None = None,
+    progress: Note | None = None,
+) -> list[TrainingResult[M]]:
+    """Train the modules of some restarts: fully connected ones as one stack, others one after the other.
+
+    All learn from the same rows, or each from its `chosen` ones. Inputs are standardised before a first linear layer.
+    """
+    (x, y), (held_x, held_y) = task.rows, task.held
+    firsts = [first_linear(module) for module in modules]
+    units = Units.of(x) if x.dim() == 2 and all(first is not None for first in firsts) else None
+    for first in firsts:
+        if units is not None and first is not None:
+            units.enter(first, x, fresh=task.fresh)
+    if units is not None:
+        x, held_x = units.standardise(x), units.standardise(held_x)
+    task = replace(task, rows=(x, y), held=(held_x, held_y))
+    plain = stackable(modules) if x.dim() == 2 else None
+    if plain is not None:
+        courses = _train_stacked(plain, numbers, task, chosen, progress)
+    else:
+        courses = []
+        for place, (module, number) in enumerate(zip(modules, numbers, strict=True)):
+            note = None if progress is None else partial(_renumbered, progress, place)
+            with random_state(x.device):
+                seed_torch(stream(task.seed, number), x.device)  # for layers that draw, like dropout
+                courses += descend(module, task, shuffles_of(task.seed, [number]), progress=note)
+    for first in firsts:
+        if units is not None and first is not None:
+            units.fold(first)
+    return [course.of(module, number) for course, module, number in zip(courses, modules, numbers, strict=True)]
+
+
+def _train_stacked(
+    members: Sequence[nn.Sequential],
+    numbers: Sequence[int],
+    task: TrainingTask,
+    chosen: Tensor | None,
+    progress: Note | None,
+) -> list[Course]:
+    x = task.rows[0]
+    if chosen is None:
+        chosen = torch.arange(len(x), device=x.device).expand(len(members), -1)
+    stack = Stack(members)
+    products = task.settings.batch * sum(weight.numel() for weight in stack.parameters())
+    with one_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
+        order = shuffles_of(task.seed, numbers)
+        courses = descend(stack, task, order, chosen=chosen, learn=stack.learn, progress=progress)
+    stack.unstack(members)
+    return courses
+
+
+def _renumbered(progress: Note, place: int, epoch: int, losses: dict[int, float]) -> None:
+    (loss,) = losses.values()
+    progress(epoch, {place: loss})

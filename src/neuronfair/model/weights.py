@@ -20,8 +20,10 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import TooLarge, check_array, check_size, check_tensors, members, read_bytes
+from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.formats import is_pickle
 
 #: Hidden layers of the paper's light fully connected network.
@@ -138,6 +140,28 @@ def load(path: str | Path) -> tuple[nn.Sequential, Card | None]:
         if card.fingerprint != fingerprint(module):
             raise ModelError(f"{path}: the weights are not those its card describes; the file is damaged or edited")
     return module.eval(), card
+
+
+def read_model(path: Path, domain: TableDomain, fewer: str = "") -> nn.Sequential:
+    """Read weights and make sure that they were made for rows of this domain in this encoding.
+
+    `fewer` is what an error says of how many inputs there would be otherwise.
+    """
+    module, card = load(path)
+    first = next(part for part in module.modules() if isinstance(part, nn.Linear))
+    width = TableEncoding.of(domain).width
+    if first.in_features != width:
+        made_for = f" (it was trained on {card.domain}, encoding '{card.encoding}')" if card else ""
+        raise ModelError(
+            f"{path}: expects {first.in_features} inputs{made_for}, but {domain.name} in encoding '{domain.encoding}' "
+            f"has {width}{fewer}. Choose another --encoding, --domain or --model"
+        )
+    if card is not None and card.domain_fingerprint not in (None, domain.input_fingerprint):
+        raise ModelError(
+            f"{path}: was trained on {card.domain}, encoding '{card.encoding}', with other attributes, values, scaling "
+            f"or classes than {domain.name}, encoding '{domain.encoding}'. Choose the data or the model to match"
+        )
+    return module
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

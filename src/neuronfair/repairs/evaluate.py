@@ -21,7 +21,7 @@ from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding, families
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
-from neuronfair.model.stacked import Stack
+from neuronfair.model.train import Stack
 from neuronfair.progress import Progress
 from neuronfair.repairs.counterfactual_pairs import held_out_effect
 from neuronfair.searches.campaign import search

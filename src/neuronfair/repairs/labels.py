@@ -20,7 +20,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding, families
 from neuronfair.model.open import Opened
-from neuronfair.model.stacked import Stack, train_stack
+from neuronfair.model.train import Stack, train_stack
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected
 from neuronfair.searches.findings import Findings

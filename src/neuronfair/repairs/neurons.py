@@ -13,7 +13,7 @@ from neuronfair.domain.tables.dataset import Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 from neuronfair.interpretation.profile import BiasProfile
-from neuronfair.model.stacked import linear_layers
+from neuronfair.model.train import linear_layers
 from neuronfair.repairs.evaluate import RepairOutcome, outcomes
 
 FACTORS = (0.0, 0.25, 0.5, 0.75)

@@ -24,7 +24,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.open.request import TOLERANCE, TRIED
-from neuronfair.model.stacked import linear_layers
+from neuronfair.model.train import linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.progress import Progress
 from neuronfair.repairs.counterfactual_pairs import counterfactual_pairs, held_out_effect

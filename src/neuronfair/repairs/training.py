@@ -13,8 +13,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
-from neuronfair.model.stacked import linear_layers, stackable, train_stack
-from neuronfair.model.train import train_module
+from neuronfair.model.train import linear_layers, stackable, train_module, train_stack
 from neuronfair.model.training_loop import Note, Rows, TrainingSettings
 from neuronfair.model.weights import fully_connected
 

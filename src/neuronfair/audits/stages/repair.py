@@ -23,7 +23,7 @@ from neuronfair.model.formats import returned_as
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
-from neuronfair.model.stacked import linear_layers
+from neuronfair.model.train import linear_layers
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.progress import Progress
 from neuronfair.repairs.counterfactual_pairs import held_out_effect

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import io
+import json
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
-from neuronfair.errors import ModelError, needs, one_line
-from neuronfair.limits import TooLarge
+from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
+from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.decision import Scale
 from neuronfair.model.open.classes import Labels, by_position, class_order, labels_of, ordered
 from neuronfair.model.open.columns import CONSTANTS, WRAPPERS, input_names
-from neuronfair.model.open.estimator_files import read
 from neuronfair.model.open.estimator_networks import NotLinear, hides_trees, is_network, is_perceptron, network_of
 from neuronfair.model.open.inputs import (
     ModelInputs,
@@ -35,7 +35,7 @@ from neuronfair.model.open.inputs import (
 )
 from neuronfair.model.open.opened import Opened, Refit, black_box, white_box
 from neuronfair.model.open.request import TOLERANCE, ModelFile, Request
-from neuronfair.model.open.trees import xgboost
+from neuronfair.model.open.trees import catboost, lightgbm, xgboost
 from neuronfair.model.open.trees.forests import forest_of, framework, tree_columns
 
 DIGITS = 6  # of the answers that a function is known by
@@ -133,13 +133,13 @@ class AnsweringModel:
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read the file of a fitted model."""
-    estimator, remark = read(request)
+    estimator, remark = read_file(request)
     return open_estimator(request, estimator, request.digest, remark)
 
 
 def names(file: ModelFile) -> list[str] | None:
     """Return the names of the columns that the model in a file reads, if it says them."""
-    return input_names(read(file)[0])
+    return input_names(read_file(file)[0])
 
 
 def open_function(request: Request, function: Any) -> Opened:
@@ -436,3 +436,76 @@ def dump(estimator: Any, path: Path) -> None:
         needs("joblib", "sklearn").dump(estimator, path)
     else:  # whoever reads it with pickle could not read what joblib writes
         path.write_bytes(pickle.dumps(estimator))
+
+
+# Types in the files of ordinary perceptrons that skops does not list as safe; none of them runs anything when opened.
+_PLAIN = {
+    "numpy.dtype",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+    "sklearn.compose._column_transformer._RemainderColsList",
+}
+
+
+def read_file(file: ModelFile) -> tuple[Any, str]:
+    """Return the model in a file, and a remark for the user; a pickle is opened whoever has made it."""
+    suffix = file.path.suffix.lower()
+    if suffix in (".ubj", ".json"):
+        return xgboost.read(file)
+    if suffix in (".txt", ".cbm"):
+        return (lightgbm.read if suffix == ".txt" else catboost.read)(file), ""
+    needs("sklearn", "sklearn")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            estimator = _read_skops(file) if suffix == ".skops" else needs("joblib", "sklearn").load(file.path)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, NeuronFairError):
+                raise
+            raise file.error(f"cannot be read ({type(error).__name__}: {one_line(error)})") from error
+    if not is_estimator(estimator):
+        raise file.error(f"holds no model with a method predict, but {type(estimator).__name__}")
+    old = next((w.message for w in caught if w.category.__name__ == "InconsistentVersionWarning"), None)
+    version = getattr(old, "original_sklearn_version", None)
+    return estimator, f"it was saved by scikit-learn {version}, which is not the version used here" if version else ""
+
+
+def is_estimator(thing: Any) -> bool:
+    """Return whether something is a fitted model in the manner of scikit-learn."""
+    return not isinstance(thing, (type, nn.Module)) and callable(getattr(thing, "predict", None))
+
+
+def _read_skops(file: ModelFile) -> Any:
+    skops = needs("skops.io", "sklearn")
+    content = _checked(file)
+    unknown = skops.get_untrusted_types(data=content)
+    doubtful = [name for name in unknown if name not in _PLAIN]
+    if doubtful and not file.trust_pickle:
+        names = ", ".join(doubtful[:6]) + (", …" if len(doubtful) > 6 else "")
+        raise file.error(f"holds types that can run a program when opened: {names}. If you trust it: --trust-pickle")
+    return skops.loads(content, trusted=unknown)
+
+
+def _checked(file: ModelFile) -> bytes:
+    """Return a .skops archive, unpacked, after a look at how large it and the arrays in it are."""
+    files = members(file.content, file.source)
+    check_size(len(files["schema.json"]), file.source, times=TREE)
+    total = sum(map(len, files.values()))
+    for name, content in files.items():
+        arrays = {name: content}
+        if name.endswith(".npz"):  # a sparse matrix: an archive in the archive
+            arrays = members(content, file.source, besides=total)
+            total += sum(map(len, arrays.values()))
+            files[name] = repacked(arrays)
+        for array in arrays:
+            if array.endswith(".npy"):
+                check_array(arrays[array])
+    read = 0
+
+    def note(entry: dict[str, Any]) -> None:
+        nonlocal read
+        read += len(files.get(entry.get("file", ""), ""))
+
+    json.loads(files["schema.json"], object_hook=note)
+    check_size(read, file.source, times=2)  # an array that is named twice is read twice
+    return repacked(files)

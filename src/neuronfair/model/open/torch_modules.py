@@ -20,20 +20,20 @@ from neuronfair.limits import TooLarge, check_size
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.layers import ACTIVATIONS, evaluating, with_functions_as_modules
-from neuronfair.model.open.inputs import ModelInputs, declared_numbers
-from neuronfair.model.open.network_inputs import (
+from neuronfair.model.open.inputs import (
+    ModelInputs,
     NetworkInput,
     arguments,
     call,
     column_inputs,
+    declared_numbers,
     graph_inputs,
     preprocessed_tensors,
 )
 from neuronfair.model.open.opened import Opened, black_box, reproduced, white_box
 from neuronfair.model.open.preprocessing import Columns, NotLinear, linear_layer
 from neuronfair.model.open.request import TOLERANCE, Request
-from neuronfair.model.train import read_model
-from neuronfair.model.weights import fingerprint
+from neuronfair.model.weights import fingerprint, read_model
 
 PART = 4096  # rows that are asked about at once while the layer is found
 

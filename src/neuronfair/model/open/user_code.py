@@ -25,8 +25,7 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open.columns import input_names
-from neuronfair.model.open.estimator_files import is_estimator
-from neuronfair.model.open.estimators import known_by_answers, open_estimator, open_function, source_code
+from neuronfair.model.open.estimators import is_estimator, known_by_answers, open_estimator, open_function, source_code
 from neuronfair.model.open.graphs import keras_file
 from neuronfair.model.open.opened import Opened, black_box, white_box
 from neuronfair.model.open.request import ModelFile, Request

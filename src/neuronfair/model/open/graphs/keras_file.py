@@ -25,8 +25,14 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.columns import input_names
 from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
-from neuronfair.model.open.inputs import ModelInputs, declared_numbers
-from neuronfair.model.open.network_inputs import NetworkInput, graph_inputs, labels_of, preprocessed_tensors
+from neuronfair.model.open.inputs import (
+    ModelInputs,
+    NetworkInput,
+    declared_numbers,
+    graph_inputs,
+    labels_of,
+    preprocessed_tensors,
+)
 from neuronfair.model.open.opened import Opened, black_box, reproduced
 from neuronfair.model.open.request import ModelFile, Request
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs

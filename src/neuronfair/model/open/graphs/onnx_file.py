@@ -22,8 +22,7 @@ from neuronfair.model.open.columns import single_columns
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.onnx_operators import SHAPED, activation, operator
-from neuronfair.model.open.inputs import ModelInputs, declared_numbers
-from neuronfair.model.open.network_inputs import NetworkInput, graph_inputs
+from neuronfair.model.open.inputs import ModelInputs, NetworkInput, declared_numbers, graph_inputs
 from neuronfair.model.open.opened import Opened, black_box, reproduced
 from neuronfair.model.open.request import ModelFile, Request
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs

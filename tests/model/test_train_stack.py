@@ -12,10 +12,8 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
 from neuronfair.errors import ModelError
-from neuronfair.model import stacked
-from neuronfair.model import stacked as training
-from neuronfair.model.stacked import Stack, linear_layers, stackable, train_modules, train_stack
-from neuronfair.model.train import accuracy, train_module
+from neuronfair.model import train as training
+from neuronfair.model.train import Stack, accuracy, linear_layers, stackable, train_module, train_modules, train_stack
 from neuronfair.model.training_loop import Course, TrainingSettings, TrainingTask, initialised
 from neuronfair.model.weights import fully_connected
 
@@ -179,7 +177,7 @@ def test_networks_in_float64_are_trained_too(plain: bool, monkeypatch) -> None:
 @pytest.mark.parametrize("few", [0, 10**9])
 def test_small_networks_learn_on_one_thread_and_all_are_given_back(few: int, monkeypatch) -> None:
     (x, y), held = rule(50), rule(20, 1)
-    monkeypatch.setattr(stacked, "FEW_PRODUCTS", few)
+    monkeypatch.setattr(training, "FEW_PRODUCTS", few)
     before = torch.get_num_threads()
     seen = []
 
