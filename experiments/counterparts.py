@@ -117,7 +117,7 @@ def described(domain: TableDomain, effect: CounterfactualEffect) -> dict[str, An
         "of": effect.of,
         "favourable": domain.favourable,
         "moves": moves,
-        "carriers": [[domain.names[c.columns[-1]], c.share] for c in effect.carriers],
+        "carriers": [[domain.names[c.columns[-1]], c.share] for c in effect.mediators],
         "auc": effect.auc,
         "left_out": [words(codes) for codes in effect.left_out],
     }

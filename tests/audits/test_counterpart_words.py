@@ -13,8 +13,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.formatting import percent
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Move, Sensitivity
-from neuronfair.measure.mediators import Mediator
 from neuronfair.measure.stats import Estimate
+from neuronfair.measure.twin_decisions import Mediator
 
 DOMAIN = TableDomain(
     "people",
@@ -42,7 +42,7 @@ EFFECT = CounterfactualEffect(
     placebo_moves=(Move((0,), (1,), 32_000, 0.01, 0.004, 0.006),),
     people=ROWS,
     shares=torch.zeros(6),
-    carriers=(Mediator((1,), 0.5), Mediator((1, 2), 0.67), Mediator((1, 2, 3), 0.7)),
+    mediators=(Mediator((1,), 0.5), Mediator((1, 2), 0.67), Mediator((1, 2, 3), 0.7)),
     auc=0.934,
     left_out=(),
     counterparts=None,
@@ -161,15 +161,15 @@ def test_without_a_favourable_class_nobody_loses():
 @pytest.mark.parametrize(
     ("carriers", "said"),
     [
-        (EFFECT.carriers, "Holding marital status and hours fixed removes two thirds of the excess."),
-        (EFFECT.carriers[:1], "Holding marital status fixed removes half of the excess."),
+        (EFFECT.mediators, "Holding marital status and hours fixed removes two thirds of the excess."),
+        (EFFECT.mediators[:1], "Holding marital status fixed removes half of the excess."),
         ((Mediator((1,), 1.0),), "Holding marital status fixed removes all of the excess."),
         ((Mediator((1,), 0.0),), ""),
         ((), ""),
     ],
 )
 def test_the_few_that_carry_most_of_it_are_named(carriers, said):
-    carried = told(carriers=carriers).carried
+    carried = told(mediators=carriers).carried
     assert carried.startswith(said)
     assert bool(carried) == bool(said)
 

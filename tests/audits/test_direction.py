@@ -8,7 +8,7 @@ from neuronfair.audits.wording.phrases import direction
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.formatting import percent
-from neuronfair.measure.direction import Direction, Side
+from neuronfair.measure.rate import Direction, Side
 
 COLUMNS = (
     Attribute("a", "ordinal", low=0, high=9),

@@ -16,11 +16,20 @@ from neuronfair.errors import DomainError
 from neuronfair.measure.counterfactual_effect import (
     Thoroughness,
     address,
+    as_groups,
     counterfactual_effect,
+    e_value,
 )
-from neuronfair.measure.mediators import CounterfactualPairs, carriers, contributions, tells
 from neuronfair.measure.stats import Estimate, excess
-from neuronfair.measure.twin_decisions import Move, TwinTally, mean_moves
+from neuronfair.measure.twin_decisions import (
+    CounterfactualPairs,
+    Move,
+    TwinTally,
+    contributions,
+    group_predictability,
+    mean_moves,
+    mediators,
+)
 from neuronfair.model.decision import Decision
 
 DOMAIN = TableDomain(
@@ -68,7 +77,7 @@ def test_a_copy_of_the_group_flips_everybody_and_carries_all_of_it():
     assert found.of == 600
     assert (found.lost, found.gained) == (0.5, 0.5)
     assert found.moves == (Move((0,), (1,), 300, 1.0, 0.0, 1.0), Move((1,), (0,), 300, 1.0, 1.0, 0.0))
-    assert [(one.columns, one.share) for one in found.carriers] == [((COPY,), 1.0)]
+    assert [(one.columns, one.share) for one in found.mediators] == [((COPY,), 1.0)]
     assert bool((found.shares == 1).all())
     assert found.auc == pytest.approx(1.0)
 
@@ -80,7 +89,7 @@ def test_ranks_are_carried_between_groups_that_do_not_overlap():
     assert found.lost == pytest.approx(lost, abs=0.02)
     assert found.gained == pytest.approx(lost, abs=0.1)  # the same ranks in a
     assert found.claimed
-    assert found.carriers[0].columns == (SCORE,)
+    assert found.mediators[0].columns == (SCORE,)
 
 
 def test_what_the_group_does_not_move_is_not_claimed():
@@ -95,7 +104,7 @@ def test_a_model_that_reads_the_group_has_the_direct_effect_and_its_placebo_none
     found = effect(GROUP)
     assert found.rate.rate == 1
     assert found.placebo.rate == 0
-    assert not {GROUP} & {column for one in found.carriers for column in one.columns}
+    assert not {GROUP} & {column for one in found.mediators for column in one.columns}
 
 
 def test_the_same_seed_gives_the_same_figures_and_progress_goes_to_its_end():
@@ -166,7 +175,7 @@ def test_contributions_add_up_and_two_copies_share():
     assert given.sum() == pytest.approx(1.0)
     assert given[COPY] == pytest.approx(0.5, abs=0.1)
     assert given[NOISE] == given[GROUP] == 0
-    found = carriers(pairs, [nobody(people)], DOMAIN, Estimate(1.0, 0.9, 1.0))
+    found = mediators(pairs, [nobody(people)], DOMAIN, Estimate(1.0, 0.9, 1.0))
     assert [one.share for one in found] == [0.0, 1.0]
     assert set(found[1].columns) == {COPY, SCORE}
 
@@ -190,10 +199,10 @@ def test_what_chance_gives_is_no_mediator():
     shuffled = others.clone()
     shuffled[:, COPY] = 0
     by_chance = [CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)]
-    found = carriers(pairs, by_chance, DOMAIN, Estimate(excess(0.2, 0.1), 0.05, 0.25))
+    found = mediators(pairs, by_chance, DOMAIN, Estimate(excess(0.2, 0.1), 0.05, 0.25))
     assert [(one.columns, one.share) for one in found[:1]] == [((COPY,), 1.0)]
     chance_only = CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)
-    assert carriers(chance_only, by_chance, DOMAIN, Estimate(0.1, 0.05, 0.15)) == ()
+    assert mediators(chance_only, by_chance, DOMAIN, Estimate(0.1, 0.05, 0.15)) == ()
 
 
 def test_nothing_is_named_where_what_remains_lies_within_the_interval():
@@ -206,9 +215,9 @@ def test_nothing_is_named_where_what_remains_lies_within_the_interval():
         return (rows[:, [COPY, GROUP]].amax(1, keepdim=True) > 0).double()
 
     pairs = CounterfactualPairs(scores, Decision("threshold", 0.5), people, others)
-    named = carriers(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.15, 0.25))
+    named = mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.15, 0.25))
     assert [(one.columns, one.share) for one in named] == [((COPY,), 0.5)]
-    assert carriers(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.08, 0.3)) == ()
+    assert mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.08, 0.3)) == ()
 
 
 @pytest.mark.parametrize(
@@ -258,7 +267,7 @@ def test_only_what_the_model_is_given_tells_the_group():
     hidden = replace(DOMAIN.attributes[COPY], encode="none")
     domain = replace(DOMAIN, attributes=(DOMAIN.attributes[GROUP], hidden, DOMAIN.attributes[NOISE]))
     rows = table()[:, [GROUP, COPY, NOISE]]
-    assert tells(domain, rows, torch.ones(2, dtype=torch.bool)) < 0.7
+    assert group_predictability(domain, rows) < 0.7
 
 
 def test_people_whom_rules_leave_without_a_twin_are_counted():
@@ -277,3 +286,48 @@ def test_a_world_with_a_hidden_confounder_says_what_it_rests_on():
     found = repeat("hidden", 300, 0, Thoroughness(draws=2, placebos=3))
     assert found.truth == 0
     assert found.says
+
+
+HIDDEN_DOMAIN = TableDomain(
+    "people",
+    (Attribute("group", "flag", values=("a", "b"), encode="none"), Attribute("x", "flag", values=("no", "yes"))),
+    ("group",),
+)
+
+
+def test_the_e_value_of_a_ratio_by_hand():
+    assert e_value(1.0) == 1
+    assert e_value(2.0) == e_value(0.5) == pytest.approx(2 + 2**0.5)
+    assert e_value(3.9) == pytest.approx(7.26, abs=0.01)  # VanderWeele and Ding 2017: breastfeeding
+
+
+def test_a_group_is_its_own_people_and_the_twins_of_the_others():
+    """Two of a, one of whom gets it, and one of b, who does not; both of a lose nothing, the one of b gains in half."""
+    count = torch.full((3, 1), 2.0)
+    nothing, gained = torch.zeros(3, 1), torch.tensor([[0.0], [0.0], [1.0]])
+    tally = TwinTally(count, gained, nothing, gained, torch.tensor([0, 0, 1]), torch.tensor([True, False, False]))
+    as_a, as_b, people = as_groups(tally)[0, 1]
+    assert (as_a, as_b, people) == (pytest.approx(1.5 / 3), pytest.approx(1 / 3), 3)
+
+
+@pytest.mark.parametrize(("in_a", "in_b", "with_it", "without"), [(0.2, 0.6, 0.8, 0.2), (0.3, 0.6, 0.6, 0.1)])
+def test_what_a_confounder_makes_alone_needs_no_stronger_one(in_a, in_b, with_it, without):
+    """Something hidden goes with the group and with x; the group itself changes nothing, and x is all that decides.
+
+    Its risk ratios are `in_b / in_a` with the group and `with_it / without` with the decision: the bound of Ding and
+    VanderWeele says that the E-value is not larger than the larger of the two, and what is seen not above their factor.
+    """
+    rows = []
+    for group, share in ((0, in_a), (1, in_b)):
+        yes = round(1000 * (share * with_it + (1 - share) * without))
+        rows += [[group, 1]] * yes + [[group, 0]] * (1000 - yes)
+    model = BlackBox(lambda some: some[:, 1].double(), HIDDEN_DOMAIN)
+    found = counterfactual_effect(
+        model, HIDDEN_DOMAIN, torch.tensor(rows), decision=Decision("threshold", 0.5), thorough=Thoroughness(32, 8)
+    ).sensitivity
+    strength = (in_b / in_a, with_it / without)
+    assert (found.more, found.less, found.outcome) == ((1,), (0,), 1)
+    expected = (in_b * with_it + (1 - in_b) * without) / (in_a * with_it + (1 - in_a) * without)
+    assert found.ratio == pytest.approx(expected, rel=0.06)
+    assert found.ratio <= 1.05 * strength[0] * strength[1] / (sum(strength) - 1)
+    assert 1 < found.e_value_low < found.e_value <= max(strength)

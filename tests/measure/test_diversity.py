@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair import NeuronFairError, TableDomain
+from neuronfair import Decision, NeuronFairError, TableDomain
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import DomainError
-from neuronfair.measure.diversity import clusters, mean_distance, regions
+from neuronfair.measure import diversity as module
+from neuronfair.measure.diversity import Severity, clusters, mean_distance, regions, severity, share_outside
+from neuronfair.searches.findings import Findings
+from tests.planted import networks
 
 DOMAIN = TableDomain(
     "d",
@@ -94,3 +100,74 @@ def test_rows_of_another_domain_and_bad_radii_are_refused():
 def test_nothing_found_has_no_diversity():
     nobody = torch.empty(0, 3, dtype=torch.int8)
     assert (mean_distance(DOMAIN, nobody), regions(DOMAIN, nobody), clusters(DOMAIN, nobody)) == (0.0, 0, 0)
+
+
+OUTSIDE_DOMAIN = TableDomain(
+    "d",
+    (
+        Attribute("a", "ordinal", low=0, high=9),
+        Attribute("n", "nominal", values=("w", "x", "y", "z")),
+        Attribute("s", "flag"),
+    ),
+    ("s",),
+    rules=(Rule("no 9 with x", {"a": Span(9, 9), "n": ("x",)}, {}),),
+)
+TABLE = torch.tensor([[2, 0, 0], [7, 3, 1], [5, 1, 0]])  # a from 2 to 7; w, x and z
+
+
+def test_shares_by_hand(monkeypatch):
+    rows = torch.tensor(
+        [
+            [2, 0, 0],  # as in the table
+            [4, 3, 1],  # a new combination of known values
+            [8, 0, 0],  # beyond the range
+            [1, 0, 0],  # below it
+            [5, 2, 0],  # y lies between the labels seen, and was not seen
+            [9, 1, 0],  # beyond the range, and breaks the rule
+            [9, 2, 0],  # beyond the range twice over
+            [5, 0, 1],
+        ]
+    )
+    assert share_outside(OUTSIDE_DOMAIN, rows, TABLE) == 5 / 8
+    monkeypatch.setattr(module, "ROWS_PER_PASS", 3)
+    assert share_outside(OUTSIDE_DOMAIN, rows.to(torch.int8), TABLE) == 5 / 8
+
+
+@given(st.integers(0, 100))
+def test_the_table_itself_is_inside(seed):
+    rows = OUTSIDE_DOMAIN.sample(50, torch.Generator().manual_seed(seed))
+    assert share_outside(OUTSIDE_DOMAIN, rows, rows) == 0
+
+
+def test_empty_and_mismatched_rows():
+    assert share_outside(OUTSIDE_DOMAIN, TABLE[:0], TABLE) == 0
+    with pytest.raises(DomainError, match="no rows"):
+        share_outside(OUTSIDE_DOMAIN, TABLE, TABLE[:0])
+    with pytest.raises(DomainError, match="table: expected rows with the 3 columns"):
+        share_outside(OUTSIDE_DOMAIN, TABLE, TABLE[:, :2])
+
+
+SEVERITY_DOMAIN = networks.domain()
+
+
+def findings(scores: list[list[float]], twin_scores: list[list[float]]) -> Findings:
+    empty = Findings.empty(SEVERITY_DOMAIN, len(scores[0]))
+    rows = torch.zeros(len(scores), 5, dtype=torch.int8)
+    return replace(empty, packed=rows, scores=torch.tensor(scores), twin_scores=torch.tensor(twin_scores))
+
+
+def test_gaps_by_hand():
+    # The differences are (1, -1), (2, 0) and (-3, 1), so the gaps are 2, 2 and 4.
+    three = findings([[2.0, 0.0], [2.0, 1.0], [0.0, 5.0]], [[1.0, 1.0], [0.0, 1.0], [3.0, 4.0]])
+    assert severity(three) == Severity(2.0, pytest.approx(3.8), 4.0)
+    # For a threshold the last score alone counts: 1, 0 and 1.
+    assert severity(three, Decision("threshold", 0.5)) == Severity(1.0, 1.0, 1.0)
+
+
+def test_the_95th_of_a_hundred():
+    many = findings([[float(i)] for i in range(101)], [[0.0]] * 101)
+    assert severity(many, Decision("threshold", 0.5)) == Severity(50.0, pytest.approx(95.0), 100.0)
+
+
+def test_nothing_found_has_no_severity():
+    assert severity(Findings.empty(SEVERITY_DOMAIN, 2)) is None

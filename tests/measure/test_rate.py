@@ -9,14 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from neuronfair import Decision, NeuronFairError
+from neuronfair import BlackBox, Decision, NeuronFairError, TableDomain
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.model import OwnPopulation, fit_population
 from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.rules import Rule, Span
+from neuronfair.domain.table import Target
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError
-from neuronfair.measure.rate import Rate, Until, flip_rate, plausible_pair_rate
+from neuronfair.measure.rate import (
+    Direction,
+    DirectionTally,
+    Rate,
+    Side,
+    Until,
+    favourable_class,
+    flip_rate,
+    plausible_pair_rate,
+)
 from neuronfair.model.encoding import TableEncoding
+from neuronfair.searches.evaluate import Pairs, evaluate
 from tests.planted import networks
 
 DOMAIN = networks.domain()
@@ -164,7 +176,7 @@ def test_bad_input_is_refused():
         flip_rate(NETWORK, DOMAIN, population="table")
     with pytest.raises(NeuronFairError, match="the population 'plausible' is given by a model"):
         flip_rate(NETWORK, DOMAIN, population="plausible")
-    with pytest.raises(NeuronFairError, match="no rows to judge"):
+    with pytest.raises(NeuronFairError, match="no rows to evaluate"):
         flip_rate(NETWORK, DOMAIN, population=EVERYBODY[:0])
     with pytest.raises(DomainError, match=r"5 columns of 'planted', got shape \(20000, 4\)"):
         flip_rate(NETWORK, DOMAIN, population=EVERYBODY[:, :4])
@@ -229,3 +241,66 @@ def test_without_any_plausible_twin_nothing_is_said_of_pairs():
     assert some.rate.sampled + some.alone == 100
     with pytest.raises(NeuronFairError, match="measured by plausible_pair_rate"):
         flip_rate(NETWORK, replace(pairs, twinning=FLIPS), population="pairs")
+
+
+HALF = Decision("threshold", 0.5)
+DIRECTION_DOMAIN = TableDomain(
+    "t",
+    (Attribute("a", "ordinal", low=0, high=9), Attribute("race", "nominal", values=("A", "B", "C"))),
+    ("race",),
+    target=Target("loan", ("no", "yes")),
+    favourable="yes",
+)
+ROWS = torch.tensor([[a, race] for a in range(10) for race in range(3)])
+
+
+def of(domain: TableDomain, rows: torch.Tensor) -> Direction | None:
+    """The model says yes from a + race = 5 on: a = 3 is a yes for C only, a = 4 for B and C."""
+    model = BlackBox(lambda rows: (rows.sum(1) >= 5).double(), domain)
+    return flip_rate(model, domain, population=rows, decision=HALF).direction
+
+
+def test_each_value_is_counted_once_in_every_family():
+    assert of(DIRECTION_DOMAIN, ROWS[::3]) == Direction(2, (Side((0,), 0, 2), Side((2,), 2, 0), Side((1,), 1, 1)))
+    # Whichever member of its family a person is, it is the same family.
+    assert of(DIRECTION_DOMAIN, ROWS[1::3]) == of(DIRECTION_DOMAIN, ROWS[2::3]) == of(DIRECTION_DOMAIN, ROWS[::3])
+
+
+def test_the_other_class_turns_it_round():
+    assert of(replace(DIRECTION_DOMAIN, favourable="no"), ROWS[::3]) == Direction(
+        2, (Side((2,), 0, 2), Side((0,), 2, 0), Side((1,), 1, 1))
+    )
+
+
+def test_a_twin_that_does_not_exist_gets_and_loses_nothing():
+    domain = replace(DIRECTION_DOMAIN, rules=(Rule("no C at 3", {"a": (3,), "race": ("C",)}, {}),))
+    assert of(domain, ROWS[::3]) == Direction(1, (Side((0,), 0, 1), Side((1,), 1, 0), Side((2,), 1, 0)))
+
+
+def test_a_row_outside_the_bounds_counts_for_no_value():
+    outside = torch.tensor([[3, 7]])  # taken for C, of which B and A are the others: both are refused
+    assert of(replace(DIRECTION_DOMAIN, outside="keep"), outside) == Direction(0, ())
+
+
+def test_pairs():
+    rows, twins = torch.tensor([[3, 0], [4, 1]]), torch.tensor([[3, 2], [4, 0]])
+    tally = DirectionTally(DIRECTION_DOMAIN, favourable=1)
+    tally.add_pairs(Pairs(rows, twins, torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [0.0]])), HALF)
+    assert tally.direction() == Direction(2, (Side((0,), 0, 2), Side((1,), 1, 0), Side((2,), 1, 0)))
+
+
+def test_several_batches_add_up():
+    model = BlackBox(lambda rows: (rows.sum(1) >= 5).double(), DIRECTION_DOMAIN)
+    tally = DirectionTally(DIRECTION_DOMAIN, favourable=1)
+    for part in torch.split(ROWS[::3], 3):
+        tally.add(evaluate(model, DIRECTION_DOMAIN, part, HALF))
+    assert tally.direction() == of(DIRECTION_DOMAIN, ROWS[::3])
+
+
+def test_without_a_favourable_class_nobody_loses():
+    assert of(replace(DIRECTION_DOMAIN, favourable=None), ROWS) is None
+    assert favourable_class(DIRECTION_DOMAIN, HALF, 1) == 1
+    assert (
+        favourable_class(DIRECTION_DOMAIN, Decision(), 3) is None
+    )  # the model decides among three classes, the table has two
+    assert favourable_class(DIRECTION_DOMAIN, Decision("tolerance", 0.1), 1) is None

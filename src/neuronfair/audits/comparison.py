@@ -12,7 +12,7 @@ from neuronfair.domain.population.model import PopulationModel, fit_population
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import Population
-from neuronfair.measure.diversity import clusters, mean_distance, quality, regions, severity
+from neuronfair.measure.diversity import clusters, mean_distance, regions, severity, share_outside
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
@@ -85,7 +85,7 @@ def _line(subject: _Subject, run: _Run, progress: Progress) -> Line | None:
     outcome = search(model, subject.domain, subject.rows, run.config, seeds=run.seeds, progress=progress)
     if outcome.interrupted:
         return None
-    outside = quality(subject.domain, outcome.findings.packed, subject.rows).outside
+    outside = share_outside(subject.domain, outcome.findings.packed, subject.rows)
     more: dict[str, float | None] = {"queries": float(outcome.queries), "outside_data": outside}
     return Line(run.config.method, run.config.seed, method_metrics(outcome) | more)
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import exp, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -23,29 +23,35 @@ from neuronfair.domain.population.counterfactuals import (
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
-from neuronfair.measure.confounding import Sensitivity, sensitivity
-from neuronfair.measure.mediators import CounterfactualPairs, Mediator, carriers, tells
 from neuronfair.measure.stats import Estimate, excess, student
-from neuronfair.measure.twin_decisions import Move, ScoredPeople, TwinTally, mean_moves
+from neuronfair.measure.twin_decisions import (
+    CounterfactualPairs,
+    Mediator,
+    Move,
+    ScoredPeople,
+    TwinTally,
+    group_predictability,
+    mean_moves,
+    mediators,
+)
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 
-MAX_TWINS = 2_000_000  # counterparts of the table's people; of fewer people where there are many groups
-AGAIN = 200_000  # counterparts in each shuffled and each resampled table, if that many draws are not too many
-LEAST_DRAWS, MOST_DRAWS = 2, 8  # there
-AT_A_TIME = 8  # tables that are learned side by side, at most
-CARRIED = 16_000  # counterparts that are asked what carries the effect
-SHUFFLED = 4  # shuffled tables that are asked the same
+MAX_TWINS = 2_000_000  # twins of all people; with many groups, fewer people are compared
+RESAMPLED_TWINS = 200_000  # twins in each shuffled or halved table, within the bounds of draws below
+LEAST_DRAWS, MOST_DRAWS = 2, 8
+MAX_THREADS = 8  # that learn twins at the same time
+MEDIATED_PAIRS = 16_000  # pairs from which mediators are computed
+SHUFFLED = 4  # shuffled tables that give the baseline of the mediators
 
 
 @dataclass(frozen=True)
 class Thoroughness:
-    """How many counterparts each person has, how many shuffled and resampled tables there are, and of whom."""
+    """How many twins each person has, how many tables are shuffled and resampled, and which people are compared."""
 
     draws: int = DRAWS
     placebos: int = 20
-    # At most so many, drawn at random, or some by their places in the table; None: all that `MOST` counterparts allow.
-    people: int | Tensor | None = None
+    people: int | Tensor | None = None  # a number drawn at random, row numbers, or all that `MAX_TWINS` allows
 
     def __post_init__(self) -> None:
         for name, least in (("draws", 1), ("placebos", 2), ("people", 1)):
@@ -70,12 +76,12 @@ class CounterfactualEffect:
     placebo_moves: tuple[Move, ...]  # the mean of all shuffled tables
     people: Tensor  # (n, d)
     shares: Tensor  # (n,) of each person's twins, those with a different decision
-    carriers: tuple[Mediator, ...]
-    auc: float | None  # with which the other attributes tell the group: 0.5 is not at all
+    mediators: tuple[Mediator, ...]
+    auc: float | None  # group-predictability AUC: how well the other attributes predict the group
     left_out: tuple[tuple[int, ...], ...]  # groups of too few people
     counterparts: CounterfactualTwins
-    without: int = 0  # people of large groups who have no twin: rules tie their group to what is held fixed
-    sensitivity: Sensitivity | None = None  # None: nothing is claimed, or the model decides for no class
+    without: int = 0  # people of large groups without a twin: rules tie their group to attributes that are held fixed
+    sensitivity: Sensitivity | None = None  # None: there is no excess, or the model has no classes
 
     @property
     def claimed(self) -> bool:
@@ -97,9 +103,9 @@ def counterfactual_effect(
     """Compare the people of a data set with their counterfactual twins in other groups.
 
     The rate is the mean share of a person's twins who get a different decision. The permutation baseline is the same
-    with shuffled groups. The excess is the rate without what chance adds to it (`excess`). Its interval comes from as
-    many random halves of the data set (delete-half jackknife: Shao and Wu 1989), for each of which twins are learned
-    anew; the lower end takes the whole baseline off.
+    with shuffled groups. The excess is the rate without the part due to estimation error (`excess`). Its confidence
+    interval comes from as many random halves of the data set, with twins learned from each half (delete-half jackknife:
+    Shao and Wu 1989); the lower end subtracts the whole baseline.
     """
     thorough, decision = thorough or Thoroughness(), decision or Decision()
     if not 0 < confidence < 1:
@@ -113,11 +119,11 @@ def counterfactual_effect(
     people = table[chosen]
     if len(people) == 0:
         raise DomainError(f"{domain.name}: nobody who is compared is of a group that is large enough for counterparts")
-    enough = AGAIN // (len(people) * len(domain.combinations.others))
+    enough = RESAMPLED_TWINS // (len(people) * len(domain.combinations.others))
     again = min(thorough.draws, MOST_DRAWS, max(LEAST_DRAWS, enough))
     show = _Steps(progress, thorough.draws + 2 * thorough.placebos * (again + 1))
-    asked = ScoredPeople(model, domain, people, decision)
-    tally = asked.tally(people, show.each(counterparts.drawn(domain, people, thorough.draws)), flipped=True)
+    scored = ScoredPeople(model, domain, people, decision)
+    tally = scored.tally(people, show.each(counterparts.drawn(domain, people, thorough.draws)), flipped=True)
     if not bool(tally.count.any()):
         raise DomainError(
             f"{domain.name}: nobody has a counterpart. Rules tie the group to attributes that are fixed or legitimate"
@@ -126,15 +132,15 @@ def counterfactual_effect(
     for one in _learned(domain, table, thorough.placebos, counterparts.groups, seed):
         show.done()
         draws = show.each(one.counterparts.drawn(one.domain, one.rows[chosen], again))
-        counted = asked.tally(one.rows[chosen], draws, flipped=one.half is not None)
+        counted = scored.tally(one.rows[chosen], draws, flipped=one.half is not None)
         if one.half is not None:
             halves.append(counted.of(one.half[chosen]))
             continue
         shuffled.append(counted)
         if len(by_chance) < SHUFFLED:
-            by_chance.append(asked.pairs(one.counterparts, CARRIED // SHUFFLED, one.domain, one.rows[chosen]))
+            by_chance.append(scored.pairs(one.counterparts, MEDIATED_PAIRS // SHUFFLED, one.domain, one.rows[chosen]))
     rate, placebo, effect = _estimates(tally, shuffled, halves, confidence)
-    some, directed = tally.count.sum(1) > 0, asked.favourable is not None
+    some, directed = tally.count.sum(1) > 0, scored.favourable is not None
     found = CounterfactualEffect(
         rate=rate,
         placebo=placebo,
@@ -148,19 +154,19 @@ def counterfactual_effect(
         placebo_moves=mean_moves([one.moves(domain) for one in shuffled]),
         people=people[some],
         shares=tally.shares[some],
-        carriers=(),
-        auc=tells(domain, people, counterparts.groups),
+        mediators=(),
+        auc=group_predictability(domain, people),
         left_out=_left_out(domain, table, counterparts),
         counterparts=counterparts,
         without=int((~some).sum()),
     )
     if not found.claimed:
         return found
-    pairs = asked.pairs(counterparts, CARRIED, domain, people)
+    pairs = scored.pairs(counterparts, MEDIATED_PAIRS, domain, people)
     return replace(
         found,
-        carriers=carriers(pairs, by_chance, domain, effect),
-        sensitivity=sensitivity(tally, halves, domain, asked.outcome, confidence),
+        mediators=mediators(pairs, by_chance, domain, effect),
+        sensitivity=sensitivity(tally, halves, domain, scored.outcome, confidence),
     )
 
 
@@ -173,8 +179,8 @@ def _estimates(
     level, times = float(nothing.mean()), student(confidence, len(shuffled))
     spread, wide = float(half.std()), times * float(nothing.std()) * sqrt(1 + 1 / len(shuffled))
     point = excess(rate, level)
-    # Of people whom nothing moves, chance adds the whole baseline, however far others are moved: the lower end allows
-    # for that.
+    # For people without any shift the whole baseline is estimation error, however large the shift of others is: the
+    # lower end allows for that.
     both = times * sqrt(spread**2 + float(nothing.var()) / len(shuffled))
     low = rate - level - both if rate > level + wide else min(0.0, rate - level - both)
     return (
@@ -185,19 +191,19 @@ def _estimates(
 
 
 class _Steps:
-    """What is told of how far it is."""
+    """Counts the steps that are done and reports them."""
 
     def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
 
     def done(self) -> None:
-        """Tell that one more step is done."""
+        """Report one more step."""
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, self._total)
 
     def each(self, draws: Iterable[TwinRows]) -> Iterator[TwinRows]:
-        """Give draws on, a step each."""
+        """Yield draws, and report a step after each."""
         for twins in draws:
             yield twins
             self.done()
@@ -207,13 +213,13 @@ class _Learned(NamedTuple):
     """Twins learned from a table whose groups are shuffled, or from a random half of the people."""
 
     domain: TableDomain
-    rows: Tensor  # of the whole table, with the groups that were used
+    rows: Tensor  # all rows, with the groups that were used
     half: Tensor | None  # (n,) bool; None: groups are shuffled
     counterparts: CounterfactualTwins
 
 
 def _learned(domain: TableDomain, table: Tensor, count: int, groups: Tensor, seed: int) -> Iterator[_Learned]:
-    """Yield so many of both kinds in turn. They are learned side by side while the ones before are looked at."""
+    """Yield so many of both kinds in turn, learned in threads ahead of their use."""
 
     def shuffled(number: int) -> _Learned:
         free, mixed = shuffled_groups(domain, table, address(seed, "shuffle", number))
@@ -226,19 +232,19 @@ def _learned(domain: TableDomain, table: Tensor, count: int, groups: Tensor, see
         half = half.to(table.device)
         return _Learned(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
 
-    pool = ThreadPoolExecutor(max_workers=max(1, min(AT_A_TIME, torch.get_num_threads())))
+    pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, torch.get_num_threads())))
     try:
         waiting = deque[Future[_Learned]]()
         for number in range(count):
             waiting.extend((pool.submit(shuffled, number), pool.submit(halved, number)))
         while waiting:
-            yield waiting.popleft().result()  # which is not kept any longer
+            yield waiting.popleft().result()  # and free its memory
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def address(seed: int, use: str, number: int) -> int:
-    """Return a seed of its own for each use and number: those of two runs share nothing unless their seeds do."""
+    """Return a separate seed for each use and number."""
     return int(np.random.SeedSequence([seed, *use.encode(), number]).generate_state(1, np.uint64)[0] >> 1)
 
 
@@ -257,7 +263,77 @@ def _people(
 
 
 def _left_out(domain: TableDomain, table: Tensor, counterparts: CounterfactualTwins) -> tuple[tuple[int, ...], ...]:
-    """Return the groups that are too small, of those that the table has."""
+    """Return the groups of the table that are too small."""
     counts = torch.bincount(domain.combinations.number(table), minlength=len(counterparts.groups))
     small = (counts > 0) & ~counterparts.groups
     return tuple(tuple(codes) for codes in domain.sensitive_values[small].tolist())
+
+
+class Sensitivity(NamedTuple):
+    """How much likelier a decision is for the same people in one group than in another, and its E-value.
+
+    The E-value says how strong a hidden confounder must be to explain the difference away (VanderWeele and Ding, 2017).
+    """
+
+    more: tuple[int, ...]  # sensitive codes of the group in which the decision is likelier
+    less: tuple[int, ...]
+    outcome: int  # the class
+    ratio: float  # risk ratio: share of people who get it in the one group and in the other
+    e_value: float
+    e_value_low: float  # of the lower confidence bound of the ratio; 1: no confounder is needed
+
+
+def e_value(ratio: float) -> float:
+    """Return the risk ratio that a confounder needs with both group and decision to explain a ratio.
+
+    A confounder U with risk ratios a (group and U) and b (U and decision) can raise a ratio of 1 to a b / (a + b - 1)
+    at most; the E-value is the smallest value of the larger of the two. 1 means that no confounder is needed.
+    """
+    ratio = max(ratio, 1 / ratio) if ratio > 0 else float("inf")
+    return ratio + sqrt(ratio * (ratio - 1))
+
+
+def sensitivity(
+    tally: TwinTally, halves: Sequence[TwinTally], domain: TableDomain, outcome: int | None, confidence: float
+) -> Sensitivity | None:
+    """Return the E-value of the two groups with the largest net difference in decisions; None without a ratio."""
+    values, risks = [tuple(codes) for codes in domain.sensitive_values.tolist()], as_groups(tally)
+    if outcome is None or not risks:
+        return None
+    pair = max(risks, key=lambda pair: abs(risks[pair][0] - risks[pair][1]) * risks[pair][2])
+    first, second, _ = risks[pair]
+    if first < second:
+        pair, first, second = pair[::-1], second, first
+    if second <= 0:
+        return None
+    found = [as_groups(half).get((min(pair), max(pair))) for half in halves]
+    order = 1 if pair[0] < pair[1] else -1
+    logs = [order * log(one[0] / one[1]) for one in found if one is not None and min(one[:2]) > 0]
+    if len(logs) < 2:
+        return None
+    reach = student(confidence, len(logs)) * float(torch.tensor(logs, dtype=torch.float64).std())
+    ratio = first / second
+    low = max(1.0, exp(log(ratio) - reach))
+    return Sensitivity(values[pair[0]], values[pair[1]], outcome, ratio, e_value(ratio), e_value(low))
+
+
+def as_groups(tally: TwinTally) -> dict[tuple[int, int], tuple[float, float, int]]:
+    """Return for each two groups the shares of their people who get a class in either group, and their number.
+
+    In their own group the person's decision counts, in the other one that of the twins.
+    """
+    size, has = tally.count.shape[1] + 1, tally.has.double()
+    share = (tally.count > 0).double()
+    as_other = has[:, None] + (tally.gained - tally.lost) / tally.count.clamp(min=1)
+    found = {}
+    for first in range(size):
+        for second in range(first + 1, size):
+            sums, people = [0.0, 0.0], 0.0
+            for own, ahead, place in ((first, second - first, 0), (second, size - second + first, 1)):
+                there = (tally.group == own).double() * share[:, ahead - 1]
+                sums[place] += float((there * has).sum())
+                sums[1 - place] += float((there * as_other[:, ahead - 1]).sum())
+                people += float(there.sum())
+            if people:
+                found[first, second] = (sums[0] / people, sums[1] / people, round(people))
+    return found

@@ -1,4 +1,4 @@
-"""How different, how plausible and how severe the findings are."""
+"""How different and how severe the findings are, and how many lie outside the data."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def regions(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> int:
 def clusters(domain: TableDomain, rows: Tensor, *, radius: float = 0.2, seed: int = 0) -> int:
     """Return how many balls hold all findings, among at most 2,000 of them drawn at random.
 
-    Distance and radius are those of `mean_distance`. The first centre is any finding, each next one the finding that is
-    farthest from all centres, until none is farther than the radius (Gonzalez, 1985). So many balls of this radius hold
-    all findings, and fewer balls of half the radius cannot. The number falls as the radius grows and, up to 2,000
-    findings, does not depend on their order. Joining all neighbours instead, as DBSCAN does, would make one cluster of
-    every walk however far it goes; k-means would have to be told the number.
+    The distance is that of `mean_distance`. The first centre is any finding; each next one is the finding farthest from
+    all centres, until none is farther than the radius (Gonzalez, 1985). This many balls of the radius hold all
+    findings, and fewer balls of half the radius cannot. The number falls as the radius grows and, up to 2,000 findings,
+    does not depend on their order. DBSCAN would join each walk into one cluster however far it goes; k-means needs the
+    number of clusters.
     """
     check_rows(domain, rows, "clusters")
     if not radius >= 0:
@@ -90,40 +90,28 @@ def _sample(rows: Tensor, count: int, seed: int) -> Tensor:
     return rows[order.to(rows.device)].long()
 
 
-@dataclass(frozen=True)
-class FindingQuality:
-    """Shares of findings that nobody may recognise, from 0 (none) to 1 (all); 0 where nothing was found."""
-
-    invalid: float  # break a rule, or lie outside the bounds of the domain
-    outside: float  # have a value that the data do not reach: a number beyond their range, a label never seen
-    doubtful: float  # either
-
-
-def quality(domain: TableDomain, rows: Tensor, table: Tensor) -> FindingQuality:
-    """Return which share of the rows breaks the domain's rules, or lies outside the range of a table's rows.
+def share_outside(domain: TableDomain, rows: Tensor, table: Tensor) -> float:
+    """Return the share of rows with a value outside the range of a table; 0 for no rows.
 
     The range of an ordered attribute runs from the smallest to the largest value in the table; a label must occur in
-    it. Each attribute counts for itself: a new combination of known values is inside.
+    it. Each attribute counts separately: a new combination of known values is inside.
     """
     check_rows(domain, rows, "findings")
     check_rows(domain, table, "table")
     if len(table) == 0:
         raise DomainError("the table has no rows, so it has no range to compare with")
     if len(rows) == 0:
-        return FindingQuality(0.0, 0.0, 0.0)
+        return 0.0
     low, high = table.amin(0).to(rows.device), table.amax(0).to(rows.device)
     labels = [(c, torch.unique(table[:, c]).to(rows.device)) for c in (~domain.ordered).nonzero()[:, 0].tolist()]
-    invalid = outside = doubtful = 0
+    outside = 0
     for packed in torch.split(rows, ROWS_PER_PASS):
         part = packed.long()
-        broken = ~domain.valid(part)
         beyond = ((part < low) | (part > high)).any(1)
         for column, seen in labels:
             beyond |= ~torch.isin(part[:, column], seen)
-        invalid += int(broken.sum())
         outside += int(beyond.sum())
-        doubtful += int((broken | beyond).sum())
-    return FindingQuality(invalid / len(rows), outside / len(rows), doubtful / len(rows))
+    return outside / len(rows)
 
 
 @dataclass(frozen=True)
@@ -131,15 +119,15 @@ class Severity:
     """The score gaps of findings, in the units of the network's scores: 0 would be no gap at all."""
 
     median: float
-    p95: float  # 95 of 100 findings have this gap or a smaller one
+    p95: float  # the 95th percentile
     largest: float
 
 
 def severity(findings: Findings, decision: Decision | None = None) -> Severity | None:
     """Return how large the score gaps of the findings are; None where nothing was found.
 
-    The gap is that of `Decision.gap`. Use the decision of the search: for classes it is the change in the difference of
-    two scores, for a threshold or a tolerance the change of the score.
+    The gap is `Decision.gap` of the decision that the search used: for classes the change in the difference of two
+    scores, for a threshold or a tolerance the change of the score.
     """
     if len(findings) == 0:
         return None

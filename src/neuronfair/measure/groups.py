@@ -1,4 +1,4 @@
-"""How a model treats the groups of a table: what it decides for them, how often it is right, how far they lie apart."""
+"""Group metrics: selection rates, accuracy, and the ratio and difference between demographic groups."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from neuronfair.model.encoding import ROWS_PER_PASS
 
 @dataclass(frozen=True)
 class Group:
-    """The people of a table who share their sensitive values, and what is decided for them."""
+    """A demographic group of a data set, and the decisions for it."""
 
     codes: tuple[int, ...]  # the sensitive values, in the order of the domain's sensitive attributes
     rows: int
-    selection: tuple[float, ...]  # the share that each class is decided for; they add up to 1
-    accuracy: float | None  # the share decided as labelled; None without labels
-    labelled: tuple[tuple[int, ...], ...] = ()  # rows by label and the class decided for; empty without labels
+    selection: tuple[float, ...]  # selection rate of each class; they add up to 1
+    accuracy: float | None  # None without labels
+    labelled: tuple[tuple[int, ...], ...] = ()  # confusion matrix: rows by label and decision; empty without labels
 
 
 def groups(
@@ -35,10 +35,10 @@ def groups(
     *,
     decision: Decision | None = None,
 ) -> tuple[Group, ...]:
-    """Return the selection rates and the accuracy for each combination of sensitive values that the rows hold.
+    """Return the selection rates and the accuracy of each demographic group in the rows.
 
-    With a threshold there are two classes, below it and from it on. These are figures about groups: equal rates do not
-    mean that no single person is discriminated, nor the other way round.
+    With a threshold there are two classes, below it and from it on. These are group metrics: equal rates do not exclude
+    individual discrimination, nor the other way round.
     """
     decision = decision or Decision()
     decision.check(network.outputs)
@@ -53,7 +53,8 @@ def groups(
         )
     if len(rows) == 0:
         return ()
-    decided = torch.cat([_decided(network, domain, part, decision) for part in torch.split(rows, ROWS_PER_PASS)])
+    batches = torch.split(rows.long(), ROWS_PER_PASS)
+    decided = torch.cat([decision.chosen(network.scores(part)).cpu() for part in batches])
     sensitive = rows[:, list(domain.sensitive_columns)]
     if domain.has_bands:
         sensitive = domain.sensitive_values[domain.combinations.number(rows.long())]
@@ -67,7 +68,7 @@ def groups(
 
 
 def _group(codes: Tensor, counts: Tensor, *, known: bool) -> Group:
-    """Return a group from its rows by label and class decided for: (labels, classes), one line where none are known."""
+    """Return a group from its rows by label and decision: (labels, classes), one line without labels."""
     rows = int(counts.sum())
     return Group(
         codes=tuple(codes.tolist()),
@@ -78,28 +79,23 @@ def _group(codes: Tensor, counts: Tensor, *, known: bool) -> Group:
     )
 
 
-def _decided(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Tensor:
-    """Return the class decided for each row, on the CPU: (n,)."""
-    return decision.chosen(network.scores(rows.long())).cpu()
-
-
 @dataclass(frozen=True)
 class Spread:
-    """A ratio or a difference of the smallest and the largest rate, the ends of its interval, and which two those are.
+    """A ratio or a difference of the smallest and the largest rate, with its confidence interval.
 
-    The interval is made of those of the rates: what is worst and what is best for any two of them. Where these hold
-    together (`Rate.looks`), so does it, with at least their confidence: it is wider than need be.
+    The interval combines those of the rates: the worst and the best case of any two. It is conservative, and holds with
+    at least their confidence where they hold together (`Rate.looks`).
     """
 
     value: float
     low: float
     high: float
-    least: int
+    least: int  # which rate is the smallest
     most: int
 
 
 def ratio(rates: Sequence[Rate]) -> Spread | None:
-    """Return the smallest rate as a share of the largest, of two rates or more; None where all are 0.
+    """Return the ratio of the smallest to the largest of two rates or more; None where all are 0.
 
     >>> ratio([Rate(30, 100, "table", looks=2), Rate(60, 100, "table", looks=2)]).value
     0.5
@@ -113,7 +109,7 @@ def ratio(rates: Sequence[Rate]) -> Spread | None:
 
 
 def difference(rates: Sequence[Rate]) -> Spread:
-    """Return how much larger the largest rate is than the smallest, of two rates or more.
+    """Return the difference of the largest and the smallest of two rates or more.
 
     >>> round(difference([Rate(30, 100, "table", looks=2), Rate(60, 100, "table", looks=2)]).value, 3)
     0.3
@@ -125,7 +121,7 @@ def difference(rates: Sequence[Rate]) -> Spread:
 
 
 def _places(rates: Sequence[Rate]) -> tuple[int, int]:
-    """Return which rate is the smallest and which the largest; not the same one where all are alike."""
+    """Return which rate is the smallest and which the largest: two different ones even if all are equal."""
     order = sorted(range(len(rates)), key=lambda i: rates[i].rate)
     return order[0], order[-1]
 

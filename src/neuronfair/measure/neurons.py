@@ -1,4 +1,4 @@
-"""Biased neurons: what changes when they are switched off, and which of them the findings activate."""
+"""Biased neurons: ablation, and how many of them the findings activate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACTIVE = 0.5  # a neuron whose normalised activation exceeds this is active
 
 @dataclass(frozen=True)
 class AblationOutcome:
-    """How a network behaves: the share of rows it discriminates, and its accuracy on them, where that is known."""
+    """The flip rate of a network, and its accuracy where labels are known."""
 
     rate: float
     accuracy: float | None
@@ -58,8 +58,8 @@ def ablate(
 ) -> Ablation:
     """Set neurons of one layer to 0 and measure discrimination and accuracy again.
 
-    The control switches off equally many neurons of the same layer, drawn at random, `draws` times. Where the labels
-    are not known, or are not the classes that the decision tells apart, there is no accuracy.
+    The control switches off equally many random neurons of the same layer, `draws` times. There is no accuracy where
+    labels are unknown, or are not the classes of the decision.
     """
     decision = decision or Decision()
     if draws < 1:
@@ -105,12 +105,11 @@ class Coverage:
 
 
 def covered(network: Network, domain: TableDomain, profile: BiasProfile, rows: Tensor) -> Coverage:
-    """Count which biased neurons of the most biased layer are activated by rows: by findings, or by misses.
+    """Count the rows that activate each biased neuron of the most biased layer.
 
-    The paper says "normalize the activation values" and refers to DeepXplore (Pei et al., SOSP 2017), which scales the
-    activations of each row linearly so that the layer's smallest is 0 and its largest 1. So it is done here; where all
-    neurons of a row are alike, none is active. One row is enough to cover a neuron, hence many rows cover much;
-    `shares` does not grow with their number.
+    The paper says "normalize the activation values" and refers to DeepXplore (Pei et al., SOSP 2017): the activations
+    of each row are scaled linearly so that the layer's smallest is 0 and its largest 1. Where all are equal, no neuron
+    is active. Coverage grows with the number of rows; `shares` does not.
     """
     layer = profile.worst
     check_rows(domain, rows, "coverage")

@@ -1,4 +1,4 @@
-"""How often a network discriminates: the share of people whose decision flips, and how sure that is."""
+"""How often decisions flip with the sensitive attribute, with what confidence, and to whose disadvantage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,24 +17,86 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, Population
-from neuronfair.measure.direction import Direction, DirectionTally, favourable_class
 from neuronfair.model.blackbox import Model
-from neuronfair.model.decision import Decision
+from neuronfair.model.decision import Decision, with_row
 from neuronfair.model.encoding import families
 from neuronfair.model.open.opened import Opened
 from neuronfair.model.records import Records, records_of
-from neuronfair.searches.evaluate import evaluate
+from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
 
-FIRST_LOOK = 1_000  # samples before the error is looked at for the first time; each look doubles them
+
+class Side(NamedTuple):
+    """How one combination of sensitive values fares against the others."""
+
+    codes: tuple[int, ...]  # in the order of the domain's sensitive attributes
+    gets: int  # people who get the favourable outcome with these values, but not with all others
+    loses: int  # people who do not get it with these values, but with others
+
+
+@dataclass(frozen=True)
+class Direction:
+    """For how many people the favourable outcome depends on the sensitive attributes, and which values get it."""
+
+    people: int
+    sides: tuple[Side, ...]  # values that get or lose it for anybody, the largest difference first
+
+
+def favourable_class(domain: TableDomain, decision: Decision, outputs: int) -> int | None:
+    """Return the number of the favourable class; None where none is named, or the model has other classes."""
+    classes = domain.target.classes if domain.target is not None else ()
+    if domain.favourable is None or len(classes) != decision.classes(outputs):
+        return None
+    return classes.index(domain.favourable)
+
+
+class DirectionTally:
+    """A count of who gets the favourable class, batch by batch."""
+
+    def __init__(self, domain: TableDomain, favourable: int) -> None:
+        self.domain, self.favourable, self.people = domain, favourable, 0
+        self._counts = torch.zeros(2, len(domain.sensitive_values), dtype=torch.int64)
+
+    def add(self, evaluated: Evaluation) -> None:
+        """Count the families of evaluated rows."""
+        combinations, rows = self.domain.combinations, evaluated.rows
+        exists = with_row(evaluated.valid)
+        columns = list(self.domain.sensitive_columns)
+        # A row outside the bounds belongs to no combination of sensitive values.
+        exists[:, 0] &= ((rows >= 0) & (rows < self.domain.sizes))[:, columns].all(1)
+        places = torch.arange(exists.shape[1], device=rows.device)
+        numbers = (combinations.number(rows)[:, None] + places) % len(combinations.values)
+        self._add(numbers, evaluated.decision.chosen(evaluated.family) == self.favourable, exists)
+
+    def add_pairs(self, pairs: Pairs, decision: Decision) -> None:
+        """Count pairs: two people each."""
+        numbers = torch.stack([self.domain.combinations.number(rows) for rows in pairs[:2]], 1)
+        gets = torch.stack([decision.chosen(scores) == self.favourable for scores in pairs[2:]], 1)
+        self._add(numbers, gets, torch.ones_like(gets))
+
+    def _add(self, numbers: Tensor, gets: Tensor, exists: Tensor) -> None:
+        split = (gets & exists).any(1) & (~gets & exists).any(1)
+        self.people += int(split.sum())
+        for count, members in zip(self._counts, (gets, ~gets), strict=True):
+            count += torch.bincount(numbers[members & exists & split[:, None]], minlength=len(count)).cpu()
+
+    def direction(self) -> Direction:
+        """Return the counts so far."""
+        values, counts = self.domain.sensitive_values.tolist(), self._counts.T.tolist()
+        sides = [Side(tuple(codes), *both) for codes, both in zip(values, counts, strict=True) if any(both)]
+        sides.sort(key=lambda side: (-abs(side.gets - side.loses), side.gets))  # of a tie, first the one that loses
+        return Direction(self.people, tuple(sides))
+
+
+FIRST_LOOK = 1_000  # samples before the first look at the error; each further look doubles them
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of discriminatory instances among sampled people (DM-RS), of a named population.
+    """A flip rate: the share of discriminatory instances among sampled people (DM-RS) of a named population.
 
-    `looks` says at how many sample sizes the sampling might have stopped, or how many rates are looked at side by side.
-    The interval spends an equal part of 1 - confidence on each, so it holds with the stated confidence wherever the
-    sampling did stop, and for all those rates together.
+    `looks` is the number of sample sizes at which sampling could stop, or of rates that are compared. The confidence
+    interval spends an equal part of 1 - confidence on each (Bonferroni), so it holds with the stated confidence
+    wherever sampling stopped, and for all those rates together.
 
     >>> Rate(3, 100, "domain")
     Rate(found=3, sampled=100, population='domain', confidence=0.95, looks=1)
@@ -61,7 +124,7 @@ class Rate:
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """The exact interval of Clopper and Pearson (1934): it holds the true share with the stated confidence."""
+        """The exact confidence interval of Clopper and Pearson (1934)."""
         from scipy.stats import beta
 
         tail = (1 - self.confidence) / self.looks / 2
@@ -79,7 +142,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Until:
-    """Sample until half the width of the interval is at most `error`, or until there are so many `samples`."""
+    """A stopping rule: half the width of the interval is at most `error`, or `samples` people were drawn."""
 
     error: float
     samples: int = 10_000
@@ -106,18 +169,16 @@ def flip_rate(
 
     - "domain" draws uniformly from the valid rows of the domain;
     - "combinations" draws every attribute uniformly and ignores the rules, as the published tools do;
-    - a data set ("table"), whose records are taken in random order and each once. The interval then speaks of the
-      population that the data set is a sample of. The model is asked with the original cells where it can be
-      (`records_of`); rows of codes are taken as they are;
-    - a model of a population, such as `fit_population` makes of a table, draws plausible people ("plausible"); people
-      of a sampler of your own are taken as those of a table. The interval holds given the fitted model: what the fit
-      may have missed is not in it.
+    - a data set ("table") gives its records in random order, each once. The interval is that of the population from
+      which the data set is a sample. The model reads the original cells where it can (`records_of`); rows of codes are
+      used as they are;
+    - a model of a population, such as that of `fit_population`, draws realistic records ("plausible"); records of your
+      own sampler are used like those of a data set. The interval is conditional on the fitted model.
 
     People without a valid twin count as not discriminated. With `Until(error, samples)`, sampling stops as soon as half
-    the width of the interval is at most the error, or at so many samples; `Rate.error` tells which. This is the
-    stopping rule of Themis (Galhotra, Brun and Meliou, FSE 2017). Looking again and again would spoil the confidence,
-    so the interval is looked at only at 1,000 samples, 2,000, 4,000, … and each look gets an equal part of
-    1 - confidence (Bonferroni).
+    the width of the interval is at most the error: the stopping rule of Themis (Galhotra, Brun and Meliou, FSE 2017).
+    Repeated looks would spoil the confidence, so they happen only at 1,000 samples, 2,000, 4,000, … and each gets an
+    equal part of 1 - confidence (Bonferroni).
     """
     most, error = (samples.samples, samples.error) if isinstance(samples, Until) else (samples, None)
     if most < 1:
@@ -135,10 +196,10 @@ def flip_rate(
     found = sampled = 0
     for look in looks:
         for (part,) in zip(*families(network.encoding, domain, torch.arange(sampled, look)), strict=True):
-            judged = evaluate(network, domain, draw(part), decision)
-            found += int(judged.discriminates.sum())
+            evaluated = evaluate(network, domain, draw(part), decision)
+            found += int(evaluated.discriminates.sum())
             if tally is not None:
-                tally.add(judged)
+                tally.add(evaluated)
             sampled += len(part)
             if progress:
                 progress(sampled, total)
@@ -151,10 +212,10 @@ def flip_rate(
 
 @dataclass(frozen=True)
 class PairRate:
-    """The flip rate over plausible pairs, and who was left out of it."""
+    """The flip rate over plausible pairs, and the people that it leaves out."""
 
     rate: Rate  # of the people in the data set who have a plausible twin
-    left_out: int  # people whose decision differs from that of a twin, but of none that is plausible
+    left_out: int  # people whose decision differs from that of implausible twins only
     alone: int  # people without a plausible twin
 
 
@@ -169,12 +230,11 @@ def plausible_pair_rate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> PairRate | None:
-    """Estimate the flip rate over plausible pairs; None where nobody in the data set has a plausible twin.
+    """Estimate the flip rate over plausible pairs; None where no record has a plausible twin.
 
-    Of the people in the data set who have at least one plausible twin, it is the share whose decision differs from a
-    plausible twin's. `pairs` says which twins are (`plausible_twins`); people in the data set are real, whatever a
-    model says of them. They are taken in random order and each once, as `flip_rate` takes them; of a data
-    set or its records the model is asked with the original cells where it can be.
+    Of the people in the data set with at least one plausible twin, it is the share whose decision differs from that of
+    a plausible twin. `pairs` is a domain with plausible twins (`plausible_twins`). Records are sampled and scored as in
+    `flip_rate`.
     """
     domain = replace(pairs, twinning=FLIPS)
     if isinstance(population, Dataset):
@@ -185,19 +245,19 @@ def plausible_pair_rate(
     check_rows(domain, rows, "flip rate over plausible pairs")
     favourable = favourable_class(domain, decision or Decision(), model.outputs)
     tally = None if favourable is None else DirectionTally(domain, favourable)
-    every = replace(domain, rules=(), twinning=FLIPS)  # also the twins that cannot be, to count them
+    every = replace(domain, rules=(), twinning=FLIPS)  # also the invalid twins, to count them
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:samples]
     found = paired = left_out = seen = 0
     for (part,) in zip(*families(model.encoding, every, order), strict=True):
         people = rows[part.to(rows.device)].to(pairs.device)
         codes = people[:, : len(pairs.attributes)]  # a record has its number behind them
-        judged, good = evaluate(model, every, people, decision), pairs.twins(codes).valid
-        differs = judged.apart & good
+        evaluated, good = evaluate(model, every, people, decision), pairs.twins(codes).valid
+        differs = evaluated.apart & good
         hit = differs.any(1)
         found, paired = found + int(hit.sum()), paired + int(good.any(1).sum())
-        left_out += int((judged.apart.any(1) & ~hit).sum())
+        left_out += int((evaluated.apart.any(1) & ~hit).sum())
         if tally is not None:
-            tally.add(replace(judged, valid=good, apart=differs, discriminates=hit))
+            tally.add(replace(evaluated, valid=good, apart=differs, discriminates=hit))
         seen += len(part)
         if progress:
             progress(seen, len(order))
@@ -208,7 +268,7 @@ def plausible_pair_rate(
 
 
 def _looks(total: int) -> tuple[int, ...]:
-    """Return the sample sizes at which the error is looked at: doubling, and the last is all of them."""
+    """Return the sample sizes at which sampling may stop: they double, up to the total."""
     doublings = max(0, math.ceil(math.log2(total / FIRST_LOOK)))
     return (*(FIRST_LOOK << i for i in range(doublings)), total)
 
@@ -216,14 +276,14 @@ def _looks(total: int) -> tuple[int, ...]:
 def _source(
     domain: TableDomain, population: Population | Tensor | PopulationModel, samples: int, seed: int
 ) -> tuple[Population, Callable[[Tensor], Tensor], int]:
-    """Return the name of a population, what gives its people with consecutive numbers, and how many are drawn."""
+    """Return the name of a population, a function that draws its people by number, and how many are drawn."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(population, Tensor | OwnPopulation):
         rows = population if isinstance(population, Tensor) else population.rows
         name: Population = "table" if isinstance(population, Tensor) else "plausible"
         check_rows(domain, rows, "discrimination rate")
         if len(rows) == 0:
-            raise NeuronFairError("no rows to judge. Give the rows of a table, or another population")
+            raise NeuronFairError("no rows to evaluate. Give the rows of a table, or another population")
         order = torch.randperm(len(rows), generator=generator)
         return name, lambda numbers: rows[order[numbers].to(rows.device)].to(domain.device), min(samples, len(rows))
     if not isinstance(population, str):

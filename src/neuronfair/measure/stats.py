@@ -1,19 +1,27 @@
-"""Means and excesses with their intervals."""
+"""Statistics: means and excesses with their confidence intervals, and how well scores fit labels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from scipy.optimize import brentq
-from scipy.stats import norm, t
+from scipy.special import logsumexp, softmax
+from scipy.stats import norm, rankdata, t
+
+from neuronfair.model.decision import Decision
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None]:
     """Return the mean of repeated measurements and the half-width of its interval (Student's t).
 
-    Both are None for no values, and the half-width is None for a single one, which says nothing about the spread.
+    Both are None for no values, and the half-width is None for a single value.
 
     >>> mean, half = mean_interval([1.0, 2.0, 3.0])
     >>> round(mean, 3), round(half, 3)
@@ -29,11 +37,11 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     return mean, float(t.ppf((1 + confidence) / 2, n - 1)) * deviation / math.sqrt(n)
 
 
-ZERO = float(2 * norm.pdf(0))  # the mean size of a standard normal number
+ZERO = float(2 * norm.pdf(0))  # the mean absolute value of a standard normal number
 
 
 class Estimate(NamedTuple):
-    """A share and its interval."""
+    """A share and its confidence interval."""
 
     rate: float
     low: float
@@ -43,10 +51,10 @@ class Estimate(NamedTuple):
 def excess(rate: float, baseline: float) -> float:
     """Return the share of different decisions that is not due to estimation error, from `rate - baseline` to `rate`.
 
-    How far twins are moved is known up to an error. Where nothing moves them, the error alone gives the baseline; where
-    they are moved much farther than the error, it adds as many different decisions as it takes away. Between the two, a
-    shift s with a normal error of standard deviation 1 has the mean size h(s) = s (2 Phi(s) - 1) + 2 phi(s) (folded
-    normal distribution); the excess is the s for which h(s) / h(0) = rate / baseline, in shares.
+    The shift between a person and a twin is known up to an error. Without a shift, the error alone gives the baseline;
+    a shift much larger than the error gains as many different decisions from it as it loses. Between the two, a shift s
+    with a normal error of standard deviation 1 has the mean size h(s) = s (2 Phi(s) - 1) + 2 phi(s) (folded normal
+    distribution); the excess is the s for which h(s) / h(0) = rate / baseline, in shares.
     """
     if rate <= baseline:
         return 0.0
@@ -58,5 +66,92 @@ def excess(rate: float, baseline: float) -> float:
 
 
 def student(confidence: float, tables: int) -> float:
-    """Return how many standard deviations, known from so many tables, an interval reaches to either side."""
+    """Return the half-width of an interval in standard deviations that were estimated from so many tables."""
     return float(t.isf((1 - confidence) / 2, tables - 1))
+
+
+_TINY = 1e-12
+BINS = 10  # of confidence, in which it is compared with what comes true
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Predicted probabilities and the true labels.
+
+    >>> one = Fit.of(np.array([[0.9], [0.6], [0.7], [0.2]]), np.array([1, 1, 0, 0]), Decision("threshold", 0.5))
+    >>> one.auc()[0]  # one of four pairs is in the wrong order
+    0.75
+    """
+
+    probability: np.ndarray  # (n, classes)
+    labels: np.ndarray  # (n,)
+    decided: np.ndarray  # (n,): the decisions, which need not be the likeliest classes
+    placements: (
+        np.ndarray
+    )  # (classes, n): the share of rows of the other side that each row is ranked correctly against
+
+    @staticmethod
+    def of(scores: np.ndarray, labels: np.ndarray, decision: Decision) -> Fit:
+        """Compare scores (n, outputs) with labels."""
+        logits = logits_of(scores, decision)
+        classes = range(logits.shape[1])
+        lead = [logits[:, k] - logsumexp(np.delete(logits, k, 1), axis=1) for k in classes]
+        placements = np.stack([_placements(lead[k], labels == k) for k in classes])
+        decided = decision.chosen(torch.as_tensor(scores)).numpy()
+        return Fit(softmax(logits, 1), labels, decided, placements)
+
+    @cached_property
+    def error(self) -> np.ndarray:
+        """The Brier score of each row: the squared distance of its probabilities from its label."""
+        true = np.eye(self.probability.shape[1])[self.labels]
+        return np.asarray(((self.probability - true) ** 2).sum(1))
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """The probability of the likeliest class of each row."""
+        return np.asarray(self.probability.max(1))
+
+    @property
+    def calibration(self) -> float:
+        """The expected calibration error: mean gap between confidence and accuracy over bins of equal size."""
+        right = self.probability.argmax(1) == self.labels
+        parts = np.array_split(np.argsort(self.confidence, kind="stable"), min(BINS, len(right)))
+        gaps = [abs(self.confidence[part].mean() - right[part].mean()) * len(part) for part in parts]
+        return float(sum(gaps) / len(right))
+
+    def auc(self, than: Fit | None = None) -> tuple[float, float]:
+        """Return the mean ROC AUC of the classes, or how much larger it is `than` another's, and its standard error.
+
+        The standard error is DeLong's. The classes' errors are averaged, since those of two classes are equal.
+        """
+        values = self.placements if than is None else self.placements - than.placements
+        areas, errors = [], []
+        for k, value in enumerate(values):
+            sides = [value[self.labels == k], value[self.labels != k]]
+            if min(map(len, sides)) > 1:
+                areas.append(sides[0].mean())
+                errors.append(sqrt(sum(side.var(ddof=1) / len(side) for side in sides)))
+        return (float(np.mean(areas)), float(np.mean(errors))) if areas else (0.5 if than is None else 0.0, 0.0)
+
+
+def logits_of(scores: np.ndarray, decision: Decision) -> np.ndarray:
+    """Return scores, which may be probabilities, as one logit per class: (n, classes)."""
+    scores = scores.astype(np.float64)
+    if decision.kind == "threshold":
+        own = scores[:, -1]
+        if own.min() >= 0 and own.max() <= 1:
+            own = np.log(own.clip(_TINY, 1)) - np.log((1 - own).clip(_TINY, 1))
+        return np.stack([np.zeros(len(own)), own], 1)
+    if scores.min() >= 0 and np.allclose(scores.sum(1), 1, atol=1e-3):
+        return np.asarray(np.log(scores.clip(_TINY, 1)))
+    return scores
+
+
+def _placements(lead: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Return for each row the share of rows of the other side that are ranked correctly: the mean is the AUC."""
+    found = np.zeros(len(lead))
+    for side, sign in ((inside, 1.0), (~inside, -1.0)):
+        if side.any() and not side.all():
+            below = rankdata(sign * lead)[side] - rankdata(sign * lead[side])
+            found[side] = below / (~side).sum()
+    return found

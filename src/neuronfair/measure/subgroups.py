@@ -1,4 +1,4 @@
-"""Whom a network discriminates most often: short rules, learned from some people and measured on others."""
+"""Subgroups with a high flip rate: short rules, learned from some people and measured on others."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BEAM = 6  # rules that are made longer at a time
 CUTS = 16  # places where a range may begin or end, for an attribute with many values
 MAX_SIZE = 1_000_000  # values of an attribute that conditions are made of: each is a table over all of them
 VALUES = 5  # labels in one condition, at most: more are not read
-ENOUGH = 400  # discriminated people to learn from; findings make up for what those drawn lack
-SUPPORT = 0.03  # of the discriminated people that a rule must hold for
-OTHERS = 5_000  # people to tell them from: enough to see a share of 0.1%
-DRAWS = 5  # of a population, so many times as many are drawn at most to find those who meet a rule
-GAIN = 1.1  # by which a further condition must make a rule worth more, lest it only describe the draw
-LIFT = 1.5  # a rule that holds for few more than everybody says nothing
+ENOUGH = 400  # discriminated people to learn from; findings are added where fewer were drawn
+SUPPORT = 0.03  # share of the discriminated people that a rule must hold for
+OTHERS = 5_000  # people who are not discriminated: enough to see a share of 0.1%
+DRAWS = 5  # times the sample size that is drawn from a population to find people who meet a rule
+GAIN = 1.1  # factor by which a further condition must raise the worth of a rule, against overfitting
+LIFT = 1.5  # how much more often a rule must hold for discriminated people than for others
 
 
 class Cut(NamedTuple):
@@ -42,13 +42,13 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Subgroup:
-    """People who meet a few conditions, and how often they are discriminated."""
+    """People who meet a few conditions, and their flip rate."""
 
     conditions: tuple[Cut, ...]
-    people: float  # the share of all people who meet them: of the population, or of all valid people
-    findings: float  # the share of the findings that meet them
-    rate: Rate  # among people who meet them and played no part in choosing the conditions
-    lift: float | None  # over everybody; None where nobody else is known to be discriminated
+    people: float  # share of the population, or of the declared input space, that meets them
+    findings: float  # share of the findings that meet them
+    rate: Rate  # among people who were not used to choose the conditions
+    lift: float | None  # over the overall rate; None where that is 0
 
 
 def subgroups(
@@ -62,16 +62,16 @@ def subgroups(
     decision: Decision | None = None,
     seed: int = 0,
 ) -> tuple[Subgroup, ...]:
-    """Return up to five rules of up to three conditions each under which discrimination is frequent.
+    """Return up to five rules of up to three conditions each under which the flip rate is high.
 
-    The rules are learned from people of a population, or else of the domain, those discriminated against the others;
-    where these are few, findings join them. Each rule is then measured on new people who meet it, and kept only if its
-    interval lies above that of `overall`, the rate of the same population. The intervals share what may go wrong: all
-    of them hold together with the stated confidence. Sensitive attributes play no part.
+    The rules separate discriminated people of a population (by default the declared input space) from the others;
+    findings are added where few were drawn. Each rule is then measured on new people who meet it, and kept only if its
+    interval lies above that of `overall`, the rate of the same population. All intervals hold together with the stated
+    confidence. Rules never name sensitive attributes.
 
-    Of the domain, people who meet a rule are drawn uniformly. Of a population, people are drawn and those taken who
-    meet it; a rule that hardly anybody meets has few of them, a wide interval, and so is not kept. Of the people of a
-    sampler of the user's own, one half teaches the rules, and the other is measured, everybody once.
+    People of the declared input space who meet a rule are drawn uniformly. For a population, people are drawn and
+    filtered, so that a rule that hardly anybody meets has a wide interval and is dropped. Of the records of a user's
+    own sampler, one half is for learning rules, and the other half for measuring them.
     """
     check_rows(domain, findings, "subgroups")
     generator = torch.Generator().manual_seed(seed)
@@ -100,10 +100,10 @@ def subgroups(
     elif population is None:
         inside = [(view, "domain", view.count / domain.count) for view in (_inside(domain, cuts) for cuts in rules)]
     else:
-        inside = [(domain, *living) for living in _living(population, rules, samples, generator)]
+        inside = [(domain, *some) for some in _people_who_meet(population, rules, samples, generator)]
     result = []
     for number, (cuts, (view, source, part)) in enumerate(zip(rules, inside, strict=True)):
-        if not part:  # nobody was met
+        if not part:  # nobody meets it
             continue
         rate = flip_rate(
             network,
@@ -124,7 +124,7 @@ def subgroups(
     return tuple(sorted(result, key=lambda group: -group.rate.rate))
 
 
-def _living(
+def _people_who_meet(
     population: PopulationModel, rules: list[tuple[Cut, ...]], samples: int, generator: torch.Generator
 ) -> list[tuple[Tensor, float]]:
     """Return new people of a population who meet each rule, and the share of all drawn who do."""
@@ -139,7 +139,7 @@ def _living(
 
 
 def _rules(domain: TableDomain, wanted: Tensor, others: Tensor) -> Iterator[tuple[Cut, ...]]:
-    """Yield rules that hold for many of the wanted people and few of the others; each next one for those left."""
+    """Yield rules that hold for many of the wanted people and few of the others; each next one for the rest."""
     enough = SUPPORT * len(wanted)
     for _ in range(MAX_RULES):
         if len(wanted) < max(1.0, enough) or len(others) == 0:
@@ -152,10 +152,10 @@ def _rules(domain: TableDomain, wanted: Tensor, others: Tensor) -> Iterator[tupl
 
 
 def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -> tuple[Cut, ...]:
-    """Grow rules one condition at a time, the best few side by side, while they get better; () where none is good.
+    """Return the best rule of a beam search over conditions; () where none is good.
 
     A rule is worth p log(p / q)²: p is the share of the wanted people it holds for, and q that of the others. A rule
-    for everybody is worth nothing, and so is one for nobody. Without the square broad rules win that say little.
+    that holds for everybody or for nobody is worth nothing. The square keeps broad rules from winning.
     """
     if not cuts:
         return ()
@@ -257,10 +257,10 @@ def _inside(domain: TableDomain, cuts: tuple[Cut, ...]) -> TableDomain:
 
 
 def _outside(attribute: Attribute, table: Tensor) -> list[Condition]:
-    """Return conditions, one of which everybody meets who does not meet this one."""
+    """Return conditions that together hold for exactly the codes outside a cut."""
     if attribute.values:
         return [tuple(str(attribute.value(code)) for code in (~table).nonzero()[:, 0].tolist())]
-    if bool(table[attribute.points :].any()):  # an empty cell, which no number meets
+    if bool(table[attribute.points :].any()):  # an empty cell: no range includes it
         return [Span()]
     low, high = (attribute.low + attribute.step * int(table.nonzero()[end, 0]) for end in (0, -1))
     half = attribute.step / 2  # between two points of the grid, whatever rounding does

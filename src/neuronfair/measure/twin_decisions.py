@@ -1,39 +1,44 @@
-"""What a model decides for people and for their counterfactual twins, counted by person and by group."""
+"""Decisions for people and for their counterfactual twins: counts by person and by group, and mediating attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
+from statistics import fmean
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import Draws
 from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins
+from neuronfair.domain.population.model import AUC_FOLDS, cross_validated_auc
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.direction import favourable_class
-from neuronfair.measure.mediators import CounterfactualPairs
+from neuronfair.measure.rate import favourable_class
+from neuronfair.measure.stats import Estimate, excess
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 
-AT_ONCE = 1 << 16  # counterparts that the model is asked about together
+AT_ONCE = 1 << 16  # twins that the model scores in one batch
 
 
 @dataclass(frozen=True)
 class Move:
-    """How people of one group fare as people of another: shares of their counterparts."""
+    """How people of one group fare as people of another: shares of their twins."""
 
     own: tuple[int, ...]  # sensitive codes
     other: tuple[int, ...]
     people: int
     flips: float  # different decisions
-    lost: float = 0.0  # the favourable class is decided for the person, and not for the counterpart
-    gained: float = 0.0  # the other way round
+    lost: float = 0.0  # the person gets the favourable outcome and the twin does not
+    gained: float = 0.0  # the twin gets it and the person does not
 
 
 class ScoredPeople:
-    """A model, and what it says of some people and of who differs from them in the group only."""
+    """The scores of some people, and of the same people with other sensitive values."""
 
     def __init__(self, model: Model, domain: TableDomain, people: Tensor, decision: Decision) -> None:
         self._model, self._domain, self._people, self._decision = model, domain, people, decision
@@ -51,10 +56,10 @@ class ScoredPeople:
         return torch.cat([self._model.scores(part) for part in parts])
 
     def tally(self, grouped: Tensor, draws: Iterable[TwinRows], *, flipped: bool) -> TwinTally:
-        """Compare the decisions for the people and for their counterparts.
+        """Compare the decisions for the people with those for their counterfactual twins.
 
-        `grouped` are the people with the groups that were used. Of shuffled groups the model knows nothing: then
-        (`flipped` False) it is asked about counterparts with the person's own sensitive values.
+        `grouped` are the people with the groups from which the twins were made. Where groups are shuffled (`flipped`
+        False), the model scores twins with the person's own sensitive values.
         """
         columns, own = list(self._domain.sensitive_columns), self._own[:, None, None]
         base, known = self._flipped, self._flipped_scores
@@ -66,7 +71,7 @@ class ScoredPeople:
             rows, valid = (torch.stack(parts, 1) for parts in zip(*several, strict=True))
             if not flipped:
                 rows[..., columns] = self._people[:, None, None, columns]
-            # Who differs in nothing but the group is asked about once.
+            # Twins that differ in the group only are scored once.
             moved = (rows != base[:, None]).any(-1) & valid
             scores = known[:, None].repeat(1, len(several), 1, 1)
             if bool(moved.any()):
@@ -85,10 +90,9 @@ class ScoredPeople:
     def pairs(
         self, counterparts: CounterfactualTwins, most: int, domain: TableDomain, grouped: Tensor
     ) -> CounterfactualPairs:
-        """Return some people with one of their twins each, and the model that decides; `grouped` as in `tally`.
+        """Return some people with one of their twins each; `grouped` as in `tally`.
 
-        Both have the sensitive values that the person has where groups are shuffled, since the model knows nothing of
-        that.
+        Where groups are shuffled, the twin keeps the sensitive values of the person.
         """
         many = max(1, most // self._flipped.shape[1])
         twins = next(counterparts.drawn(domain, grouped[:many], 1))
@@ -102,7 +106,7 @@ class ScoredPeople:
 
 @dataclass(frozen=True)
 class TwinTally:
-    """What was counted of each person's counterparts in each other group."""
+    """Counts of each person's twins in each other group."""
 
     count: Tensor  # (n, k)
     flips: Tensor
@@ -112,7 +116,7 @@ class TwinTally:
     has: Tensor  # (n,) bool: who gets the class that is lost or gained
 
     def of(self, some: Tensor) -> TwinTally:
-        """Return what was counted of some of the people, (n,) bool."""
+        """Return the counts of some of the people, (n,) bool."""
         return TwinTally(*(getattr(self, field.name)[some] for field in fields(self)))
 
     @property
@@ -121,11 +125,11 @@ class TwinTally:
         return self.flips.sum(1) / self.count.sum(1).clamp(min=1)
 
     def rate(self) -> float:
-        """Return the mean share of those who have counterparts."""
+        """Return the mean share of different decisions over the people who have twins."""
         return self.mean(self.flips)
 
     def mean(self, counted: Tensor) -> float:
-        """Return the mean over people of the share of counterparts that were counted."""
+        """Return the mean over people of the share of their twins that were counted."""
         every = self.count.sum(1)
         shares = (counted.sum(1) / every.clamp(min=1)).double()
         return float(shares.sum() / (every > 0).sum().clamp(min=1))
@@ -147,7 +151,7 @@ class TwinTally:
 
 
 def mean_moves(every: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
-    """Return the means of several tables, move by move."""
+    """Return the mean of each move over several tables."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Move]] = {}
     for move in (move for moves in every for move in moves):
         found.setdefault((move.own, move.other), []).append(move)
@@ -159,3 +163,98 @@ def mean_moves(every: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
         )
         for pair, moves in found.items()
     )
+
+
+MAX_NAMED = 5  # mediators at most
+NEARLY_ALL = 0.9  # share of the excess from which on no further mediator is added
+PREDICTED = 5_000  # people whose group is predicted from their other attributes
+
+
+class Mediator(NamedTuple):
+    """Attributes, and the share of the excess that is removed if they are held fixed."""
+
+    columns: tuple[int, ...]
+    share: float
+
+
+class CounterfactualPairs(NamedTuple):
+    """People, a twin of each, and the model that decides for both."""
+
+    scores: Callable[[Tensor], Tensor]
+    decision: Decision
+    people: Tensor  # (n, d)
+    others: Tensor  # (n, d)
+
+    def rate(self, kept: list[int]) -> float:
+        """Return the share of pairs with different decisions if some columns of the person are held fixed."""
+        mixed = self.others.clone()
+        mixed[:, kept] = self.people[:, kept]
+        return float(self.decision.differ(self.scores(self.people), self.scores(mixed)).double().mean())
+
+
+def mediators(
+    pairs: CounterfactualPairs, by_chance: Sequence[CounterfactualPairs], domain: TableDomain, effect: Estimate
+) -> tuple[Mediator, ...]:
+    """Return the most important mediating attributes, each with those before it and the share of the excess.
+
+    The order is that of the Shapley values: the average contribution of an attribute if a person becomes the twin one
+    attribute after the other, in a random order. `by_chance` are pairs of shuffled groups, which give the baseline that
+    remains if attributes are held fixed. Nothing is returned where the shares lie within the confidence interval of the
+    excess. A sensitive attribute is never a mediator of itself.
+    """
+
+    def remaining(kept: list[int]) -> float:
+        return excess(pairs.rate(kept), fmean(one.rate(kept) for one in by_chance))
+
+    whole = remaining([])
+    if whole <= 0:
+        return ()
+    given = contributions(pairs)
+    free = [c for c in given.argsort(descending=True, stable=True).tolist() if c not in domain.sensitive_columns]
+    found, kept = list[Mediator](), list[int]()
+    for column in free[:MAX_NAMED]:
+        if given[column] <= 0:
+            break
+        kept.append(column)
+        share = min(1.0, max(0.0, 1 - remaining(kept) / whole))
+        found.append(Mediator(tuple(kept), share))
+        if share >= NEARLY_ALL:
+            break
+    chance = (effect.rate - effect.low) / effect.rate
+    return tuple(found) if any(one.share > chance for one in found) else ()
+
+
+def contributions(pairs: CounterfactualPairs) -> Tensor:
+    """Return the contribution of each column to the share of pairs with different decisions, their sum: (d,)."""
+    people, others, decision, scores = pairs.people, pairs.others, pairs.decision, pairs.scores
+    n, d = people.shape
+    order = Draws(0, "carriers").uniform(0, torch.arange(n, device=people.device), d, use="order").argsort(1)
+    own, way, before = scores(people), people.clone(), torch.zeros(n, dtype=torch.float64, device=people.device)
+    found = torch.zeros(d, dtype=torch.float64, device=people.device)
+    now, every = own.clone(), torch.arange(n, device=people.device)
+    for step in range(d):
+        column = order[:, step]
+        value = others[every, column]
+        moved = (way[every, column] != value).nonzero()[:, 0]
+        way[every, column] = value
+        if len(moved):
+            now[moved] = scores(way[moved])
+        after = decision.differ(own, now).double()
+        found.index_add_(0, column, after - before)
+        before = after
+    return found / max(1, n)
+
+
+def group_predictability(domain: TableDomain, people: Tensor) -> float | None:
+    """Return the ROC AUC with which the inputs of the model other than sensitive attributes predict the group.
+
+    None where a group has too few people for cross-validation.
+    """
+    some = people[:PREDICTED]
+    group, counts = np.unique(domain.combinations.number(some).cpu().numpy(), return_inverse=True, return_counts=True)[
+        1:
+    ]
+    free = [column for column in domain.free.nonzero()[:, 0].tolist() if domain.attributes[column].is_input]
+    if len(counts) < 2 or counts.min() < AUC_FOLDS or not free:
+        return None
+    return cross_validated_auc([domain.attributes[column] for column in free], some[:, free], group)

@@ -19,7 +19,7 @@ from neuronfair.audits.wording.phrases import class_names, introduction
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, NeuronFairError, RunError, needs
 from neuronfair.formatting import plural, visible
-from neuronfair.measure.direction import favourable_class
+from neuronfair.measure.rate import favourable_class
 from neuronfair.model.decision import Decision, Scale, chances
 from neuronfair.searches.config import SearchResult
 from neuronfair.searches.findings import Findings

@@ -15,7 +15,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import percent
 from neuronfair.measure.rate import Rate
-from neuronfair.measure.skill import Fit
+from neuronfair.measure.stats import Fit
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of

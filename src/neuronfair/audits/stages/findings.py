@@ -24,9 +24,9 @@ from neuronfair.audits.stages.case import NEAR, AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.direction import DirectionTally, favourable_class
 from neuronfair.measure.diversity import mean_distance, regions
 from neuronfair.measure.neurons import covered
+from neuronfair.measure.rate import DirectionTally, favourable_class
 from neuronfair.model.decision import chances
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network

@@ -23,10 +23,8 @@ from neuronfair.domain.attribute import graph
 from neuronfair.domain.population.trees import caused
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import listed, number, part_of, percent, plain
-from neuronfair.measure.confounding import Sensitivity
-from neuronfair.measure.counterfactual_effect import CounterfactualEffect
-from neuronfair.measure.mediators import Mediator
-from neuronfair.measure.twin_decisions import Move
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Sensitivity
+from neuronfair.measure.twin_decisions import Mediator, Move
 
 NAMED = 3  # mediating attributes in a sentence
 ENOUGH = 0.9  # of what all carriers together carry: more names would say little more
@@ -58,8 +56,8 @@ def counterfactual_report(
         gained=effect.gained,
         moves=tuple(_moves(domain, moves, effect)),
         hurt=_hurt(domain, moves) if claimed and effect.lost is not None else "",
-        carriers=tuple(MediatorReport(_names(domain, one), one.share) for one in effect.carriers),
-        carried=_carried(domain, effect.carriers) if claimed else "",
+        carriers=tuple(MediatorReport(_names(domain, one), one.share) for one in effect.mediators),
+        carried=_carried(domain, effect.mediators) if claimed else "",
         sensitivity=_sensitivity(domain, effect.sensitivity) if claimed else None,
         auc=effect.auc,
         told=_told(domain, effect.auc),

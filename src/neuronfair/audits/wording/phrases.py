@@ -23,10 +23,9 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.plausible import PlausibleTwins
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import apart, exact, listed, percent, plain, plural, shift
-from neuronfair.measure.direction import Direction as Counted
-from neuronfair.measure.direction import Side as Count
-from neuronfair.measure.direction import favourable_class
-from neuronfair.measure.rate import PairRate, Rate
+from neuronfair.measure.rate import Direction as Counted
+from neuronfair.measure.rate import PairRate, Rate, favourable_class
+from neuronfair.measure.rate import Side as Count
 from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale, chances

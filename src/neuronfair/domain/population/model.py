@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.bins import Bins, most_bins
 from neuronfair.domain.population.trees import (
     ChanceForest,
@@ -318,15 +319,15 @@ def grown(
 
 
 COMPARED = 5_000  # records of each kind that the classifier sees
-POPULATION_QUALITY_FOLDS = 3
+AUC_FOLDS = 3
 
 
 @dataclass(frozen=True)
 class PopulationQuality:
-    """What a population fitted to 70% of the records makes of the other 30%."""
+    """How well a population fitted to 70% of the records describes the other 30%."""
 
-    log_likelihood: float  # of one of them, on average, in nats
-    auc: float  # how well boosted trees tell them from drawn records: 0.5 is not at all, 1 is always
+    log_likelihood: float  # mean per record, in nats
+    auc: float  # the real-vs-synthetic AUC: 0.5 if the two cannot be told apart
 
 
 def population_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> PopulationQuality | None:
@@ -342,23 +343,30 @@ def population_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> P
 
 
 def real_synthetic_auc(domain: TableDomain, real: Tensor, drawn: Tensor) -> float:
-    """Return the AUC of boosted trees that tell real records from drawn ones: 0.5 is not at all, 1 is always.
+    """Return the ROC AUC with which boosted trees separate real records from drawn ones: 0.5 if they cannot."""
+    n = min(len(real), len(drawn), COMPARED)
+    return cross_validated_auc(domain.attributes, torch.cat([real[:n], drawn[:n]]), np.repeat([1, 0], n))
 
-    Everybody is judged by trees that have not seen them.
+
+def cross_validated_auc(attributes: Sequence[Attribute], rows: Tensor, labels: npt.NDArray[np.int64]) -> float:
+    """Return the cross-validated ROC AUC with which boosted trees predict labels from the codes of attributes.
+
+    For more than two labels it is the mean of one against the others.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-    n = min(len(real), len(drawn), COMPARED)
-    rows = torch.cat([real[:n], drawn[:n]]).cpu().numpy().astype(np.float64)
-    kind = np.repeat([1, 0], n)
-    nominal = [i for i, a in enumerate(domain.attributes) if not a.ordered and a.size <= 255]
+    nominal = [i for i, a in enumerate(attributes) if not a.ordered and a.size <= 255]
     trees = HistGradientBoostingClassifier(
         max_iter=60, categorical_features=nominal, early_stopping=False, random_state=0
     )
-    folds = StratifiedKFold(POPULATION_QUALITY_FOLDS, shuffle=True, random_state=0)
-    return float(roc_auc_score(kind, cross_val_predict(trees, rows, kind, cv=folds, method="predict_proba")[:, 1]))
+    folds = StratifiedKFold(AUC_FOLDS, shuffle=True, random_state=0)
+    codes = rows.cpu().numpy().astype(np.float64)
+    chances = cross_val_predict(trees, codes, labels, cv=folds, method="predict_proba")
+    if chances.shape[1] == 2:
+        return float(roc_auc_score(labels, chances[:, 1]))
+    return float(roc_auc_score(labels, chances, multi_class="ovr", average="macro"))
 
 
 SAMPLER_RECORDS = 50_000  # that a sampler is asked for

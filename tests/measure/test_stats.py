@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neuronfair import Decision
-from neuronfair.measure.skill import Fit, logits_of
+from neuronfair.measure.stats import Fit, logits_of
 
 HALF = Decision("threshold", 0.5)
 
@@ -37,10 +37,10 @@ def test_one_class_alone_tells_nothing():
     assert fit([0.9, 0.4], [1, 1]).auc() == (0.5, 0)
 
 
-def test_errors_promises_and_calibration():
+def test_errors_and_calibration():
     one = fit([0.8, 0.8, 0.8, 0.8], [1, 1, 1, 0])
     np.testing.assert_allclose(one.error, [0.08, 0.08, 0.08, 1.28])
-    np.testing.assert_allclose(one.promised, 1 - 0.8**2 - 0.2**2)
+
     np.testing.assert_allclose(one.confidence, 0.8)
     # Four bins of one row each: three are right with 0.8, one is wrong with 0.8.
     assert one.calibration == pytest.approx((3 * 0.2 + 0.8) / 4)
