@@ -146,12 +146,13 @@ def make_ready() -> None:
     lab, cases, _, figure = (importlib.import_module(f"experiments.{name}") for name in ("lab", "cases", *PAGE))
     for case in [case for case in cases.CASES if case != "german-sex"]:
         del cases.CASES[case]
-    frontier, proof = (sys.modules[f"neuronfair.{name}"] for name in ("search.methods.frontier", "repair.evaluate"))
+    frontier, repairing = (
+        sys.modules[f"neuronfair.{name}"] for name in ("searches.methods.frontier", "repairs.evaluate")
+    )
     small: list[tuple[Any, str, Any]] = [
         (figure, "CASES", ("german-sex",)),
         (frontier, "PILOT_STEPS", 40),
-        (proof, "SEEDS", 30),
-        (proof, "STEPS", 40),
+        (repairing, "SAMPLES", 500),
         # Forked processes need not import everything again; killed they are with the others all the same.
         (lab, "get_context", lambda _: multiprocessing.get_context("fork")),
     ]

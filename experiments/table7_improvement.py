@@ -27,9 +27,10 @@ from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, m
 from experiments.metrics import deviation, spearman
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened, wrap_model
 from neuronfair.repairs.labels import Ensemble
 from neuronfair.repairs.retrain import RepairSettings, retrain, without_findings
+
+from torch import nn
 
 METHODS = ("aequitas", "symbgen", "adf", "eidig5", "neuronfair", "frontier")
 OWN = ("neuronfair", "frontier")
@@ -40,21 +41,21 @@ QUICK = ("adult-sex", "german-sex")
 
 def improve(case: str, model: str | int, repeats: int, **config: Any) -> dict[str, Any]:
     """Search, retrain with a tenth of the findings, and measure before and after."""
-    rows, net, seed = case_data(case), network(case, model), split_of(model)
-    findings, opened = found(case, model, **config), wrap_model(net, rows.domain, rows.rows)
+    rows, module, seed = case_data(case), network(case, model).module, split_of(model)
+    findings = found(case, model, **config)
+    assert isinstance(module, nn.Sequential)
     if not len(findings):
         return {"refused": "nothing was found, so there is nothing to learn from"}
     done = retrain(
-        opened,
+        module,
         rows.split(seed),
         findings,
         starts(case, config["seeds"], seed),
         RepairSettings(share=0.1, repeats=repeats, max_loss=math.inf, seed=seed),
         ensemble=_voters(case, seed),
-        control=_control(case, model, opened),
+        control=_control(case, model, module),
     )
-    after = done.kept.model
-    assert isinstance(after, Network)
+    after = Network(done.module, rows.domain)
     return {
         "auc": profile(case, model).worst.auc,
         "rate": done.before.rate,
@@ -73,12 +74,10 @@ def _voters(case: str, seed: int) -> Ensemble:
     return once(f"voters-{case}-{seed}", lambda: Ensemble(case_data(case).split(seed), seed=seed))
 
 
-def _control(case: str, model: str | int, opened: Opened) -> Opened:
+def _control(case: str, model: str | int, module: nn.Sequential) -> nn.Sequential:
     """Return a classifier retrained on the training rows alone: the same for all methods."""
     parts, settings = case_data(case).split(split_of(model)), RepairSettings(seed=split_of(model))
-    made = once(f"control-{case}-{model}", lambda: without_findings(opened, parts, settings).module)
-    assert made is not None
-    return opened.with_module(made)
+    return once(f"control-{case}-{model}", lambda: without_findings(module, parts, settings))
 
 
 def run(scale: Scale, case: str, model: str | int, method: str) -> Job:

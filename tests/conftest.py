@@ -23,7 +23,6 @@ from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.model import train as training
 from neuronfair.proof import session
-from neuronfair.repairs import evaluate
 from neuronfair.searches import campaign
 from neuronfair.testing.cases import PEOPLE
 
@@ -85,7 +84,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
-    """Train for few epochs, let audits and repairs search from 15 rows, 5 steps each, sample and prove little."""
+    """Train for few epochs, let audits search from 15 rows, 5 steps each, sample and prove little."""
     descend, sized, certify = training.descend, AuditSettings.sized, session.certify
 
     def short(module, task, shuffles, **others):
@@ -99,8 +98,6 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
 
     patch.setattr(training, "descend", short)
     patch.setattr(AuditSettings, "sized", small)
-    patch.setattr(evaluate, "SEEDS", 15)
-    patch.setattr(evaluate, "STEPS", 5)
 
     def briefly_certified(problem, opened, data, seconds, **others):
         return certify(problem, opened, data, min(seconds, 0.1), **others)

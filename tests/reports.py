@@ -197,7 +197,6 @@ def adult(
     sets = sets or (("sex",),)
     attributes = tuple(_choice(i, one, classes, findings, extra) for i, one in enumerate(sets))
     names = tuple(dict.fromkeys(word for one in sets for word in one))
-    groups = attributes[0].groups[:2]
     text = f"Decisions depend on {names[0]} for 6.07% of people (1,213 of 20,000)."
     return report(
         *attributes,
@@ -209,13 +208,6 @@ def adult(
         model=replace(
             MODEL, source="trained on adult", kind="neuronfair", trained_here=True, fingerprint="9f2c61d0a4b7",
             accuracy={"train": 0.8571, "test": 0.8493}, layers={name: size for name, (size, _) in LAYERS.items()},
-        ),
-        repair=r.RepairReport(
-            "retraining", "A short retraining helps.",
-            "neuronfair repair neuronfair-audit/sex/frontier --out fair.safetensors",
-            before=r.RepairState(rate(364, 20_000), 0.8493, groups, 0.752),
-            after=r.RepairState(rate(83, 20_000), 0.8461, groups, 0.31),
-            without_findings=r.RepairState(rate(341, 20_000), 0.8488),
         ),
         corpus=replace(CORPUS, replayed=41, still_flips=3, fixed=38, unfit=2, added=10),
         baseline=r.BaselineReport(
@@ -243,7 +235,7 @@ def nothing_found() -> r.Report:
     return with_first(
         replace(
             made, verdict=r.Verdict("no dependence found", "No decision was found that depends on sex."),
-            model=black_box, repair=None, corpus=None, baseline=None, gate=None,
+            model=black_box, corpus=None, baseline=None, gate=None,
         ),
         interpretation=None, severity=None, mean_distance=None, regions=None, coverage=None, rates=rates(0, table=0),
         searches=(search("aequitas", 0, None, 50_000, **control),), subgroups=(), health=(), proved=None,

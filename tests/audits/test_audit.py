@@ -29,7 +29,7 @@ from tests.conftest import FLIPS
 from tests.planted import networks
 from tests.scale.pools import Pickled
 
-SMALL = AuditSettings(seeds=20, steps=20, samples=5_000, repair=False, **FLIPS)
+SMALL = AuditSettings(seeds=20, steps=20, samples=5_000, **FLIPS)
 
 
 def table(domain: TableDomain, n: int = 300) -> Dataset:
@@ -150,14 +150,13 @@ def test_each_attribute_alone_and_all_together():
 
 def test_a_blind_network():
     blind = networks.one_biased_neuron(weight=0.0)
-    report = audit(blind, table(networks.domain()), settings=replace(SMALL, repair=True)).report
+    report = audit(blind, table(networks.domain()), settings=SMALL).report
     (entry,) = report.attributes
     assert report.verdict.level == "no dependence found"
     assert "synthetic records drawn uniformly from the declared input space: the upper 95%" in report.verdict.text
     assert "bound is 0.0738%." in report.verdict.text
     assert (entry.worst, entry.findings, entry.subgroups, entry.severity) == ((), (), (), None)
     assert entry.interpretation.layers[0].biased == ()
-    assert report.repair.kind == "none"
 
 
 def test_what_only_a_search_finds_is_a_dependence_of_synthetic_records():
@@ -199,7 +198,7 @@ def test_a_subgroup_is_told():
 
     domain = networks.domain()
     box = BlackBox.of_inputs(predict, domain)
-    report = audit(box, table(domain), settings=replace(SMALL, samples=20_000, repair=True)).report
+    report = audit(box, table(domain), settings=replace(SMALL, samples=20_000)).report
     (entry,) = report.attributes
     (group,) = entry.subgroups
     assert group.conditions == (Condition("a0", min=8),)
@@ -209,12 +208,10 @@ def test_a_subgroup_is_told():
     assert group.sentence.startswith(
         "Realistic records with a0 at least 8: a plausible twin by s gets a different decision for 100% of "
     )
-    # It is a black box: nothing to look into, searched without gradients, not retrained.
+    # It is a black box: nothing to look into, searched without gradients.
     assert entry.interpretation is entry.coverage is None
     assert [search.method for search in entry.searches] == ["frontier-free", "aequitas"]
     assert not report.model.white_box
-    assert report.repair.kind == "none"
-    assert "black box" in report.repair.text
 
 
 def test_a_tolerance():
@@ -425,7 +422,6 @@ def test_large_families_get_a_smaller_budget():
     tiny = AuditSettings(seeds=5, steps=0, samples=100)
     assert tiny.sized(Opened(), 800) == tiny
     assert AuditSettings.quick(seed=3).seed == 3
-    assert not AuditSettings.quick().repair
 
 
 def test_a_network_keeps_the_layers_it_was_made_with():
@@ -459,7 +455,7 @@ def test_only_rules_that_are_too_many_are_a_reason_to_find_no_groups(monkeypatch
             raise error
 
         monkeypatch.setattr(subgroups_stage, "subgroups", subgroups)
-        small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False, **FLIPS)
+        small = AuditSettings(seeds=5, steps=5, samples=2_000, **FLIPS)
         return audit(networks.one_biased_neuron(), table(classed(networks.domain())), settings=small)
 
     (entry,) = failing(DomainError("too many combinations")).report.attributes
@@ -493,7 +489,7 @@ def test_neurons_are_read_once_for_each_choice_of_sensitive_attributes(monkeypat
 
 def test_every_search_that_random_directions_match_is_noted(monkeypatch):
     monkeypatch.setattr(campaign._Runs, "random_directions", lambda *_: Count(1_000, 1_000, 1_000))
-    small = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False, **FLIPS)
+    small = AuditSettings(seeds=5, steps=5, samples=2_000, **FLIPS)
     (entry,) = audit(networks.one_biased_neuron(), table(networks.domain()), settings=small).report.attributes
     seen = [note.seen for note in entry.health if note.name == "weak-guidance"]
     assert [text.partition(" ")[0] for text in seen] == ["frontier", "neuronfair-plus"]

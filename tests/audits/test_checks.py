@@ -13,7 +13,7 @@ from tests.audits.test_audit import table
 from tests.conftest import FLIPS
 from tests.planted import networks
 
-TINY = AuditSettings(seeds=8, steps=8, samples=1_000, repair=False, **FLIPS)
+TINY = AuditSettings(seeds=8, steps=8, samples=1_000, **FLIPS)
 MODULE, DATA = networks.one_biased_neuron(), table(networks.domain())
 
 

@@ -19,7 +19,7 @@ from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.counterfactual_effect import Thoroughness
 
-SMALL = AuditSettings(seeds=5, steps=3, samples=500, methods=("frontier",), prove=0, repair=False, placebos=4)
+SMALL = AuditSettings(seeds=5, steps=3, samples=500, methods=("frontier",), prove=0, placebos=4)
 DOMAIN = TableDomain(
     "people",
     (

@@ -28,7 +28,7 @@ HIGHS = (9, 9, 4, 30, 1)
 NAMES = ("d", "a", "c", "b", "s")
 WEIGHTS = np.array([0.8, -0.5, 0.9, -0.15, 0.6])
 BIAS = -1.1
-TINY = AuditSettings(seeds=5, steps=5, samples=500, repair=False, **FLIPS)
+TINY = AuditSettings(seeds=5, steps=5, samples=500, **FLIPS)
 
 
 def domain(**change) -> TableDomain:

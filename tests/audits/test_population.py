@@ -19,7 +19,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DataError, RunError
 from tests.conftest import FLIPS
 
-SMALL = AuditSettings(seeds=40, steps=20, samples=4_000, repair=False, **FLIPS)
+SMALL = AuditSettings(seeds=40, steps=20, samples=4_000, **FLIPS)
 RICH, MOST = 50_000, 3_000  # from where on decisions flip for the young, and the largest gain of the table
 
 

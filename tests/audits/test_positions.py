@@ -23,7 +23,7 @@ def read(table, *, model=None, columns=None, **how):
     return read_input(table, ModelSource(model, columns=columns), **how)
 
 
-TINY = AuditSettings(seeds=5, steps=5, samples=2000, repair=False, prove=0.0, twins="flip")
+TINY = AuditSettings(seeds=5, steps=5, samples=2000, prove=0.0, twins="flip")
 NAMES = ["age", "income", "sex", "married", "job"]
 WRONG = [
     ["income", "age", "sex", "married", "job"],

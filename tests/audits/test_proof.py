@@ -19,7 +19,7 @@ from neuronfair.errors import Unprovable
 from neuronfair.proof.certificate import CertifiedBoxes, Proof
 from tests.planted import networks
 
-TINY = AuditSettings(seeds=5, steps=5, samples=2_000, repair=False, prove=600.0, twins="flip")
+TINY = AuditSettings(seeds=5, steps=5, samples=2_000, prove=600.0, twins="flip")
 DOMAIN = networks.domain()
 BIASED, FAIR = networks.one_biased_neuron(), networks.one_biased_neuron(weight=0.0)
 

@@ -107,14 +107,6 @@ def test_a_model_that_is_trained_now_is_audited_on_a_cluster(run, monkeypatch):
         assert found[name] == alone[name]
 
 
-def test_a_first_look_repairs_if_it_is_told_to(run):
-    assert run(*AUDIT).status == 0
-    assert kept()["repair"] is None
-    assert run(*AUDIT, "--repair").status == 0  # added to the audit that is there
-    assert kept()["repair"]["kind"] in ("retraining", "none")
-    assert "retraining" in kept()["repair"]["text"]
-
-
 def test_the_terminal_and_the_folder(run):
     result = run(*AUDIT)
     assert (result.status, result.err) == (0, "")
@@ -445,8 +437,6 @@ def test_a_run_folder_alone_imports_nothing(run, refused, mine):
     refused("show", "run/sex/aequitas", 0, says=("mine:score", "Python code", "say --model mine:score"))
     forged(Path("run/sex/aequitas"), "manifest.json", "mine:score", "mine:score.npz")
     shutil.copytree("run/sex/aequitas", ".", dirs_exist_ok=True)
-    words = ("repair", ".", "--data", "table.csv", "--out", "fair.safetensors")
-    refused(*words, says=("mine:score.npz", "--augment"))
     refused("show", ".", 0, says=("mine:score.npz", "Python code"))
     assert "mine" not in sys.modules
 
@@ -519,7 +509,7 @@ def test_other_commands_take_black_boxes(run, refused, mine):
     assert [method["method"] for method in compared["methods"]] == ["aequitas", "uniform"]
     refused("interpret", *box, says=("black box", "nothing to interpret"))
     refused("search", *box, "--out", "t", says=("follows gradients",))
-    refused("repair", "s", "--data", "table.csv", "--out", "fair.safetensors", says=("mine:score", "--augment"))
+    refused("repair", "s", "--data", "table.csv", "--out", "fair.safetensors", says=("mine:score", "alternatives"))
 
 
 def test_a_search_by_scores(run):

@@ -95,11 +95,6 @@ def test_an_audit_and_what_follows_from_it(run):
         "found",
     )
     assert (searched.status, searched.err) == (0, "")
-    repair = ("repair", "found", "--data", "table.csv", "--label", "seed", "--augment", "pairs.csv")
-    assert "column 'sex' is missing" in run(*repair).err
-    written = run(*repair, *BESIDE)
-    assert (written.status, written.err) == (0, "")
-    assert Path("pairs.csv").read_text(encoding="utf-8").splitlines()[0] == "age,race,job,sex,income"
 
 
 def test_everybody_is_proved_to_stay(run):

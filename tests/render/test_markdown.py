@@ -7,7 +7,7 @@ import pytest
 
 from neuronfair.audits.report.attribute import DirectionReport, SideReport
 from neuronfair.audits.report.proved import Proved
-from neuronfair.audits.report.report import BaselineReport, DecisionReport, FigureChange, Gate, GateCheck, RepairReport
+from neuronfair.audits.report.report import BaselineReport, DecisionReport, FigureChange, Gate, GateCheck
 from neuronfair.audits.wording.summary import metrics
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
@@ -59,13 +59,12 @@ def test_it_shows_how_groups_fare():
     assert "Demographic groups" not in markdown(report())
 
 
-def test_it_shows_thresholds_regression_set_changes_and_repair():
+def test_it_shows_thresholds_regression_set_and_changes():
     change = FigureChange("sex.rate", 0.01, 0.03, 0.01, 0.02, True, "sex.rate rose from 1% to 3%.")
     text = markdown(
         report(
             corpus=CORPUS,
             baseline=BaselineReport("old.json", (change,), "Something changed."),
-            repair=RepairReport("retraining", "Retrain with `x`.", "neuronfair repair RUN"),
             gate=Gate(False, (check("rate > 0.01"), check("findings > 1000", fired=False))),
             reproduction=replace(REPRODUCTION, interrupted=True),
         )
@@ -79,8 +78,6 @@ def test_it_shows_thresholds_regression_set_changes_and_repair():
     assert "4 added" in text
     assert "- age 39: decided low\n- line 3: column 'x' is missing" in text
     assert "Something changed.\n\n- sex.rate rose from 1% to 3%." in text
-    assert r"Retrain with \`x\`." in text
-    assert "compare the model before and after. `neuronfair repair RUN`" in text
     assert "- The audit was interrupted" in text
     assert "### Thresholds: passed" in markdown(report(gate=Gate(True, ())))
 

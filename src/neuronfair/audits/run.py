@@ -18,15 +18,13 @@ from neuronfair.audits.report.report import (
     DecisionReport,
     EncodingCheckReport,
     PopulationReport,
-    RepairReport,
     Report,
 )
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.attributes import AttributeChoices, Clock
-from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.audits.stages.case import AttributeAudit
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.population import audited_population
-from neuronfair.audits.stages.repair import propose_repair, repair_command
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, conclude
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
@@ -137,7 +135,6 @@ class _Stages:
         self.audits: list[AttributeAudit] = []
         self.encoding_check: EncodingCheckReport | None = None
         self.population: PopulationReport | None = None
-        self.repair: RepairReport | None = None
         self.interrupted = False
 
     def run(self, people: Tensor | None) -> None:
@@ -160,10 +157,7 @@ class _Stages:
             prepared.origin,
             prepared.folder,
         )
-        last_case = by_attribute.audit_each(opened, self.audits, self.clock, show)
-        if settings.repair:
-            with self.clock.of("repair"):
-                self.repair = self._propose_repair(last_case)
+        by_attribute.audit_each(opened, self.audits, self.clock, show)
 
     def _fit_population(self, people: Tensor | None) -> PopulationModel | None:
         """Return the model of plausible people, and keep the report about it."""
@@ -178,13 +172,6 @@ class _Stages:
             )
         return population
 
-    def _propose_repair(self, case: AttributeCase) -> RepairReport:
-        """Try to repair the model against what was found by all sensitive attributes together."""
-        opened, origin = self._prepared.opened, self._prepared.origin
-        command = repair_command(case, self.audits[-1], opened, origin)
-        split_seed = None if origin.card is None else origin.card.seed
-        return propose_repair(case, self.audits[-1], opened, split_seed, command, self._show)
-
 
 def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
     """Return the report without its verdict."""
@@ -197,14 +184,13 @@ def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
         decision=prepared.decision,
         attributes=tuple(audit.report for audit in stages.audits),
         feeding=stages.encoding_check,
-        repair=stages.repair,
         seconds=stages.clock.figures(),
         reproduction=reproduction(opened, data, prepared.settings.seed, origin, stages.interrupted, prepared.folder),
     )
 
 
 def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
-    settings = replace(settings, methods=settings.methods_for(opened), repair=False)  # a repair may be added later
+    settings = replace(settings, methods=settings.methods_for(opened))
     budget = json.loads(json.dumps(asdict(settings)))
     for name in ("prove", "placebos"):  # and so may a proof, or more of counterparts
         del budget[name]

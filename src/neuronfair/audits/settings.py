@@ -42,7 +42,6 @@ class AuditSettings:
     samples: int = parameter(50_000, "Synthetic records per flip rate.", least=1)
     confidence: float = 0.95
     prove: float = parameter(6.0, "Time limit of proofs; 0: none.", metavar="SECONDS", least=0)
-    repair: bool = parameter(True, "Try a short retraining.")
     seed: int = parameter(0, "Seed of all random numbers.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile.")
     twins: Literal["flip", "counterpart"] | None = parameter(
@@ -55,7 +54,6 @@ class AuditSettings:
         "steps": 30,
         "samples": 20_000,
         "prove": 2.0,
-        "repair": False,
         "placebos": 5,
     }
 
@@ -71,7 +69,7 @@ class AuditSettings:
 
     @staticmethod
     def quick(**changes: Any) -> AuditSettings:
-        """Return settings for a first look: a quarter of the time, and no repair."""
+        """Return settings for a first look: a quarter of the time."""
         return replace(AuditSettings(**AuditSettings.QUICK), **changes)
 
     def thorough(self, samples: int, *, leads: bool) -> Thoroughness:

@@ -38,7 +38,7 @@ class AuditJob:
     table: TableOptions = field(default_factory=TableOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
     settings: AuditSettings = field(default_factory=AuditSettings)
-    quick: bool = parameter(False, "Take a first look: smaller searches and no repair.", panel=BUDGET)
+    quick: bool = parameter(False, "Take a first look: smaller searches.", panel=BUDGET)
     favourable: str | None = parameter(None, "Favourable outcome: a class of the target.", panel=INPUT, metavar="CLASS")
     take_rules: Literal["none", "free", "all"] = parameter(
         "none", "Rules suggested by the data to adopt: none, free or all.", metavar="RULES"

@@ -59,8 +59,6 @@ def markdown(report: Report) -> str:
     if report.baseline is not None:
         changes = [f"- {words(change.text)}" for change in report.baseline.changes]
         parts += ["### Since the earlier audit", words(report.baseline.text), "\n".join(changes)]
-    if report.repair is not None:
-        parts += ["### Repair", words(report.repair.text)]
     parts += [words(sentence) for sentence in disadvantaged(attributes)]
     parts += [part for one in tables_of(report) for part in _titled(one)]
     model, data, again = report.model, report.data, report.reproduction

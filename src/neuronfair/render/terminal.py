@@ -187,8 +187,6 @@ def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
     if verbose:
         lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
     lines += _build(report)
-    if verbose and report.repair is not None:
-        lines.append(f"Repair: {report.repair.text}")
     notes = limits_of(report)
     if verbose:
         lines += [*(f"Note: {note}" for note in notes), report.model.note, *_left_out(report)]

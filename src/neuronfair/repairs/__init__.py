@@ -1,1 +1,1 @@
-"""Stage 8: make a network fairer, by retraining with findings or by its biased neurons, and show what it cost."""
+"""Stage 8: the paper's repair of a network: retraining with its findings, or turning its biased neurons down."""

@@ -1,4 +1,4 @@
-"""Neuron repair: turn down the neurons that react to the sensitive attribute, beside equally many random ones."""
+"""Neuron repair: turns down the neurons that react to the sensitive attribute, against as many random neurons."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from neuronfair.model.train import linear_layers
 from neuronfair.repairs.evaluate import RepairOutcome, outcomes
 
 FACTORS = (0.0, 0.25, 0.5, 0.75)
-SAMPLES = 4_000  # people drawn from the domain, beside those of the validation part, on whom a repair is chosen
-PROOF = 10_000  # other people, on whom the chosen ones are compared
+SAMPLES = 4_000  # records drawn from the domain; with the validation rows, they choose the repair
+PROOF = 10_000  # other records, on which the chosen ones are compared
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Turn:
 
 @dataclass(frozen=True)
 class NeuronRepair:
-    """The repaired network, and what equally many random neurons came to.
+    """The repaired network, and the outcomes of turning down as many random neurons.
 
-    `before`, `after` and `random` are measured on test rows and drawn people who played no part in the choice.
+    `before`, `after` and `random` are measured on test rows and drawn records that played no part in the choice.
     `random` holds one outcome for each draw of random neurons; where no strength helped, that of the network as it was.
     """
 
@@ -67,9 +67,9 @@ def repair_neurons(
 ) -> NeuronRepair:
     """Turn down the neurons that react most, in the layer, number and strength that validation rows choose.
 
-    The choice is the fewest discriminated people, among the validation rows and people drawn, that costs at most
-    `max_loss` of the accuracy. The control takes equally many neurons of the same layer by lot, `draws` times, and
-    chooses their strength in the same way.
+    The choice has the fewest flips, among the validation rows and drawn records, and costs at most `max_loss` of the
+    accuracy. The control takes as many random neurons of the same layer, `draws` times, and chooses their strength in
+    the same way.
     """
     generator = torch.Generator().manual_seed(seed)
     domain = parts.train.domain

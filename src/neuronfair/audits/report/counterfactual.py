@@ -31,16 +31,6 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class CounterfactualState:
-    """How many counterfactual twins get a different decision, before or after a repair."""
-
-    rate: Interval  # share of the twins with a different decision
-    placebo: Interval  # permutation baseline: the same with the groups shuffled
-    effect: Interval  # excess: the rate without what chance adds to it
-    of: int  # test records that have twins
-
-
-@dataclass(frozen=True)
 class MoveReport:
     """How people of one group compare with their twins in another."""
 

@@ -13,9 +13,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from neuronfair.audits.report.attribute import AttributeReport, GroupReport, Level
-from neuronfair.audits.report.counterfactual import CounterfactualState
-from neuronfair.audits.report.rates import RateOf
+from neuronfair.audits.report.attribute import AttributeReport, Level
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.errors import DataError
 from neuronfair.model.decision import Scale
@@ -25,41 +23,6 @@ T = TypeVar("T")
 ThresholdState = Literal["none set", "passed", "failed", "not evaluated"]
 Tone = Literal["alarm", "caution", "calm", "neutral"]
 EncodingLevel = Literal["ok", "not assessable", "suspicious", "unconfirmed", "wrong"]
-
-
-@dataclass(frozen=True)
-class RepairState:
-    """A model before or after a repair."""
-
-    rate: RateOf  # flip rate of uniformly drawn records; with counterfactual twins, of the test rows
-    accuracy: float  # accuracy on the test rows
-    groups: tuple[GroupReport, ...] = ()  # group metrics on the test rows
-    auc: float | None = None  # AS-AUC of the most biased layer
-    plausible: RateOf | None = None  # flip rate of realistic synthetic records; null if not measured
-    test: RateOf | None = None  # flip rate of the test rows; null in a repair with counterfactual twins
-    counterpart: CounterfactualState | None = None  # of a repair with counterfactual twins
-
-    @property
-    def shown_rate(self) -> RateOf:
-        """The rate that comes first: of held-out records of the data set, where it was measured."""
-        return self.test or self.rate
-
-
-@dataclass(frozen=True)
-class RepairReport:
-    """A short retraining with the findings or with counterparts, or why there is none."""
-
-    kind: Literal["retraining", "none"]  # whether a retraining was tried
-    text: str  # the result, or why there is none
-    command: str | None = None  # for a longer retraining whose result is saved, or for the pairs
-    before: RepairState | None = None  # the model as it is
-    after: RepairState | None = None  # the retrained model
-    without_findings: RepairState | None = None  # the same training without findings or twins
-
-    @property
-    def lead(self) -> str:
-        """What is said before the command."""
-        return "A longer one, whose result is kept:" if self.kind == "retraining" else "The command:"
 
 
 @dataclass(frozen=True)
@@ -236,7 +199,6 @@ class Seconds:
     search: float = 0.0  # searches
     rate: float = 0.0  # flip rates
     proof: float = 0.0  # certificates
-    repair: float = 0.0  # the trial repair
     counterparts: float = 0.0  # counterfactual tests
 
 
@@ -271,7 +233,6 @@ class Report:
     reproduction: Reproduction  # how to repeat the audit
     seconds: Seconds = Seconds()  # time spent
     feeding: EncodingCheckReport | None = None  # null if the audit was interrupted before
-    repair: RepairReport | None = None  # trial repair; null without one
     corpus: RegressionSetReport | None = None  # with --corpus
     baseline: BaselineReport | None = None  # with --baseline
     gate: Gate | None = None  # with --fail-if

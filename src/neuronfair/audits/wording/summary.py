@@ -112,8 +112,6 @@ def _steps(report: Report) -> list[Step]:
     steps = []
     if worst and worst[0].replay:
         steps.append(Step("Look at the worst realistic pair, and decide whether it is acceptable.", worst[0].replay))
-    if report.repair is not None and report.repair.command:
-        steps.append(Step("Reduce the dependence, and compare the model before and after.", report.repair.command))
     if verdict.thresholds == "none set" and again.command:
         steps.append(Step("Set a threshold for your build.", f"{again.command} --fail-if 'flip_rate > 1%'"))
     if again.export and any(one.people_found for one in report.attributes):
