@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
-from dataclasses import is_dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 import neuronfair
 from neuronfair import cli
 from neuronfair.audits.report import attribute, counterfactual, index, proved, rates, report
-from neuronfair.model.decision import Decision, DecisionKind
+from neuronfair.cli.app import used_flags
+from neuronfair.model.decision import Decision
 from neuronfair.proof import report as proof
 
 HERE = Path(__file__).parent
@@ -70,16 +72,30 @@ def api() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+SHARED = 4  # an option of so many commands is described once
+BAR = "\\|"
+
+
 def command_line() -> str:
-    """Return the page of the command line: every command with its arguments and options."""
+    """Return the page of the command line: shared options once, then every command with its own."""
+    commands = dict(_commands("neuronfair", typer.main.get_command(cli.app)))
+    rows = {name: _rows(command) for name, command in commands.items()}
+    uses = Counter(row for own in rows.values() for row in own)
+    shared = [row for row, count in uses.items() if count >= SHARED]
     lines = [
         "# Command line\n",
-        "`neuronfair --help` and `neuronfair COMMAND --help` show the same.",
-        "Errors are one line on standard error and exit status 2; an internal error, a defect of neuronfair, has 3.",
-        "`--json -` prints JSON alone, `--quiet` nothing but errors, `NO_COLOR` is honoured.\n",
+        "Which commands and options are there? `neuronfair COMMAND --help` shows the same, with defaults.\n",
+        "Errors are one line on standard error. Exit status: 0 success, 1 a failed threshold or certificate, "
+        "2 wrong use, 3 a defect of neuronfair, 130 after Ctrl-C. `NO_COLOR` is honoured.\n",
+        "## Shared options\n",
+        f"Each has the same meaning in at least {SHARED} commands.\n",
+        *_table(shared),
     ]
-    for name, command in _commands("neuronfair", typer.main.get_command(cli.app)):
-        lines += [f"## {name}\n", f"{command.help.strip()}\n", *_table(command)]
+    for name, command in commands.items():
+        also = [spelled.split(",")[0] for spelled, text in rows[name] if (spelled, text) in shared]
+        lines += [f"## {name}\n", f"{command.help.strip()}\n"]
+        lines += _table([row for row in rows[name] if row not in shared])
+        lines += [f"Shared: {', '.join(also)}.\n"] if also else []
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -91,94 +107,97 @@ def _commands(name: str, command: Any) -> list[tuple[str, Any]]:
     return [pair for word, part in shown.items() for pair in _commands(f"{name} {word}", part)]
 
 
-def _table(command: Any) -> list[str]:
+def _rows(command: Any) -> list[tuple[str, str]]:
+    """Return each parameter of a command as spelled on the command line, with its help text."""
     rows = []
     for parameter in command.params:
         if parameter.name == "help" or getattr(parameter, "hidden", False):
             continue
+        text = parameter.help or ""
         if parameter.opts[0].startswith("-"):
-            spelled = ", ".join(f"`{opt}`" for opt in (*parameter.opts, *parameter.secondary_opts))
+            spelled = ", ".join(f"`{option}`" for option in used_flags(parameter))
         else:
             spelled = f"`{parameter.metavar or parameter.name.upper()}`"
-        notes = [parameter.help or ""]
         if parameter.required:
-            notes.append("Required.")
-        elif (
-            parameter.default not in (None, "")
-            and not isinstance(parameter.default, bool)
-            and "default" not in notes[0].lower()
-        ):
-            notes.append(f"Default: `{parameter.default}`.")
-        text = " ".join(notes).strip().replace("|", "\\|").replace("<", "&lt;")
-        rows.append(f"| {spelled} | {text} |")
-    return ["| | |", "| --- | --- |", *rows, ""] if rows else []
+            text += " Required."
+        rows.append((spelled, text.strip()))
+    return rows
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    """Return a table of two columns without a header."""
+    cells = [f"|{spelled}|{text.replace('|', BAR).replace('<', '&lt;')}|" for spelled, text in rows]
+    return ["|||", "|-|-|", *cells, ""] if cells else []
 
 
 TYPES = {
     name: kind
-    for module in (report, attribute, counterfactual, attribute, rates, proved, index)
+    for module in (report, attribute, counterfactual, rates, proved, index)
     for name, kind in vars(module).items()
     if is_dataclass(kind)
 }
 TYPES |= {kind.__name__: kind for kind in (proof.ProofReport, proof.Part, Decision)}
-FIELD = re.compile(r"^    (?P<name>\w+): (?P<form>.+?)(?: = .+?)?(?:  # (?P<words>.+))?$", re.M)
-FORMS = (
-    (r"tuple\[(.+), \.\.\.\]", r"list of \1"), (r"Mapping\[str, (.+)\]", r"object of \1"), (r" \| None", " or null"),
-    (r"Literal\[(.+)\]", r"\1"), (r"\bstr\b", "text"), (r"\b(int|float)\b", "number"), (r"\bbool\b", "true or false"),
-    (r"tuple\[number, number\]", "two numbers"), (r"\bCell\b", "text or number"), (r"\bLevel\b", str(report.Level)),
-    (r"\bPopulation\b", str(attribute.Population)), (r"\bScale\b", str(report.Scale)),
-    (r"\bDecisionKind\b", str(DecisionKind)),
-    (r"\bMethod\b", str(proved.Method)), (r"\bState\b", str(index.State)),
-    (r"\bThresholdState\b", str(report.ThresholdState)),
-    (r"\bEncodingLevel\b", str(report.EncodingLevel)),
-    (r"typing\.Literal\[(.+)\]", r"\1"), (r"[\"']", "`"),
-)  # fmt: skip
+COMMENT = re.compile(r"^    (?P<name>\w+): [^#\n]+?(?:  # (?P<words>.+))?$", re.M)
+PLAIN = {str: "text", int: "number", float: "number", bool: "bool"}
 
 
 def json_files() -> str:
-    """Return the page of the JSON files: the fields of each record, with the comments behind them in the source."""
+    """Return the page of the JSON files: the keys of each object, with the comments behind the fields in the source."""
     lines = [
         "# JSON files\n",
-        "Which fields do audit.json, proof.json and index.json have? For programs that read results.\n",
-        "- `audit.json` is a [Report](#report): `neuronfair audit` writes it to the run folder and to `--json`; in "
-        "Python `nf.audit(…).report.to_json()`, and `Report.from_json` reads it.",
-        "- `proof.json` is a [ProofReport](#proofreport): `neuronfair certify` writes it to the run folder and to "
-        "`--json`.",
-        "- `index.json` is an [AuditIndex](#auditindex): `neuronfair audit-all` writes it to its folder and to "
-        "`--json`.\n",
-        "Shares lie between 0 and 1. What is not known is `null`. Exact counts that may exceed 2⁵³ are text. A file "
-        "in a run folder ends with a `digest`, the SHA-256 of the text before it; a changed file is refused.\n",
+        "Which keys do audit.json, proof.json and index.json have? For programs that read results.\n",
+        "- `audit.json` is a [Report](#report), from `neuronfair audit`; in Python `nf.audit(…).report.to_json()` "
+        "writes it and `Report.from_json` reads it.",
+        "- `proof.json` is a [ProofReport](#proofreport), from `neuronfair certify`.",
+        "- `index.json` is an [AuditIndex](#auditindex), from `neuronfair audit-all`.\n",
+        "Types: `X?` may be null, which means not known or not measured; `X[]` is a list; `{X}` is an object of X by "
+        "name. Shares lie between 0 and 1. Counts that may exceed 2⁵³ are text. `low` and `high` are the ends of the "
+        "confidence interval. A `sentence` says the same in words. A file in a run folder ends with a `digest`, the "
+        "SHA-256 of the text before it; a changed file is refused.\n",
     ]
-    return "\n".join([*lines, *_entries("Report", "ProofReport", "AuditIndex")]).rstrip() + "\n"
+    return "\n".join([*lines, *_objects("Report", "ProofReport", "AuditIndex")]).rstrip() + "\n"
 
 
-def _entries(*whole: str) -> Iterator[str]:
-    """Yield a table for each type and each type inside it."""
+def _objects(*whole: str) -> Iterator[str]:
+    """Yield a table for each object and, once, for each object inside it."""
+    seen: dict[Any, str] = {}  # where the values of a Literal are listed
     for name in dict.fromkeys(inner for one in whole for inner in _within(one)):
-        yield from (f"## {name}\n", f"{(TYPES[name].__doc__ or '').splitlines()[0]}\n", "| entry | form | meaning |")
-        yield from ("| --- | --- | --- |", *(_entry(*found) for found in _fields(name)), "")
-
-
-def _fields(name: str) -> list[tuple[str, str, str]]:
-    return [
-        (found["name"], found["form"], found["words"] or "") for found in FIELD.finditer(inspect.getsource(TYPES[name]))
-    ]
+        yield from (f"## {name}\n", f"{(TYPES[name].__doc__ or '').splitlines()[0]}\n", "|key|type|meaning|", "|-|-|-|")
+        words = {one["name"]: one["words"] or "" for one in COMMENT.finditer(inspect.getsource(TYPES[name]))}
+        hints = get_type_hints(TYPES[name])
+        for one in fields(TYPES[name]):
+            shown = _type(hints[one.name], f"`{one.name}` of [{name}](#{name.lower()})", seen)
+            if one.name == "low" and "high" in words:
+                yield f"|`low`, `high`|{shown}|{words['low'].replace('lower end', 'ends')}|"
+            elif one.name != "high" or "low" not in words:
+                yield f"|`{one.name}`|{shown}|{words[one.name]}|"
+        yield ""
 
 
 def _within(name: str) -> Iterator[str]:
-    """Yield a type and all types of its fields, in the order of a report."""
+    """Yield an object and all objects in it, in the order of a report."""
     yield name
-    for _, form, _ in _fields(name):
-        for word in re.findall(r"\w+", form):
+    for hint in get_type_hints(TYPES[name]).values():
+        for word in re.findall(r"\w+", str(hint)):
             if word in TYPES:
                 yield from _within(word)
 
 
-def _entry(name: str, form: str, words: str) -> str:
-    for old, new in FORMS:
-        form = re.sub(old, new, form)
-    form = re.sub(r"\w+", lambda word: f"[{word[0]}](#{word[0].lower()})" if word[0] in TYPES else word[0], form)
-    return f"| `{name}` | {form} | {words} |"
+def _type(hint: Any, place: str, seen: dict[Any, str]) -> str:
+    """Return a type as the page shows it; the values of a Literal only where they are met first."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        known = seen.setdefault(hint, place)
+        return ", ".join(f"`{value}`" for value in inside) if known == place else f"as {known}"
+    if origin is tuple:
+        one = _type(inside[0], place, seen)
+        return f"{one}[]" if inside[-1] is Ellipsis else f"two {one}s"
+    if origin is Mapping:
+        return f"{{{_type(inside[1], place, seen)}}}"
+    if inside:  # of a union
+        shown = dict.fromkeys(_type(one, place, seen) for one in inside if one is not type(None))
+        return " or ".join(shown) + ("?" if type(None) in inside else "")
+    return PLAIN.get(hint) or f"[{hint.__name__}](#{hint.__name__.lower()})"
 
 
 PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api, HERE / "json.md": json_files}

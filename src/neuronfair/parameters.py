@@ -110,14 +110,21 @@ def values_of(settings: Any) -> dict[str, Any]:
 
 def _both(usual: Any, quick: Any) -> str | None:
     """Return the defaults of a parameter with and without `quick`, as a help text shows them."""
-    first, other = _shown(usual), _shown(quick)
+    first, other = in_words(usual), in_words(quick)
     return first if first == other else f"{first}, with --quick {other}"
 
 
-def _shown(value: Any) -> str | None:
+def in_words(value: Any) -> str | None:
+    """Return a default as a help text shows it; None where there is none.
+
+    >>> in_words(True), in_words(50_000), in_words(0.5), in_words("cpu"), in_words(None)
+    ('yes', '50,000', '0.5', 'cpu', None)
+    """
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return None if value is None else f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+    if isinstance(value, int | float):
+        return f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+    return None if value is None else str(value)
 
 
 def checked(entry: Mapping[str, Any], known: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neuronfair.cli import files
-from neuronfair.cli.app import INTERNAL, app, complain
+from neuronfair.cli.app import AUDIT, INTERNAL, Command, app, command, complain, option
 from neuronfair.cli.audit_job import AuditJob, AuditOutputs, carry_out
-from neuronfair.cli.options import AUDIT, Command, ForceOption, OutputOptions, RayOption, command, option, pool_of
+from neuronfair.cli.options import ForceOption, OutputOptions, RayOption, pool_of
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 from neuronfair.formatting import plural, some
 from neuronfair.limits import read_text
@@ -73,9 +73,9 @@ def _plain(value: Any) -> Any:
 def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
     """Test whether decisions of a model depend on a sensitive attribute, and for whom.
 
-    Without arguments: Adult, sex, and a classifier trained on the spot. The folder --out holds report.html, audit.json
-    and all findings; after Ctrl-C the same command resumes. Defaults may stand in [tool.neuronfair] of pyproject.toml.
-    Exit status: 0, 1 if a --fail-if holds, 2 for an error, 3 for an internal error, 130 after Ctrl-C.
+    Without arguments, it trains a classifier on Adult and tests it for sex. The folder --out holds report.html,
+    audit.json and all findings; after Ctrl-C the same command resumes. [tool.neuronfair] in pyproject.toml sets
+    defaults. Exit status: 0, 1 if a threshold failed, 2 after an error, 3 after an internal error, 130 after Ctrl-C.
 
     Examples:
 
@@ -109,24 +109,25 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
 def audit_all(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="TOML: [defaults] and [[audit]], with the options of 'neuronfair audit'."),
+        option(
+            "TOML: [defaults] and [[audit]], with the options of 'neuronfair audit'.", metavar="FILE", positional=True
+        ),
     ],
     output: OutputOptions,
-    out: Annotated[Path, option("Folder to make, or to resume; each audit has a folder in it.", panel=OUTPUT)] = Path(
-        "neuronfair-audits"
-    ),
+    out: Annotated[
+        Path, option("Folder to make, or to resume; each audit has a folder in it.", panel=OUTPUT, metavar="FOLDER")
+    ] = Path("neuronfair-audits"),
     force: ForceOption = False,
-    workers: Annotated[int, option("Processes of one core each, side by side.", min=1)] = 1,
+    workers: Annotated[int, option("Processes of one core each, side by side.", least=1)] = 1,
     ray: RayOption = None,
     junit: Annotated[Path | None, option("Write the results of all as JUnit XML.", panel=OUTPUT)] = None,
 ) -> None:
     """Audit all models, data sets and attributes that a file names.
 
-    In each [[audit]] of the file, lists of data, model and sensitive multiply out: two tables, three models and two
-    attributes are twelve audits. Paths are relative to the file. Errors in the file are reported before any work is
-    done; an audit that fails does not end the others. After Ctrl-C the same command resumes, and repeats only what has
-    changed. Exit status: 0, 1 if a --fail-if holds in any audit, 2 if one ended in an error, 3 after an internal error,
-    130 after Ctrl-C.
+    Lists of data, model and sensitive in an [[audit]] give one audit for each combination. Paths are relative to the
+    file. Errors in the file are reported before the first audit starts; an audit that fails does not stop the others.
+    The same command resumes after Ctrl-C and repeats only what has changed. Exit status: 0, 1 if a threshold failed, 2
+    after an error, 3 after an internal error, 130 after Ctrl-C.
 
     Examples:
 

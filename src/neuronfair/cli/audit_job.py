@@ -46,13 +46,13 @@ class AuditJob:
     population: Path | None = parameter(None, "Realistic records from your own sampler.")
     fail_if: tuple[str, ...] = parameter(
         (),
-        "Threshold, such as 'flip_rate > 1%'. Exit status 1 unless the whole CI is within it. May be repeated.",
+        "Exit with status 1 if this may hold, such as 'flip_rate > 1%'. May be repeated.",
         panel=GATE,
         metavar="EXPR",
     )
     baseline: Path | None = parameter(None, "Compare with audit.json of an earlier audit.", panel=GATE)
     corpus: Path | None = parameter(None, "Regression set of past counterexamples to test again.")
-    corpus_add: bool = parameter(True, "Add the worst findings to the regression set, or only evaluate it.")
+    corpus_add: bool = parameter(True, "Do not add the worst findings to the regression set.")
     trust_feeding: bool = parameter(False, "Evaluate even if the input encoding check fails.", "--skip-encoding-check")
 
     @property
@@ -97,7 +97,9 @@ class AuditJob:
 class AuditOutputs:
     """The folder and the files that an audit writes."""
 
-    out: Path = parameter(Path("neuronfair-audit"), "Folder to make, or to resume after an interruption.", panel=OUTPUT)
+    out: Path = parameter(
+        Path("neuronfair-audit"), "Folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER"
+    )
     html: Path | None = parameter(None, "The report. Default: report.html in --out.")
     json: Path | None = parameter(None, "Write the results as JSON; '-' prints them.")
     junit: Path | None = parameter(None, "Write the result as JUnit XML.")

@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neuronfair.cli import files, options
-from neuronfair.cli.app import app, complain
-from neuronfair.cli.options import (
-    AUDIT,
-    ForceOption,
-    ModelOptions,
-    OutputOptions,
-    RayOption,
-    TableOptions,
-    command,
-    option,
-    pool_of,
-)
+from neuronfair.cli.app import AUDIT, app, command, complain, option
+from neuronfair.cli.options import ForceOption, ModelOptions, OutputOptions, RayOption, TableOptions, pool_of
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import listed, plural
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT
@@ -49,22 +39,26 @@ def certify(
     output: OutputOptions,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="[DATA]", help="adult, german, …, a table (CSV, Parquet, …), or a domain file (TOML)."),
+        option(
+            "adult, german, …, a table (CSV, Parquet, …), or a domain file (TOML).", metavar="DATA", positional=True
+        ),
     ] = None,
     where: Annotated[
-        str, option("Certify people who meet this only: 'age >= 30 and job in [a, b]'.", panel=INPUT)
+        str, option("Certify only records that meet this condition: 'age >= 30 and job in [a, b]'.", panel=INPUT)
     ] = "",
-    seconds: Annotated[float, option("Time limit in seconds.", panel=BUDGET, min=0, max=1e9)] = 60.0,
-    out: Annotated[Path | None, option("Folder to make, or to resume: longer, too.", panel=OUTPUT)] = None,
+    seconds: Annotated[float, option("Time limit in seconds.", panel=BUDGET, least=0, most=1e9)] = 60.0,
+    out: Annotated[
+        Path | None, option("Folder to make, or to resume, with more --seconds too.", panel=OUTPUT, metavar="FOLDER")
+    ] = None,
     check: Annotated[Path | None, option("Check this certificate instead of making one.", panel=INPUT)] = None,
     force: ForceOption = False,
     ray: RayOption = None,
 ) -> None:
     """Prove for how many people the decision does not depend on the sensitive attribute.
 
-    Everybody of the domain, or of the region that --where names, is proved fair, proved discriminatory, or left open.
-    The folder holds proof.json and certificate.parquet. After Ctrl-C or a kill the same command resumes; more --seconds
-    continue it. With --ray all cores of this machine, or of a cluster, prove together.
+    The certificate counts the records of the declared input space, or of the part that --where names, whose decision is
+    the same in every group, those whose decision differs, and those left undecided. The folder holds proof.json and
+    certificate.parquet. After Ctrl-C the same command resumes; with more --seconds it continues.
 
     --check FILE verifies a certificate for the model that you name: exit status 0 if all of it holds, 1 if not.
 

@@ -5,24 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from neuronfair.cli.app import data_app, domain_app
+from neuronfair.cli.app import command, data_app, domain_app, option
 from neuronfair.cli.files import check_out, is_stdout, write_file
-from neuronfair.cli.options import (
-    FavourableOption,
-    QuietOption,
-    TableOptions,
-    TakeRulesOption,
-    command,
-    names,
-    option,
-)
+from neuronfair.cli.options import FavourableOption, QuietOption, TableOptions, TakeRulesOption, names
 from neuronfair.errors import DataError
 from neuronfair.formatting import visible
 from neuronfair.parameters import INPUT, OUTPUT
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from 'neuronfair data list'.")]
+NameArgument = Annotated[str, option("A name from 'neuronfair data list'.", metavar="NAME", positional=True)]
 
 
 @command(data_app, "list")
@@ -75,7 +65,7 @@ def data_where(name: NameArgument) -> None:
 
 @command(domain_app, "infer", omit=("data", "sensitive", "target", "domain", "encoding"))
 def domain_infer(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or Feather file with a header.")],
+    file: Annotated[Path, option("CSV, Parquet or Feather file with a header.", metavar="FILE", positional=True)],
     table: TableOptions,
     sensitive: Annotated[str, option("Sensitive attribute, or several: sex,race.", panel=INPUT)],
     target: Annotated[str, option("Column to predict.", panel=INPUT)],

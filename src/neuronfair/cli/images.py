@@ -7,17 +7,8 @@ from typing import Annotated
 
 import typer
 
-from neuronfair.cli.app import app
-from neuronfair.cli.options import (
-    AUDIT,
-    DeviceOption,
-    ForceOption,
-    QuietOption,
-    SeedOption,
-    check_device,
-    command,
-    option,
-)
+from neuronfair.cli.app import AUDIT, app, command, option
+from neuronfair.cli.options import DeviceOption, ForceOption, QuietOption, SeedOption, check_device
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT
 
 INTERRUPTED = 130
@@ -26,24 +17,24 @@ INTERRUPTED = 130
 @command(app, "audit-images", panel=AUDIT)
 def audit_images(
     source: Annotated[
-        str, typer.Argument(metavar="DIR", help="Folder or zip of images, or lfw_in, clba_in, utk_in, or drawn.")
+        str, option("Folder or zip of images, or lfw_in, clba_in, utk_in, or drawn.", metavar="DIR", positional=True)
     ],
-    sensitive: Annotated[str, option("Column of the labels: gender, race, …", panel=INPUT)],
-    out: Annotated[Path, option("Folder to make, or to resume after an interruption.", panel=OUTPUT)],
+    sensitive: Annotated[str, option("Column of the labels, such as gender or race.", panel=INPUT)],
+    out: Annotated[Path, option("Folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")],
     force: ForceOption = False,
     labels: Annotated[
-        Path | None, option("CSV with the columns file, the attribute and, if there is one, is_face.", panel=INPUT)
+        Path | None, option("CSV with a column file, the attribute and, optionally, is_face.", panel=INPUT)
     ] = None,
     model: Annotated[
-        Path | None, option("Detector that an earlier call wrote. Default: train one now.", panel=INPUT)
+        Path | None, option("Detector file from an earlier audit. Default: train one.", panel=INPUT)
     ] = None,
     body: Annotated[str, option("Detector to train: small, vgg16 or resnet50.", panel=INPUT)] = "small",
     weights: Annotated[Path | None, option("Pretrained body (safetensors) to start training from.")] = None,
     own_body: Annotated[bool, option("Train a separate body for the attribute classifier.")] = False,
-    faces: Annotated[int | None, option("Number of faces to use. Default: all.", min=20, panel=BUDGET)] = None,
-    steps: Annotated[int, option("Steps of each search chain.", min=0, panel=BUDGET)] = 40,
-    epochs: Annotated[int, option("Epochs of training.", min=1, panel=BUDGET)] = 12,
-    repair: Annotated[bool, option("Also retrain with the findings and measure again.", panel=BUDGET)] = True,
+    faces: Annotated[int | None, option("Number of faces to use. Default: all.", least=20, panel=BUDGET)] = None,
+    steps: Annotated[int, option("Steps of each search chain.", least=0, panel=BUDGET)] = 40,
+    epochs: Annotated[int, option("Epochs of training.", least=1, panel=BUDGET)] = 12,
+    repair: Annotated[bool, option("Skip the retraining with findings.", panel=BUDGET)] = True,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     quiet: QuietOption = False,

@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from neuronfair import __version__
 from neuronfair.cli import files, options
-from neuronfair.cli.app import app
-from neuronfair.cli.options import (
-    AUDIT,
-    RESEARCH,
-    ModelOptions,
-    OutputOptions,
-    QuietOption,
-    SeedOption,
-    TableOptions,
-    command,
-    option,
-)
+from neuronfair.cli.app import AUDIT, RESEARCH, app, command, option
+from neuronfair.cli.options import ModelOptions, OutputOptions, QuietOption, SeedOption, TableOptions
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import POPULATIONS, Population, listed, percent
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT
@@ -38,7 +28,7 @@ def train(
     table: TableOptions,
     out: Annotated[Path, option("Weights file to write (.safetensors), with a card in JSON.", panel=OUTPUT)],
     hidden: Annotated[
-        str | None, option("Neurons of each hidden layer, such as 64,32,16. Default: the paper's.", panel=INPUT)
+        str | None, option("Neurons of each hidden layer, such as 64,32,16. Default: as in the paper.", panel=INPUT)
     ] = None,
     seed: SeedOption = 0,
     quiet: QuietOption = False,
@@ -124,23 +114,24 @@ def rate(
     output: OutputOptions,
     population: Annotated[
         Population | None,
-        option("Population to measure; combinations ignores the rules. Default: each of the first four.", panel=INPUT),
+        option("Population to measure. Default: all but combinations.", panel=INPUT),
     ] = None,
     twins: Annotated[
         Literal["flip", "counterpart"], option("Attribute-flip test, or counterfactual test.", panel=INPUT)
     ] = "flip",
-    error: Annotated[float, option("Sample until the confidence interval is at most ± this.", panel=BUDGET)] = 0.001,
-    confidence: Annotated[float, option("Confidence of the interval.", panel=BUDGET)] = 0.95,
-    samples: Annotated[int, option("Maximum number of records.", min=1, panel=BUDGET)] = 1_000_000,
+    error: Annotated[float, option("Sample until the confidence interval is ± this at most.", panel=BUDGET)] = 0.001,
+    confidence: Annotated[float, option("Level of the confidence interval.", panel=BUDGET)] = 0.95,
+    samples: Annotated[int, option("Maximum number of records.", least=1, panel=BUDGET)] = 1_000_000,
     seed: SeedOption = 0,
 ) -> None:
     """Estimate the flip rate: how often the decision changes with the attribute (Themis).
 
-    The populations: records of the data set that have a plausible twin (pairs), all its records (table), realistic
-    synthetic records (plausible), and records drawn uniformly from the input schema (domain).
+    Populations: records of the data set with a plausible twin (pairs), all its records (table), realistic synthetic
+    records (plausible), records drawn uniformly from the input schema (domain), and the same without its rules
+    (combinations).
 
-    With --twins counterpart, records are compared with their counterfactual twins, next to a permutation baseline; the
-    options about populations, errors and samples have no effect then.
+    --twins counterpart compares records with their counterfactual twins, next to a permutation baseline; --population,
+    --error and --samples have no effect then.
 
     Examples:
 

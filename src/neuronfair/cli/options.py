@@ -1,23 +1,20 @@
-"""Commands and the settings that they share: settings classes become options, and options become settings."""
+"""Settings that several commands share, and what their options say."""
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-from typer.core import TyperCommand
-
+from neuronfair.cli.app import option
 from neuronfair.cli.files import check_out, is_stdout, write_json
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, percent, visible
 from neuronfair.model.formats import reader_of
-from neuronfair.parameters import EXPERT, INPUT, OUTPUT, Parameter, build, flag_of, out_of_bounds, parameter, parameters
+from neuronfair.parameters import INPUT, OUTPUT, parameter
 from neuronfair.scale.pool import Pool, Serial
 from neuronfair.scale.ray_cluster import cluster
 
@@ -36,125 +33,12 @@ if TYPE_CHECKING:
     from neuronfair.model.training_loop import TrainingSettings
     from neuronfair.model.weights import Card
 
-AUDIT, RESEARCH, DATA = "Audit", "Research", "Data"  # panels of the commands
-
-
-# Settings become options
-
-
-class Command(TyperCommand):
-    """A command whose help text is short: --help comes last, and a flag is shown as it is used."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return --help, which has no panel of its own."""
-        shown = super().get_help_option(ctx)
-        if shown is not None:
-            shown.rich_help_panel, shown.metavar = EXPERT, " "
-        return shown
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show of a flag that is on by default what turns it off, and no column of its own for that."""
-        whole = [(one, one.opts, one.secondary_opts) for one in self.params]
-        for one, on, off in whole:
-            one.opts, one.secondary_opts = off if off and one.default else [*on, *off], []
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            for one, on, off in whole:
-                one.opts, one.secondary_opts = on, off
-
-
-def command(
-    app: typer.Typer,
-    name: str | None = None,
-    *,
-    panel: str | None = None,
-    defaults: Mapping[str, Any] | None = None,
-    omit: tuple[str, ...] = (),
-    hidden: bool = False,
-    cls: type[TyperCommand] = Command,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function. Its arguments are options, or settings classes whose parameters become options.
-
-    `defaults` are other defaults than those of the classes, ... for none; `omit` names parameters to leave out. An
-    option that several arguments have is one option.
-    """
-
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(function, include_extras=True)
-        own = inspect.signature(function).parameters
-        kinds = {key: hint for key, hint in hints.items() if is_dataclass(hint)}
-        taken: dict[str, inspect.Parameter] = {}
-        for key, known in (item for kind in kinds.values() for item in parameters(kind).items() if item[0] not in omit):
-            taken.setdefault(key, _typer_parameter(key, known, (defaults or {}).get(key, known.default)))
-        for key, one in own.items():
-            if key not in kinds:
-                taken[key] = one.replace(kind=one.KEYWORD_ONLY, annotation=hints[key])
-
-        def call(**values: Any) -> None:
-            values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-            for kind in kinds.values():
-                known = parameters(kind)
-                for name, why in out_of_bounds(values, known):
-                    raise typer.BadParameter(f"{flag_of(name, known[name])}: {why}.")
-            function(**{key: build(kinds[key], values) if key in kinds else values[key] for key in own})
-
-        order = sorted(taken.values(), key=_panel_order)
-        call.__signature__ = inspect.Signature(order)  # type: ignore[attr-defined]
-        call.__annotations__ = {one.name: one.annotation for one in order}
-        call.__name__, call.__doc__ = function.__name__, function.__doc__
-        app.command(name, cls=cls, rich_help_panel=panel, hidden=hidden)(call)
-        return function
-
-    return register
-
-
-def option(text: str, *flags: str, panel: str = EXPERT, **more: Any) -> Any:
-    """Return an option of one command alone, for `Annotated`."""
-    return typer.Option(*flags, help=text, rich_help_panel=panel, **more)
-
-
-def _typer_parameter(name: str, known: Parameter, default: Any) -> inspect.Parameter:
-    """Return a parameter of a settings class as typer declares an option or an argument."""
-    hint, flags, text = known.hint, known.flags, known.text
-    if get_origin(hint) is tuple:
-        hint, default = list[get_args(hint)[0]], default or None  # type: ignore[misc]
-    if hint is bool and default is False and not flags:
-        flags = (f"--{name.replace('_', '-')}",)  # without --no-…
-    shown = known.shown or (f"{default:,}" if default and isinstance(default, int | float) else None)
-    if shown is not None and hint is not bool:
-        text = f"{text.removesuffix('.')} (default {shown})."
-    declared = (
-        typer.Argument(metavar=known.metavar, help=text)
-        if known.positional
-        else typer.Option(*flags, help=text, metavar=_metavar(known), rich_help_panel=known.panel, show_default=False)
-    )
-    default = inspect.Parameter.empty if default in (..., MISSING) else default
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, declared]
-    )
-
-
-def _metavar(known: Parameter) -> str | None:
-    """Return what stands for the value of an option in its help text; None for the words that it may be."""
-    kinds = {bool: " ", int: "N", float: "X", str: "TEXT", Path: "FILE"}
-    one = next((kind for kind in (known.hint, *get_args(known.hint)) if kind in kinds), None)
-    return known.metavar or (None if one is None else kinds[one])
-
-
-def _panel_order(one: inspect.Parameter) -> tuple[bool, int]:
-    """Return where an option belongs: arguments first, then panel by panel, Expert last."""
-    declared = next(known for known in get_args(one.annotation) if hasattr(known, "rich_help_panel"))
-    panels = (None, INPUT, "Budget", OUTPUT, "Gate", EXPERT)
-    return not isinstance(declared, type(typer.Argument())), panels.index(declared.rich_help_panel)
-
-
 # Settings that several commands share
 
 SEED = "Seed of all random numbers."
 RayOption = Annotated[
     str | None,
-    option("Ray cluster (all cores, or auto, HOST:PORT, ray://…).", metavar="[ADDRESS]"),
+    option("Use a Ray cluster: all cores of this machine, auto, HOST:PORT or ray://….", metavar="[ADDRESS]"),
 ]
 ForceOption = Annotated[bool, option("Delete what is in --out and start anew.", "--force", panel=OUTPUT)]
 DeviceOption = Annotated[str, option("Device to compute on, such as cpu or cuda.")]
@@ -165,9 +49,7 @@ TakeRulesOption = Annotated[
     Literal["none", "free", "all"],
     option("Rules suggested by the data to adopt."),
 ]
-PopulationOption = Annotated[
-    Path | None, option("File with realistic records from your own sampler, instead of a fitted model.")
-]
+PopulationOption = Annotated[Path | None, option("Realistic records from your own sampler.")]
 
 
 @dataclass(frozen=True)
@@ -204,10 +86,10 @@ class ModelOptions:
         metavar="SOURCE",
     )
     weights: Path | None = parameter(None, "Weights (.safetensors) for package.module:name.")
-    preprocess: str | None = parameter(None, "Function (package.module:name) that makes the inputs.")
-    trust_pickle: bool = parameter(False, "Open pickles, which can run any program hidden in them.", panel=INPUT)
+    preprocess: str | None = parameter(None, "Function (package.module:name) from records to model inputs.")
+    trust_pickle: bool = parameter(False, "Open pickle files, which can run any code.", panel=INPUT)
     decision: str | None = parameter(None, "Decision: argmax, threshold=0.5 or tolerance=0.1.")
-    columns: str | None = parameter(None, "Inputs of a model that does not name them, in order.", metavar="A,B,…")
+    columns: str | None = parameter(None, "Inputs in order, for a model that does not name them.", metavar="A,B,…")
     device: str = parameter("cpu", "Device to compute on, such as cpu or cuda.")
 
     def check(self) -> None:
@@ -251,7 +133,7 @@ class TableOptions:
         metavar="DATA",
     )
     sensitive: str | None = parameter(
-        None, "Sensitive attribute, or several: sex,race. Default: as in the domain file.", panel=INPUT
+        None, "Sensitive attributes, such as sex or sex,race. Default: those of the domain file.", panel=INPUT
     )
     target: str | None = parameter(
         None, "Column to predict, for a table without a domain file.", panel=INPUT, metavar="COLUMN"
@@ -260,8 +142,8 @@ class TableOptions:
         None, "Input schema (domain file) of your table; see 'neuronfair domain infer'.", panel=INPUT
     )
     encoding: str = parameter("default", "Encoding of the paper's data sets: default or paper.")
-    attributes_file: Path | None = parameter(None, "Table of sensitive columns that are no model inputs.")
-    key: str | None = parameter(None, "Column that joins it to the data. Default: by row.")
+    attributes_file: Path | None = parameter(None, "Table with sensitive columns that the model does not use.")
+    key: str | None = parameter(None, "Column that joins the attributes file to the data. Default: row by row.")
 
     @property
     def join(self) -> JoinOptions | None:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from neuronfair.cli import files, options
-from neuronfair.cli.app import app
-from neuronfair.cli.options import AUDIT, JoinOptions, OutputOptions, command, option
+from neuronfair.cli.app import AUDIT, app, command, option
+from neuronfair.cli.options import JoinOptions, OutputOptions
 from neuronfair.cli.show import own_model
 from neuronfair.errors import DataError, ModelError, NeuronFairError
 from neuronfair.limits import TEXT, read_bytes
@@ -29,11 +27,11 @@ class RepairOptions:
     """How a network is repaired."""
 
     how: Literal["retrain", "neurons"] = parameter(
-        "retrain", "Train again with findings, or turn down the biased neurons.", panel=INPUT
+        "retrain", "Retrain with findings, or weaken the biased neurons.", panel=INPUT
     )
-    share: float = parameter(0.1, "Share of the findings that joins the training rows.")
-    repeats: int = parameter(5, "Retrainings with other draws; the best is kept.", panel=BUDGET, least=1)
-    max_loss: float = parameter(0.01, "Accuracy that may be lost on validation rows.", panel=BUDGET, least=0, most=1)
+    share: float = parameter(0.1, "Share of the findings to train with.")
+    repeats: int = parameter(5, "Number of retrainings, of which the best is kept.", panel=BUDGET, least=1)
+    max_loss: float = parameter(0.01, "Largest loss of accuracy on validation rows.", panel=BUDGET, least=0, most=1)
     seed: int = parameter(0, options.SEED)
 
 
@@ -43,15 +41,17 @@ def repair(
     output: OutputOptions,
     run_folder: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="A run folder of 'neuronfair search' or 'neuronfair audit'."),
+        option("Run folder of 'neuronfair search' or 'neuronfair audit'.", metavar="RUN", positional=True),
     ],
     out: Annotated[Path, option("File for the repaired network.", panel=OUTPUT)],
     model: Annotated[
         Path | None, option("The network (.safetensors, .npz). Default: the one that was searched.", panel=INPUT)
     ] = None,
-    data: Annotated[Path | None, option("The table that was searched, if it is your own.", panel=INPUT)] = None,
-    attributes_file: Annotated[Path | None, option("Table of sensitive columns that are no model inputs.")] = None,
-    key: Annotated[str | None, option("Column that joins it to the data. Default: by row.")] = None,
+    data: Annotated[Path | None, option("Your table, if the run searched one.", panel=INPUT)] = None,
+    attributes_file: Annotated[Path | None, option("Table with sensitive columns that the model does not use.")] = None,
+    key: Annotated[
+        str | None, option("Column that joins the attributes file to the data. Default: row by row.")
+    ] = None,
 ) -> None:
     """Repair a network of 'neuronfair train' with the findings of a run: the retraining of the paper.
 

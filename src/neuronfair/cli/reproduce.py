@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from neuronfair.cli.app import app
-from neuronfair.cli.options import RESEARCH, QuietOption, RayOption, command, option, pool_of
+from neuronfair.cli.app import RESEARCH, app, command, option
+from neuronfair.cli.options import QuietOption, RayOption, pool_of
 from neuronfair.errors import NeuronFairError
 from neuronfair.parameters import BUDGET, OUTPUT
 
@@ -21,30 +21,27 @@ INTERRUPTED = 130  # the exit status that shells use for Ctrl-C
 @command(app, panel=RESEARCH)
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAMES]…", help="Tables and figures, or 'all'. Default: all.")
+        list[str] | None, option("Tables and figures, or 'all'. Default: all.", metavar="NAMES", positional=True)
     ] = None,
-    quick: Annotated[bool, option("Small budgets: does everything work?", "--quick", panel=BUDGET)] = False,
-    out: Annotated[Path, option("Folder for results, tables and images.", panel=OUTPUT)] = Path("out/reproduce"),
-    repeats: Annotated[
-        int | None, option("Run seeds, where a table has no limit of its own. Default: 3.", min=1, panel=BUDGET)
-    ] = None,
+    quick: Annotated[bool, option("Use small budgets, as a check.", "--quick", panel=BUDGET)] = False,
+    out: Annotated[Path, option("Folder for results, tables and images.", panel=OUTPUT, metavar="FOLDER")] = Path(
+        "out/reproduce"
+    ),
+    repeats: Annotated[int | None, option("Repetitions with other seeds. Default: 3.", least=1, panel=BUDGET)] = None,
     seconds: Annotated[
-        float | None, option("Time limit of slow searches (Tables 5 to 7). Default: 10.", min=0.1, panel=BUDGET)
+        float | None, option("Time limit of slow searches (Tables 5 to 7). Default: 10.", least=0.1, panel=BUDGET)
     ] = None,
-    workers: Annotated[int | None, option("Processes. Default: one for each core.", min=1)] = None,
+    workers: Annotated[int | None, option("Number of processes. Default: one per core.", least=1)] = None,
     ray: RayOption = None,
-    report_only: Annotated[bool, option("Compute nothing; show what is there.", "--report-only")] = False,
-    docs: Annotated[Path | None, option("Also replace their sections of results.md here.")] = None,
+    report_only: Annotated[bool, option("Show existing results only.", "--report-only")] = False,
+    docs: Annotated[Path | None, option("Also update results.md in this folder.", metavar="FOLDER")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Repeat the paper's experiments on tables, with confidence intervals.
 
-    The experiments are in a checkout of the source, not in the installed package. Every result is kept in the
-    folder as soon as it is there. After Ctrl-C or a kill the same command goes on; it says so if results are older
-    than the code. The published weights are used where NEURONFAIR_MODELS names their folder, and classifiers
-    trained here everywhere. The folder `cache` may come from another machine: with `--report-only` nothing is
-    computed again; the last lines say where the processor time went. On a cluster whose machines do not share the
-    folder each trains for itself what its jobs build on.
+    This needs a checkout of the source. Each result is saved as soon as it is computed; after Ctrl-C the same command
+    resumes, and warns about results that are older than the code. Set NEURONFAIR_MODELS to the folder of the published
+    weights to use them as well. Results of another machine can be copied into the folder `cache` of --out.
 
     Examples:
 

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from neuronfair import __version__
 from neuronfair.cli import files, options
-from neuronfair.cli.app import app
+from neuronfair.cli.app import RESEARCH, app, command, option
 from neuronfair.cli.options import (
-    RESEARCH,
     ForceOption,
     ModelOptions,
     OutputOptions,
     PopulationOption,
     RayOption,
     TableOptions,
-    command,
-    option,
     pool_of,
 )
 from neuronfair.cli.show import own_model
@@ -59,7 +56,7 @@ class SearchOptions:
     steps: int = parameter(1000, "Steps of the local phase.", panel=BUDGET, least=0)
     seconds: float | None = parameter(None, "Time limit in seconds.", panel=BUDGET, least=0)
     seed: int = parameter(0, options.SEED)
-    controls: bool = parameter(True, "Also try random records and random directions, for comparison.")
+    controls: bool = parameter(True, "Skip the controls: random records and random directions.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
     twins: Literal["flip", "counterpart"] = parameter(
         "flip", "Compare with the same record in another group, or with its counterfactual twin.", panel=INPUT
@@ -78,7 +75,9 @@ def search(
     model: ModelOptions,
     asked: SearchOptions,
     output: OutputOptions,
-    out: Annotated[Path, option("Run folder to make, or to resume after an interruption.", panel=OUTPUT)],
+    out: Annotated[
+        Path, option("Run folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")
+    ],
     population: PopulationOption = None,
     ray: RayOption = None,
     shards: Annotated[
@@ -89,8 +88,8 @@ def search(
 ) -> None:
     """Search for discriminatory instances: records whose decision flips with the attribute.
 
-    All findings are in the run folder, as Parquet files. After Ctrl-C or a kill the same command resumes. With --ray,
-    all cores or machines search, and find the same.
+    The run folder holds all findings as Parquet files. After Ctrl-C or a kill the same command resumes. --ray searches
+    on all cores or machines, with the same result.
 
     Examples:
 
@@ -248,16 +247,16 @@ def compare(
     asked: SearchOptions,
     output: OutputOptions,
     methods: Annotated[str, option("'all', or names with commas: frontier,neuronfair-plus.", panel=INPUT)] = "all",
-    repeats: Annotated[int, option("Repetitions with other seeds, for confidence intervals.", min=1, panel=BUDGET)] = 1,
+    repeats: Annotated[
+        int, option("Repetitions with other seeds, for confidence intervals.", least=1, panel=BUDGET)
+    ] = 1,
     plot: Annotated[Path | None, option("Draw the comparison (.png, .svg or .pdf).", panel=OUTPUT)] = None,
     ray: RayOption = None,
 ) -> None:
     """Compare search methods on one model, with the same budget for each.
 
-    Each method that follows gradients runs once more in random directions. The lift of all methods is over the
-    strongest of these controls and of random records.
-
-    An audit searches with frontier and neuronfair-plus.
+    Controls run alongside: random records and, for methods that follow gradients, random directions. The lift of a
+    method is its success rate divided by that of the strongest control. Audits use frontier and neuronfair-plus.
 
     Examples:
 

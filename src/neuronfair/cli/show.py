@@ -8,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from neuronfair.cli import files
-from neuronfair.cli.app import app, complain
-from neuronfair.cli.options import AUDIT, ModelOptions, command, option
+from neuronfair.cli.app import AUDIT, app, command, complain, option
+from neuronfair.cli.options import ModelOptions
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.parameters import OUTPUT
 
@@ -24,7 +22,7 @@ REPORTS = {".md": "Model card", ".html": "Report", ".xml": "JUnit"}
 OF_RUN = ("decision", "columns", "device")  # what the run itself says of its model
 
 RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The folder of 'neuronfair audit', or a run folder of a search.")
+    Path, option("The folder of 'neuronfair audit', or a run folder of a search.", metavar="RUN", positional=True)
 ]
 OutOption = Annotated[
     Path | None,
@@ -38,15 +36,16 @@ OutOption = Annotated[
 def show(
     run: RunArgument,
     model: ModelOptions,
-    number: Annotated[int | None, typer.Argument(metavar="[N]", min=0, help="Number of a finding, from 0.")] = None,
+    number: Annotated[
+        int | None, option("Number of a finding, from 0.", metavar="[N]", least=0, positional=True)
+    ] = None,
     out: OutOption = None,
 ) -> None:
     """Show an audit or one of its findings again, or write it in another format.
 
-    With N, one finding is shown in words, and whether it still holds. In the folder of an audit, N counts its worst
-    findings; one of them is shown as found, then shrunk as in the report. The model of the run is opened by itself only
-    if its file is unchanged; Python code and pickles only if --model names them. In CSV and Excel, texts that a
-    spreadsheet would take for formulas begin with an apostrophe.
+    With N, it shows one finding and evaluates it again; in the folder of an audit, N counts the worst findings. It uses
+    the model of the run if its file is unchanged; name Python code and pickles with --model. In CSV and Excel files,
+    texts that look like formulas start with an apostrophe.
 
     Examples:
 
@@ -68,7 +67,7 @@ def show(
 def replay(
     run: RunArgument,
     model: ModelOptions,
-    number: Annotated[int, typer.Argument(metavar="N", min=0, help="Number of a finding, from 0.")],
+    number: Annotated[int, option("Number of a finding, from 0.", metavar="N", least=0, positional=True)],
 ) -> None:
     """Show one finding; now called `neuronfair show RUN N`."""
     complain("'replay' is now 'neuronfair show RUN N'. The old name goes with the next version")
