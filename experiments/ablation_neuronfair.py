@@ -252,14 +252,13 @@ def report(scale: Scale, results: Results) -> Report:
     heading = ["model", "success", "success before", "random directions", "lift over random directions", "lift before"]
     heading += ["findings", "findings before", "of the seeds, found"]
     note = (
-        f"Seeds: {min(scale.seeds, SEEDS)}, local steps: {min(scale.steps, STEPS)}; {span(repeats)} run seeds, mean ± "
-        "95% interval. (test): the switches were settled on the other models."
+        f"Starts: {min(scale.seeds, SEEDS)}, local steps: {min(scale.steps, STEPS)}; {span(repeats)} run seeds. "
+        "(test): the parts were chosen on the other models."
     )
-    tables = {"models": Table(heading, lines, note), "parts": _parts(scale, known, done)}
+    tables = {"models": Table(heading, lines, note, on_page=False), "parts": _parts(scale, known, done)}
     text = (
-        "The lift over random directions is the success rate over that of the same walk with noise in the place of "
-        "every gradient. The method is `neuronfair-plus`. 'Before' is `neuronfair`, which it was made from, in steps "
-        "of one code: the dynamic loss of Eq. 5, all attributes at once."
+        "Lift is the success rate divided by that of the same search with noise instead of gradients. Each line "
+        "changes one part of `neuronfair-plus`. 'Before' is `neuronfair`, from which it was made, in steps of one code."
     )
     if not lifts:
         return Report("What NeuronFair's guidance is worth", text, tables)
@@ -283,16 +282,13 @@ def _claim(known: Mapping[str, Case], lifts: Mapping[str, list[float | None]]) -
     test = [mean(lifts[name]) for name in lifts if not known[name].settled]
     listed = ", ".join(name for names in behind.values() for name in names) or "none"
     return Claim(
-        "The gradients of `neuronfair-plus` help: it loses to its own walk in random directions in at most one case "
-        "of ten, in either encoding (not a claim of the paper)",
+        "The gradients of `neuronfair-plus` help: in each encoding, its own walk in random directions does better "
+        "on at most one model of ten",
         held,
-        f"Behind: {listed}, of {counts['paper']} (paper) and {counts['default']} (default) models. Lift "
+        f"better on {listed}, of {counts['paper']} (paper) and {counts['default']} (default) models; lift "
         f"{min(map(mean, lifts.values())):.2f} to {max(map(mean, lifts.values())):.2f}"
-        + (
-            f", on the {len(test)} models on which nothing was settled {min(test):.2f} to {max(test):.2f}."
-            if test
-            else "."
-        ),
+        + (f", on the {len(test)} models not used for tuning {min(test):.2f} to {max(test):.2f}" if test else ""),
+        of_paper=False,
     )
 
 
@@ -320,8 +316,8 @@ def _parts(scale: Scale, known: Mapping[str, Case], done: Mapping[tuple[str, str
     columns = ("lift", "below 1", "success", "findings")
     heading = ["part", *(f"{encoding}: {column}" for encoding in ("paper", "default") for column in columns)]
     note = (
-        "Lift over random directions, geometric mean over the models, and on how many it is below 1; success rate and "
-        f"findings as multiples of the method as shipped, on the same run seeds. Run seeds of the parts: {scale.few}."
+        "Lift: geometric mean over the models, and on how many it is below 1. Success rate and findings are multiples "
+        f"of those of the method as shipped, on the same run seeds. Run seeds of the parts: {scale.few}."
     )
     return Table(heading, lines, note)
 

@@ -37,9 +37,9 @@ def report(scale: Scale, results: Results) -> Report:
     ours = {"cut of layer 1": cut, "AUC of layer 2": auc, "biased neurons of layer 2": biased}
     same = abs(cut - 0.33) < 0.005 and abs(auc - 0.7513) < 0.001 and biased == 24
     claim = Claim(
-        "Layer 2 of the Adult classifier is the most biased one, with 24 biased neurons and an AUC of 0.7513",
+        "Layer 2 of the Adult classifier is the most biased: AUC 0.7513, 24 biased neurons (Figure 3)",
         same,
-        ", ".join(f"{name}: {value:.4g} (paper {PRINTED[name]})" for name, value in ours.items()) + ".",
+        ", ".join(f"{name} {value:.4g} (paper {PRINTED[name]})" for name, value in ours.items()),
     )
     title = f"Adult, sex: {NAMES[model_of(CASE) == PUBLISHED]}"
     return Report(

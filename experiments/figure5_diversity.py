@@ -57,16 +57,17 @@ def report(scale: Scale, results: Results) -> Report:
     smallest = {key: min(curve) for key, curve in curves.items() if key[1] in ("aequitas", "adf")}
     above = [key for key, low in smallest.items() if low > 0.995]  # it converges to 1
     claim = Claim(
-        "The findings of `neuronfair` are more diverse than those of Aequitas and ADF (GD never below 1)",
+        "NeuronFair's findings are more diverse than those of Aequitas and ADF: GD never below 1 (Figure 5)",
         len(above) == len(smallest) or (None if above else False),
-        f"In {len(above)} of {len(smallest)} curves; the smallest GD is {min(smallest.values(), default=0):.2f}. "
-        f"{EQUAL:,} findings of each method are compared, so that numbers do not decide.",
+        f"in {len(above)} of {len(smallest)} curves; the smallest GD is {min(smallest.values(), default=0):.2f}",
+        "neuronfair",
     )
     return Report(
         "Figure 5: diversity",
-        "GD is the share of the baseline's findings within a cosine distance of NeuronFair's, over the share the other "
-        "way round; above 1 NeuronFair's are the more diverse.",
-        {"gd": Table(["case and baseline", *map(str, RADII)], lines)},
+        "GD is the share of the baseline's findings within a cosine distance of NeuronFair's, divided by the share of "
+        f"NeuronFair's within that distance of the baseline's. Above 1, NeuronFair's are more diverse. {EQUAL:,} "
+        "findings of each method are compared, so their numbers do not matter.",
+        {"gd": Table(["case and baseline", *map(str, RADII)], lines, on_page=False)},
         [claim] if smallest else [],
         {"gd": lambda path: draw(curves, path)} if curves else {},
     )

@@ -58,10 +58,11 @@ def report(scale: Scale, results: Results) -> Report:
         missed.append(mean(d["misses"] for d in done))
     heading = ["method", "paper: findings", "findings", "misses", "active, findings", "active, misses"]
     claim = Claim(
-        "Findings activate all biased neurons, misses none of them",
+        "Findings activate all biased neurons, misses none of them (Figure 6)",
         bool(found) and min(found) == of and max(missed) == 0,
-        f"Of {of} biased neurons findings activate {min(found, default=0):.1f} to {max(found, default=0):.1f}, equally "
-        f"many misses {min(missed, default=0):.1f} to {max(missed, default=0):.1f}, by method.",
+        f"of {of} neurons findings activate {min(found, default=0):.1f} to {max(found, default=0):.1f}, equally many "
+        f"misses {min(missed, default=0):.1f} to {max(missed, default=0):.1f}",
+        "neuronfair",
     )
     return Report(
         "Figure 6: coverage of biased neurons",

@@ -83,6 +83,7 @@ class Table:
     heading: Sequence[str]
     lines: Sequence[Sequence[str]]
     note: str = ""
+    on_page: bool = True  # the page shows it; else it links to the file with its cells
 
     def markdown(self) -> str:
         """Return the table for a document."""
@@ -100,27 +101,35 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something the paper says, whether it held here, and the figures that decide it."""
+    """A statement, whether it held here, and the figures that decide it."""
 
     text: str
-    held: bool | None  # None: neither
-    evidence: str
-
-    def line(self) -> str:
-        """Return the claim for a list in a document."""
-        verdict = {True: "**holds**", False: "**does not hold**", None: "**holds in part**"}[self.held]
-        return f"* {self.text}: {verdict}. {self.evidence}"
+    held: bool | None  # None: in part
+    evidence: str  # short: it stands in a cell of a table
+    rung: str = ""  # the rung of NeuronFair that was measured; empty: none was needed
+    of_paper: bool = True  # else the statement is ours
+    version: str = ""  # the version that measured it, where another one than that of the report
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one experiment has to say."""
+    """The results of one experiment: claims, tables, and functions that draw its pictures."""
 
     title: str
     text: str
     tables: Mapping[str, Table] = field(default_factory=dict)
     claims: Sequence[Claim] = ()
     pictures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    made: Made | None = None  # where the results are not those of jobs
+
+
+@dataclass(frozen=True)
+class Made:
+    """On which machines, by which versions and on which days results were computed."""
+
+    machines: Sequence[str] = ()
+    versions: Sequence[str] = ()
+    days: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -171,15 +180,15 @@ def outdated(jobs: Iterable[Job], cache: Path) -> int:
     return sum((look(job) or {"_code": now}).get("_code") != now for job in {job.key: job for job in jobs}.values())
 
 
-def made(jobs: Iterable[Job], cache: Path) -> str:
-    """Return where, by which version and when results were computed: ' on x86_64, …, version 0.2.0, 2026-01-31'."""
+def made(jobs: Iterable[Job], cache: Path) -> Made:
+    """Return where, by which version and when the results of jobs were computed."""
     done = gather(remembered(cache), jobs)
-    machines = dict.fromkeys(d["_machine"] for d in done if "_machine" in d)
     days = sorted({d["_date"] for d in done if "_date" in d})
-    when = f", {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "") if days else ""
-    versions = sorted({d["_job"]["version"] for d in done if "_job" in d})
-    when = f", version {' and '.join(versions)}{when}" if versions else when
-    return f" on {' and '.join(machines)}{when}" if machines else ""
+    return Made(
+        tuple(dict.fromkeys(d["_machine"] for d in done if "_machine" in d)),
+        tuple(sorted({d["_job"]["version"] for d in done if "_job" in d})),
+        tuple(dict.fromkeys([*days[:1], *days[-1:]])),
+    )
 
 
 def minutes(experiments: Mapping[str, Iterable[Job]], cache: Path) -> dict[str, float]:
@@ -213,20 +222,6 @@ def remembered(cache: Path) -> Results:
         return result
 
     return look
-
-
-def write_report(report: Report, name: str, folder: Path) -> list[Path]:
-    """Write the tables (Markdown, CSV) and pictures (SVG, PNG) of an experiment, and return the pictures."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for key, table in report.tables.items():
-        write_text(folder / f"{name}-{key}.md", table.markdown())
-        write_text(folder / f"{name}-{key}.csv", table.csv())
-    pictures = []
-    for key, draw in report.pictures.items():
-        for suffix in (".svg", ".png"):
-            draw(folder / f"{name}-{key}{suffix}")
-        pictures.append(folder / f"{name}-{key}.png")
-    return pictures
 
 
 def gather(results: Results, jobs: Iterable[Job]) -> list[dict[str, Any]]:

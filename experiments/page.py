@@ -1,16 +1,20 @@
-"""The page of results: which claims held, then every table and picture with the command that makes it.
+"""The page of results, made from a folder of records: one record for each experiment.
 
-The page is its own memory: sections of experiments that are not made now stay as they are.
+`neuronfair reproduce` writes records: `results/NAME.json` with the words and claims of an experiment, and
+`results/NAME-TABLE.csv` with the cells of each of its tables. The page is a function of all records of a folder, so
+experiments that are not repeated keep their sections.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.lab import Report
+from experiments.lab import Claim, Made, Report, Table
+from neuronfair.atomic import write_text
 from neuronfair.errors import NeuronFairError
 
 # In the order of the page.
@@ -21,77 +25,142 @@ EXPERIMENTS = (
     "table5_equal_time",
     "table6_phases",
     "table7_improvement",
-    "neuron_repair",
     "figure5_diversity",
     "figure6_coverage",
-    "populations",
-    "counterparts",
+    "images",
+    "peers",
+    "neuron_repair",
     "ablation_neuronfair",
     "black_boxes",
-    "peers",
+    "populations",
+    "counterparts",
 )
-HEAD = (
-    "# Results\n\n"
-    "The paper's experiments on structured data, repeated, and some of our own. This page is written by a program, "
-    "`neuronfair reproduce --docs docs`; the last line of a section says by which command, on which machine, by which "
-    "version and when. `neuronfair-printed` is NeuronFair to the letter of the paper, `neuronfair` the paper's "
-    "algorithm with what it needs to reach the printed counts, `neuronfair-plus` our redesign, and `frontier` our own "
-    "method ([methods.md](methods.md)). Names are those of version 0.3: the sections made by version 0.1 measured "
-    "`neuronfair`, those made by 0.2 `neuronfair-plus`. `neuronfair` has not been measured at the budget of Table 4 in "
-    "this version. In sections made by version 0.1, `frontier` is an earlier form. "
-    "A dash stands for what was not computed or, among the paper's figures, for what it does not print; the notes "
-    "say how many runs a table rests on. "
-    "Speed, memory, kills and GPU are in [measurements.md](measurements.md), departures from the paper in "
-    "[deviations.md](deviations.md)."
-)
+RECORDS, PICTURES = "results", "img"  # folders beside the page
+RUNGS = {  # the columns of the first table
+    "neuronfair-printed": "NeuronFair as printed (`neuronfair-printed`)",
+    "neuronfair": "with four changes (`neuronfair`)",
+    "neuronfair-plus": "our redesign (`neuronfair-plus`)",
+}
+HEAD = """\
+# Results
+
+Which claims of the NeuronFair paper held when we repeated its experiments, and what else was measured? For researchers.
+
+## Which claims of the paper held
+
+{overview}
+
+The number in brackets is the version that measured the claim. Three algorithms bear the name NeuronFair here, and \
+[Methods](methods.md#neuronfair) compares them. Only the first is the paper's to the letter, so only its column judges \
+the paper. `neuronfair` makes four changes that reach the printed counts. `neuronfair-plus` is our own, and its column \
+says nothing about the paper. A dash: the claim needs no search by NeuronFair.
+
+## What else was measured
+
+{ours}
+
+## How to read the sections
+
+`neuronfair reproduce --docs docs` writes this page from the records in `docs/results`. The first line of a section \
+names the version, the day and the command. A command measures with the version that is installed: to repeat a section \
+of version 0.1 check out commit e418326, of 0.2 commit 8d3c9c0. In version 0.1 `frontier` is an earlier form. ± is the \
+half-width of a 95% confidence interval. A dash stands for what was not computed, or what the paper does not print. \
+[Deviations](deviations.md) lists differences from the paper, [Measurements](measurements.md) speed and robustness."""
 QUICK = "**Quick run: small budgets. It shows that everything works, not what the paper claims.**"
-CLAIMS = "Which claims of the paper held"
-MADE = re.compile(r"Made by `neuronfair reproduce (\w+)")  # the last line of a section
-DECIDES = re.compile(r"\(`(\w+)`\)$")  # the end of a claim
 
 
 @dataclass(frozen=True)
-class Section:
-    """What the page says of one experiment: the lines of its claims, and its section."""
+class Record:
+    """What is kept of one experiment: the words, claims and tables of its report, and how it was made."""
 
-    claims: tuple[str, ...]
+    title: str
     text: str
+    claims: Sequence[Claim]
+    tables: Mapping[str, Table]
+    pictures: Sequence[str]  # names of files
+    command: str
+    made: Made
+    remark: str = ""  # what a reader must know of an older record
 
 
-def section(name: str, report: Report, pictures: list[Path], options: str, made: str) -> Section:
-    """Return the section of an experiment; pictures are named relative to the page, `made` says when and where."""
-    parts = [f"## {report.title}", *([QUICK] if "--quick" in options else []), report.text]
-    parts += [table.markdown().rstrip() for table in report.tables.values()]
-    parts += [f"![{report.title}]({path.as_posix()})" for path in pictures]
-    parts.append(f"Made by `neuronfair reproduce {name}{options}` (`experiments/{name}.py`){made}.")
-    return Section(tuple(f"{claim.line()} (`{name}`)" for claim in report.claims), "\n\n".join(parts))
+def record(report: Report, pictures: Sequence[Path], command: str, made: Made) -> Record:
+    """Return what is kept of a report."""
+    names = [path.name for path in pictures]
+    return Record(report.title, report.text, report.claims, report.tables, names, command, made)
 
 
-def page(sections: Mapping[str, Section]) -> str:
+def check_made_here(folder: Path) -> None:
+    """Refuse a folder with a page of results that was not made from records."""
+    if (folder / "results.md").exists() and not read_records(folder / RECORDS):
+        raise NeuronFairError(f"{folder / 'results.md'}: this page was not made from records. Move it away")
+
+
+def write_record(folder: Path, name: str, kept: Record) -> None:
+    """Write a record: its tables as CSV, the rest as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob(f"{name}-*.csv"):
+        path.unlink()
+    for key, table in kept.tables.items():
+        write_text(folder / f"{name}-{key}.csv", table.csv())
+    tables = {key: {"note": table.note, "on_page": table.on_page} for key, table in kept.tables.items()}
+    write_text(
+        folder / f"{name}.json", json.dumps(asdict(kept) | {"tables": tables}, indent=1, ensure_ascii=False) + "\n"
+    )
+
+
+def read_records(folder: Path) -> dict[str, Record]:
+    """Return the records of a folder by the name of the experiment, in the order of the page."""
+    return {name: _read(folder, name) for name in EXPERIMENTS if (folder / f"{name}.json").exists()}
+
+
+def _read(folder: Path, name: str) -> Record:
+    kept = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    tables = {}
+    for key, words in kept["tables"].items():
+        heading, *lines = csv.reader((folder / f"{name}-{key}.csv").read_text(encoding="utf-8").splitlines())
+        tables[key] = Table(heading, lines, **words)
+    claims = [Claim(**claim) for claim in kept["claims"]]
+    return Record(**kept | {"tables": tables, "claims": claims, "made": Made(**kept["made"])})
+
+
+def page(records: Mapping[str, Record]) -> str:
     """Return the page as Markdown."""
-    known = [sections[name] for name in EXPERIMENTS if name in sections]
-    claims = [line for one in known for line in one.claims]
-    parts = [HEAD, *([f"## {CLAIMS}", "\n".join(claims)] if claims else []), *(one.text for one in known)]
-    return "\n\n".join(parts) + "\n"
+    claims = [
+        (claim, claim.version or " and ".join(one.made.versions)) for one in records.values() for claim in one.claims
+    ]
+    head = HEAD.format(
+        overview=_overview([known for known in claims if known[0].of_paper]),
+        ours="\n".join(f"* {c.text}: {_verdict(c, version)}." for c, version in claims if not c.of_paper) or "–",
+    )
+    return "\n\n".join([head, *(_section(name, one) for name, one in records.items())]) + "\n"
 
 
-def sections_of(text: str) -> dict[str, Section]:
-    """Return the sections of a page, by the name of the experiment."""
-    claims: dict[str, list[str]] = {}
-    sections = {}
-    for part in text.split("\n## ")[1:]:
-        title, _, body = part.partition("\n")
-        if title == CLAIMS:
-            for line in body.strip().splitlines():
-                claims.setdefault(_name(DECIDES, line, line), []).append(line)
-        else:
-            name = _name(MADE, body.strip().splitlines()[-1] if body.strip() else "", title)
-            sections[name] = f"## {part.strip()}"
-    return {name: Section(tuple(claims.get(name, ())), text) for name, text in sections.items()}
+def _overview(claims: Sequence[tuple[Claim, str]]) -> str:
+    """Return a line for each claim of the paper, with a column for each rung."""
+    first, *_ = RUNGS
+    lines: dict[str, dict[str, str]] = {}
+    for claim, version in claims:
+        empty = "not measured" if claim.rung else "–"
+        cells = lines.setdefault(claim.text, dict.fromkeys(RUNGS, empty))
+        cells[claim.rung or first] = _verdict(claim, version)
+    table = [["claim", *RUNGS.values()], ["---"] * 4, *([text, *cells.values()] for text, cells in lines.items())]
+    return "\n".join(f"| {' | '.join(line)} |" for line in table)
 
 
-def _name(pattern: re.Pattern[str], line: str, what: str) -> str:
-    found = pattern.search(line)
-    if found is None:
-        raise NeuronFairError(f"the page of results: '{what[:60]}' does not say which experiment made it. Move it away")
-    return found.group(1)
+def _verdict(claim: Claim, version: str) -> str:
+    words = {True: "**held**", False: "**did not hold**", None: "**held in part**"}
+    if claim.rung == "neuronfair-plus" and claim.of_paper:
+        words = {True: "yes", False: "no", None: "in part"}
+    return f"{words[claim.held]}: {claim.evidence}" + (f" ({'.'.join(version.split('.')[:2])})" if version else "")
+
+
+def _section(name: str, kept: Record) -> str:
+    """Return the section of an experiment."""
+    made = kept.made
+    how = [*(f"Version {version}" for version in made.versions), *made.days, f"`{kept.command}`", *made.machines]
+    parts = [f"## {kept.title}", f"*{' · '.join(how)}*", *([QUICK] if "--quick" in kept.command else [])]
+    parts += [text for text in (kept.remark, kept.text) if text]
+    parts += [table.markdown().rstrip() for table in kept.tables.values() if table.on_page]
+    parts += [f"![{kept.title}]({PICTURES}/{picture})" for picture in kept.pictures]
+    files = [f"[{key}]({RECORDS}/{name}-{key}.csv)" for key, table in kept.tables.items() if not table.on_page]
+    return "\n\n".join([*parts, *([f"More figures: {', '.join(files)}."] if files else [])])

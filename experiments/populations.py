@@ -149,27 +149,27 @@ def report(scale: Scale, results: Results) -> Report:
     models = f"{span(counts)} trainings of each model on 70% of the rows"
     return Report(
         "Three populations",
-        "A decision may flip for records in the data set, for realistic synthetic records (drawn from a model of the "
-        "data set) and for any record of the declared input space. Plausibility is the likelihood percentile, as a "
-        f"share; a finding is called plausible from {PLAUSIBLE} on. Default domains; the sensitive attributes are "
-        "those of the catalog.",
+        "The flip rate of a model in three populations: the data set, realistic synthetic records, and the declared "
+        f"input space. Findings are plausible at or above likelihood percentile {100 * PLAUSIBLE:g}. Default "
+        "domains and sensitive attributes.",
         {
             "rates": Table(
                 ["data set, model", "data set", "realistic synthetic records", "input space"],
                 rates,
-                f"Share of people whose decision flips, with the 95% interval of all people judged; {models}.",
+                f"Flip rate with its 95% confidence interval; {models}.",
             ),
             "findings": Table(
                 ["table, model", "method", "findings", "plausible", "`--plausible 0.05`: findings", "plausible"],
                 shares,
                 f"Findings at their success rate, and the share of them that is plausible; {models}.",
+                on_page=False,
             ),
             "likeness": Table(
                 ["table", "uniform over the domain", "independent columns", "model", "likelihood", "rules kept"],
                 likeness,
-                "AUC of boosted trees that tell real people, whom the model has not seen, from drawn ones (0.5: they "
-                "cannot), cross-validated; mean log-likelihood of these people under the model, in nats; share "
-                f"of the model's people that keep the rules. Splits: {span(splits)}.",
+                "Real-versus-synthetic AUC of boosted trees, cross-validated, for records drawn in three ways (0.5: "
+                "they cannot tell them apart); mean log-likelihood of unseen real records, in nats; share of drawn "
+                f"records that keep the rules. Splits: {span(splits)}.",
             ),
         },
     )

@@ -1,4 +1,4 @@
-"""The work of `neuronfair reproduce`: do the jobs, write tables and images, and update the page of results."""
+"""The work of `neuronfair reproduce`: do the jobs, write their records and pictures, and make the page of results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Request:
     repeats: int | None = None
     seconds: float | None = None
     out: Path = Path("out/reproduce")
-    docs: Path | None = None  # the folder of a page whose sections are replaced, too
+    docs: Path | None = None  # a folder whose records and page are replaced, too
     report_only: bool = False
 
     @cached_property
@@ -77,13 +77,13 @@ class Request:
 
 
 def reproduce(request: Request, pool: AbstractContextManager[Pool], console: Console) -> bool:
-    """Repeat experiments and write what came of them; return whether Ctrl-C ended the work early.
+    """Repeat experiments and write their results; return whether Ctrl-C ended the work early.
 
     Results that are there are written even if a job fails; its error is raised at the end.
     """
     experiments, scale, cache = request.experiments, request.scale, request.cache
-    docs_page = None if request.docs is None else request.docs / PAGE
-    kept = page.sections_of(docs_page.read_text(encoding="utf-8")) if docs_page and docs_page.exists() else {}
+    if request.docs is not None:
+        page.check_made_here(request.docs)
     if any(name.startswith(("figure", "ablation")) for name in experiments):
         drawing()  # refuses if the library is missing, before any work is done
     _print_what_is_missing(console)
@@ -91,7 +91,7 @@ def reproduce(request: Request, pool: AbstractContextManager[Pool], console: Con
     interrupted, failure = _run(jobs, request, pool, console)
     results = lab.remembered(cache)
     reports = {name: experiment.report(scale, results) for name, experiment in experiments.items()}
-    _write(request, reports, {name: lab.made(some, cache) for name, some in jobs.items()}, kept)
+    _write(request, reports, {name: lab.made(some, cache) for name, some in jobs.items()})
     _print_summary(request, jobs, reports, console)
     if failure is not None:
         raise failure
@@ -129,27 +129,31 @@ def _run(
     return interrupted, failure
 
 
-def _write(
-    request: Request, reports: Mapping[str, lab.Report], made: Mapping[str, str], kept: Mapping[str, page.Section]
-) -> None:
-    """Write tables, images and the page of results; in the folder of documents only the sections of these reports."""
-    images = {name: lab.write_report(report, name, request.out) for name, report in reports.items()}
+def _write(request: Request, reports: Mapping[str, lab.Report], made: Mapping[str, lab.Made]) -> None:
+    """Write records, pictures and the page, in the folder of documents too if there is one."""
+    for name, report in reports.items():
+        pictures = _draw(report, name, request.out / page.PICTURES)
+        kept = page.record(report, pictures, f"neuronfair reproduce {name}{request.options}", report.made or made[name])
+        page.write_record(request.out / page.RECORDS, name, kept)
+        if request.docs is not None:
+            page.write_record(request.docs / page.RECORDS, name, kept)
+            for path in pictures:
+                (request.docs / page.PICTURES).mkdir(exist_ok=True)
+                with replacing(request.docs / page.PICTURES / path.name) as temporary:
+                    shutil.copyfile(path, temporary)
+    for folder in (request.out, *([request.docs] if request.docs is not None else [])):
+        write_text(folder / PAGE, page.page(page.read_records(folder / page.RECORDS)))
 
-    def sections(folder: str) -> dict[str, page.Section]:
-        places = {name: [Path(folder) / path.name for path in paths] for name, paths in images.items()}
-        return {
-            name: page.section(name, report, places[name], request.options, made[name])
-            for name, report in reports.items()
-        }
 
-    write_text(request.out / PAGE, page.page(sections("")))
-    if request.docs is None:
-        return
-    for path in (path for paths in images.values() for path in paths):
-        (request.docs / "img").mkdir(parents=True, exist_ok=True)
-        with replacing(request.docs / "img" / path.name) as temporary:
-            shutil.copyfile(path, temporary)
-    write_text(request.docs / PAGE, page.page({**kept, **sections("img")}))
+def _draw(report: lab.Report, name: str, folder: Path) -> list[Path]:
+    """Draw the pictures of a report (SVG and PNG) and return the PNG files."""
+    pictures = []
+    for key, draw in report.pictures.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix in (".svg", ".png"):
+            draw(folder / f"{name}-{key}{suffix}")
+        pictures.append(folder / f"{name}-{key}.png")
+    return pictures
 
 
 def _print_summary(
@@ -161,7 +165,9 @@ def _print_summary(
     """Print the claims, the processor time, and the path of the page."""
     for report in reports.values():
         for claim in report.claims:
-            console.print(claim.line().replace("**", ""))
+            words = {True: "held", False: "did not hold", None: "held in part"}[claim.held]
+            measured = f" ({claim.rung})" if claim.rung else ""
+            console.print(f"{claim.text}{measured}: {words}. {claim.evidence}", soft_wrap=True)
     minutes = {name: spent for name, spent in lab.minutes(jobs, request.cache).items() if spent >= 0.05}
     if minutes:
         parts = ", ".join(f"{name} {spent:.1f}" for name, spent in minutes.items())

@@ -1,14 +1,14 @@
 """Table 10 (and the data of Table 11): findings of face detectors by method, beside controls and the paper's figures.
 
     python experiments/table10_image.py --device cuda --images DATA/images --sets lfw_in --out out/images
-    python experiments/table11_image_improvement.py out/images
 
-It needs torch, numpy, scipy, scikit-learn, safetensors, Pillow and this source tree (PYTHONPATH=src).
-`--faces 200 --bodies small` tries everything on a CPU. One JSON file per set, body and run seed is written to --out.
+With the files in `experiments/h200`, `neuronfair reproduce images` makes the tables (images.py). This program needs
+torch, numpy, scipy, scikit-learn, safetensors, Pillow and this source tree (PYTHONPATH=src). `--faces 200 --bodies
+small` tries everything on a CPU. It writes one JSON file per set, body and run seed to --out.
 
 The paper's findings divided by its success rates are fewer than its faces in all twelve cases (3,950 at 61.4% are
-6,433 of 10,000): it counts one instance per face. So faces come first here, beside the paper's findings as a share of
-its faces; the share of all pictures on the way (GSR) comes after.
+6,433 of 10,000), so it counts one instance per face. The tables therefore have shares of faces first, next to the
+paper's findings as a share of its faces, and then the share of all images evaluated (GSR).
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from neuronfair import __version__
 from neuronfair.images.archive import SETS, Pictures, load_pictures
 from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
 from neuronfair.images.repair import retrain, state
@@ -95,6 +97,8 @@ def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None
         "body": body,
         "pretrained": weights is not None,
         "torch": torch.__version__,
+        "version": __version__,
+        "date": datetime.now(UTC).date().isoformat(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "options": {key: value for key, value in vars(options).items() if isinstance(value, int | str | bool)},
         "detection_rate": rate,

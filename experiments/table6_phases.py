@@ -96,27 +96,26 @@ def report(scale: Scale, results: Results) -> Report:
                 ranked = [mean(found[m]) for m in ("neuronfair", "eidig5", "adf", "aequitas")]
                 orders[case] = [all(a >= b for a, b in pairwise(ranked[:n])) for n in (4, 3)]
         note = {
-            "global": "Different findings per 1,000 seeds, 40 steps each (the paper's per 1,000 instances).",
-            "local": f"Findings per 1,000 different people judged, from {LOCAL_SEEDS} mixed findings (the paper's).",
+            "global": "Distinct findings per 1,000 starts, 40 steps each; the paper's per 1,000 instances in brackets.",
+            "local": f"Findings per 1,000 distinct rows, from {LOCAL_SEEDS} mixed findings; the paper's in brackets.",
         }[part]
-        note += f" {span(counts)} run seeds, mean ± 95% interval; a method is stopped after {scale.seconds:g} s."
-        tables[part] = Table(["case", *METHODS], lines, note)
+        note += f" {span(counts)} run seeds; a method is stopped after {scale.seconds:g} s."
+        tables[part] = Table(["case", *METHODS], lines, note, on_page=part == "global")
     claims = []
     if orders:
         fine, three = ([case for case, held in orders.items() if held[n]] for n in (0, 1))
         claims.append(
             Claim(
-                "Globally NeuronFair (`neuronfair`) ≥ EIDIG ≥ ADF ≥ Aequitas",
+                "In the global phase NeuronFair ≥ EIDIG ≥ ADF ≥ Aequitas (Table 6)",
                 len(fine) == len(orders) or (None if three else False),
-                f"In {len(fine)} of {len(orders)} cases. Without Aequitas, which draws 40 random rows for every seed "
-                f"here and one in its own program, in {len(three)} ({', '.join(three) or 'none'}).",
+                f"in {len(fine)} of {len(orders)} cases; without Aequitas in {len(three)}",
+                "neuronfair",
             )
         )
     text = (
-        "An instance of the paper's global phase can only be where a seed ends (it counts 999 of 1,000 for Bank, and "
-        "never more than the 600 rows of German credit), so that is what is counted here. Aequitas draws random rows "
-        "in its global phase; it is given as many as the other methods take steps. SymbGen also asks the network about "
-        "500 neighbours of every row it judges; it is left out (–) for COMPAS and MEPS, where with hundreds of columns "
-        "it hardly gets beyond one step in that time (Table 5)."
+        "The paper counts instances of the global phase; they can only be the ends of chains, so the table counts "
+        "those. Aequitas draws random rows in its global phase, here as many as the other methods take steps (40 for "
+        "every start; its own program draws one). SymbGen queries the network for 500 neighbours of every row; it is "
+        "left out of COMPAS and MEPS, where it hardly gets beyond one step in the time limit."
     )
     return Report("Table 6: the two phases for themselves", text, tables, claims)

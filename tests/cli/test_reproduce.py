@@ -137,17 +137,15 @@ def test_figures_and_tables(lab):
 
 def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
-    sections = {}
     for name in page.EXPERIMENTS:
         module = experiment(name)
         assert len(module.jobs(lab.QUICK)) <= len(module.jobs(lab.FULL))
-        sections[name] = page.section(name, module.report(lab.QUICK, lambda job: None), [], " --quick", "")
-    text = page.page(sections)
-    assert all(f"neuronfair reproduce {name} --quick`" in text for name in page.EXPERIMENTS)
-    assert page.sections_of(text) == sections
+        kept = page.record(module.report(lab.QUICK, lambda job: None), [], f"reproduce {name} --quick", lab.Made())
+        page.write_record(tmp_path / "results", name, kept)
+    records = page.read_records(tmp_path / "results")
+    assert list(records) == list(page.EXPERIMENTS)
+    assert all(f"`reproduce {name} --quick`" in page.page(records) for name in page.EXPERIMENTS)
     others = {
-        "__init__",
-        "__main__",
         "lab",
         "cases",
         "page",
@@ -157,63 +155,88 @@ def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_pat
         "ablation_frontier",
         "draw_planted",
         "planted",
+        "table10_image",
+        "convert_resnet50",
     }
-    files = {path.stem for path in FOLDER.glob("[!_]*.py")} - others
-    assert {name for name in files if "image" not in name and "convert" not in name} == set(page.EXPERIMENTS)
+    assert {path.stem for path in FOLDER.glob("[!_]*.py")} - others == set(page.EXPERIMENTS)
 
 
-def test_one_section_is_replaced_and_the_others_stay(lab, page):
-    claims = {name: lab.Claim(f"{name} says so", True, "Seen.") for name in ("peers", "table3_accuracy")}
-    old = {
-        name: page.section(
-            name, lab.Report(name.upper(), "Before.", claims=[claim]), [], " --repeats 10", " on a machine"
-        )
-        for name, claim in claims.items()
-    }
-    new = page.section("figure3_as_curve", lab.Report("A figure", "Drawn."), [Path("img/a.png")], "", " on another")
-    again = page.section("peers", lab.Report("Peers", "After."), [], " --quick", "")
-    text = page.page(page.sections_of(page.page(old)) | {"figure3_as_curve": new, "peers": again})
-    # In the order of EXPERIMENTS; the claim of what is replaced goes with it.
-    assert text.split("\n\n")[2:] == [
-        "## Which claims of the paper held",
-        "* table3_accuracy says so: **holds**. Seen. (`table3_accuracy`)",
-        "## TABLE3_ACCURACY",
-        "Before.",
-        "Made by `neuronfair reproduce table3_accuracy --repeats 10` (`experiments/table3_accuracy.py`) on a machine.",
-        "## A figure",
-        "Drawn.",
-        "![A figure](img/a.png)",
-        "Made by `neuronfair reproduce figure3_as_curve` (`experiments/figure3_as_curve.py`) on another.",
-        "## Peers",
+def test_a_record_is_read_back_as_it_was_written(lab, page, tmp_path):
+    tables = {"a": lab.Table(["", "b, c"], [["x", '"1"']], "Note."), "b": lab.Table(["y"], [], on_page=False)}
+    claims = [lab.Claim("So", None, "seen", "neuronfair", False, "0.1")]
+    kept = page.Record("Title", "Text", claims, tables, ["a.png"], "command", lab.Made(["m"], ["0.2"], ["day"]), "Old.")
+    page.write_record(tmp_path, "peers", kept)
+    assert page.read_records(tmp_path) == {"peers": kept}
+    page.write_record(tmp_path, "peers", replace(kept, tables={}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["peers.json"]  # no table stays behind
+
+
+def test_a_section_shows_its_tables_and_links_to_the_others(lab, page):
+    tables = {"a": lab.Table(["t", "n"], [["x", "1"]]), "b": lab.Table(["y"], [], on_page=False)}
+    made = lab.Made(["a machine"], ["0.2.0"], ["2026-11-16"])
+    kept = page.Record("Peers", "After.", [], tables, ["a.png"], "reproduce peers --quick", made, "Old.")
+    assert page.page({"peers": kept}).split("\n\n## Peers\n\n")[1].split("\n\n") == [
+        "*Version 0.2.0 · 2026-11-16 · `reproduce peers --quick` · a machine*",
         page.QUICK,
+        "Old.",
         "After.",
-        "Made by `neuronfair reproduce peers --quick` (`experiments/peers.py`).\n",
+        "| t | n |\n| --- | ---: |\n| x | 1 |",
+        "![Peers](img/a.png)",
+        "More figures: [b](results/peers-b.csv).\n",
     ]
 
 
-def test_a_page_that_somebody_else_wrote_is_not_replaced(page):
-    with pytest.raises(NeuronFairError, match="'My notes' does not say which experiment made it"):
-        page.sections_of("# Results\n\n## My notes\n\nImportant.\n")
+def test_the_first_table_has_a_column_for_each_rung(lab, page):
+    claims = [
+        lab.Claim("Finds more", False, "0 of 8", "neuronfair-printed"),
+        lab.Claim("Finds more", None, "6 of 8", "neuronfair", version="0.1.0"),
+        lab.Claim("Finds more", True, "8 of 8", "neuronfair-plus"),
+        lab.Claim("Is alike", True, "same"),
+        lab.Claim("Lowers", True, "by half", "neuronfair"),
+        lab.Claim("Ours", True, "yes", of_paper=False),
+    ]
+    made = lab.Made(versions=["0.2.0.dev0"])
+    lines = page.page({"peers": page.Record("P", "", claims, {}, [], "", made)}).splitlines()
+    assert [line for line in lines if line.startswith("| ")][2:] == [
+        "| Finds more | **did not hold**: 0 of 8 (0.2) | **held in part**: 6 of 8 (0.1) | yes: 8 of 8 (0.2) |",
+        "| Is alike | **held**: same (0.2) | – | – |",
+        "| Lowers | not measured | **held**: by half (0.2) | not measured |",
+    ]
+    assert "* Ours: **held**: yes (0.2)." in lines
 
 
-def test_the_page_of_results_can_be_replaced_by_sections(page):
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert page.page(page.sections_of(text)) == text
+def test_a_page_that_somebody_else_wrote_is_not_replaced(page, tmp_path):
+    page.check_made_here(tmp_path)
+    (tmp_path / "results.md").write_text("# My notes\n")
+    with pytest.raises(NeuronFairError, match=r"results\.md: this page was not made from records\. Move it away"):
+        page.check_made_here(tmp_path)
+
+
+def test_the_page_of_results_is_made_from_its_records(page):
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == page.page(
+        page.read_records(ROOT / "docs" / "results")
+    ), "run: neuronfair reproduce images --docs docs"
+
+
+def test_the_record_of_images_is_that_of_the_measurements(lab, page, monkeypatch, tmp_path):
+    monkeypatch.setenv("NEURONFAIR_LAB", str(tmp_path))
+    report, kept = experiment("images").report(lab.FULL, None), page.read_records(ROOT / "docs" / "results")["images"]
+    assert kept == page.record(report, [], kept.command, report.made)
 
 
 def test_a_section_says_where_and_when_its_results_were_made(lab, counted, tmp_path):
     jobs = [lab.Job("elsewhere.counted:double", {"x": x, "log": str(counted)}) for x in (1, 2, 3)]
     lab.run_jobs(jobs[:2], tmp_path / "cache", Serial())
-    assert re.fullmatch(
-        r" on \w+, Python 3\.[\d.]+\w*, torch [\d.]+, version [\w.]+, \d{4}-\d\d-\d\d",
-        lab.made(jobs, tmp_path / "cache"),
-    )
+    made = lab.made(jobs, tmp_path / "cache")
+    assert re.fullmatch(r"\w+, Python 3\.[\d.]+\w*, torch [\d.]+", *made.machines)
+    assert made.versions == (neuronfair.__version__,)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", *made.days)
     path = tmp_path / "cache" / f"{jobs[1].key}.json"
     moved = json.loads(path.read_text()) | {"_machine": "elsewhere", "_date": "9999-12-31"}
     path.write_text(json.dumps(moved))
-    assert lab.made(jobs, tmp_path / "cache").endswith(" to 9999-12-31")
-    assert " and elsewhere, " in lab.made(jobs, tmp_path / "cache")
-    assert lab.made(jobs[2:], tmp_path / "cache") == ""
+    assert lab.made(jobs, tmp_path / "cache").days == (*made.days, "9999-12-31")
+    assert lab.made(jobs, tmp_path / "cache").machines == (*made.machines, "elsewhere")
+    assert lab.made(jobs[2:], tmp_path / "cache") == lab.Made()
 
 
 def test_the_digest_of_the_code_does_not_depend_on_where_it_lies(lab, tmp_path, monkeypatch):
@@ -240,12 +263,17 @@ def test_one_figure_from_the_command_line(run, shared_models, monkeypatch, tmp_p
     result = run("reproduce", "figure3_as_curve", "--quick", "--out", "out", "--docs", "docs", "--workers", 1)
     assert result.status == 0, result.err
     assert "24 (paper 24)" in " ".join(result.out.split())
+    assert "Layer 2 of the Adult classifier is the most biased" in result.out
     page = (tmp_path / "docs" / "results.md").read_text()
     assert "| layer 2 | 0.7519 | 0.750 | 24 of 32 |" in page
     assert "(img/figure3_as_curve-as-curves.png)" in page
     assert (tmp_path / "docs" / "img" / "figure3_as_curve-as-curves.png").stat().st_size > 10_000
-    assert (tmp_path / "out" / "figure3_as_curve-layers.csv").read_text().startswith(",AUC,cut,biased\nlayer 1,")
-    assert (tmp_path / "out" / "figure3_as_curve-as-curves.svg").exists()
+    assert (
+        (tmp_path / "out" / "results" / "figure3_as_curve-layers.csv")
+        .read_text()
+        .startswith(",AUC,cut,biased\nlayer 1,")
+    )
+    assert (tmp_path / "out" / "img" / "figure3_as_curve-as-curves.svg").exists()
 
 
 def test_retraining_takes_the_findings_of_the_search_for_table_4(lab, shared_models, tmp_path, monkeypatch):
@@ -263,14 +291,15 @@ def test_retraining_takes_the_findings_of_the_search_for_table_4(lab, shared_mod
 
 
 def test_claims_about_neuronfair_as_printed_are_not_measured_with_the_redesign(lab, shared_models, monkeypatch):
-    """As printed it finds the fewest of the four in every case; the redesign finds the most."""
+    """Each rung has claims of its own."""
     monkeypatch.setenv("NEURONFAIR_MODELS", str(shared_models))
     table4 = experiment("table4_totals")
     counts = {
         "neuronfair-printed": 10,
+        "neuronfair": 100_000,
         "neuronfair-plus": 10**6,
         "frontier": 10**7,
-        "eidig5": 300,
+        "eidig5": 300_000,
         "adf": 200,
         "aequitas": 100,
     }
@@ -282,11 +311,16 @@ def test_claims_about_neuronfair_as_printed_are_not_measured_with_the_redesign(l
         return figures | {"findings": counts.get(method, 0)} if wanted else None
 
     told = table4.report(lab.QUICK, result)
-    numbers, rivals = told.claims
-    assert (numbers.held, rivals.held) == (False, False)
-    assert numbers.text == "NeuronFair as printed finds the printed numbers of people"
-    assert "finds the most of the four in 0 of 8 cases and the fewest in 8." in rivals.evidence
-    assert "(`neuronfair-plus`) finds more than the three in 8 of 8 cases" in rivals.evidence
+    assert [(claim.rung, claim.held) for claim in told.claims] == [
+        ("neuronfair-printed", False),
+        ("neuronfair-printed", False),
+        ("neuronfair", None),
+        ("neuronfair", False),
+        ("neuronfair-plus", True),
+        ("neuronfair-plus", True),
+    ]
+    assert told.claims[1].evidence == "the most of the four in 0 of 8 cases, the fewest in 8"
+    assert told.claims[-1].evidence == "the most of the four in 8 of 8 cases, the fewest in 0"
     assert not any(set(line[1:]) == {"–"} for line in told.tables["own"].lines)
 
 
@@ -336,7 +370,7 @@ def test_the_ablation_of_neuronfair_counts_who_is_behind(lab, shared_models, tmp
     told = ablation.report(lab.QUICK, result)
     (claim,) = told.claims
     assert claim.held  # one of twelve
-    assert f"Behind: {behind}, of 12 (paper) and 11 (default) models. Lift 0.67 to 2.00" in claim.evidence
+    assert f"better on {behind}, of 12 (paper) and 11 (default) models; lift 0.67 to 2.00" in claim.evidence
     lines = {line[0]: list(line[1:]) for line in told.tables["parts"].lines}
     lift = (2.0**11 * 2 / 3) ** (1 / 12)
     assert lines[ablation.SHIPPED] == [f"{lift:.2f}", "1 of 12", "1.00", "1.00", "2.00", "0 of 11", "1.00", "1.00"]

@@ -95,25 +95,24 @@ def test_the_report_says_who_loses_and_what_carries_it(monkeypatch):
     ]
     assert trees[0] == "german sex, xgboost"
     assert told.tables["rates"].note.endswith("Left out, with fewer than 30 people in some split: german sex: d.")
-    moves = told.tables["moves"].lines
+    moves = told.tables["groups"].lines
     assert [line[0] for line in moves[:2]] == ["german sex, network: a as b", "german sex, network: b as a"]
     assert moves[0][1:] == ["good", f"20.0% {same}", f"10.0% {same}", f"1.0% {same}", f"0.0% {same}"]
     # Of the split that claims nothing, nothing carries anything.
-    assert told.tables["carriers"].lines[0] == [
+    assert told.tables["mediators"].lines[0] == [
         "german sex, network",
         "job (1), age (1), home (1)",
         "50%",
         "75%",
         "90%",
     ]
-    assert told.tables["first"].lines == [["german sex", "17.3%", "10.0%", "30.0%", "2.0%"]]
-    assert "20 placebos" in told.text
+    assert "20 permutations" in told.text
 
 
 def test_nothing_carries_what_is_not_claimed(monkeypatch):
     monkeypatch.setattr(counterparts, "CASES", [("german", "sex")])
     told = counterparts.report(QUICK, lambda job: result(1))
-    assert told.tables["carriers"].lines[0][1:] == ["–"] * 4
+    assert told.tables["mediators"].lines[0][1:] == ["–"] * 4
 
 
 def test_every_split_of_everything_comes_before_the_next():
