@@ -14,8 +14,7 @@ SHARED = {
     "domain.attribute": {"Attribute", "MISSING"},
     "domain.rules": {"Condition", "Rule", "Span"},
     "domain.table": {"TableDomain"},
-    "domain.schema.conditions": {"read_conditions"},
-    "domain.schema.toml": {"format_domain", "parse_domain"},
+    "domain.schema.toml": {"format_domain", "parse_domain", "read_conditions"},
     # the model as it was opened
     "model.blackbox": {"BlackBox"},
     "model.decision": {"Decision", "DecisionKind"},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neuronfair.domain.rules import Rule, RuleBook, Span
-from neuronfair.domain.schema.conditions import allowed_codes
+from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.tables.dataset import catalog_domain
 from neuronfair.proof.certificate import CertificateError
 from neuronfair.proof.checker.ground import region, rule_tables

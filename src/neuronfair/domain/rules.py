@@ -15,7 +15,7 @@ from neuronfair.errors import DomainError, did_you_mean
 from neuronfair.limits import check_size
 
 MAX_COMBINATIONS = 1_000_000  # of classes in one group of entangled attributes
-MAX_VALUES = 10_000_000  # of an attribute that a rule names: a table over all of them is kept
+MAX_RULE_VALUES = 10_000_000  # of an attribute that a rule names: a table over all of them is kept
 MAX_CONDITIONS = 1_000  # in all rules: compiling them takes time with the third power of their number
 
 
@@ -89,7 +89,7 @@ class RuleBook:
             raise DomainError(f"the rules have {len(named):,} conditions; {MAX_CONDITIONS:,} at most. Use fewer rules")
         sizes = {name: self._attributes[self._columns[name]].size for name in set(named) if name in self._columns}
         for name, size in sizes.items():
-            if size > MAX_VALUES:
+            if size > MAX_RULE_VALUES:
                 raise DomainError(f"attribute '{name}' has too many values for a rule. Use a larger step")
         tables = sum(sizes.get(name, 0) for name in named) + 32 * sum(sizes.values())
         check_size(tables, "the tables of the rules")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from neuronfair.domain.schema.conditions import allowed_codes
+from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, Unprovable, one_line
 from neuronfair.model.blackbox import Model

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from neuronfair.audits.report.attribute import Disparity, Gap, GroupReport
-from neuronfair.domain.schema.toml import suggested
+from neuronfair.domain.schema.infer import suggested
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import exact, listed

@@ -1,4 +1,4 @@
-"""What one column of a table is: numbers, dates, labels, an identifier, free text."""
+"""Inference of the type of a column: numbers, dates, labels, an identifier, or free text."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from neuronfair.domain.schema.toml import quoted, toml_value
 from neuronfair.domain.tables.cells import Cells
 from neuronfair.formatting import visible
 
-MAX_LABELS = 100  # of a column with more, the most frequent ones are kept and all others are "other"
+MAX_LABELS = 100  # in a column with more, the most frequent ones are kept and all others are "other"
 MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers, unless outliers stretch it
 MAX_POINTS = 100_000  # points of any proposed grid: outliers beyond them are clipped
 BULK, FINE = (0.25, 0.75), 100  # quantiles between which a grid has this many steps at least
-HEAVY = 0.05  # of the cells is what one number counts for at most there, such as a zero that most rows have
+HEAVY = 0.05  # the share of the cells that one number counts for at most there, such as a zero in most rows
 MIN_STEP_VALUES = 5  # fewer different numbers may have a common step by chance
 SOME = 20  # in a shorter column all cells may be different by chance
-OTHER = "other"  # the label given to all that are seldom
-EMPTY = 0.9  # from this share of empty cells on, a column is pointed out
-UNIQUE = 0.9  # and from this share of different texts on it is taken for names
-TIES = 10  # equal whole numbers that chance would have brought; ten times fewer are no measurement
+OTHER = "other"  # the label of all rare values
+EMPTY = 0.9  # a column with this share of empty cells gets a remark
+UNIQUE = 0.9  # a column with this share of different texts is taken for names
+TIES = 10  # pairs of equal whole numbers expected by chance; with ten times fewer, a column is an identifier
 _NAMED = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|key|index|nr|no|number|ref)$|[a-z](?:Id|ID|Number|No)$")
 _PADDED = re.compile(r"0\d+")  # a postcode keeps its zeros
 _UNITS = "$€£¥₹%"
 _LONGEST = max(map(len, MISSING_CELLS))
 
 Numbers = npt.NDArray[np.float64]
-Entry = dict[str, Any]  # of an attribute in a domain file, as values of TOML
+Entry = dict[str, Any]  # an attribute of a domain file, as values of TOML
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A column of the table that the domain does not have."""
+    """A column of the table that the domain leaves out."""
 
-    column: str  # its name
-    reason: str  # why it was left out
+    column: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class ColumnEntry:
-    """The line of a column in a domain file: what the column is, and what people should know of it."""
+    """The line of a column in a domain file: its entry, a comment, and remarks."""
 
     column: str
     parts: Entry
@@ -70,7 +70,7 @@ class ColumnEntry:
 
 
 def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) -> ColumnEntry | LeftOut:
-    """Return what a column is; unless it is to be kept, one that tells people apart or says nothing is left out."""
+    """Return the entry of a column; unless `keep` is set, identifiers and constants are left out."""
     words, texts, counts = _split(column)
     empty = sum(words.values())
     if not texts and not (keep and empty):
@@ -107,7 +107,7 @@ def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) 
 
 
 def _split(column: Cells) -> tuple[dict[str, int], list[str], npt.NDArray[np.int64]]:
-    """Return the words for an empty cell and how often each comes, and the other texts and how often these do."""
+    """Return the counts of the words for an empty cell, and the other texts with their counts."""
     texts, counts = column.texts, column.counts
     empty = [place for place, text in enumerate(texts) if is_missing(text)]
     if not empty:
@@ -117,7 +117,7 @@ def _split(column: Cells) -> tuple[dict[str, int], list[str], npt.NDArray[np.int
 
 
 def is_missing(cell: str) -> bool:
-    """Return whether a cell is empty, or says so."""
+    """Return whether a cell is empty or holds a word for that, such as n/a."""
     return len(cell) <= _LONGEST and cell.casefold() in MISSING_CELLS
 
 
@@ -130,7 +130,7 @@ def order(text: str) -> tuple[bool, float, str]:
 
 
 def decimal_marks(columns: Sequence[Cells]) -> Sequence[str]:
-    """Return the decimal marks of a table, first the one that is meant where both are possible, as in 1.234."""
+    """Return the decimal marks of a table, the likelier one first where both are possible, as in 1.234."""
     seen = set()
     for column in columns:
         some = [text for text in column.texts[:1000] if not is_missing(text)]
@@ -150,7 +150,7 @@ class _Numbers:
 
     @classmethod
     def of(cls, texts: Sequence[str], decimals: Sequence[str]) -> _Numbers | None:
-        """Return the numbers of a column, or None where one of the texts is none, or a number has its zeros kept."""
+        """Return the numbers of a column; None where a text is no number, or has leading zeros as a postcode has."""
         if any(_PADDED.fullmatch(text) for text in texts if text.startswith("0")):
             return None
         if decimals[0] == ".":
@@ -169,7 +169,7 @@ class _Numbers:
     @classmethod
     def _measured(cls, values: Numbers, decimal: str, example: str | None) -> _Numbers | None:
         sizes = np.abs(values[values != 0])
-        # Beyond these nothing is counted or measured, and squares would overflow: such cells are labels.
+        # Beyond these limits squares would overflow; such cells are labels.
         sound = bool(((sizes > 1e-100) & (sizes < 1e100)).all())
         return cls(values, decimal, example) if sound else None
 
@@ -183,11 +183,11 @@ class _Numbers:
 
     @property
     def is_zero_one(self) -> bool:
-        """Whether two labels would become the same numbers anyway, or are one number spelled in two ways."""
+        """Whether the two values are 0 and 1, or one number spelled in two ways."""
         return sorted({*self.values.tolist()}) in ([0, 1], [self.low]) and len(self.values) == 2
 
     def parts(self, remarks: list[str]) -> Entry:
-        """Return the entry of the decimal mark, where it matters, and say how numbers were read."""
+        """Return the entry of the decimal mark where it is needed, and add a remark on how numbers were read."""
         if self.example is None:
             return {}
         remarks.append(f"{self.example[:40]} is read as {number(self.example, self.decimal):.12g}")
@@ -202,7 +202,7 @@ def _is_plain(text: str, value: float | None) -> bool:
 
 
 def _identifier(name: str, rows: int, texts: Sequence[str], found: _Numbers | None) -> str | None:
-    """Return why a column of so many cells is taken for names or numbers of people; None if it may be a measurement."""
+    """Return why a column is taken for an identifier or free text; None if it may be a measurement."""
     if re.fullmatch(r"__index_level_\d+__", name):
         return "the index of a pandas table"
     if rows <= SOME or len(texts) < UNIQUE * rows:
@@ -212,7 +212,7 @@ def _identifier(name: str, rows: int, texts: Sequence[str], found: _Numbers | No
     if found is None:
         return f"names or free text: {alike}"
     numbers = np.unique(found.values)
-    # Of so many numbers drawn anywhere between the smallest and the largest, how many pairs would be equal?
+    # The expected number of equal pairs if the numbers were uniform between the smallest and the largest.
     expected = rows**2 / 2 / (float(numbers[-1] - numbers[0]) + 1)
     unlikely = expected >= TIES and rows - len(texts) <= expected / TIES
     steps = np.diff(found.values)  # from row to row, if every cell is different
@@ -248,7 +248,7 @@ def _labels(texts: Sequence[str], counts: npt.NDArray[np.int64], empty: int, rem
     further = [MISSING] if empty and MISSING not in kept else []
     if pooled and OTHER not in kept:
         further.append(OTHER)
-        if OTHER not in pooled:  # what a model is given for it
+        if OTHER not in pooled:  # the label that a model gets for it
             entry["extra"] = {pooled[0]: len(kept) + len(further) - 1}
     labels = sorted(kept, key=order) + further
     kind = "flag" if len(labels) == 2 else "nominal"
@@ -257,7 +257,7 @@ def _labels(texts: Sequence[str], counts: npt.NDArray[np.int64], empty: int, rem
 
 
 def _two(low: float, high: float) -> Entry:
-    """Return a flag that the network sees as the numbers of the table."""
+    """Return a flag that keeps the numbers of the table as inputs."""
     step = {} if high - low == 1 else {"step": _exactly(high - low)}
     return {"kind": "flag", "low": _exactly(low), "high": _exactly(high)} | step
 
@@ -298,10 +298,10 @@ def _grid(numbers: Numbers, counts: npt.NDArray[np.int64], empty: int) -> Entry:
 
 
 def _step(numbers: Numbers, counts: npt.NDArray[np.int64], least: float) -> float:
-    """Return the step of a grid for numbers that are too many for one of their own; it is at least `least`.
+    """Return the step of a grid for numbers that are too many to have one code each; it is at least `least`.
 
     It is the finest power of ten that keeps the whole range within its number of points. Where outliers stretch the
-    range so that the bulk of the data would have fewer than FINE steps, the bulk alone decides.
+    range so that the bulk of the data would have fewer than FINE steps, the step follows the bulk alone.
     """
     unit, most = (least, MAX_POINTS) if least else (1.0, MAX_GRID)
     step = unit * 10.0 ** np.ceil(np.log10(float(np.ptp(numbers)) / unit / most))
@@ -312,7 +312,7 @@ def _step(numbers: Numbers, counts: npt.NDArray[np.int64], least: float) -> floa
 
 
 def _bulk(numbers: Numbers, counts: npt.NDArray[np.int64]) -> tuple[float, float]:
-    """Return the numbers between which the bulk of a column lies, whatever a single frequent one is."""
+    """Return the numbers between which the bulk of a column lies; a single frequent number counts little."""
     by_size = np.argsort(numbers)
     weights = np.minimum(counts, HEAVY * counts.sum())[by_size]
     place = np.searchsorted(np.cumsum(weights), np.array(BULK) * weights.sum())
@@ -321,13 +321,13 @@ def _bulk(numbers: Numbers, counts: npt.NDArray[np.int64]) -> tuple[float, float
 
 
 def _reach(numbers: Numbers, counts: npt.NDArray[np.int64], step: float) -> tuple[float, float]:
-    """Return the ends of a grid with this step: those of the numbers, or as far around the bulk as points allow."""
+    """Return the ends of a grid with this step: those of the numbers, or as far around the bulk as MAX_POINTS allow."""
     low, high = float(numbers.min()), float(numbers.max())
     first, last = _bulk(numbers, counts)
     spare = MAX_POINTS * step - (last - first)
     if high - low > MAX_POINTS * step:
         below, above = min(first - low, spare / 2), min(high - last, spare / 2)
-        # What one side does not need, the other may have.
+        # Points that one side does not need go to the other.
         low, high = max(low, first - (spare - above)), min(high, last + (spare - below))
     return low, high
 
@@ -335,7 +335,7 @@ def _reach(numbers: Numbers, counts: npt.NDArray[np.int64], step: float) -> tupl
 def _common_step(numbers: Numbers) -> float:
     """Return the largest step of a grid on which whole numbers lie: 12 for months that are all whole years.
 
-    Few numbers may have one by chance, so for fewer than `FEW` it is 1.
+    With fewer than `MIN_STEP_VALUES` numbers it is 1, since few may have a common step by chance.
     """
     numbers = np.unique(numbers)  # 1 and 1.0 are one
     if len(numbers) < MIN_STEP_VALUES or float(np.abs(numbers).max()) > 2**53:

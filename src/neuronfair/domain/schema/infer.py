@@ -1,7 +1,8 @@
-"""A first draft of a domain, read off a user's table and written as TOML to be edited."""
+"""Inference of a domain from a table, as a commented TOML file to be edited."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +14,8 @@ from neuronfair.domain.attribute import KEEP, MISSING, number
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, described, is_missing, order
 from neuronfair.domain.schema.rule_mining import CLASSES, MIN_RECORDS, TakeRules, check_take, propose, rule_lines
-from neuronfair.domain.schema.toml import domain_of, favourable_line, quoted, toml_value
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.schema.toml import domain_of, quoted, target_entry, toml_value
+from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables.cells import Cells
 from neuronfair.domain.tables.files import Sheet, read_sheet
 from neuronfair.errors import DataError, DomainError, did_you_mean
@@ -57,7 +58,7 @@ _TAIL = """
 
 @dataclass(frozen=True)
 class Draft:
-    """The domain that was read off a table, the columns that are not in it and why, and what else one should know."""
+    """The domain that was inferred from a table, the columns that it leaves out, and remarks."""
 
     domain: TableDomain
     left_out: tuple[LeftOut, ...] = ()
@@ -81,15 +82,22 @@ def infer_domain(
 ) -> TableDomain:
     """Return the domain of a table: CSV, Parquet, Feather, or a DataFrame.
 
-    Its `to_toml()` is a commented file to be corrected and read with `read_domain`. `columns` are those that the model
-    reads: they are never left out, and all others but the sensitive ones are. Without a target the rows have no
-    labels. With `regression` the target is a quantity and has no classes, as it is anyway with more than 50 different
-    numbers. With `keep_missing` an empty cell among numbers is a value of its own, for models that read it as such, and
-    not the median. Rules that the table suggests are comments at the end; `take_rules` makes rules of them: "free" of
-    those that name no sensitive attribute, or "all".
+    Its `to_toml()` is a commented file to be corrected and read with `read_domain`. `columns` are the inputs of the
+    model: only they and the sensitive columns are kept. Without a target the rows have no labels. With `regression`,
+    or with more than 50 different numbers, the target is a quantity and has no classes. With `keep_missing` an empty
+    cell among numbers is a value of its own, for models that read it so, instead of the median. Rules that the table
+    suggests are comments at the end of the file; `take_rules` adopts them: "free" those that name no sensitive
+    attribute, or "all".
     """
-    how: dict[str, Any] = {"regression": regression, "keep_missing": keep_missing, "take_rules": take_rules}
-    return draft_domain(path, sensitive=sensitive, target=target, columns=columns, **how).domain
+    return draft_domain(
+        path,
+        sensitive=sensitive,
+        target=target,
+        columns=columns,
+        regression=regression,
+        keep_missing=keep_missing,
+        take_rules=take_rules,
+    ).domain
 
 
 def draft_domain(
@@ -103,9 +111,9 @@ def draft_domain(
     take_rules: TakeRules = "none",
     outside: Sequence[str] = (),
 ) -> Draft:
-    """Return what `infer_domain` does, with what was left out and remarks.
+    """Return the domain of `infer_domain` with the columns that it leaves out and remarks.
 
-    The columns that are `outside`, and those that a file next to the table has added, are no inputs of the model.
+    Columns that are `outside`, and those joined from a second file, are no inputs of the model.
     """
     check_take(take_rules)
     sheet = read_sheet(path)
@@ -124,7 +132,7 @@ def draft_domain(
         for remark in entry.remarks:
             remarks.setdefault(remark, []).append(entry.column)
     described_by = {"attributes": {entry.column: entry.parts for entry in known}, "sensitive": list(sensitive)}
-    domain = domain_of({"name": sheet.path.stem, **described_by} | ({} if aim is None else {"target": aim}))
+    domain = replace(domain_of({"name": sheet.path.stem, **described_by}), target=aim)
     small, small_remarks = _small_groups(domain, sheet.columns)
     proposals = propose(domain, sheet.columns)
     head = _HEAD.format(
@@ -154,7 +162,7 @@ def draft_domain(
 
 
 def _check_columns(sheet: Sheet, sensitive: Sequence[str], target: str | None) -> None:
-    """Refuse sensitive attributes and a target that are not there, are one and the same, or say nothing."""
+    """Refuse sensitive attributes and a target that do not exist, are the same, or are ambiguous."""
     used = [*sensitive, *([target] if target is not None else ())]
     for name in used:
         if name not in sheet.columns:
@@ -177,7 +185,7 @@ def _check_groups(sheet: Sheet, sensitive: Sequence[str]) -> None:
 def _entries(
     sheet: Sheet, sensitive: Sequence[str], target: str | None, columns: Sequence[str] | None
 ) -> list[ColumnEntry | LeftOut]:
-    """Return what each column is, or why it is left out; those that the model reads, and sensitive ones, are kept."""
+    """Return the entry of each column, or why it is left out; inputs of the model and sensitive columns are kept."""
     _check_groups(sheet, sensitive)
     kept, key = {*sensitive, *(columns or ())}, None if sheet.beside is None else sheet.beside.key
     decimals = decimal_marks(list(sheet.columns.values()))
@@ -196,16 +204,16 @@ def _entries(
 
 
 def _copies(domain: TableDomain, every: Mapping[str, Cells]) -> list[str]:
-    """Return which columns are others in other words, where no rule ties them: of a sensitive one, or of many values.
+    """Return remarks on columns that repeat another one value by value, where no rule can say so.
 
-    Equal cells of one are equal in the other, in every row.
+    Such are copies of a sensitive column, and copies with many values.
     """
     first, remarks = dict[bytes, str](), list[str]()
     for name in (*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)):
         cells = every[name]
         if len(cells) < MIN_RECORDS or not 2 <= len(cells.texts) <= len(cells) / 2:
-            continue  # two columns of different cells throughout say the same of nothing
-        # Texts are numbered as they come, so that copies have the same numbers.
+            continue  # any two columns of nearly unique cells would match
+        # Texts are numbered in the order of their first row, so that copies have the same numbers.
         known = first.setdefault(cells.numbers.tobytes(), name)
         if known in domain.sensitive and name != known:
             remarks.append(
@@ -218,9 +226,9 @@ def _copies(domain: TableDomain, every: Mapping[str, Cells]) -> list[str]:
 
 
 def _small_groups(domain: TableDomain, every: Mapping[str, Cells]) -> tuple[list[Rule], list[str]]:
-    """Return rules that leave small demographic groups, and records of unknown group, out of the twins, and remarks.
+    """Return rules that exclude small demographic groups and records of unknown group from the twins, and remarks.
 
-    At least two groups of an attribute stay, the largest.
+    The two largest groups of an attribute always stay.
     """
     rules, remarks = list[Rule](), list[str]()
     for attribute in (domain.attributes[column] for column in domain.sensitive_columns):
@@ -242,8 +250,8 @@ def _small_groups(domain: TableDomain, every: Mapping[str, Cells]) -> tuple[list
     return rules, remarks
 
 
-def _target(name: str, sheet: Sheet, regression: bool) -> dict[str, Any]:
-    """Return the entry of the target: its column and, unless it is a quantity, its classes."""
+def _target(name: str, sheet: Sheet, regression: bool) -> Target:
+    """Return the target: its column and, unless it is a quantity, its classes."""
     cells = sheet.columns[name]
     for place, text in enumerate(cells.texts):
         wrong = "is empty. Remove such rows or fill the cell" if is_missing(text) else None
@@ -253,16 +261,86 @@ def _target(name: str, sheet: Sheet, regression: bool) -> dict[str, Any]:
             raise DataError(f"{sheet.path}: {sheet.where(cells.first(place))}: the target '{name}' {wrong}")
     classes = sorted(cells.texts, key=order)
     if regression or (len(classes) > MAX_CLASSES and all(number(text) is not None for text in classes)):
-        return {"column": name}
+        return Target(name, ())
     if not 2 <= len(classes) <= MAX_CLASSES:
         raise DataError(
             f"{sheet.path}: the target '{name}' has {plural(len(classes), 'value')}; 2 to {MAX_CLASSES} classes are "
             "expected, or numbers"
         )
-    return {"column": name, "classes": classes}
+    return Target(name, tuple(classes))
 
 
-def _target_lines(target: Mapping[str, Any]) -> str:
+def _target_lines(target: Target) -> str:
     """Return the target in a domain file, and a comment that suggests its favourable class."""
-    line = "target = { " + ", ".join(f"{key} = {toml_value(value)}" for key, value in target.items()) + " }\n"
-    return line + (f"{favourable_line(target['column'], target['classes'])}\n" if "classes" in target else "")
+    line = f"target = {toml_value(target_entry(target))}\n"
+    return line + (f"{favourable_line(target.column, target.classes)}\n" if target.classes else "")
+
+
+# Pairs of words for a favourable and an unfavourable class. Yes and no depend on the name of the column: see `_GOOD`.
+_ANSWERS = ({"yes", "y", "true", "t"}, {"no", "n", "false", "f"})
+_OPPOSITES = (
+    ({"good"}, {"bad"}),
+    (
+        {"approve", "approved", "accept", "accepted", "grant", "granted", "admit", "admitted", "hire", "hired"}
+        | {"offer", "offered", "select", "selected", "invite", "invited"},
+        {"deny", "denied", "reject", "rejected", "decline", "declined", "refuse", "refused"},
+    ),
+    ({"paid", "repaid", "fully paid", "paid off"}, {"default", "defaulted", "unpaid", "charged off", "not repaid"}),
+    ({"pass", "passed"}, {"fail", "failed"}),
+    ({"eligible"}, {"ineligible"}),
+    ({"qualified"}, {"unqualified", "disqualified"}),
+    ({"success", "successful"}, {"failure", "unsuccessful"}),
+)
+# Names of columns whose "yes" is favourable, unless a word of harm is in the name as well.
+_GOOD = re.compile(
+    r"\b(?:accept(?:ed|ance)?|admit(?:ted)?|admission|approv(?:e|ed|al)|award(?:ed)?|benefits?|eligible|grant(?:ed)?|hired?|"
+    r"invit(?:e|ed)|offer(?:ed)?|pass(?:ed)?|promot(?:ed|ion)|qualified|repaid|selected|shortlisted|success|"
+    r"successful)\b"
+)
+# Names of columns whose "yes" is harmful: short beginnings of words, and longer parts anywhere ("loandefault").
+_HARM = re.compile(
+    r"\b(?:bad|ban|claim|dead|death|debt|deni|deny|die|fail|fine|fire|flag|icu|ill|jail|late|left|leav|loss|lost|miss|not|"
+    r"no|quit|sick|sue)|default|fraud|risk|churn|arrest|reject|recid|delinq|crim|offen|violat|violen|bankrupt|mortal|"
+    r"diseas|cancer|diabet|stroke|attack|readmi|readmit|terminat|layoff|attrition|lapse|cancel|dropout|drop.out|"
+    r"suspen|expel|expul|evict|penal|guilt|convict|complain|hazard|injur|accident|abus|spam|unpaid|charge|foreclos|"
+    r"delay|declin|refus|block|suspic|detain|detent|prison|hospital|problem|overdue|arrear|warn|threat|stop|search|withdr|revok|rescin|away|"
+    r"sanction|infect|malign|exited"
+)
+
+
+def favourable_line(column: str, classes: Sequence[str]) -> str:
+    """Return the comment of a domain file that suggests the favourable outcome.
+
+    >>> print(favourable_line("loan", ["denied", "approved"]))
+    # favourable = "approved"  # the favourable outcome: needed for disparate impact
+    """
+    guess = suggested(column, classes) or _guess(column, classes)[0]
+    return f"# favourable = {quoted(guess)}  # the favourable outcome: needed for disparate impact"
+
+
+def suggested(column: str, classes: Sequence[str]) -> str | None:
+    """Return the class whose words say that it is the favourable outcome; None where that is not clear.
+
+    >>> suggested("loan", ["denied", "approved"]), suggested("two_year_recid", ["no", "yes"])
+    ('approved', None)
+    """
+    guess, sure = _guess(column, classes)
+    return guess if sure else None
+
+
+def _guess(column: str, classes: Sequence[str]) -> tuple[str, bool]:
+    """Return a class that may be favourable, and whether the words make that clear."""
+    for one, other in (classes, classes[::-1]) if len(classes) == 2 else ():
+        first, second = _words(one), _words(other)
+        if first in _ANSWERS[0] and second in _ANSWERS[1]:
+            harmful = _HARM.search(_words(column)) is not None
+            return (other, False) if harmful else (one, _GOOD.search(_words(column)) is not None)
+        for good, bad in _OPPOSITES:
+            if first in good and (second in bad or re.fullmatch(rf"(?:not|no|non|un) ?{first}", second)):
+                return one, True
+    return classes[-1], False
+
+
+def _words(text: str) -> str:
+    """Return a name as lower-case words: "LoanDefault" and "loan_default" are "loan default"."""
+    return " ".join(re.sub(r"(?<=[a-z])(?=[A-Z])|[\W_]+", " ", text).casefold().split())

@@ -1,12 +1,11 @@
-"""Rules that a table suggests: pairs of columns whose values never meet, with their counts."""
+"""Rules that a table suggests: pairs of columns whose values never occur together, with their counts."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, islice, pairwise
 from typing import Literal, get_args
@@ -17,47 +16,62 @@ from scipy.special import gammaln, pdtr, rel_entr
 
 from neuronfair.domain.attribute import ISO, Attribute, day
 from neuronfair.domain.rules import Condition, Rule, RuleBook, Span, meets
-from neuronfair.domain.schema.toml import quoted
+from neuronfair.domain.schema.toml import quoted, toml_key
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.cells import Cells
 from neuronfair.errors import DomainError
 from neuronfair.formatting import plural, visible
 
-# With so many people, and no larger share of exceptions, the upper end of Wilson's interval (95%) of that share is
-# below 2%: see the tests.
-MIN_RECORDS = 200  # who must meet a condition
+# With these two numbers the upper end of Wilson's interval (95%) of the share of exceptions is below 2%: see the tests.
+MIN_RECORDS = 200  # records that must meet a condition
 EXCEPTIONS = 0.002  # the largest share of them that may break a rule
-UNUSUAL = 0.02  # and the largest share of the exceptions that chance would have brought
-TRIVIAL = 0.02  # the smallest share of all people who are not as a rule says: else it says nothing
-CHANCE = 0.01  # that a table of unrelated columns gets any rule
-CLASSES = 30  # values of a column that is fixed by another, or that are looked at one by one
-KNOWN = 5  # people whom a value needs to be claimed by one class; with fewer it may go with every class
-MIN_EXCLUDED_SHARE = 0.25  # of all people, whom the end of a range must shut out
-CODES = 1_000_000  # of an attribute that a rule may name here
+UNUSUAL = 0.02  # the largest number of exceptions, as a share of those expected by chance
+TRIVIAL = 0.02  # the smallest share of all records that a rule excludes by chance: else it says nothing
+CHANCE = 0.01  # probability that a table of unrelated columns gets any rule
+CLASSES = 30  # values of a column that another one determines, or that are compared one by one
+KNOWN = 5  # records that a value needs to belong to one class; with fewer it may go with every class
+MIN_EXCLUDED_SHARE = 0.25  # of all records that the end of a range must exclude
+CODES = 1_000_000  # values of an attribute that a rule may name
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
+TakeRules = Literal["none", "free", "all"]
+
+
 @dataclass(frozen=True)
-class RuleCandidate:
-    """Rules that belong together: what they say, and how many exceptions chance would have brought."""
+class RuleProposal:
+    """Rules between two columns that belong together, and their counts in all records of the table."""
 
     title: str
     rules: tuple[Rule, ...]
-    fixes: bool  # one column, the other
-    expected: float
-    copy: bool = False  # each column, the other, value by value
+    expected: float  # exceptions if the columns were independent
+    determines: bool = False  # one column determines the other
+    copy: bool = False  # each column determines the other, without an exception
+    people: int = 0  # records that the rules speak of
+    exceptions: int = 0  # of these, those that break them
+    ties: tuple[str, ...] = ()  # sensitive attributes that they name
 
     @property
     def names(self) -> tuple[str, ...]:
         """The two columns."""
         return (*self.rules[0].when, *self.rules[0].then)
 
+    def repeats(self, other: RuleProposal, known: Sequence[RuleProposal]) -> bool:
+        """Return whether this says of one column what another says of a column that is tied to it."""
+        apart = {*self.names} ^ {*other.names}
+        same = (self.people, self.exceptions) == (other.people, other.exceptions)
+        return same and len(apart) == 2 and any(apart == {*one.names} and len(one.rules) > 1 for one in known)
+
+    def taken(self, take: TakeRules) -> bool:
+        """Return whether these rules are adopted."""
+        return take == "all" or (not self.ties and (take == "free" or self.copy))
+
 
 @dataclass(frozen=True)
 class CodedColumn:
-    """One attribute and its codes in the rows that are looked at."""
+    """One attribute and its codes in the sampled rows."""
 
     attribute: Attribute
     codes: Counts
@@ -89,15 +103,15 @@ class CodedColumn:
 
     @property
     def few(self) -> bool:
-        """Whether its values can be looked at one by one."""
+        """Whether its values can be compared one by one."""
         return 2 <= len(self.seen) <= CLASSES
 
     @cached_property
     def views(self) -> list[tuple[list[Mask], Counts]]:
         """The ways to cut the values into groups: the groups as masks of codes, and each row's group.
 
-        One by one; and numbers of which one is most frequent, as 0 often is, into less, that one, and more. Where
-        that is what an empty cell was filled with, it says nothing.
+        One by one; and numbers with a value in half of the rows, as 0 often is, into less, that one, and more, unless
+        it is the value of empty cells.
         """
         every = np.arange(self.attribute.size)
         found = [([every == code for code in self.seen], self.places)] if self.few else []
@@ -112,7 +126,7 @@ class CodedColumn:
     def owned(self, chosen: Mask) -> Mask:
         """Return the codes of a class of the values that occur; of a range of numbers, all up to the next class.
 
-        For a number that does not occur, between two classes, nobody says whose it is: it may go with both.
+        A number between two classes that does not occur may go with both.
         """
         mask = np.zeros(self.attribute.size, dtype=np.bool_)
         codes, others = self.seen[chosen], self.seen[~chosen]
@@ -123,12 +137,12 @@ class CodedColumn:
         return mask
 
 
-def dependencies(columns: Sequence[CodedColumn]) -> list[RuleCandidate]:
-    """Return what pairs of columns say."""
+def dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
+    """Return the rules between all pairs of columns, not yet counted in the whole table."""
     columns = [c for c in columns if len(c.seen) > 1 and c.attribute.size <= CODES]
     groups = sum(len(groups) for c in columns for groups, _ in c.views)
     tried = max(1, groups**2 // 2)
-    found = list[RuleCandidate]()
+    found = list[RuleProposal]()
     for a, b in combinations(columns, 2):
         fixed = _fixed(*(a, b) if a.is_number and not b.is_number else (b, a), tried)
         if fixed is None:
@@ -140,14 +154,14 @@ def dependencies(columns: Sequence[CodedColumn]) -> list[RuleCandidate]:
     return found
 
 
-def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleCandidate | None:
-    """Return that column a fixes column b, said class by class: who has this value of b has one of those of a."""
+def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
+    """Return the rules by which column a determines column b: for each value of b, the values of a."""
     k, n = len(b.seen), len(a.codes)
     if not b.few or len(a.seen) < k:
         return None
     table = _crossed(a.places, b.places, len(a.seen), k)
-    wrong = 1 - float(table.sum(0).max()) / n  # of the people, if all were put into the largest class
-    # Of a column of numbers, its own order tells the classes apart: so fewer functions are possible.
+    wrong = 1 - float(table.sum(0).max()) / n  # error of predicting the largest class for all
+    # For a column of numbers, classes are ranges, so that fewer functions are possible.
     ways = [_by_order(table)] if a.is_number else []
     ways += [_by_value(table)] if not a.is_number or len(a.seen) <= VALUES else []
     for owns, functions in (way for way in ways if way is not None):
@@ -156,7 +170,7 @@ def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleCandidate | None:
         share = exceptions / n
         if share > min(EXCEPTIONS, UNUSUAL * wrong) or wrong < TRIVIAL:
             continue
-        # Chernoff's bound of the chance of so few, as a logarithm.
+        # Chernoff's bound of the probability of so few exceptions, as a logarithm.
         fewer = -n * float(rel_entr(share, wrong) + rel_entr(1 - share, 1 - wrong))
         if fewer + functions + math.log(tried / CHANCE) > 0:
             continue
@@ -168,22 +182,22 @@ def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleCandidate | None:
         ]
         if rules and None not in rules:
             both = "and {} fix one another" if len(a.seen) == k else "fixes {}"
-            return RuleCandidate(
+            return RuleProposal(
                 f"{brief(a.name)} {both.format(brief(b.name))}",
                 tuple(r for r in rules if r is not None),
-                True,
                 wrong * n,
+                determines=True,
                 copy=exceptions == 0 and len(a.seen) == k == len(rules),
             )
     return None
 
 
 def _by_order(table: Counts) -> tuple[Mask, float] | None:
-    """Return which values go with each class if classes are ranges of values; and the logarithm of how many ways."""
+    """Return the values of each class if classes are ranges, and the logarithm of how many such functions there are."""
     values, k = table.shape
     order = np.argsort((table * np.arange(values)[:, None]).sum(0) / table.sum(0), kind="stable")
     upto = table[:, order].cumsum(0)
-    # Between two neighbours, the cut that leaves the fewest people of either on the other's side.
+    # The cut between two neighbouring classes with the fewest records on the wrong side.
     cuts = [int((upto[-1, i] - upto[:-1, i] + upto[:-1, i + 1]).argmin()) for i in range(k - 1)]
     if any(left >= right for left, right in pairwise(cuts)):
         return None
@@ -193,14 +207,14 @@ def _by_order(table: Counts) -> tuple[Mask, float] | None:
 
 
 def _by_value(table: Counts) -> tuple[Mask, float]:
-    """Return which values go with each class, each with its most frequent one; and the logarithm of how many ways."""
+    """Return the values of each class by their most frequent class, and the logarithm of how many such functions."""
     owns = np.arange(table.shape[1]) == table.argmax(1)[:, None]
     owns |= (table.sum(1) < KNOWN)[:, None]
     return owns, len(table) * math.log(table.shape[1])
 
 
-def _excluded(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleCandidate]:
-    """Yield rules for groups of values that (nearly) never meet."""
+def _excluded(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal]:
+    """Yield rules for groups of values that (nearly) never occur together."""
     for groups_a, row_a in a.views:
         for groups_b, row_b in b.views:
             table = _crossed(row_a, row_b, len(groups_a), len(groups_b))
@@ -218,9 +232,9 @@ def _excluded(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleCandid
 
 
 def _merged(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
-    """Return which groups never meet which, groups with the same ones taken together.
+    """Return which groups never occur with which, merging groups that exclude the same ones.
 
-    Where but two are left, these are all: so those too that are too rare to be missed, and nobody has.
+    Where at most two groups occur with a group, all others that never do are excluded, however rare they are.
     """
     found = dict[tuple[int, ...], list[int]]()
     for group, row in enumerate(never):
@@ -231,7 +245,7 @@ def _merged(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
 
 
 def _effort(merged: list[tuple[list[int], list[int]]], table: Counts) -> tuple[int, ...]:
-    """Return what it takes to read such rules: how many, the values they list, those they leave; then, for whom."""
+    """Return how hard such rules are to read: their number, the values they list and leave, then their records."""
     left = [table.shape[1] - len(others) for _, others in merged]
     listed = sum(len(mine) + min(len(others), rest) for (mine, others), rest in zip(merged, left, strict=True))
     return len(merged), listed, sum(left), sum(int(table[mine].sum()) for mine, _ in merged)
@@ -244,7 +258,7 @@ def _said(
     groups_b: list[Mask],
     merged: list[tuple[list[int], list[int]]],
     expected: npt.NDArray[np.float64],
-) -> Iterator[RuleCandidate]:
+) -> Iterator[RuleProposal]:
     for mine, others in merged:
         many = float(expected[np.ix_(mine, others)].sum())
         left, right = (
@@ -256,11 +270,11 @@ def _said(
             if whole
             else [implied(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in mine for j in others]
         )
-        yield from (RuleCandidate(rule.name, (rule,), False, many / len(rules)) for rule in rules if rule is not None)
+        yield from (RuleProposal(rule.name, (rule,), many / len(rules)) for rule in rules if rule is not None)
 
 
-def _ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleCandidate]:
-    """Yield rules that people with a value of b have numbers of column a in a range only."""
+def _ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal]:
+    """Yield rules that records with a value of b have numbers of column a within a range."""
     if not (a.is_number and not a.few and b.few) or a.attribute.empty in a.seen:
         return
     table = _crossed(a.places, b.places, len(a.seen), len(b.seen))
@@ -277,61 +291,32 @@ def _ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleCandidat
         outside[a.seen[last[place]] + 1 if above[place] >= MIN_EXCLUDED_SHARE else a.attribute.size :] = True
         rule = implied(b.attribute, b.views[0][0][place], a.attribute, outside)
         if rule is not None:
-            yield RuleCandidate(rule.name, (rule,), False, float(expected[place]))
+            yield RuleProposal(rule.name, (rule,), float(expected[place]))
 
 
 def _crossed(a: Counts, b: Counts, most_a: int, most_b: int) -> Counts:
-    """Return how often each pair of numbers comes: (most_a, most_b)."""
+    """Return the contingency table of two columns: (most_a, most_b)."""
     return np.bincount(a * most_b + b, minlength=most_a * most_b).reshape(most_a, most_b)
 
 
-TakeRules = Literal["none", "free", "all"]
-
-MAX_PROPOSALS = 20  # proposals: nobody reads more
-TRIED, FAILED = 60, 5  # candidates, and how many of them may not fit, until no more are tried
-ROWS = 50_000  # that are looked at; what is proposed is counted in all
-COLUMNS = 100  # that are looked at, the sensitive ones first
-NEWS = 0.001  # of the people whom the rules before have left, whom another must shut out
-CASES = 10_000  # that the rules may leave in one group of attributes, so that searches stay quick
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """Rules that belong together, how many people they speak of, how many of these break them, and whom they tie."""
-
-    title: str
-    rules: tuple[Rule, ...]
-    people: int
-    exceptions: int
-    ties: tuple[str, ...]  # sensitive attributes that they name
-    copy: bool = False  # one column is the other in other words, in every row
-
-    def repeats(self, other: Proposal, known: Sequence[Proposal]) -> bool:
-        """Return whether this says of one column what another says of a column that is tied to it."""
-        apart = {*self.names} ^ {*other.names}
-        same = (self.people, self.exceptions) == (other.people, other.exceptions)
-        return same and len(apart) == 2 and any(apart == {*one.names} and len(one.rules) > 1 for one in known)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The two columns."""
-        return (*self.rules[0].when, *self.rules[0].then)
-
-    def taken(self, take: TakeRules) -> bool:
-        """Return whether these rules are taken over."""
-        return take == "all" or (not self.ties and (take == "free" or self.copy))
+MAX_PROPOSALS = 20
+TRIED, FAILED = 60, 5  # candidates that are tried at most, and how many of them may not fit
+ROWS = 50_000  # rows in which rules are looked for; exceptions are counted in all
+COLUMNS = 100  # columns between which rules are looked for, the sensitive ones first
+NEWS = 0.001  # share of the remaining input space that a further rule must exclude
+CASES = 10_000  # cases that the rules may leave in one group of attributes, so that searches stay fast
 
 
 @dataclass(frozen=True)
 class Proposals:
-    """What a table proposes, and what was dropped because all together would be too many cases."""
+    """The rules that a table suggests, and those dropped because all together would be too many cases."""
 
-    proposals: tuple[Proposal, ...] = ()
+    proposals: tuple[RuleProposal, ...] = ()
     dropped: tuple[str, ...] = ()
-    unseen: int = 0  # columns that were not looked at
+    unseen: int = 0  # columns that were not examined
 
     def remarks(self, take: TakeRules) -> list[str]:
-        """Return in a line how many rules are proposed and how to take them over, if there are any."""
+        """Return how many rules are suggested and how to adopt them, if there are any."""
         every, taken = len(self.proposals), sum(one.taken(take) for one in self.proposals)
         if not every:
             return []
@@ -344,11 +329,11 @@ class Proposals:
         return [f"{said}: see the end of the domain file; {used}", *kept]
 
     def rules(self, take: TakeRules) -> tuple[Rule, ...]:
-        """Return the rules that are taken over."""
+        """Return the rules that are adopted."""
         return tuple(rule for one in self.proposals if one.taken(take) for rule in one.rules)
 
     def text(self, take: TakeRules, attributes: Sequence[Attribute]) -> str:
-        """Return the lines of a domain file: rules that are not taken over as comments, to be taken out of them."""
+        """Return the lines of a domain file, with rules that are not adopted as comments."""
         if not self.proposals:
             return ""
         named = {a.name: a for a in attributes}
@@ -374,15 +359,15 @@ class Proposals:
 
 
 def check_take(take: str) -> None:
-    """Refuse an unknown way of taking rules over."""
+    """Refuse an unknown way of adopting rules."""
     if take not in get_args(TakeRules):
         raise DomainError(f"take rules '{take}': expected {', '.join(get_args(TakeRules))}")
 
 
 def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
-    """Return the rules that a table suggests for its domain, given its columns: the strongest, and no more than needed.
+    """Return the rules that a table suggests for its domain, the strongest first, without those that others imply.
 
-    A rule that others imply is left out. Large tables are looked at in part; what is found is counted in all rows.
+    Rules are looked for in a sample of a large table; their exceptions are counted in all rows.
     """
     looked = [*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)][:COLUMNS]
     attributes = [a for a in domain.attributes if a.name in looked]
@@ -392,14 +377,13 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
     some = np.arange(rows)
     if rows > ROWS:
         some = np.sort(np.random.default_rng(0).choice(rows, ROWS, replace=False))
-    table = _Table(domain, columns)
     found = dependencies(
         [CodedColumn(a, a.codes(Cells(columns[a.name].texts, columns[a.name].numbers[some]))) for a in attributes]
     )
-    kept, dropped, rules = list[Proposal](), list[str](), list[Rule]()
+    kept, dropped, rules = list[RuleProposal](), list[str](), list[Rule]()
     count = RuleBook(attributes, ()).count()
     for one in islice(_in_turn(found), TRIED):
-        proposal = table.counted(one)
+        proposal = _counted(one, domain, columns)
         if proposal is None or any(proposal.repeats(other, kept) for other in kept):
             continue
         if len(kept) == MAX_PROPOSALS or len(dropped) == FAILED:
@@ -409,64 +393,57 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
         except DomainError:
             dropped.append(one.title)
             continue
-        if left <= (1 - NEWS) * count:  # else the others say so already, or nearly
+        if left <= (1 - NEWS) * count:  # else the other rules nearly imply it
             kept.append(proposal)
             rules += proposal.rules
             count = left
     return Proposals(tuple(kept), tuple(dropped), len(domain.names) - len(looked))
 
 
-def _in_turn(found: Sequence[RuleCandidate]) -> Iterator[RuleCandidate]:
-    """Yield findings, the strongest first; the more often a column was named already, the less another one counts."""
+def _in_turn(found: Sequence[RuleProposal]) -> Iterator[RuleProposal]:
+    """Yield proposals, the strongest first; a proposal counts less the more often its columns were named already."""
     rest, named = list(found), Counter[str]()
     while rest:
-        best = max(rest, key=lambda one: (one.fixes, one.expected / math.prod(1 + named[name] for name in one.names)))
+        best = max(
+            rest, key=lambda one: (one.determines, one.expected / math.prod(1 + named[name] for name in one.names))
+        )
         rest.remove(best)
         named.update(best.names)
         yield best
 
 
-@dataclass(frozen=True)
-class _Table:
-    """All rows of a table, in which rules are counted."""
+def _counted(found: RuleProposal, domain: TableDomain, columns: Mapping[str, Cells]) -> RuleProposal | None:
+    """Return a proposal with its counts in all rows; None where these have too many exceptions."""
 
-    domain: TableDomain
-    columns: Mapping[str, Cells]
+    def met(name: str, condition: Condition) -> Mask:
+        attribute = domain.attributes[domain.column(name)]
+        rows: Mask = meets(attribute, condition).numpy()[attribute.codes(columns[name])]
+        return rows
 
-    def counted(self, found: RuleCandidate) -> Proposal | None:
-        """Return a finding with its counts in all rows; None where these have too many exceptions after all."""
-        people = exceptions = 0
-        for rule in found.rules:
-            when = np.logical_and.reduce([self._met(name, one) for name, one in rule.when.items()])
-            then = [self._met(name, one) for name, one in rule.then.items()]
-            broken = int((when & ~np.logical_and.reduce(then)).sum() if then else when.sum())
-            # Of what must not come together: the people who have one of the two, whichever is less frequent.
-            sides = [int(self._met(name, one).sum()) for name, one in rule.when.items()]
-            people, exceptions = people + min(sides), exceptions + broken
-        if exceptions > EXCEPTIONS * people:
-            return None
-        ties = tuple(name for name in self.domain.sensitive if name in found.names)
-        return Proposal(found.title, found.rules, people, exceptions, ties, found.copy and not exceptions)
-
-    def _met(self, name: str, condition: Condition) -> npt.NDArray[np.bool_]:
-        """Return which rows meet a condition."""
-        attribute = self.domain.attributes[self.domain.column(name)]
-        met: npt.NDArray[np.bool_] = meets(attribute, condition).numpy()[attribute.codes(self.columns[name])]
-        return met
+    people = exceptions = 0
+    for rule in found.rules:
+        sides = [met(name, one) for name, one in rule.when.items()]
+        when = np.logical_and.reduce(sides)
+        then = [met(name, one) for name, one in rule.then.items()]
+        exceptions += int((when & ~np.logical_and.reduce(then)).sum() if then else when.sum())
+        people += min(int(side.sum()) for side in sides)  # who meet the rarer condition
+    if exceptions > EXCEPTIONS * people:
+        return None
+    ties = tuple(name for name in domain.sensitive if name in found.names)
+    return replace(found, people=people, exceptions=exceptions, ties=ties, copy=found.copy and not exceptions)
 
 
 VALUES = 20  # that a condition lists at most
-LETTERS = 40  # of a label or a name that is only mentioned
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+LETTERS = 40  # of a label or a name that is quoted
 
 
 def implied(a: Attribute, mine: Mask, b: Attribute, excluded: Mask) -> Rule | None:
-    """Return the rule that people with some codes of a have none of the excluded ones of b; None if it is too long."""
+    """Return the rule that some codes of a occur with none of the excluded codes of b; None if it is too long."""
     left, right, rest = _condition(a, mine), _condition(b, excluded), _condition(b, ~excluded)
     if left is None or (right is None and rest is None):
         return None
     said = f"{brief(a.name)} {_words(a, left)}"
-    both = isinstance(left, Span) and isinstance(right, Span)  # "not much of both" is easier to read
+    both = isinstance(left, Span) and isinstance(right, Span)  # "not both" is easier to read for two ranges
     if rest is not None and (right is None or (_length(rest) <= _length(right) and not both)):
         return Rule(f"{said}: {brief(b.name)} {_words(b, rest)}", {a.name: left}, {b.name: rest})
     assert right is not None
@@ -477,10 +454,7 @@ def rule_lines(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
     """Return the lines of a rule in a domain file; whatever its names hold, each stays one line."""
 
     def part(conditions: Mapping[str, Condition]) -> str:
-        entries = (
-            f"{name if _BARE.fullmatch(name) else quoted(name)} = {_written(attributes[name], one)}"
-            for name, one in conditions.items()
-        )
+        entries = (f"{toml_key(name)} = {_written(attributes[name], one)}" for name, one in conditions.items())
         return "{ " + ", ".join(entries) + " }"
 
     parts = {"if": rule.when, "then": rule.then} if rule.then else {"forbid": rule.when}
@@ -489,12 +463,12 @@ def rule_lines(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
 
 
 def brief(text: str) -> str:
-    """Return a name or label that is not too long to be mentioned."""
+    """Return a name or label, cut if it is long."""
     return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
 
 
 def _condition(attribute: Attribute, mask: Mask) -> Condition | None:
-    """Return the codes of a mask as a rule says them; None where these are too many to list, or none."""
+    """Return the condition that the codes of a mask meet; None where they are too many to list, or none."""
     codes = np.flatnonzero(mask)
     if len(codes) == 0:
         return None
@@ -517,7 +491,7 @@ def _length(condition: Condition) -> int:
 
 
 def _ends(attribute: Attribute, span: Span) -> dict[str, str]:
-    """Return the ends of a range that it has, as they are written."""
+    """Return the finite ends of a range as text."""
     ends = {"min": span.low, "max": span.high}
     return {key: _number(attribute, end) for key, end in ends.items() if math.isfinite(end)}
 

@@ -1,4 +1,4 @@
-"""Domains as TOML files: what a user writes, checked word by word."""
+"""The input schema (domain file) as TOML: reading, writing, and the conditions of rules and of `--where`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from neuronfair.domain.attribute import MAX_VALUES, Attribute, as_days, check_graph
-from neuronfair.domain.rules import Condition, Rule, Span
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neuronfair.domain.attribute import MAX_VALUES, MISSING, Attribute, as_days, check_graph
+from neuronfair.domain.rules import MAX_RULE_VALUES, Condition, Rule, Span, meets
 from neuronfair.domain.table import TableDomain, Target
-from neuronfair.errors import DomainError, did_you_mean
+from neuronfair.errors import CellError, DomainError, did_you_mean
 from neuronfair.limits import read_text
 
 _TOP = (
@@ -34,7 +39,7 @@ _DEEP = re.compile(rf"(?m)(?:^[ \t]*+\[{{0,2}}+|[{{,])[ \t]*+(?:{_PART}){{16}}")
 
 
 def read_domain(path: str | Path) -> TableDomain:
-    """Read a domain from a TOML file; every mistake is reported with the file and the entry it is in."""
+    """Read a domain from a TOML file; an error names the file and the entry."""
     path = Path(path)
     try:
         return parse_domain(read_text(path, times=_TIMES), default_name=path.stem)
@@ -54,7 +59,7 @@ def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
 
 
 def domain_of(document: Mapping[str, Any], *, default_name: str = "table") -> TableDomain:
-    """Return the domain that the values of a TOML file describe."""
+    """Return the domain from the values of a TOML file."""
     _check_keys("the file", document, _TOP)
     attributes = _table("attributes", document.get("attributes"))
     if not attributes:
@@ -76,7 +81,7 @@ def domain_of(document: Mapping[str, Any], *, default_name: str = "table") -> Ta
 
 
 def parse_conditions(text: str) -> dict[str, Condition]:
-    """Read conditions on attributes as a rule has them: age = { min = 30 }, education = ["Masters", "Doctorate"]."""
+    """Read conditions in the form of a rule: age = { min = 30 }, education = ["Masters", "Doctorate"]."""
     try:
         if _DEEP.search(text):
             raise ValueError("a key has too many parts")
@@ -88,8 +93,8 @@ def parse_conditions(text: str) -> dict[str, Condition]:
 
 
 def format_condition(name: str, condition: Condition) -> str:
-    """Return a condition on an attribute as a rule has it: the inverse of `parse_conditions`."""
-    return f"{name if _BARE.fullmatch(name) else quoted(name)} = {toml_value(condition)}"
+    """Return a condition on an attribute in the form of a rule: the inverse of `parse_conditions`."""
+    return f"{toml_key(name)} = {toml_value(condition)}"
 
 
 def format_domain(domain: TableDomain) -> str:
@@ -97,8 +102,7 @@ def format_domain(domain: TableDomain) -> str:
     lines = [f"{key} = {toml_value(getattr(domain, key))}" for key in ("name", "encoding", "description", "outside")]
     lines.append(f"sensitive = {toml_value(domain.sensitive)}")
     if domain.target is not None:
-        classes = {"classes": domain.target.classes} if domain.target.classes else {}
-        lines.append(f"target = {toml_value({'column': domain.target.column} | classes)}")
+        lines.append(f"target = {toml_value(target_entry(domain.target))}")
     if domain.favourable is not None:
         lines.append(f"favourable = {toml_value(domain.favourable)}")
     lines.append("\n[attributes]")
@@ -113,7 +117,7 @@ def format_domain(domain: TableDomain) -> str:
         entry |= {key: getattr(a, key) for key in further if getattr(a, key) is not None}
         entry |= {key: getattr(a, key) for key in ("bands", "band_values") if getattr(a, key)}
         entry |= {key: True for key in ("fixed", "legitimate") if getattr(a, key)}
-        lines.append(f"{toml_value(a.name)} = {toml_value(entry)}")
+        lines.append(f"{toml_key(a.name)} = {toml_value(entry)}")
     for rule in domain.rules:
         lines += ["\n[[rules]]", f"name = {toml_value(rule.name)}"]
         if rule.then:
@@ -123,13 +127,23 @@ def format_domain(domain: TableDomain) -> str:
     return "\n".join(lines) + "\n"
 
 
+def target_entry(target: Target) -> dict[str, str | tuple[str, ...]]:
+    """Return the entry of a target, without classes where it is a quantity."""
+    return {"column": target.column, **({"classes": target.classes} if target.classes else {})}
+
+
+def with_favourable(text: str, favourable: str) -> str:
+    """Return the text of a domain file that names no favourable outcome with this one."""
+    return f"favourable = {quoted(favourable)}\n{text}"  # before the first table, whose key it would be
+
+
 def toml_value(value: Any) -> str:
     """Return a value as TOML writes it."""
     if isinstance(value, Span):
         ends = {"min": value.low, "max": value.high}
         return toml_value({key: end for key, end in ends.items() if math.isfinite(end)})
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{quoted(str(key))} = {toml_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{toml_key(str(key))} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, bool):
@@ -137,6 +151,11 @@ def toml_value(value: Any) -> str:
     if isinstance(value, date):
         return value.isoformat()
     return quoted(value) if isinstance(value, str) else repr(value)
+
+
+def toml_key(name: str) -> str:
+    """Return a name as a key of TOML, in quotes where it needs them."""
+    return name if _BARE.fullmatch(name) else quoted(name)
 
 
 def quoted(text: str) -> str:
@@ -272,77 +291,172 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-# Words for the same answer, and for its opposite. The first pair says nothing without a question: see `_GOOD`.
-_ANSWERS = ({"yes", "y", "true", "t"}, {"no", "n", "false", "f"})
-_OPPOSITES = (
-    ({"good"}, {"bad"}),
-    (
-        {"approve", "approved", "accept", "accepted", "grant", "granted", "admit", "admitted", "hire", "hired"}
-        | {"offer", "offered", "select", "selected", "invite", "invited"},
-        {"deny", "denied", "reject", "rejected", "decline", "declined", "refuse", "refused"},
-    ),
-    ({"paid", "repaid", "fully paid", "paid off"}, {"default", "defaulted", "unpaid", "charged off", "not repaid"}),
-    ({"pass", "passed"}, {"fail", "failed"}),
-    ({"eligible"}, {"ineligible"}),
-    ({"qualified"}, {"unqualified", "disqualified"}),
-    ({"success", "successful"}, {"failure", "unsuccessful"}),
+LONGEST = 20_000  # letters of a text
+MOST_LISTED = 200_000  # values of a condition that is no range
+GRID_SLACK = 1e-6  # of a step: so far from its place on the grid a number may be written
+_QUOTED = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')"""
+_WORD = r"""(?!["'])(?:(?!!=)[^\s=<>\[\]])+"""  # outside a list a number may hold a comma: 7,000
+_ITEM = rf"""(?:{_QUOTED}|(?!["'])[^\s=<>\[\],]++)"""
+_RANGE = re.compile(rf"({_ITEM})(?:\s+to\s+({_ITEM}))?", re.DOTALL | re.IGNORECASE)
+_CONDITION = re.compile(
+    rf"\s*(?P<name>{_QUOTED}|{_WORD})\s*"
+    rf"(?:(?P<sign>[=!<>]=|[=<>])\s*(?P<value>{_QUOTED}|{_WORD})"
+    rf"|(?P<negated>not\s+)?in\s*\[\s*(?P<list>{_RANGE.pattern}\s*(?:,\s*{_RANGE.pattern}\s*)*+)\])"
+    r"\s*(?P<next>and\b|\Z)",
+    re.DOTALL | re.IGNORECASE,
 )
-# A yes to one of these is good news, if nothing harmful is said as well.
-_GOOD = re.compile(
-    r"\b(?:accept(?:ed|ance)?|admit(?:ted)?|admission|approv(?:e|ed|al)|award(?:ed)?|benefits?|eligible|grant(?:ed)?|hired?|"
-    r"invit(?:e|ed)|offer(?:ed)?|pass(?:ed)?|promot(?:ed|ion)|qualified|repaid|selected|shortlisted|success|"
-    r"successful)\b"
-)
-# A yes to one of these is no good news. Short beginnings of words, and long ones anywhere: "loandefault".
-_HARM = re.compile(
-    r"\b(?:bad|ban|claim|dead|death|debt|deni|deny|die|fail|fine|fire|flag|icu|ill|jail|late|left|leav|loss|lost|miss|not|"
-    r"no|quit|sick|sue)|default|fraud|risk|churn|arrest|reject|recid|delinq|crim|offen|violat|violen|bankrupt|mortal|"
-    r"diseas|cancer|diabet|stroke|attack|readmi|readmit|terminat|layoff|attrition|lapse|cancel|dropout|drop.out|"
-    r"suspen|expel|expul|evict|penal|guilt|convict|complain|hazard|injur|accident|abus|spam|unpaid|charge|foreclos|"
-    r"delay|declin|refus|block|suspic|detain|detent|prison|hospital|problem|overdue|arrear|warn|threat|stop|search|withdr|revok|rescin|away|"
-    r"sanction|infect|malign|exited"
+_SHAPE = (
+    "Write conditions such as age >= 30 and education in [Masters, Doctorate], with names and values that hold blanks, "
+    'commas or operators in quotes, or those of a rule in a domain file: age = { min = 30 }, sex = "Female"'
 )
 
+Mask = npt.NDArray[np.bool_]
 
-def favourable_line(column: str, classes: Sequence[str]) -> str:
-    """Return the comment of a domain file that suggests the favourable outcome.
 
-    >>> print(favourable_line("loan", ["denied", "approved"]))
-    # favourable = "approved"  # the favourable outcome: needed for disparate impact
+def read_conditions(domain: TableDomain, text: str) -> list[tuple[str, Condition]]:
+    """Return the conditions of a text as `--where` takes it, each with the name of its attribute.
+
+    In words: NAME == VALUE (or =, !=, <, <=, >, >=), NAME in [VALUE, LOW to HIGH, …] or NAME not in […], joined by
+    `and`; or in the form of a rule: age = { min = 30 }, sex = "Female". An empty cell that is a value of its own is
+    called missing; no range includes it.
+
+    >>> age = 'age = { kind = "ordinal", low = 17, high = 90 }'
+    >>> domain = parse_domain(f'sensitive = ["age"]\\n[attributes]\\n{age}')
+    >>> read_conditions(domain, "age >= 20 and age < 30")
+    [('age', Span(low=20.0, high=90.0)), ('age', Span(low=17.0, high=29.0))]
     """
-    guess = suggested(column, classes) or _guess(column, classes)[0]
-    return f"# favourable = {quoted(guess)}  # the favourable outcome: needed for disparate impact"
+    try:
+        if len(text) > LONGEST:
+            raise DomainError(f"has {len(text):,} letters; {LONGEST:,} at most are read")
+        matches, unread = _matches(text.strip())
+        if not unread:
+            return [_in_words(domain, match) for match in matches]
+        try:
+            return list(parse_conditions(text).items())
+        except DomainError:
+            raise DomainError(f"cannot be read from '{unread[:20]}' on. {_SHAPE}") from None
+    except DomainError as error:
+        reason = error.reason if isinstance(error, CellError) else error
+        raise DomainError(f"where '{text}': {reason}") from None
 
 
-def with_favourable(text: str, favourable: str) -> str:
-    """Return the text of a domain file that names no favourable outcome with this one."""
-    return f"favourable = {quoted(favourable)}\n{text}"  # before the first table, whose key it would be
+def allowed_codes(domain: TableDomain, text: str) -> tuple[Tensor, ...]:
+    """Return for each attribute which of its codes meet all conditions of a text: bool, (size,)."""
+    # Not copied until it is restricted: an attribute may have more values than fit into memory.
+    allowed = [torch.ones(1, dtype=torch.bool).expand(a.size) for a in domain.attributes]
+    for name, condition in read_conditions(domain, text):
+        try:
+            attribute = _named(domain, name)
+            column = domain.column(name)
+            allowed[column] = allowed[column] & meets(attribute, condition)
+            _check_left(attribute, bool(allowed[column].any()))
+        except DomainError as error:
+            raise DomainError(f"where '{text}': {error}") from None
+    return tuple(allowed)
 
 
-def suggested(column: str, classes: Sequence[str]) -> str | None:
-    """Return the class whose words say that it is the favourable outcome; None where they leave a doubt.
+def written(attribute: Attribute, met: Mask) -> str:
+    """Return the condition that some codes of an attribute meet, in the form of a rule.
 
-    >>> suggested("loan", ["denied", "approved"]), suggested("two_year_recid", ["no", "yes"])
-    ('approved', None)
+    >>> age = Attribute("age", "ordinal", low=17, high=90)
+    >>> written(age, np.arange(74) >= 3), written(age, np.arange(74) % 50 == 0)
+    ('age = { min = 20.0, max = 90.0 }', 'age = [17, 67]')
     """
-    guess, sure = _guess(column, classes)
-    return guess if sure else None
+    return format_condition(attribute.name, _condition_of(attribute, met))
 
 
-def _guess(column: str, classes: Sequence[str]) -> tuple[str, bool]:
-    """Return a class, and whether its words and those of the other class leave no doubt."""
-    for one, other in (classes, classes[::-1]) if len(classes) == 2 else ():
-        hoped, feared = _words(one), _words(other)
-        if hoped in _ANSWERS[0] and feared in _ANSWERS[1]:
-            harmful = _HARM.search(_words(column)) is not None
-            return (other, False) if harmful else (one, _GOOD.search(_words(column)) is not None)
-        for good, bad in _OPPOSITES:
-            opposite = feared in bad or (hoped in good and re.fullmatch(rf"(?:not|no|non|un) ?{hoped}", feared))
-            if hoped in good and opposite:
-                return one, True
-    return classes[-1], False
+def _matches(text: str) -> tuple[list[re.Match[str]], str]:
+    """Return the conditions in words, and the rest of the text that could not be read."""
+    matches, place, joined = list[re.Match[str]](), 0, False
+    while place < len(text) or joined:
+        match = _CONDITION.match(text, place)
+        if match is None:
+            return matches, text[place:].strip() or "and"
+        matches.append(match)
+        place, joined = match.end(), bool(match["next"])
+    return matches, ""
 
 
-def _words(text: str) -> str:
-    """Return a name as lower-case words: "LoanDefault" and "loan_default" are "loan default"."""
-    return " ".join(re.sub(r"(?<=[a-z])(?=[A-Z])|[\W_]+", " ", text).casefold().split())
+def _in_words(domain: TableDomain, match: re.Match[str]) -> tuple[str, Condition]:
+    """Return a condition in words as one of a rule."""
+    name = _plain(match["name"])
+    attribute = _named(domain, name)
+    if match["sign"] is None:
+        met = np.zeros(attribute.size, dtype=bool)
+        for low, high in _RANGE.findall(match["list"]):
+            ends = _ordered(attribute, ">=", _plain(low)) & _ordered(attribute, "<=", _plain(high)) if high else None
+            met |= _equal(attribute, _plain(low)) if ends is None else ends
+        met = ~met if match["negated"] else met
+    elif match["sign"] in ("==", "=", "!="):
+        met = _equal(attribute, _plain(match["value"]))
+        met = ~met if match["sign"] == "!=" else met
+    else:
+        met = _ordered(attribute, match["sign"], _plain(match["value"]))
+    return name, _condition_of(attribute, met)
+
+
+def _named(domain: TableDomain, name: str) -> Attribute:
+    if name not in domain.names:
+        raise DomainError(f"no attribute '{name}'. {did_you_mean(name, domain.names)}")
+    attribute = domain.attributes[domain.column(name)]
+    if attribute.size > MAX_RULE_VALUES:
+        raise DomainError(f"attribute '{name}' has too many values for a condition. Use a larger step")
+    return attribute
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL) if word[0] in "\"'" else word
+
+
+def _equal(attribute: Attribute, text: str) -> Mask:
+    """Return which code is that of a value; a label must be one of the attribute's values."""
+    _check_label(attribute, text)
+    same: Mask = np.arange(attribute.size) == attribute.codes([text])[0]
+    return same
+
+
+def _ordered(attribute: Attribute, sign: str, text: str) -> Mask:
+    """Return which codes lie on one side of a value; an empty cell lies on neither."""
+    if not attribute.ordered:
+        raise DomainError(f"'{attribute.name}' has no order. Name the values that are meant: {attribute.name} in […]")
+    _check_label(attribute, text)
+    if attribute.values:
+        place = float(attribute.values.index(text))
+    else:
+        number = attribute.number(text)
+        if number is None or not math.isfinite(number):
+            expected = "a number" if attribute.date is None else f"a date such as {attribute.value(0)}"
+            raise DomainError(f"attribute '{attribute.name}': expected {expected}, got {text!r}")
+        place = (number - attribute.low) / attribute.step
+    codes = np.arange(attribute.size)
+    met: Mask = codes >= place - GRID_SLACK if sign in (">=", "<") else codes <= place + GRID_SLACK
+    return (~met if sign in ("<", ">") else met) & (codes < attribute.points)
+
+
+def _check_label(attribute: Attribute, text: str) -> None:
+    if attribute.values and text not in attribute.values:
+        known = did_you_mean(text, attribute.values)
+        raise DomainError(f"attribute '{attribute.name}': unknown value '{text}'. {known}")
+
+
+def _condition_of(attribute: Attribute, met: Mask) -> Condition:
+    """Return the condition that some codes meet: a range of numbers, or a list of values."""
+    codes = np.flatnonzero(met)
+    _check_left(attribute, len(codes) > 0)
+    if not attribute.values and len(codes) == codes[-1] - codes[0] + 1 and codes[-1] < attribute.points:
+        return Span(*(float(attribute.low + attribute.step * code) for code in (codes[0], codes[-1])))
+    if len(codes) > MOST_LISTED:
+        raise DomainError(f"attribute '{attribute.name}': a condition leaves too many values that are no range")
+    values = tuple(attribute.value(int(code)) for code in codes)
+    if attribute.decimal == ".":
+        return values
+    return tuple(repr(v).replace(".", attribute.decimal) if isinstance(v, float) else v for v in values)
+
+
+def _check_left(attribute: Attribute, left: bool) -> None:
+    if left:
+        return
+    known = did_you_mean("", attribute.values) if attribute.values else None
+    missing = f", or is {MISSING}" if attribute.empty is not None else ""
+    ends = f"It runs from {attribute.value(0)} to {attribute.value(attribute.points - 1)}{missing}"
+    raise DomainError(f"no value of '{attribute.name}' is left. {known or ends}")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from neuronfair.domain.attribute import MISSING, Attribute
 from neuronfair.domain.rules import Condition, Rule, Span
-from neuronfair.domain.schema.conditions import read_conditions
+from neuronfair.domain.schema.toml import read_conditions
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.limits import check_size

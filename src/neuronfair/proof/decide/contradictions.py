@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neuronfair.domain.schema.conditions import written
+from neuronfair.domain.schema.toml import written
 from neuronfair.errors import Contradiction
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.encoding import ROWS_PER_PASS
