@@ -85,18 +85,18 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     """Train for few epochs, let audits search from 15 rows, 5 steps each, sample and prove little."""
-    descend, sized, certify = training.descend, AuditSettings.sized, session.certify
+    run_epochs, sized, certify = training.run_epochs, AuditSettings.sized, session.certify
 
     def short(module, task, shuffles, **others):
         settings = replace(task.settings, epochs=min(task.settings.epochs, epochs))
-        return descend(module, replace(task, settings=settings), shuffles, **others)
+        return run_epochs(module, replace(task, settings=settings), shuffles, **others)
 
     def small(settings, *given):
         whole = sized(settings, *given)
         most = {"seeds": 15, "steps": 5, "samples": 5_000}
         return replace(whole, **{name: min(getattr(whole, name), limit) for name, limit in most.items()})
 
-    patch.setattr(training, "descend", short)
+    patch.setattr(training, "run_epochs", short)
     patch.setattr(AuditSettings, "sized", small)
 
     def briefly_certified(problem, opened, data, seconds, **others):

@@ -108,7 +108,7 @@ def test_columns_name_the_order(people, model, truth):
     blind = linear.LogisticRegression().fit(people[["age", "income"]].to_numpy(), people.hired)
     made = audit(blind, table, sensitive="sex", target="hired", columns=["age", "income"], settings=TINY)
     assert made.report.attributes[0].rates.table.rate == 0.0
-    assert made.report.model.note.endswith("It is not given sex.")
+    assert made.report.model.note.endswith("It does not get sex.")
 
 
 def test_columns_are_for_models_without_names_and_tables_without_a_domain(people, model):

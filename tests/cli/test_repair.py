@@ -192,13 +192,13 @@ def test_an_accuracy_that_cannot_be_kept_leaves_everything_as_it_was(refused, mo
 
 def test_ctrl_c_writes_nothing(run, monkeypatch):
     before = sorted(Path().rglob("*"))
-    descend = training.descend
+    run_epochs = training.run_epochs
 
     def press(*args, **options):
         signal.raise_signal(signal.SIGINT)
-        return descend(*args, **options)
+        return run_epochs(*args, **options)
 
-    monkeypatch.setattr(training, "descend", press)
+    monkeypatch.setattr(training, "run_epochs", press)
     result = run(*REPAIR)
     assert result.status != 0
     assert "Traceback" not in result.err

@@ -22,7 +22,7 @@ from neuronfair.measure.subgroups import Cut, _candidates, _inside
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.frames import cells
+from neuronfair.model.open.frames import cells_of
 from neuronfair.model.train import train
 from neuronfair.searches.shrink import shrink
 from neuronfair.store.tables import _codes, values
@@ -65,8 +65,8 @@ def test_rows_are_read_described_drawn_and_written_back():
     stored = values(AGE, rows[:, 0])
     assert stored.to_pylist() == [None, 22]
     assert _codes(AGE, pa.chunked_array([stored])).tolist() == [EMPTY, 2]
-    assert cells(AGE)[3] == 23
-    assert np.isnan(cells(AGE)[EMPTY])
+    assert cells_of(AGE)[3] == 23
+    assert np.isnan(cells_of(AGE)[EMPTY])
 
 
 def test_it_is_no_step_from_the_largest_number():

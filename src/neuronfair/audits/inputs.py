@@ -24,7 +24,7 @@ from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened, wrap_model
-from neuronfair.model.open.columns import feature_names, matched, source_of
+from neuronfair.model.open.columns import feature_names, matched_columns, source_of
 from neuronfair.model.open.estimators import by_groups
 
 DRAWN = 1000  # people, where no table is given
@@ -170,7 +170,7 @@ def read_input(
     order = None if source.columns is None else tuple(map(str, source.columns))
     if order is not None:
         _check_order(order, names, declared=declared)
-    fits = partial(matched, source.model if source.reads_columns else None, order or names)
+    fits = partial(matched_columns, source.model if source.reads_columns else None, order or names)
     if not declared:
         if order is not None:
             table = _in_order(read_sheet(table), order)

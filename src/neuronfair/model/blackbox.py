@@ -57,13 +57,13 @@ class BlackBox:
 
     dtype = torch.float64
 
-    def __init__(self, ask: Callable[[Tensor], Any], encoding: Encoding | TableDomain) -> None:
-        self.ask = ask
+    def __init__(self, predict: Callable[[Tensor], Any], encoding: Encoding | TableDomain) -> None:
+        self.predict = predict
         self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
         self.inputs: Callable[[np.ndarray], Any] | None = None  # the same function of encoded rows, where it is one
         self.trees: Callable[[], Forest] | None = None  # makes its trees over codes, where it has some
         self.rows_forward = 0
-        self.outputs = self._ask(self.encoding.example).shape[1]
+        self.outputs = self._predict(self.encoding.example).shape[1]
 
     @staticmethod
     def of_inputs(predict: Callable[[np.ndarray], Any], encoding: Encoding | TableDomain) -> BlackBox:
@@ -77,7 +77,7 @@ class BlackBox:
         """Return what the function says of rows: float64, (n, outputs)."""
         if len(rows) == 0:  # many functions refuse to be asked about nobody
             return torch.empty(0, self.outputs, dtype=self.dtype, device=rows.device)
-        scores = self._ask(rows)
+        scores = self._predict(rows)
         if scores.shape[1] != self.outputs:
             raise ModelError(f"the black box gave {self.outputs} scores a row at first and {scores.shape[1]} now")
         self.rows_forward += len(rows)
@@ -95,9 +95,9 @@ class BlackBox:
         """Return the same black box: it answers in float64 already."""
         return self
 
-    def _ask(self, rows: Tensor) -> Tensor:
+    def _predict(self, rows: Tensor) -> Tensor:
         try:
-            answer = as_scores(self.ask(rows.clone()))  # the function may write into them
+            answer = as_scores(self.predict(rows.clone()))  # the function may write into them
         except Exception as error:
             raise ModelError(f"the black box failed on rows of shape {tuple(rows.shape)}: {one_line(error)}") from error
         if answer.ndim != 2 or len(answer) != len(rows):

@@ -74,9 +74,9 @@ def records_of(source: Opened | Model, data: Dataset) -> Records:
     encoding = model.encoding
     if isinstance(encoding, TableEncoding):
         off_grid &= _matters(encoding)
-        ask = _by_numbers(source, encoding, original, data) if off_grid.any() else None
-        if ask is not None:
-            return _records(RecordModel(model, data.rows, ask), data, "numbers")
+        predict = _by_numbers(source, encoding, original, data) if off_grid.any() else None
+        if predict is not None:
+            return _records(RecordModel(model, data.rows, predict), data, "numbers")
     return Records(model, data, "codes", (why or "the model reads values of the domain only") if off_grid.any() else "")
 
 
@@ -95,8 +95,8 @@ def _numbered(domain: TableDomain, records: int) -> TableDomain:
 class RecordModel:
     """A model of rows of codes whose last column is the number of a record."""
 
-    def __init__(self, model: Model, rows: Tensor, ask: RecordScores) -> None:
-        self._model, self._rows, self._ask = model, rows, ask
+    def __init__(self, model: Model, rows: Tensor, predict: RecordScores) -> None:
+        self._model, self._rows, self._predict = model, rows, predict
         self.encoding: Encoding = model.encoding
         self.dtype, self.outputs, self.rows_forward = torch.float64, model.outputs, 0
 
@@ -121,7 +121,7 @@ class RecordModel:
     def _answered(self, record: Tensor, codes: Tensor) -> Tensor:
         size = self.encoding.rows_per_pass
         parts = zip(torch.split(record, size), torch.split(codes, size), strict=True)
-        scores = torch.cat([self._ask(some.cpu().numpy(), part).double() for some, part in parts])
+        scores = torch.cat([self._predict(some.cpu().numpy(), part).double() for some, part in parts])
         self.rows_forward += len(record)
         return scores.to(codes.device)
 
@@ -196,9 +196,9 @@ def _column(original: Original, attribute: Attribute) -> Any:
 
 
 def _by_frame(cells: _Cells, scores_of_frame: Callable[[Any], Any], model: Model) -> RecordScores:
-    """Return how to ask a model that is given a DataFrame."""
+    """Return how to predict a model that is given a DataFrame."""
 
-    def ask(record: np.ndarray, codes: Tensor) -> Tensor:
+    def predict(record: np.ndarray, codes: Tensor) -> Tensor:
         table = cells.of(record, codes.cpu().numpy())
         try:
             scores = torch.from_numpy(np.array(scores_of_frame(table), dtype=np.float64))
@@ -211,13 +211,13 @@ def _by_frame(cells: _Cells, scores_of_frame: Callable[[Any], Any], model: Model
             raise ModelError("the model gives NaN or infinite scores for records of the data set")
         return scores
 
-    return ask
+    return predict
 
 
 def _by_numbers(
     source: Opened | Model, encoding: TableEncoding, original: Original, data: Dataset
 ) -> RecordScores | None:
-    """Return how to ask a model that reads numbers by an encoding, which may lie between those of two codes."""
+    """Return how to predict a model that reads numbers by an encoding, which may lie between those of two codes."""
     model: Model = source.model if isinstance(source, Opened) else source
     inputs = source.inputs if isinstance(source, Opened) else None
     answers: Callable[[Any], Any] | None = model.answers if isinstance(model, Network) else inputs
@@ -232,7 +232,7 @@ def _by_numbers(
         place = torch.from_numpy((original.numbers(attribute) - attribute.low) / attribute.step)
         places[:, column] = torch.where(place.isnan(), places[:, column], place)
 
-    def ask(record: np.ndarray, codes: Tensor) -> Tensor:
+    def predict(record: np.ndarray, codes: Tensor) -> Tensor:
         index, codes = torch.from_numpy(record), codes.cpu()
         numbers = encoding.encode(
             torch.where(codes == own[index], places[index], codes.double()).to(encoding.device), torch.float64
@@ -240,7 +240,7 @@ def _by_numbers(
         scores = answers(numbers if isinstance(model, Network) else numbers.cpu().numpy())
         return torch.as_tensor(scores).reshape(len(codes), model.outputs)
 
-    return ask
+    return predict
 
 
 def _matters(encoding: TableEncoding) -> np.ndarray:

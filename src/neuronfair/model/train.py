@@ -17,20 +17,20 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.training_loop import (
     Course,
+    EpochCallback,
+    InputScaling,
     M,
-    Note,
     Rows,
     TrainingResult,
     TrainingSettings,
     TrainingTask,
-    Units,
     check_classes,
     check_rows,
-    descend,
     first_linear,
     initialised,
     one_thread,
     random_state,
+    run_epochs,
     scores_of,
     seed_torch,
     shuffles_of,
@@ -59,7 +59,7 @@ def train_module(
     Adam on the cross entropy. What is validated is the mean of the weights over the last steps: training stops when
     its loss has not fallen for `patience` epochs, and the best mean is kept. `settings.restarts` initialisations are
     trained and the one with the smallest validation loss is returned; one that ends up deciding every row alike (all
-    units of a narrow layer dead, say) is replaced by another. The same seed gives the same weights, and
+    scaling of a narrow layer dead, say) is replaced by another. The same seed gives the same weights, and
     torch's own random state is left as it was.
 
     A module that begins with a linear layer is trained on standardised inputs and starts with that layer's weights
@@ -100,7 +100,7 @@ def accuracy(model: nn.Module | Network, x: Tensor, y: Tensor) -> float:
     return float((scores.argmax(dim=1) == y.to(scores.device)).double().mean())
 
 
-def _note(progress: Progress | None, numbers: Sequence[int]) -> Note | None:
+def _note(progress: Progress | None, numbers: Sequence[int]) -> EpochCallback | None:
     """Return what tells `progress` about every network with its number."""
     if progress is None:
         return None
@@ -267,12 +267,12 @@ def train_stack(
     settings: TrainingSettings | None = None,
     seed: int = 0,
     fresh: bool = True,
-    progress: Note | None = None,
+    progress: EpochCallback | None = None,
 ) -> list[TrainingResult[nn.Sequential]]:
     """Train k fully connected networks at once; line i of `chosen`, (k, n), holds the rows that network i learns from.
 
     Network i starts, shuffles and stops as restart i + 1 of `train` with the same seed does; here each is a result of
-    its own, and none is replaced. The units of the inputs are those of all rows. `progress` is called after every
+    its own, and none is replaced. The scaling of the inputs are those of all rows. `progress` is called after every
     epoch with the validation losses of those that are still trained.
     """
     check_rows(*rows, "training")
@@ -291,7 +291,7 @@ def train_modules(
     task: TrainingTask,
     *,
     chosen: Tensor | None = None,
-    progress: Note | None = None,
+    progress: EpochCallback | None = None,
 ) -> list[TrainingResult[M]]:
     """Train the modules of some restarts: fully connected ones as one stack, others one after the other.
 
@@ -299,12 +299,12 @@ def train_modules(
     """
     (x, y), (held_x, held_y) = task.rows, task.held
     firsts = [first_linear(module) for module in modules]
-    units = Units.of(x) if x.dim() == 2 and all(first is not None for first in firsts) else None
+    scaling = InputScaling.of(x) if x.dim() == 2 and all(first is not None for first in firsts) else None
     for first in firsts:
-        if units is not None and first is not None:
-            units.enter(first, x, fresh=task.fresh)
-    if units is not None:
-        x, held_x = units.standardise(x), units.standardise(held_x)
+        if scaling is not None and first is not None:
+            scaling.enter(first, x, fresh=task.fresh)
+    if scaling is not None:
+        x, held_x = scaling.standardise(x), scaling.standardise(held_x)
     task = replace(task, rows=(x, y), held=(held_x, held_y))
     plain = stackable(modules) if x.dim() == 2 else None
     if plain is not None:
@@ -315,10 +315,10 @@ def train_modules(
             note = None if progress is None else partial(_renumbered, progress, place)
             with random_state(x.device):
                 seed_torch(stream(task.seed, number), x.device)  # for layers that draw, like dropout
-                courses += descend(module, task, shuffles_of(task.seed, [number]), progress=note)
+                courses += run_epochs(module, task, shuffles_of(task.seed, [number]), progress=note)
     for first in firsts:
-        if units is not None and first is not None:
-            units.fold(first)
+        if scaling is not None and first is not None:
+            scaling.fold(first)
     return [course.of(module, number) for course, module, number in zip(courses, modules, numbers, strict=True)]
 
 
@@ -327,7 +327,7 @@ def _train_stacked(
     numbers: Sequence[int],
     task: TrainingTask,
     chosen: Tensor | None,
-    progress: Note | None,
+    progress: EpochCallback | None,
 ) -> list[Course]:
     x = task.rows[0]
     if chosen is None:
@@ -336,11 +336,11 @@ def _train_stacked(
     products = task.settings.batch * sum(weight.numel() for weight in stack.parameters())
     with one_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
         order = shuffles_of(task.seed, numbers)
-        courses = descend(stack, task, order, chosen=chosen, learn=stack.learn, progress=progress)
+        courses = run_epochs(stack, task, order, chosen=chosen, learn=stack.learn, progress=progress)
     stack.unstack(members)
     return courses
 
 
-def _renumbered(progress: Note, place: int, epoch: int, losses: dict[int, float]) -> None:
+def _renumbered(progress: EpochCallback, place: int, epoch: int, losses: dict[int, float]) -> None:
     (loss,) = losses.values()
     progress(epoch, {place: loss})

@@ -20,8 +20,8 @@ from neuronfair.errors import ModelError
 from neuronfair.model.layers import evaluating
 from neuronfair.model.network import Network
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -44,10 +44,10 @@ class Threads:
     count: int
     pool: ThreadPoolExecutor | None
 
-    def map(self, work: Callable[[Given], Made], parts: Iterable[Given]) -> list[Made]:
+    def map(self, work: Callable[[T], R], parts: Iterable[T]) -> list[R]:
         """Return what work makes of all parts, in their order."""
 
-        def quietly(part: Given) -> Made:
+        def quietly(part: T) -> R:
             with torch.no_grad():  # a thread has its own setting
                 return work(part)
 
@@ -106,22 +106,22 @@ FIRST_SCALE = 0.1
 
 
 @dataclass(frozen=True)
-class Units:
+class InputScaling:
     """Mean and scale (deviation) of each input, and how to move them in and out of a linear layer."""
 
     mean: Tensor
     scale: Tensor
 
     @staticmethod
-    def of(x: Tensor) -> Units:
-        """Return the units of these inputs."""
+    def of(x: Tensor) -> InputScaling:
+        """Return the scaling of these inputs."""
         x = x.double()
         deviation, mean = torch.std_mean(x, dim=0, correction=0)
         scale = torch.maximum(deviation, MIN_DEVIATION * (x.amax(dim=0) - x.amin(dim=0)))
-        return Units(mean, torch.where(scale > 0, scale, 1.0))  # a constant column stays 0
+        return InputScaling(mean, torch.where(scale > 0, scale, 1.0))  # a constant column stays 0
 
     def standardise(self, x: Tensor) -> Tensor:
-        """Return inputs in these units, in float64."""
+        """Return inputs in these scaling, in float64."""
         return (x.double() - self.mean) / self.scale
 
     def enter(self, layer: nn.Linear, x: Tensor, *, fresh: bool) -> None:
@@ -171,7 +171,7 @@ M = TypeVar("M", bound=nn.Module)
 Rows = tuple[Tensor, Tensor]
 Learn = Callable[[Tensor, Tensor], Tensor]
 """Takes rows and labels, leaves the gradients of a module's loss on them, and returns that of each network: (k,)."""
-Note = Callable[[int, dict[int, float]], None]
+EpochCallback = Callable[[int, dict[int, float]], None]
 """Told the epoch, and the validation loss of each network that is still trained, by its number from 0."""
 
 
@@ -247,14 +247,14 @@ class TrainingResult(Course, Generic[M]):
     restart: int
 
 
-def descend(
+def run_epochs(
     module: nn.Module,
     task: TrainingTask,
     shuffles: Sequence[torch.Generator],
     *,
     chosen: Tensor | None = None,
     learn: Learn | None = None,
-    progress: Note | None = None,
+    progress: EpochCallback | None = None,
 ) -> list[Course]:
     """Run the training loop itself; the module ends with the mean weights of its best epoch.
 
@@ -302,14 +302,14 @@ def descend(
             break
         if not bool(stays.all()):
             going = going[stays]
-            _leave(module, mean, optimiser, stays.to(x.device))
+            _drop_finished(module, mean, optimiser, stays.to(x.device))
     for name, weight in module.named_parameters():
         weight.data = best_state[name]  # as many networks again as there were
     module.load_state_dict(best_state)
     return [Course(int(e), float(b), tuple(h)) for e, b, h in zip(best_epoch, best, history, strict=True)]
 
 
-def _leave(module: nn.Module, mean: WeightMean, optimiser: Adam, stays: Tensor) -> None:
+def _drop_finished(module: nn.Module, mean: WeightMean, optimiser: Adam, stays: Tensor) -> None:
     """Take the networks that are done out of a stack, and what the mean and Adam know of them."""
     for weight in (*module.parameters(), *mean.module.parameters()):
         weight.data, weight.grad = weight.data[stays], None

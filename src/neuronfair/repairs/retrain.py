@@ -15,7 +15,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.train import linear_layers, train_stack
-from neuronfair.model.training_loop import Note, Rows, TrainingSettings
+from neuronfair.model.training_loop import EpochCallback, Rows, TrainingSettings
 from neuronfair.model.weights import fully_connected
 from neuronfair.repairs.evaluate import RepairOutcome, outcomes
 from neuronfair.repairs.labels import Ensemble, from_training_rows
@@ -92,7 +92,7 @@ def retrain(
     *,
     ensemble: Ensemble | None = None,
     control: nn.Sequential | None = None,
-    progress: Note | None = None,
+    progress: EpochCallback | None = None,
 ) -> Retraining:
     """Train a network again on the training rows and a share of the findings, several times, and keep the best.
 
@@ -130,7 +130,7 @@ def retrain(
 
 
 def without_findings(
-    module: nn.Sequential, parts: Split, settings: RepairSettings | None = None, *, progress: Note | None = None
+    module: nn.Sequential, parts: Split, settings: RepairSettings | None = None, *, progress: EpochCallback | None = None
 ) -> nn.Sequential:
     """Train a network again on the training rows alone: the control of `retrain`."""
     none = torch.empty(0, dtype=torch.int64)
@@ -144,7 +144,7 @@ def _encoding(parts: Split) -> TableEncoding:
 
 
 def _trained(
-    module: nn.Sequential, encoding: TableEncoding, lesson: _Lesson, settings: RepairSettings, progress: Note | None
+    module: nn.Sequential, encoding: TableEncoding, lesson: _Lesson, settings: RepairSettings, progress: EpochCallback | None
 ) -> list[nn.Sequential]:
     """Train one network for each line of a lesson, all as one stack."""
     (rows, labels), (held, held_labels) = lesson.learned, lesson.held

@@ -12,7 +12,7 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.cells import Cells
 from neuronfair.domain.tables.dataset import DATASETS, ENCODINGS, catalog_domain
 from neuronfair.errors import DataError
-from neuronfair.model.open.frames import cells
+from neuronfair.model.open.frames import cells_of
 
 TABLE = """id,age,income,sex,height,city,smoker,children,name,note
 1,31,high,F,1.751,Rome,yes,0,Ann,
@@ -264,7 +264,7 @@ def test_codes_keep_their_zeros_and_what_is_mostly_empty_is_said(tmp_path):
     }
     draft, found, table = drafted(tmp_path, columns)
     assert found["postcode"].values == ("01591", "01592", "01593", "01594", "01595")
-    assert cells(found["postcode"])[0] == 1591  # what pandas makes of it, and so a model
+    assert cells_of(found["postcode"])[0] == 1591  # what pandas makes of it, and so a model
     assert table["coded"][:2] == [1, 2]
     assert "seldom: 95% of the cells are empty" in draft.remarks
 
@@ -281,7 +281,7 @@ def test_seldom_labels_are_pooled(tmp_path):
     assert table["firm"][1001] == "other"
     assert any("the 100 most frequent" in remark for remark in draft.remarks)
     assert attribute.codes(["never seen", ""]).tolist() == [101, 100]
-    given = cells(attribute)[101]  # what a model is given for 'other': the most frequent of those that it stands for
+    given = cells_of(attribute)[101]  # what a model is given for 'other': the most frequent of those that it stands for
     assert given in attribute.extra
     assert given.startswith("firm")
     assert draft.text.count("other") >= 2

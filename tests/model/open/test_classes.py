@@ -13,8 +13,8 @@ from sklearn.tree import DecisionTreeClassifier
 from neuronfair import certify, parse_domain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.classes import by_position, class_order
-from neuronfair.model.open.frames import CategoryColumn, cells, spelling
+from neuronfair.model.open.classes import class_note, class_order
+from neuronfair.model.open.frames import CategoryColumn, cells_of, spelling
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 
@@ -53,7 +53,7 @@ sex = {{ kind = "ordinal", low = 0, high = 1 }}
 def test_only_the_same_classes_are_matched(classes, own, order):
     domain = domain_of(*classes)
     assert class_order(domain, own) == order
-    assert bool(by_position(domain, own)) == (order is None)
+    assert bool(class_note(domain, own)) == (order is None)
 
 
 @pytest.mark.parametrize("model", [LogisticRegression(), DecisionTreeClassifier(max_depth=3)], ids=repr)
@@ -84,7 +84,7 @@ def test_spellings_are_one_only_for_the_same_number():
 
 def test_categories_of_sixteen_digits_and_of_rounded_numbers_are_found():
     ids = Attribute("id", "nominal", values=("10000000000000000", "10000000000000001"))
-    assert list(cells(ids).values()) == [10**16, 10**16 + 1]
+    assert list(cells_of(ids).values()) == [10**16, 10**16 + 1]
     column = CategoryColumn(ids, [10**16 + 1, 10**16])
     assert list(column.of_codes(np.array([0, 1]))) == [10**16, 10**16 + 1]
     grid = Attribute("share", "continuous", low=0.0, high=1.0, step=0.1)

@@ -14,7 +14,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.columns import feature_names, input_names, matched, picked, single_columns
+from neuronfair.model.open.columns import feature_names, input_names, matched_columns, picked, single_columns
 from neuronfair.model.open.graphs.keras_layers import without_numpy_warning
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
@@ -35,7 +35,7 @@ Y = (X["age"] > 0).astype(int)
 
 
 def columns_of(model, known, *, trust_pickle=False):
-    return matched(model, feature_names(model, trust_pickle=trust_pickle), known)
+    return matched_columns(model, feature_names(model, trust_pickle=trust_pickle), known)
 
 
 def dropping(final=None):

@@ -47,7 +47,7 @@ WORDS = ["sex", "relationship", "marital", "race"]
 
 @pytest.fixture
 def table(crowd):
-    return Frames(crowd.domain).of_rows(crowd.rows)
+    return Frames.of(crowd.domain).of_rows(crowd.rows)
 
 
 def fitted(final, table, y):

@@ -239,7 +239,7 @@ def test_a_bare_model_of_categories_and_one_of_places(case):
         places[name] = case.rows[:, case.domain.column(name)].numpy()
     model = RandomForestClassifier(5, random_state=0).fit(places, case.y)
     found = opened(model, case)
-    check_black_box(found, case.rows, model.predict_proba(places)[:, order], "labels are given as their places")
+    check_black_box(found, case.rows, model.predict_proba(places)[:, order], "labels become their positions")
 
 
 def test_people_outside_the_bounds_are_asked_about_as_they_are():
@@ -310,7 +310,7 @@ def test_a_pickle_is_opened_only_if_trusted(case):
     with pytest.raises(ModelError, match=r"runs any program hidden in it.*--trust-pickle.*skops"):
         wrap_model(path, case.domain, case.rows)
     assert not (case.folder / "trap").exists()
-    with pytest.raises(ModelError, match="holds no model with a method predict, but NoneType"):
+    with pytest.raises(ModelError, match="expected a model with a method predict, got NoneType"):
         wrap_model(path, case.domain, case.rows, trust_pickle=True)
 
 
@@ -339,7 +339,7 @@ def test_refusals(case):
         opened(model, case)
     x = TableEncoding.of(case.domain).encode(case.rows).numpy()
     several = fitted(perceptron(), x, np.eye(3, dtype=int)[[0, 1, 2] * 100])
-    with pytest.raises(ModelError, match="several questions at once"):
+    with pytest.raises(ModelError, match="several targets at once"):
         opened(several, case)
     path = save(model, case, ".skops")
     path.write_bytes(path.read_bytes()[:2000])
@@ -391,7 +391,7 @@ def test_a_tuned_threshold_decides_as_the_model_does(method, where, case):
     assert (chosen != before.fit(case.x, y).predict(case.filled)).any()
     answers = np.stack([chosen == "yes", chosen == "no"], 1)
     found = wrap_model(path, domain, case.rows, trust_pickle=True)
-    check_black_box(found, case.rows, answers, "asked by its method predict")
+    check_black_box(found, case.rows, answers, "its method predict is used")
     assert found.decision == Decision()
     scores = getattr(model, method)(case.filled)
     scores = scores[:, ::-1] if method == "predict_proba" else -scores
@@ -406,7 +406,7 @@ def test_a_single_score_can_be_decided_by_class(case):
     model = make_pipeline(columns(), LinearSVC()).fit(case.x, y)
     found = wrap_model(save(model, case), domain, case.rows, trust_pickle=True, decision=Decision())
     chosen = model.predict(case.filled)
-    check_black_box(found, case.rows, np.stack([chosen == "yes", chosen == "no"], 1), "asked by its method predict")
+    check_black_box(found, case.rows, np.stack([chosen == "yes", chosen == "no"], 1), "its method predict is used")
 
 
 def test_ties_are_decided_as_the_model_itself_does(case):
@@ -418,7 +418,7 @@ def test_ties_are_decided_as_the_model_itself_does(case):
         found = wrap_model(save(model, case), domain, case.rows, trust_pickle=True)
         decided = np.asarray(domain.target.classes)[found.decision.chosen(found.model.scores(case.rows))]
         assert (decided == model.predict(case.filled).astype(str)).all()
-        assert "asked by its method predict" in found.note
+        assert "its method predict is used" in found.note
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ class Counter(nn.Module):
 
 def test_a_program_that_changes_its_buffers_is_refused(crowd, tmp_path):
     path = export(Counter(crowd.x.shape[1]).eval(), tmp_path / "net.pt2", crowd.x)
-    with pytest.raises(ModelError, match="its answers change from call to call"):
+    with pytest.raises(ModelError, match="its scores change from call to call"):
         wrap_model(path, crowd.domain, crowd.rows, trust_pickle=True)
 
 

@@ -48,7 +48,7 @@ def test_a_module_is_a_white_box_over_the_others(outside):
     module = fully_connected(10, (6, 4))
     opened = wrap_model(module, outside.domain, outside.rows)
     check_white_box(opened, outside.rows, module(outside.x).detach(), [6, 4])
-    assert opened.note.endswith("It is not given sex and race.")
+    assert opened.note.endswith("It does not get sex and race.")
     assert torch.equal(opened.model.scores(outside.rows), opened.model.scores(moved(outside.rows)))
     assert torch.equal(opened.model.answers(outside.x), opened.model.scores(outside.rows))
     gradient = opened.model.gradient(outside.rows, lambda scores: scores[:, 0])

@@ -219,7 +219,7 @@ def test_an_outlier_detector_is_not_compared_with_labels(numbers):
     model = IsolationForest(n_estimators=10, random_state=0).fit(inputs(numbers))
     found, data = opened(model, numbers)
     assert measured(found, data) == flips(model.predict, inputs(numbers))
-    assert found.unassessed == "it looks for outliers and was fitted without labels"
+    assert found.unassessed == "it detects outliers and was fitted without labels"
 
 
 class ByGroup:
@@ -250,7 +250,7 @@ def test_a_model_that_is_given_the_groups_apart_is_compared_by_the_probability_o
 
     assert measured(found, data) == flips(decide, inputs(people)) > 0
     assert data.domain.names == ("age", "income", "sex")
-    assert "it is given sex as sensitive_features" in found.note
+    assert "it gets sex as sensitive_features" in found.note
 
 
 def test_a_column_of_ones_is_added_for_models_of_statsmodels(numbers):

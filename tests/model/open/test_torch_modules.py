@@ -242,7 +242,7 @@ def test_inputs_that_bear_the_names_of_columns(crowd):
     module = Columns().eval()
     found = wrap_model(module, crowd.domain, crowd.rows)
     check_white_box(found, crowd.rows, module(crowd.rows[:, 4], numbers(crowd.rows)[:, :1]).detach(), [4])
-    assert "each input is the column of its name, with labels as their places" in found.note
+    assert "each input is the column of its name, with labels as their positions" in found.note
 
 
 def test_codes_one_by_one(crowd):
@@ -292,8 +292,8 @@ class Wider(Net):
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        (Three(), "takes one, two, three, which cannot be told from the domain alone. Say how"),
-        (Wider(), "takes cat, num, which cannot be told"),
+        (Three(), "takes one, two, three, not all of which are columns of the domain. Say how"),
+        (Wider(), "takes cat, num, not all of which are columns"),
     ],
 )
 def test_what_cannot_be_told(module, says, crowd):

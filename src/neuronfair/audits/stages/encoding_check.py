@@ -158,7 +158,7 @@ def _exchangeable(opened: Opened, data: Dataset) -> tuple[str, str] | None:
         return None
     some = data.take(torch.arange(min(EXCHANGED, len(data)), device=data.rows.device))
     labels, domain = some.labels.cpu().numpy(), some.domain.to("cpu")
-    table = Frames(domain).of_rows(some.rows)
+    table = Frames.of(domain).of_rows(some.rows)
     here = Fit.of(opened.scores_of_frame(table), labels, opened.decision)
     pairs = combinations([attribute for attribute in domain.attributes if attribute.is_input], 2)
     kept = [(one.name, other.name) for one, other in pairs if _alike(one, other)]

@@ -1,4 +1,4 @@
-"""Open any model: our own weights, torch, ONNX, Keras, scikit-learn, boosted trees, or a function."""
+"""Open a model of any kind: own weights, torch, ONNX, Keras, scikit-learn, boosted trees, or a function."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.formats import OWN_WEIGHTS, reader_of
 from neuronfair.model.network import Network
-from neuronfair.model.open.opened import Opened, with_outside
-from neuronfair.model.open.request import ModelFile, Request, of_inputs
+from neuronfair.model.open.opened import Opened, for_whole_domain
+from neuronfair.model.open.request import ModelFile, Request, restricted_to_inputs
 
 __all__ = ["Opened", "wrap_model"]
 
@@ -35,17 +35,16 @@ def wrap_model(
     decision: Decision | None = None,
     preprocess: Callable[[Any], Any] | str | None = None,
 ) -> Opened:
-    """Open a model for the people of a domain: a file, `package.module:name`, or one that is in memory.
+    """Open a model for the rows of a domain: a file, `package.module:name`, or an object in memory.
 
-    In memory it may be a torch module, a Keras or a fitted scikit-learn model, or a function from a pandas table to
-    scores. `preprocess` is how a table became the model's inputs when it was trained: a function (or its
-    `package.module:name`) from a DataFrame to a tensor, a tuple or a dictionary of them.
-    `rows` are rows of the table, on which the model is tried; with `Dataset`, a model that is given tables gets them
-    with the names and dtypes of the table that was read, and one without names for its inputs the table's own numbers
-    unless others are declared. `weights` is a safetensors file for a torch module that `package.module:name` makes.
-    Files that can run a program when opened are refused unless `trust_pickle` is set. `decision` replaces what the
-    outputs suggest: the largest score, or a threshold for a single one. What the domain has as no input (encode "none")
-    the model is not given.
+    An object may be a torch module, a Keras model, a fitted scikit-learn model, or a function from a pandas table to
+    scores. `preprocess` makes the model's inputs of a table, as in its training: a function (or its
+    `package.module:name`) from a DataFrame to a tensor, a tuple or a dictionary of tensors. The model is tried on
+    `rows`; with a `Dataset`, a model that reads tables gets the names and dtypes of the table that was read, and one
+    without input names gets the table's own numbers unless an encoding is declared. `weights` is a safetensors file for
+    a torch module that `package.module:name` makes. Files that can run a program when opened are refused unless
+    `trust_pickle` is set. `decision` replaces the default: the class of the largest score, or a threshold for a single
+    one. Attributes with encode "none" are no inputs of the model.
     """
     if isinstance(model, Opened):
         return replace(model, decision=decision or model.decision)
@@ -61,29 +60,29 @@ def wrap_model(
         preprocess = _imported(request, preprocess)
     whole = replace(request, preprocess=preprocess)
     if isinstance(model, (Network, BlackBox)):  # made for rows of the whole domain
-        return _known_by(import_module(f"{__name__}.user_code").open_object(whole, model), preprocess)
-    request = of_inputs(whole)
+        return _with_preprocess(import_module(f"{__name__}.user_code").open_object(whole, model), preprocess)
+    request = restricted_to_inputs(whole)
     if in_memory:
         opened: Opened = import_module(f"{__name__}.user_code").open_object(request, model)
-        return _known_by(with_outside(whole, opened), preprocess)
+        return _with_preprocess(for_whole_domain(whole, opened), preprocess)
     name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
     if preprocess is not None and name == OWN_WEIGHTS:
         raise request.error("preprocess is not for weights of this package, whose inputs the domain declares")
     module, _, function = name.partition(":")
     opened = getattr(import_module(f"{__name__}.{module}"), function)(request)
-    return _known_by(with_outside(whole, opened), preprocess)
+    return _with_preprocess(for_whole_domain(whole, opened), preprocess)
 
 
 def names_in(file: ModelFile) -> Sequence[str] | None:
-    """Return the names that a model gives to its inputs; None if it gives them none, or is not made yet."""
+    """Return the names of the inputs of a model in a file; None if it has none, or is made by a call only."""
     module = reader_of(file.source, trust_pickle=file.trust_pickle).partition(":")[0]
     reader = import_module(f"{__name__}.{module}")
     names: Sequence[str] | None = reader.names(file) if hasattr(reader, "names") else None
     return names
 
 
-def _known_by(opened: Opened, preprocess: Callable[[Any], Any] | None) -> Opened:
-    """Return a model that is known by the code of what prepares its inputs as well."""
+def _with_preprocess(opened: Opened, preprocess: Callable[[Any], Any] | None) -> Opened:
+    """Return a model whose fingerprint also covers the code of its preprocessing."""
     if preprocess is None:
         return opened
     code = import_module(f"{__name__}.estimators").source_code(preprocess)

@@ -30,7 +30,7 @@ def class_order(domain: TableDomain, classes: Sequence[Any] | None) -> list[int]
     return None
 
 
-def by_position(domain: TableDomain, classes: Sequence[Any] | None) -> str:
+def class_note(domain: TableDomain, classes: Sequence[Any] | None) -> str:
     """Return a remark if the model's classes can be matched to the domain's by their position only, else nothing."""
     if classes is None or domain.target is None or not domain.target.classes:
         return ""
@@ -74,7 +74,7 @@ class Labels:
         return places.get(_text(answer), places.get(_number(answer), places.get(REST, -1)))
 
 
-def labels_of(domain: TableDomain, answers: np.ndarray) -> Labels | None:
+def answer_labels(domain: TableDomain, answers: np.ndarray) -> Labels | None:
     """Return the labels among some answers of a model, (n,); None if they are scores, or 0 and 1, which are as good.
 
     Texts are labels. Numbers are if they are names of the domain's classes, or two whole numbers such as -1 and 1.

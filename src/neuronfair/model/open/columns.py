@@ -46,7 +46,7 @@ def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] 
     return None if names is None else tuple(names)
 
 
-def matched(
+def matched_columns(
     model: Any, names: Sequence[str] | None, known: Sequence[str], place: Literal["table", "domain"] = "table"
 ) -> tuple[str, ...] | None:
     """Return the columns that the names of a model's inputs stand for; None if none of them is known.
@@ -54,7 +54,7 @@ def matched(
     A flag of one value, such as 'sex_Male', counts for its column. A model that reads some of these columns and another
     one is refused.
 
-    >>> matched("model.ubj", ["age", "sex_Male", "sex_Female"], ["id", "age", "sex"])
+    >>> matched_columns("model.ubj", ["age", "sex_Male", "sex_Female"], ["id", "age", "sex"])
     ('age', 'sex')
     """
     spelled = {"_".join(column.split()): column for column in known}  # LightGBM writes _ for a blank

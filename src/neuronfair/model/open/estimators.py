@@ -1,4 +1,4 @@
-"""Fitted models and functions that answer a table: as networks where their inside is known, else as black boxes."""
+"""Fitted estimators and functions of a table: networks where their weights can be read, else black boxes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.decision import Scale
-from neuronfair.model.open.classes import Labels, by_position, class_order, labels_of, ordered
+from neuronfair.model.open.classes import Labels, answer_labels, class_note, class_order, ordered
 from neuronfair.model.open.columns import CONSTANTS, WRAPPERS, input_names
 from neuronfair.model.open.estimator_networks import NotLinear, hides_trees, is_network, is_perceptron, network_of
 from neuronfair.model.open.inputs import (
@@ -31,25 +31,26 @@ from neuronfair.model.open.inputs import (
     estimator_inputs,
     first_accepted,
     function_inputs,
-    positions,
+    position_note,
 )
 from neuronfair.model.open.opened import Opened, Refit, black_box, white_box
 from neuronfair.model.open.request import TOLERANCE, ModelFile, Request
 from neuronfair.model.open.trees import catboost, lightgbm, xgboost
 from neuronfair.model.open.trees.forests import forest_of, framework, tree_columns
 
-DIGITS = 6  # of the answers that a function is known by
-GROUPS = "sensitive_features"  # the argument by which models of Fairlearn are given the groups
-# The one that says most first; the third, of Fairlearn, is the probability of decisions that are drawn at random.
+DIGITS = 6  # of the scores in the fingerprint of a function
+GROUPS = "sensitive_features"  # the argument of Fairlearn's models for the demographic groups
+# The most informative first; `_pmf_predict` of Fairlearn is the probability of decisions that are drawn at random.
 _METHODS = ("predict_proba", "decision_function", "_pmf_predict", "predict")
 
 
 @dataclass(frozen=True)
-class Question:
-    """How a model is asked with a table, and what its answers are.
+class PredictMethod:
+    """How to call a model with a table, and what it returns.
 
-    `classes` are the names that the model itself has for its scores, or for its `decisions`. `probability` says whether
-    a single score is one; None: if it lies within 0 and 1. `columns` are those that it is given, if they are known.
+    `classes` are the model's own names for the columns of its scores. With `decisions` it returns these names instead
+    of scores. `probability` says whether a single score is a probability; None: if it lies within 0 and 1. `columns`
+    are those that it reads, where they are known.
     """
 
     answer: Callable[[Any], Any]
@@ -61,54 +62,54 @@ class Question:
 
 
 @dataclass(frozen=True)
-class AnsweringModel:
-    """A model that has answered the tried rows of a request, which it was given as `inputs`."""
+class FittedModel:
+    """A model with the inputs that it accepts, and its `answers` to the tried rows of the request."""
 
     request: Request
     kind: str
-    question: Question
+    method: PredictMethod
     inputs: ModelInputs
     answers: np.ndarray
     labels: Labels | None
 
     @staticmethod
-    def of(request: Request, kind: str, question: Question, ways: Sequence[ModelInputs]) -> AnsweringModel:
-        """Return a model with the first inputs that it accepts."""
-        inputs, answers = first_accepted(request, ways, lambda table: as_array(question.answer(table)))
-        labels = labels_of(request.domain, _flat(answers)) if question.classes is None else None
+    def of(request: Request, kind: str, method: PredictMethod, ways: Sequence[ModelInputs]) -> FittedModel:
+        """Return the model with the first of several inputs that it accepts."""
+        inputs, answers = first_accepted(request, ways, lambda table: as_array(method.answer(table)))
+        labels = answer_labels(request.domain, _flat(answers)) if method.classes is None else None
         if inputs.by_position is None:
-            by_position = reads_places(question.answer, inputs.of_rows(request.tried), answers)
+            by_position = ignores_names(method.answer, inputs.of_rows(request.tried), answers)
             inputs = replace(inputs, by_position=by_position)
-        return AnsweringModel(request, kind, question, inputs, answers, labels)
+        return FittedModel(request, kind, method, inputs, answers, labels)
 
     def scores_of(self, answers: np.ndarray) -> np.ndarray:
         """Return answers as scores in the order of the domain's classes: (n, outputs)."""
         if self.labels is not None:
             return self.labels.scores(_flat(answers))
-        classes = self.question.classes
-        if self.question.decisions:
+        classes = self.method.classes
+        if self.method.decisions:
             answers = (answers.reshape(len(answers), 1) == np.asarray(classes)).astype(float)
         return as_scores(ordered(answers, class_order(self.request.domain, classes)))
 
     def scores_of_table(self, table: Any) -> np.ndarray:
-        """Return the model's scores for what it is given."""
-        return self.scores_of(as_array(self.question.answer(table)))
+        """Return the model's scores for its inputs."""
+        return self.scores_of(as_array(self.method.answer(table)))
 
     def scores(self, rows: Tensor) -> np.ndarray:
         """Return the model's scores for rows of codes."""
         return self.scores_of_table(self.inputs.of_rows(rows))
 
     def note(self, *remarks: str) -> str:
-        """Return all that the user must know of how the model is asked."""
+        """Return what the user must know about how the model is called."""
         inputs = self.inputs
-        in_order = positions(self.request) if inputs.by_position and not inputs.declared else ""
-        matched = by_position(self.request.domain, self.question.classes)
+        in_order = position_note(self.request) if inputs.by_position and not inputs.declared else ""
+        classes = class_note(self.request.domain, self.method.classes)
         labels = "" if self.labels is None else self.labels.note
         first, *others = remarks
-        return "; ".join(filter(None, (first, inputs.note, in_order, matched, labels, self.question.note, *others)))
+        return "; ".join(filter(None, (first, inputs.note, in_order, classes, labels, self.method.note, *others)))
 
     def completed(self, opened: Opened, **facts: Any) -> Opened:
-        """Return an opened model with what is known of how it is asked."""
+        """Return an opened model with what is known about its inputs and answers."""
         of_frame = self.inputs.of_frame
         return replace(
             opened,
@@ -118,15 +119,15 @@ class AnsweringModel:
             **({"unassessed": "" if self.labels is None else self.labels.unassessed} | facts),
         )
 
-    def black_box(self, note: str, print_of: str | None, **facts: Any) -> Opened:
+    def black_box(self, note: str, digest: str | None, **facts: Any) -> Opened:
         """Return the model as a black box."""
         made = black_box(
             self.request,
             self.kind,
             self.scores,
             note,
-            probability=self.question.probability,
-            print_of=print_of or f"{self.kind} {self.request.source}",
+            probability=self.method.probability,
+            digest=digest or f"{self.kind} {self.request.source}",
         )
         return self.completed(made, **facts)
 
@@ -138,112 +139,113 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
 
 
 def names(file: ModelFile) -> list[str] | None:
-    """Return the names of the columns that the model in a file reads, if it says them."""
+    """Return the names of the columns that the model in a file reads, if it states them."""
     return input_names(read_file(file)[0])
 
 
 def open_function(request: Request, function: Any) -> Opened:
-    """Return a function of a table as a black box, known by its source code and by its answers."""
+    """Return a function of a table as a black box; its fingerprint covers its source code and its scores."""
     columns = _known_columns(request, function)
-    question = Question(_quiet(function) if inspect.ismethod(function) else function)
-    answering = AnsweringModel.of(request, "Python function", question, function_inputs(request, columns))
-    why = "a Python function shows nothing of itself; it is given tables of labels and numbers"
-    return known_by_answers(request, answering.black_box(answering.note(why), None), function)
+    method = PredictMethod(_quiet(function) if inspect.ismethod(function) else function)
+    fitted = FittedModel.of(request, "Python function", method, function_inputs(request, columns))
+    why = "a Python function has no weights to read; it gets tables of labels and numbers"
+    return fingerprinted_by_scores(request, fitted.black_box(fitted.note(why), None), function)
 
 
-def open_estimator(request: Request, estimator: Any, print_of: str | None, remark: str = "") -> Opened:
-    """Return a fitted estimator as a network if it is a perceptron or linear, behind ordinary preprocessing or not.
+def open_estimator(request: Request, estimator: Any, digest: str | None, remark: str = "") -> Opened:
+    """Return a fitted perceptron or linear model, with its preprocessing, as a network; any other as a black box.
 
-    All others are black boxes. A pipeline is given the table's own labels and numbers. A bare estimator is given the
-    columns that its feature names say; where it has no names, the numbers of the domain's encoding or the table's own.
-    Without a fingerprint it is known by its answers.
+    A pipeline gets the table's own labels and numbers. A bare estimator gets the columns of its feature names; without
+    names, the domain's encoding or the table's own numbers. Without a `digest` the scores are part of the fingerprint.
     """
     estimator = getattr(estimator, "best_estimator_", estimator)  # a finished search for hyperparameters
     steps, final = _split(estimator)
     kind = framework(final) or "scikit-learn"
-    question = question_of(request, estimator, final)
-    if question.columns is not None:
-        ways = function_inputs(request, question.columns)
+    method = predict_method(request, estimator, final)
+    if method.columns is not None:
+        ways = function_inputs(request, method.columns)
     else:
-        booster = isinstance(question.answer, xgboost.BoosterPredictor)
-        reader = question.answer if booster else _reader(estimator)
+        booster = isinstance(method.answer, xgboost.BoosterPredictor)
+        reader = method.answer if booster else _reader(estimator)
         trees = None if booster else tree_columns(reader, request.domain)
         bare, columns = not _split(reader)[0], input_names(estimator)
         ways = estimator_inputs(request, reader, bare=bare, names=columns, trees=trees)
-    answering = AnsweringModel.of(request, kind, question, ways)
-    facts = _facts(answering, estimator, final)
-    why = "boosted trees have no neurons to look at"
+    fitted = FittedModel.of(request, kind, method, ways)
+    facts = _facts(fitted, estimator, final)
+    why = "boosted trees have no neurons"
     if kind == "scikit-learn":
-        why = f"{type(final).__name__} has no neurons to look at"
+        why = f"{type(final).__name__} has no neurons"
     opened: Opened | None = None
-    if _decides_otherwise(answering, estimator):
-        decisions = replace(question, answer=_predict(estimator), decisions=True, probability=None)
-        answering = replace(answering, question=decisions)
-        why = "its decisions are not those of its largest score, so it is asked by its method predict"
+    if _predict_differs(fitted, estimator):
+        decisions = replace(method, answer=_predicted_labels(estimator), decisions=True, probability=None)
+        fitted = replace(fitted, method=decisions)
+        why = "its decisions are not those of its largest score, so its method predict is used"
     elif is_network(final):
         try:
-            scores = answering.scores_of(answering.answers)
-            encoding, module = network_of(request, estimator, (steps, final), answering.inputs, scores)
-            note = answering.note("its preprocessing has become the first layer" if steps else "", remark)
+            scores = fitted.scores_of(fitted.answers)
+            encoding, module = network_of(request, estimator, (steps, final), fitted.inputs, scores)
+            note = fitted.note("its preprocessing has become the first layer" if steps else "", remark)
             make = partial(white_box, request, kind, module, encoding=encoding, note=note)
-            made = make(probability=bool(question.probability), hidden=is_perceptron(final))
-            opened = answering.completed(replace(made, original=answering.scores), **facts)
+            made = make(probability=bool(method.probability), hidden=is_perceptron(final))
+            opened = fitted.completed(replace(made, original=fitted.scores), **facts)
         except TooLarge:
             raise
         except NotLinear as reason:
             why = str(reason)
         except Exception as error:  # the estimator's own code
-            why = f"its inside was not read ({one_line(error)})"
+            why = f"its weights could not be read ({one_line(error)})"
     if opened is None:
-        opened = answering.black_box(answering.note(why, remark), print_of, **facts)
-        if answering.inputs.program is None and not hides_trees(estimator, steps, final):
-            order = class_order(request.domain, question.classes)
-            before = partial(_before, steps, answering.inputs)
-            ask, tried = opened.model.scores, request.tried
-            opened = opened.with_trees(partial(forest_of, final, before, ask, request.domain, tried, order))
-    if print_of is None:
-        return known_by_answers(request, opened, estimator)
-    # The numbers of a network's first layer depend on the row it was probed with, so they are no fingerprint.
-    return replace(opened, fingerprint=print_of)
+        opened = fitted.black_box(fitted.note(why, remark), digest, **facts)
+        if fitted.inputs.program is None and not hides_trees(estimator, steps, final):
+            order = class_order(request.domain, method.classes)
+            before = partial(_before, steps, fitted.inputs)
+            predict, tried = opened.model.scores, request.tried
+            opened = opened.with_trees(partial(forest_of, final, before, predict, request.domain, tried, order))
+    if digest is None:
+        return fingerprinted_by_scores(request, opened, estimator)
+    # The weights of a network's first layer depend on the row that it was derived from, so they are no fingerprint.
+    return replace(opened, fingerprint=digest)
 
 
-def question_of(request: Request, estimator: Any, final: Any) -> Question:
-    """Return how a fitted model is asked: for probabilities, scores, or decisions, by what it has."""
+def predict_method(request: Request, estimator: Any, final: Any) -> PredictMethod:
+    """Return how to call a fitted model: for probabilities, scores or decisions, by the methods that it has."""
     if framework(final) == "XGBoost" and type(final).__name__ == "Booster":
         booster = xgboost.BoosterPredictor(final)
-        return Question(booster, probability=booster.probability, note=booster.note)
+        return PredictMethod(booster, probability=booster.probability, note=booster.note)
     name = next(name for name in _METHODS if callable(getattr(estimator, name, None)))
     method, classes = _quiet(getattr(estimator, name)), _classes(final)
     several = str(getattr(getattr(final, "_label_binarizer", None), "y_type_", "")).startswith("multilabel")
     if isinstance(classes, list) or several:
-        raise request.error("decides several questions at once; give a function that answers one of them")
-    note = "its decisions are drawn at random, so the probability of each is compared" * (name == "_pmf_predict")
+        raise request.error("predicts several targets at once; pass a function that predicts one of them")
+    note = "its decisions are drawn at random, so their probabilities are compared" * (name == "_pmf_predict")
     if by_groups(estimator):
-        return _with_groups(request, estimator, method, note)
+        return _with_sensitive_features(request, estimator, method, note)
     exogenous = getattr(getattr(estimator, "model", None), "exog_names", None)
     if exogenous is not None and not hasattr(estimator.model, "formula"):  # of statsmodels
-        return _with_ones(request, method, list(exogenous))
+        return _with_constant(request, method, list(exogenous))
     if name == "predict" and classes is not None:
         if framework(final) != "CatBoost":
-            return Question(method, classes, decisions=True)
+            return PredictMethod(method, classes, decisions=True)
         method = _quiet(partial(estimator.predict, prediction_type="Probability"))
     # A regression's number stands for the second class from one half on.
-    return Question(method, classes, probability=name != "decision_function", note=note)
+    return PredictMethod(method, classes, probability=name != "decision_function", note=note)
 
 
-def _with_groups(request: Request, estimator: Any, method: Callable[..., Any], note: str) -> Question:
-    """Return a question to a model of Fairlearn, which is given the demographic groups next to its inputs."""
+def _with_sensitive_features(request: Request, estimator: Any, method: Callable[..., Any], note: str) -> PredictMethod:
+    """Return how to call a model of Fairlearn that takes the demographic groups next to its inputs."""
     groups, inputs = list(request.domain.sensitive), input_names(estimator) or list(request.domain.names)
-    note = "; ".join(filter(None, (note, f"it is given {', '.join(groups)} as {GROUPS}")))
+    note = "; ".join(filter(None, (note, f"it gets {', '.join(groups)} as {GROUPS}")))
 
     def answer(table: Any) -> Any:
         return method(table[inputs], **{GROUPS: table[groups if len(groups) > 1 else groups[0]]})
 
-    return Question(answer, probability=True, columns=[*inputs, *(g for g in groups if g not in inputs)], note=note)
+    return PredictMethod(
+        answer, probability=True, columns=[*inputs, *(g for g in groups if g not in inputs)], note=note
+    )
 
 
-def _with_ones(request: Request, method: Callable[..., Any], names: list[str]) -> Question:
-    """Return a question to a model of statsmodels, which is given a column of ones where it was fitted with one."""
+def _with_constant(request: Request, method: Callable[..., Any], names: list[str]) -> PredictMethod:
+    """Return how to call a model of statsmodels, which gets a column of ones where it was fitted with one."""
     places = [place for place, name in enumerate(names) if name in CONSTANTS]
     inputs = [name for name in names if name not in CONSTANTS]
     known = inputs if set(inputs) <= set(request.domain.names) else list(request.domain.names)
@@ -254,11 +256,11 @@ def _with_ones(request: Request, method: Callable[..., Any], names: list[str]) -
             numbers = np.insert(numbers, place, 1.0, axis=1)
         return method(numbers)
 
-    return Question(answer, columns=known, note="it is given a column of ones, as it was fitted" if places else "")
+    return PredictMethod(answer, columns=known, note="it gets a column of ones, as it was fitted" if places else "")
 
 
 def by_groups(model: Any) -> bool:
-    """Return whether a model must be given the demographic groups next to its inputs."""
+    """Return whether a model takes the demographic groups next to its inputs."""
     try:
         return GROUPS in inspect.signature(model.predict).parameters
     except (AttributeError, TypeError, ValueError):
@@ -271,7 +273,7 @@ def _known_columns(request: Request, model: Any) -> list[str] | None:
 
 
 def _quiet(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a model without its warnings, which would come with every call: unknown categories, names."""
+    """Return a method without its warnings about unknown categories and names, which would come with every call."""
 
     def call(*arguments: Any, **named: Any) -> Any:
         with warnings.catch_warnings():
@@ -281,26 +283,26 @@ def _quiet(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _facts(answering: AnsweringModel, estimator: Any, final: Any) -> dict[str, Any]:
-    """Return what is known of an estimator besides its scores: their scale, and how it is fitted anew and written."""
-    request, classes = answering.request, answering.question.classes
+def _facts(fitted: FittedModel, estimator: Any, final: Any) -> dict[str, Any]:
+    """Return the scale of an estimator's scores, and how to fit it again and save it."""
+    request, classes = fitted.request, fitted.method.classes
     facts: dict[str, Any] = {}
-    if answering.question.probability is False and answering.kind != "XGBoost":
+    if fitted.method.probability is False and fitted.kind != "XGBoost":
         scale: Scale = "numbers"  # margins, which a sigmoid would not turn into probabilities
         facts["scale"] = scale
     if classes is not None:
         order, known = class_order(request.domain, classes), np.asarray(classes)
-        reopen = partial(open_estimator, request, print_of="fitted again")
+        reopen = partial(open_estimator, request, digest="fitted again")
         known = known if order is None else known[order]
-        facts["refit"] = refitting(estimator, final, answering.inputs.of_rows, known, reopen)
+        facts["refit"] = refitting(estimator, final, fitted.inputs.of_rows, known, reopen)
         facts["save"] = lambda _, path: dump(estimator, path)
     if isinstance(final, needs("sklearn.base", "sklearn").OutlierMixin):
-        facts["unassessed"] = "it looks for outliers and was fitted without labels"
+        facts["unassessed"] = "it detects outliers and was fitted without labels"
     return facts
 
 
 def _reader(estimator: Any) -> Any:
-    """Return what is given the rows: a model itself, or the one in a wrapper such as one that sets its threshold."""
+    """Return the model that reads the rows: the estimator itself, or the one inside a wrapper such as a threshold."""
     place = WRAPPERS.get(type(estimator).__name__)
     if place is None:
         return estimator
@@ -309,18 +311,18 @@ def _reader(estimator: Any) -> Any:
 
 
 def _split(estimator: Any) -> tuple[list[Any], Any]:
-    """Return the transformers of a pipeline, also of one inside another, and what stands at its end."""
+    """Return the transformers of a pipeline, nested ones too, and its final estimator."""
     if not hasattr(estimator, "steps"):
         return [], estimator
     *before, (_, last) = estimator.steps
-    # A sampler of imbalanced-learn changes the rows of a training only.
+    # A sampler of imbalanced-learn changes the rows in training only.
     steps = [step for _, step in before if step not in (None, "passthrough") and not hasattr(step, "fit_resample")]
     more, final = _split(last)
     return steps + more, final
 
 
 def _before(steps: Sequence[Any], inputs: ModelInputs, rows: Tensor) -> Any:
-    """Return what the final estimator is given."""
+    """Return the inputs of the final estimator."""
     features = inputs.of_rows(rows)
     for step in steps:
         features = _quiet(step.transform)(features)
@@ -332,38 +334,38 @@ def _classes(final: Any) -> Any:
     return classes if isinstance(classes, list) or (np.ndim(classes) == 1 and len(classes)) else None
 
 
-def _predict(estimator: Any) -> Callable[[Any], Any]:
+def _predicted_labels(estimator: Any) -> Callable[[Any], Any]:
     return lambda table: np.asarray(_quiet(estimator.predict)(table)).reshape(len(table))
 
 
-def _decides_otherwise(answering: AnsweringModel, estimator: Any) -> bool:
-    """Return whether a classifier decides by something else than its largest score, such as a tuned threshold."""
-    decision, question, scores = answering.request.decision, answering.question, answering.scores_of(answering.answers)
-    if question.classes is None or question.decisions or (decision is not None and decision.kind != "argmax"):
+def _predict_differs(fitted: FittedModel, estimator: Any) -> bool:
+    """Return whether predict() differs from the class of the largest score, as with a tuned threshold."""
+    decision, method, scores = fitted.request.decision, fitted.method, fitted.scores_of(fitted.answers)
+    if method.classes is None or method.decisions or (decision is not None and decision.kind != "argmax"):
         return False
     if scores.shape[1] == 1:  # the score of the second class, positive if it is chosen
         if decision is not None:  # one score has no largest
             return True
         scores = np.concatenate([-scores, scores], 1)
-    by_decisions = replace(answering, question=replace(question, decisions=True))
+    by_decisions = replace(fitted, method=replace(method, decisions=True))
     try:
-        chosen = by_decisions.scores_of(_predict(estimator)(answering.inputs.of_rows(answering.request.tried))) > 0
-    except Exception:  # the estimator's own code, which is then asked for scores only
+        chosen = by_decisions.scores_of(_predicted_labels(estimator)(fitted.inputs.of_rows(fitted.request.tried))) > 0
+    except Exception:  # the estimator's own code; then its scores are used
         return False
     if chosen.shape != scores.shape or not (chosen.sum(1) == 1).all():
         return False
-    return bool((scores.argmax(1) != chosen.argmax(1)).any())  # of equal scores it may choose another
+    return bool((scores.argmax(1) != chosen.argmax(1)).any())  # it may break ties in another way
 
 
-def reads_places(answer: Callable[[Any], Any], table: Any, answers: np.ndarray) -> bool:
-    """Return whether a model reads columns by their place: it answers the same if they exchange their names."""
+def ignores_names(answer: Callable[[Any], Any], table: Any, answers: np.ndarray) -> bool:
+    """Return whether a model reads columns by position: reversed names give the same answers."""
     if not hasattr(table, "columns"):
         return True
     if table.shape[1] < 2:
         return False
     try:
         other = as_array(answer(table.set_axis(table.columns[::-1], axis=1)))
-    except Exception:  # the user's own code, which misses a name
+    except Exception:  # the user's own code, which does not find a name
         return False
     if other.shape != answers.shape:
         return False
@@ -377,11 +379,11 @@ def _flat(answers: np.ndarray) -> np.ndarray:
     return answers[:, 0] if answers.ndim == 2 and answers.shape[1] == 1 else answers
 
 
-def known_by_answers(request: Request, found: Opened, code: Any) -> Opened:
-    """Return a function, known by its source code and by its answers.
+def fingerprinted_by_scores(request: Request, found: Opened, code: Any) -> Opened:
+    """Return an opened function whose fingerprint covers its source code and its scores.
 
-    The code alone is not enough: it may read a file or call other functions, which can change. The answers are those
-    to rows that are the same for every table, and in a batch of their own.
+    The code alone is not enough: it may read a file or call other functions, which can change. The scores are those of
+    random rows that are the same for every table, in a batch of their own.
     """
     scores = found.model.scores(request.drawn.to(request.device)).cpu().numpy()
     found.model.rows_forward = 0
@@ -400,19 +402,20 @@ def source_code(function: Any) -> str:
 def refitting(
     estimator: Any, final: Any, inputs: Callable[[Tensor], Any], classes: np.ndarray, reopen: Callable[[Any], Opened]
 ) -> Refit:
-    """Return what fits a copy of an estimator to rows and labels; `classes` are its own, in the order of the domain's.
+    """Return a function that fits a copy of an estimator to rows and labels.
 
-    `final` stands at the end of it, `inputs` turns rows into what it is given, and `reopen` opens the copy.
+    `final` is the last step of the estimator, `inputs` makes its inputs of rows, `classes` are its own classes in the
+    order of the domain's, and `reopen` opens the copy.
     """
 
     def refit(rows: Tensor, labels: Tensor, seed: int) -> Opened:
         state = np.random.get_state()
-        np.random.seed(seed % 2**32)  # what draws from numpy's common random state starts at a known place
+        np.random.seed(seed % 2**32)  # for estimators that draw from numpy's global random state
         try:
             again = needs("sklearn.base", "sklearn").clone(estimator)
             last = again.steps[-1][1] if hasattr(again, "steps") else again
             if type(final).__module__.startswith("catboost") and hasattr(last, "set_params"):
-                last.set_params(allow_writing_files=False)  # or it leaves a folder where the user stands
+                last.set_params(allow_writing_files=False)  # or it leaves a folder in the working folder
             with redirect_stdout(io.StringIO()):
                 _quiet(again.fit)(inputs(rows), classes[labels.cpu().numpy()])
         except Exception as error:  # the estimator's own code
@@ -434,11 +437,11 @@ def dump(estimator: Any, path: Path) -> None:
         needs("skops.io", "sklearn").dump(estimator, path)
     elif suffix == ".joblib":
         needs("joblib", "sklearn").dump(estimator, path)
-    else:  # whoever reads it with pickle could not read what joblib writes
+    else:  # pickle cannot read what joblib writes
         path.write_bytes(pickle.dumps(estimator))
 
 
-# Types in the files of ordinary perceptrons that skops does not list as safe; none of them runs anything when opened.
+# Types in files of perceptrons that skops does not list as safe; opening them runs nothing.
 _PLAIN = {
     "numpy.dtype",
     "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
@@ -448,7 +451,7 @@ _PLAIN = {
 
 
 def read_file(file: ModelFile) -> tuple[Any, str]:
-    """Return the model in a file, and a remark for the user; a pickle is opened whoever has made it."""
+    """Return the model in a file, and a remark for the user. Pickles are opened: the caller checks the trust flag."""
     suffix = file.path.suffix.lower()
     if suffix in (".ubj", ".json"):
         return xgboost.read(file)
@@ -464,14 +467,14 @@ def read_file(file: ModelFile) -> tuple[Any, str]:
                 raise
             raise file.error(f"cannot be read ({type(error).__name__}: {one_line(error)})") from error
     if not is_estimator(estimator):
-        raise file.error(f"holds no model with a method predict, but {type(estimator).__name__}")
+        raise file.error(f"expected a model with a method predict, got {type(estimator).__name__}")
     old = next((w.message for w in caught if w.category.__name__ == "InconsistentVersionWarning"), None)
     version = getattr(old, "original_sklearn_version", None)
     return estimator, f"it was saved by scikit-learn {version}, which is not the version used here" if version else ""
 
 
 def is_estimator(thing: Any) -> bool:
-    """Return whether something is a fitted model in the manner of scikit-learn."""
+    """Return whether an object has the method predict of a scikit-learn estimator."""
     return not isinstance(thing, (type, nn.Module)) and callable(getattr(thing, "predict", None))
 
 
@@ -487,7 +490,7 @@ def _read_skops(file: ModelFile) -> Any:
 
 
 def _checked(file: ModelFile) -> bytes:
-    """Return a .skops archive, unpacked, after a look at how large it and the arrays in it are."""
+    """Return an unpacked .skops archive; refuse one that is too large, or whose arrays are."""
     files = members(file.content, file.source)
     check_size(len(files["schema.json"]), file.source, times=TREE)
     total = sum(map(len, files.values()))

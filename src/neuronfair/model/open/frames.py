@@ -1,11 +1,11 @@
-"""Rows as the table that a pipeline was trained on: a pandas DataFrame of labels and numbers."""
+"""Rows of codes as the table that a pipeline was trained on: a pandas DataFrame of labels and numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -17,11 +17,21 @@ from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
 
 _TRUTH = {"True": True, "False": False}
-EMPTY_FLAGS = ("?", "nan", "NaN", "NA", "None")  # how a flag of empty cells may end
+EMPTY_FLAGS = ("?", "nan", "NaN", "NA", "None")  # endings of an indicator of empty cells
+
+
+class ColumnCells(Protocol):
+    """One column of a model's table: its cells for codes, and for original cells."""
+
+    def of_codes(self, codes: np.ndarray) -> Any:
+        """Return the cells of codes."""
+
+    def of_cells(self, cells: Any) -> Any:
+        """Return original cells, a Series, in the form that the model reads."""
 
 
 class CellColumn:
-    """The cells of one attribute: what the table holds for each code, also for one outside the bounds."""
+    """The original cells of one attribute for each code, also for codes outside the bounds."""
 
     def __init__(self, attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> None:
         self._attribute, self._lookup = attribute, lookup  # the cells of `content`, in its order
@@ -30,7 +40,7 @@ class CellColumn:
         self._order = np.argsort(self._codes)
 
     def of_codes(self, codes: np.ndarray) -> Any:
-        """Return the cells of codes; one that stands for nothing is an empty cell."""
+        """Return the cells of codes; a code without a value is an empty cell."""
         place = np.searchsorted(self._codes, codes, sorter=self._order).clip(max=len(self._codes) - 1)
         place = self._order[place]
         beyond = self._codes[place] != codes
@@ -46,7 +56,7 @@ class CellColumn:
         return cells
 
     def of_cells(self, cells: Any) -> Any:
-        """Return original cells, a Series, as the model is given them: labels spelled as it knows them."""
+        """Return original cells, with labels spelled as the model knows them."""
         attribute, empty = self._attribute, cells.isna()
         if not attribute.values:
             return cells.array
@@ -64,12 +74,12 @@ class CellColumn:
 
 
 class CategoryColumn:
-    """The cells of one attribute as the categories that a model knows, or as texts if it keeps no list of them."""
+    """The cells of one attribute as the categories of a model, or as texts if it has no list of them."""
 
     def __init__(self, attribute: Attribute, categories: Sequence[Any] | None) -> None:
         self._pandas, self._attribute = needs("pandas", "sklearn"), attribute
         texts = [label for label in attribute.values if label != MISSING or label != attribute.missing]
-        self._content = cells(attribute, texts if categories is None else categories)
+        self._content = cells_of(attribute, texts if categories is None else categories)
         self._dtype = None if categories is None else self._pandas.CategoricalDtype(list(categories))
         self._known = _Categories(categories or ())
         if categories and all(self._known.of(cell) is np.nan for cell in self._content.values()):
@@ -79,14 +89,14 @@ class CategoryColumn:
             )
 
     def of_codes(self, codes: np.ndarray) -> Any:
-        """Return the cells of codes: what the model has never seen is empty, and an empty text is 'nan'."""
+        """Return the cells of codes: unknown categories are empty, and an empty text is 'nan'."""
         distinct, inverse = np.unique(codes, return_inverse=True)
         beyond = self._attribute.value if not self._attribute.values else lambda code: np.nan
         values = [self._content[code] if code in self._content else beyond(code) for code in distinct.tolist()]
         return self._made(values, inverse, str)
 
     def of_cells(self, cells: Any) -> Any:
-        """Return original cells, a Series, in the same way."""
+        """Return original cells in the same way."""
         numbers, distinct = self._pandas.factorize(cells.astype(object), use_na_sentinel=False)
         return self._made(list(distinct), numbers, lambda cell: as_text(np.nan if self._pandas.isna(cell) else cell))
 
@@ -100,7 +110,7 @@ class NumberColumn:
     """The cells of one attribute as numbers."""
 
     def __init__(self, attribute: Attribute) -> None:
-        content = cells(attribute)
+        content = cells_of(attribute)
         numbers = needs("pandas", "sklearn").array(np.array(list(content.values()), dtype=np.float64))
         self._attribute, self._cells = attribute, CellColumn(attribute, content, numbers)
 
@@ -109,7 +119,7 @@ class NumberColumn:
         return np.asarray(self._cells.of_codes(codes), dtype=np.float64)
 
     def of_cells(self, column: Any) -> Any:
-        """Return the numbers in original cells, a Series; an empty one is NaN."""
+        """Return the numbers in original cells; an empty one is NaN."""
         if column.dtype.kind == "m":  # durations are read as seconds
             column = column.dt.total_seconds()
         if column.dtype.kind in "iufb":
@@ -119,7 +129,7 @@ class NumberColumn:
 
 
 class CodeColumn:
-    """The codes of one attribute, which are the places of its labels among the values of the domain."""
+    """The codes of one attribute: the positions of its labels among the values of the domain."""
 
     def __init__(self, attribute: Attribute) -> None:
         self._attribute = attribute
@@ -134,7 +144,7 @@ class CodeColumn:
 
 
 class FlagColumn:
-    """Whether an attribute has one value, as `pandas.get_dummies` makes it: 'sex_Male'."""
+    """An indicator of one value of an attribute, as `pandas.get_dummies` makes it: 'sex_Male'."""
 
     def __init__(self, attribute: Attribute, value: str, code: int) -> None:
         self._value, self._code = value, code
@@ -152,27 +162,27 @@ class FlagColumn:
 
 
 class FrameColumn(NamedTuple):
-    """One column of a table: what it is called, the attribute that it is made of with its place, and its cells."""
+    """One column of a model's table: its label, its attribute with the position in the domain, and its cells."""
 
     label: Any
     attribute: str
     place: int
-    cells: CellColumn | CategoryColumn | NumberColumn | CodeColumn | FlagColumn
+    cells: ColumnCells
 
 
-class Table:
-    """Turns rows of codes, and DataFrames of original cells, into the DataFrame that a model is given."""
+class Frames:
+    """Turns rows of codes, and DataFrames of original cells, into the DataFrame that a model reads."""
 
     def __init__(self, columns: Sequence[FrameColumn]) -> None:
         self._columns, self._pandas = tuple(columns), needs("pandas", "sklearn")
 
     def of_rows(self, rows: Tensor | np.ndarray) -> Any:
-        """Return rows of codes as a table; a code that stands for nothing becomes an empty cell."""
+        """Return rows of codes as a table; a code without a value becomes an empty cell."""
         codes = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
         return self._table([column.cells.of_codes(codes[:, column.place]) for column in self._columns])
 
     def of_frame(self, table: Any) -> Any:
-        """Return a table of original cells as the model is given it; its columns have the names of the attributes."""
+        """Return a table of original cells as the model reads it; its columns have the names of the attributes."""
         return self._table([column.cells.of_cells(table[column.attribute]) for column in self._columns])
 
     def _table(self, columns: Sequence[Any]) -> Any:
@@ -180,19 +190,8 @@ class Table:
         table.columns = [column.label for column in self._columns]
         return table
 
-
-class Frames(Table):
-    """Turns rows of codes into DataFrames with the cells that the table itself held.
-
-    Labels that are numbers become numbers, as they do when a CSV file is read, and an empty cell becomes empty again.
-    `columns` chooses and orders the columns. `known` are the categories of fitted encoders by column: they tell how the
-    labels were spelled when they were fitted, if otherwise than in the domain. `categorical` gives text as categories.
-    `types` are those of the table that the rows came from: what its columns were called, their dtypes, and the cells of
-    labels. `dates` gives dates as such that were texts in the table.
-    """
-
-    def __init__(
-        self,
+    @staticmethod
+    def of(
         domain: TableDomain,
         columns: Sequence[str] | None = None,
         known: Mapping[str, Collection[Any]] | None = None,
@@ -200,9 +199,16 @@ class Frames(Table):
         categorical: bool = False,
         types: Mapping[str, ColumnType] | None = None,
         dates: bool = False,
-    ) -> None:
+    ) -> Frames:
+        """Return the DataFrame with the cells of the table itself.
+
+        Labels that are numbers become numbers, as they do when a CSV file is read, and an empty cell is empty again.
+        `columns` chooses and orders the columns. `known` are the categories of fitted encoders by column, with the
+        spelling of labels that they were fitted to. `categorical` makes texts categories. `types` are the names, dtypes
+        and cells of the table that the rows came from. `dates` parses dates that are texts in the table.
+        """
         pandas = needs("pandas", "sklearn")
-        made, own = [], set(domain.names)
+        made, own = list[FrameColumn](), set(domain.names)
         for name in domain.names if columns is None else columns:
             if name not in own:
                 raise ModelError(
@@ -211,8 +217,8 @@ class Frames(Table):
                 )
             place = domain.column(name)
             attribute, kind = domain.attributes[place], (types or {}).get(name, ColumnType(name))
-            content = cells(attribute, (known or {}).get(name, ()))
-            if attribute.values:  # as they stood in a table that has types: 1, "1" and True are not the same there
+            content = cells_of(attribute, (known or {}).get(name, ()))
+            if attribute.values:  # as in the table: 1, "1" and True differ where it has types
                 labels = {code: label for label, code in attribute.extra.items()} | dict(enumerate(attribute.values))
                 content = {code: kind.cells.get(labels.get(code, ""), cell) for code, cell in content.items()}
             dtype = np.dtype("datetime64[ns]") if dates and attribute.date is not None else kind.dtype
@@ -221,17 +227,17 @@ class Frames(Table):
                 lookup = lookup.astype("category")
             label = kind.label if types and name in types else name
             made.append(FrameColumn(label, name, place, CellColumn(attribute, content, lookup.array)))
-        super().__init__(made)
+        return Frames(made)
 
 
-def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
-    """Return what stands in a table for each code of an attribute, also for codes without a value of their own.
+def cells_of(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
+    """Return the cell of a table for each code of an attribute, also for codes without a value of their own.
 
-    >>> cells(Attribute("smokes", "nominal", values=("0", "1", "missing"), missing="missing"))
+    >>> cells_of(Attribute("smokes", "nominal", values=("0", "1", "missing"), missing="missing"))
     {0: 0, 1: 1, 2: nan}
-    >>> cells(Attribute("job", "nominal", values=("cook", "smith"), missing=-1, extra={"n/k": 3}))
+    >>> cells_of(Attribute("job", "nominal", values=("cook", "smith"), missing=-1, extra={"n/k": 3}))
     {0: 'cook', 1: 'smith', 3: 'n/k', -1: nan}
-    >>> cells(Attribute("job", "nominal", values=("cook", "other"), other="other", extra={"smith": 1}))
+    >>> cells_of(Attribute("job", "nominal", values=("cook", "other"), other="other", extra={"smith": 1}))
     {0: 'cook', 1: 'smith'}
     """
     if not attribute.values:
@@ -241,7 +247,7 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
     spelled: dict[str, Any] = {text.strip(): text for text in known if isinstance(text, str)}
     labels: dict[int, str] = dict(enumerate(attribute.values))
     labels |= {code: label for label, code in attribute.extra.items() if code not in labels}
-    if attribute.other is not None:  # no model has seen that word, so it is given one of those that it stands for
+    if attribute.other is not None:  # no model has seen the word for all others, so one of these takes its place
         place = attribute.values.index(attribute.other)
         labels[place] = next((label for label, code in attribute.extra.items() if code == place), attribute.other)
     empty = attribute.missing if isinstance(attribute.missing, str) else None
@@ -261,7 +267,7 @@ def cells(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
 
 
 def _with_dtype(cells: Any, dtype: Any) -> Any:
-    """Return cells, a Series, with the dtype that they had in the table, if it can hold them: no int holds a gap."""
+    """Return cells, a Series, with the dtype of the table, if it can hold them: no int holds an empty cell."""
     if dtype is None or cells.dtype == dtype:
         return cells
     try:
@@ -273,13 +279,13 @@ def _with_dtype(cells: Any, dtype: Any) -> Any:
 
 
 def _holds(lookup: Any, cells: Any) -> bool:
-    """Return whether an array of categories, or of another type, has a place for each of some cells."""
+    """Return whether an array has categories, and all cells are among them."""
     known = set(lookup.categories if hasattr(lookup, "categories") else ())
     return bool(known) and all(cell in known for cell in cells.dropna().unique())
 
 
 def as_text(cell: Any) -> str:
-    """Return a cell as the text that a table in memory is read as."""
+    """Return a cell as text, as tables in memory are read."""
     text = str(cell).strip()
     return text if isinstance(cell, str) else text.removesuffix(".0")
 
@@ -302,7 +308,7 @@ def spelling(cell: Any) -> str:
 
 
 class _Categories:
-    """The categories that a model knows, found by a cell: the same number, or the only one that rounds to it.
+    """Finds the category of a cell: the same value, or the only number that rounds to it.
 
     A domain has the numbers of a table to twelve digits, and a model may know 0.30000000000000004.
     """
@@ -326,7 +332,7 @@ def _rounded(number: float) -> float:
 
 
 def _as_numbers(labels: Sequence[str]) -> dict[str, int | float]:
-    """Return the labels as numbers, or nothing if one of them is none."""
+    """Return the labels as numbers; an empty dictionary if one of them is none."""
     try:
         numbers = {label: float(label) for label in labels}
     except ValueError:
@@ -335,7 +341,7 @@ def _as_numbers(labels: Sequence[str]) -> dict[str, int | float]:
 
 
 def _whole(label: str) -> int:
-    """Return a whole number of any length; a float has sixteen digits only."""
+    """Return a whole number of any length; a float has only sixteen digits."""
     try:
         return int(label)
     except ValueError:  # "1e3"

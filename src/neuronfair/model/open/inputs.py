@@ -19,12 +19,12 @@ from neuronfair.model.open.frames import (
     EMPTY_FLAGS,
     CategoryColumn,
     CodeColumn,
+    ColumnCells,
     FlagColumn,
     FrameColumn,
     Frames,
     NumberColumn,
-    Table,
-    cells,
+    cells_of,
 )
 from neuronfair.model.open.request import Request
 
@@ -35,11 +35,11 @@ MOST_FLAGS = 256  # values of a number that may each have a column of their own
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What a model is given for rows of codes, and for a DataFrame of original cells where it is given a table.
+    """How rows of codes become the inputs of a model, and a DataFrame of original cells where it reads a table.
 
-    The note is for the user. `declared` says that it is given the numbers that the domain file declares, `by_position`
-    whether columns are matched by their order alone (None: that has to be tried). A network is given several tensors by
-    `names`, or in their order if there are none; `program` names what makes them if that may be any program.
+    `note` tells the user about it. `declared` says that the inputs are the numbers that the domain file declares,
+    `by_position` that columns are matched by their order alone (None: not yet known). Tensors are passed by `names`, or
+    in their order where there are none. `program` names what makes the inputs, if that may be any program.
     """
 
     of_rows: Callable[[Tensor], Any]
@@ -51,7 +51,7 @@ class ModelInputs:
     program: str | None = None
 
     def then(self, function: Callable[[Any], Any], **changes: Any) -> ModelInputs:
-        """Return what a function makes of these inputs."""
+        """Return these inputs after a function."""
         of_rows, of_frame = self.of_rows, self.of_frame
         made = None if of_frame is None else (lambda table: function(of_frame(table)))
         return replace(self, of_rows=lambda rows: function(of_rows(rows)), of_frame=made, **changes)
@@ -59,16 +59,16 @@ class ModelInputs:
 
 @dataclass(frozen=True)
 class TreeColumns:
-    """The columns of boosted trees: their names, and which are categories, with a list of these or of any text."""
+    """The columns of boosted trees: their names, and the values of those that are categories; None: any text."""
 
     names: tuple[str, ...]
     categories: Mapping[str, Sequence[Any] | None]
-    named: bool  # by the user, and not by their places
+    named: bool  # by the user, not by their position
 
 
 def table_inputs(request: Request, columns: Sequence[str] | None = None, **options: Any) -> ModelInputs:
     """Return the table itself, with the names and dtypes that it had."""
-    frames = Frames(request.domain.to("cpu"), columns, types=request.types, **options)
+    frames = Frames.of(request.domain.to("cpu"), columns, types=request.types, **options)
     return ModelInputs(frames.of_rows, frames.of_frame)
 
 
@@ -79,7 +79,7 @@ def declared_numbers(request: Request, note: str = "") -> ModelInputs:
 
 
 def preprocessed(request: Request) -> ModelInputs:
-    """Return what the user's own function makes of the table."""
+    """Return the table after the user's own preprocessing."""
     function = request.preprocess
     assert function is not None
     return table_inputs(request).then(function, note=PREPROCESSED, program="the function preprocess")
@@ -93,10 +93,10 @@ def estimator_inputs(
     names: list[str] | None = None,
     trees: TreeColumns | None = None,
 ) -> list[ModelInputs]:
-    """Return the inputs that fit what an estimator says of them, the most likely first.
+    """Return the inputs that fit what an estimator states about them, the most likely first.
 
-    `bare` says that no preprocessing belongs to it. `names` are the columns that it reads together with others, and
-    `trees` those of boosted trees.
+    `bare` says that it has no preprocessing of its own. `names` are the columns that it reads, and `trees` those of
+    boosted trees.
     """
     if request.preprocess is not None:
         return [preprocessed(request)]
@@ -119,7 +119,7 @@ def estimator_inputs(
 
 
 def _other_forms(request: Request, table: ModelInputs, names: Sequence[str] | None) -> list[ModelInputs]:
-    """Return a table with dates where a text file has texts, and the table as an array."""
+    """Return the table with dates parsed, and the table as an array."""
     dated = any(attribute.date is not None for attribute in request.domain.attributes)
     others = [replace(table_inputs(request, names, dates=True), by_position=table.by_position)] if dated else []
     return [*others, table.then(lambda frame: frame.to_numpy(), by_position=names is None)]
@@ -136,10 +136,11 @@ def function_inputs(request: Request, names: Sequence[str] | None) -> list[Model
 def _by_place(request: Request, estimator: Any, bare: bool) -> list[ModelInputs]:
     """Return the inputs of an estimator without column names.
 
-    A pipeline is given the table's cells. So is what does not say how many inputs it has, and any estimator if the
-    domain was read off the table: nobody has declared other numbers then.
+    A pipeline gets the table's cells. So does an estimator that does not state how many inputs it has, and any one if
+    the domain was inferred from the table, since no other encoding is declared then.
     """
-    domain, width, count = request.domain, TableEncoding.of(request.domain).width, _stated(estimator, "n_features_in_")
+    domain, count = request.domain, _attribute_of(estimator, "n_features_in_")
+    width = TableEncoding.of(domain).width
     ways = []
     if (request.inferred or not bare or count is None) and count in (None, len(domain.names)):
         table = table_inputs(request, known=_categories(estimator, domain.names))
@@ -157,7 +158,7 @@ def _by_place(request: Request, estimator: Any, bare: bool) -> list[ModelInputs]
 
 def _declared_array(request: Request) -> ModelInputs:
     width = TableEncoding.of(request.domain).width
-    note = f"it is given the {width} numbers of the domain's encoding, because it has no column names"
+    note = f"it gets the {width} numbers of the domain's encoding, because it has no column names"
     return declared_numbers(request, note).then(lambda tensors: tensors[0].numpy())
 
 
@@ -167,7 +168,7 @@ def _of_trees(request: Request, trees: TreeColumns) -> ModelInputs:
         return number_columns(request, names, trees.categories)
     if len(names) == len(domain.names):
         known = {own: trees.categories[n] for own, n in zip(domain.names, names, strict=True) if n in trees.categories}
-        note = "it is given the columns in the domain's order, because it has no column names"
+        note = "it gets the columns in the domain's order, because it has no column names"
         return replace(number_columns(request, domain.names, known, note), by_position=True)
     if len(names) == TableEncoding.of(domain).width and not trees.categories:
         return _declared_array(request)
@@ -180,9 +181,9 @@ def number_columns(
     categories: Mapping[str, Sequence[Any] | None] | None = None,
     note: str = "",
 ) -> ModelInputs:
-    """Return columns of numbers: an attribute by its name, or whether it has one value, as in 'sex_Male'.
+    """Return columns of numbers: an attribute by its name, or an indicator of one value, as in 'sex_Male'.
 
-    Those with `categories` are given as these, or as texts. LightGBM writes '_' for every blank in a name.
+    Columns in `categories` become these categories, or texts. LightGBM writes '_' for every blank in a name.
     """
     domain, categories = request.domain.to("cpu"), categories or {}
     flags = {
@@ -202,23 +203,23 @@ def number_columns(
             )
         place = domain.column(name) if name in own else flags[name][0]
         attribute = domain.attributes[place]
-        column: CategoryColumn | CodeColumn | NumberColumn | FlagColumn
+        column: ColumnCells
         if name not in own:
             column = FlagColumn(attribute, *flags[name][1:])
         elif label in categories:
             column = CategoryColumn(attribute, categories[label])
-        elif any(isinstance(cell, str) for cell in cells(attribute).values()):
+        elif any(isinstance(cell, str) for cell in cells_of(attribute).values()):
             column, coded = CodeColumn(attribute), True
         else:
             column = NumberColumn(attribute)
         columns.append(FrameColumn(label, attribute.name, place, column))
-    table = Table(columns)
-    remark = "labels are given as their places in the domain" if coded else ""
+    table = Frames(columns)
+    remark = "labels become their positions in the domain" if coded else ""
     return ModelInputs(table.of_rows, table.of_frame, "; ".join(filter(None, (note, remark))))
 
 
 def _labels(attribute: Attribute) -> list[tuple[int, str]]:
-    """Return the codes and labels of an attribute that flags may stand for, also those of an empty cell."""
+    """Return the codes and labels of an attribute that may have an indicator column, also for an empty cell."""
     if not attribute.values:
         few = attribute.size <= MOST_FLAGS
         return [(code, str(attribute.value(code))) for code in range(attribute.size)] if few else []
@@ -228,41 +229,43 @@ def _labels(attribute: Attribute) -> list[tuple[int, str]]:
     return labels
 
 
-def first_accepted(request: Request, ways: Sequence[ModelInputs], ask: Callable[[Any], Any]) -> tuple[ModelInputs, Any]:
+def first_accepted(
+    request: Request, ways: Sequence[ModelInputs], predict: Callable[[Any], Any]
+) -> tuple[ModelInputs, Any]:
     """Return the first inputs that a model accepts, and its answers to the tried rows."""
     first: Exception | None = None
     for inputs in ways:
         try:
-            return inputs, ask(inputs.of_rows(request.tried))
+            return inputs, predict(inputs.of_rows(request.tried))
         except Exception as error:  # the model's own code
             first = first or error
     assert first is not None
     raise request.error(f"it refuses rows of the table ({type(first).__name__}: {one_line(first)})") from first
 
 
-def positions(request: Request) -> str:
-    """Return a remark on columns that were matched by position."""
+def position_note(request: Request) -> str:
+    """Return a remark about columns that are matched by position."""
     names = request.domain.names
     shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
     return f"its inputs have no names, so columns are matched by position, in the order of the table: {shown}"
 
 
-def _stated(estimator: Any, what: str) -> Any:
-    """Return what an estimator states of its inputs, or the first step of a pipeline that states something."""
+def _attribute_of(estimator: Any, what: str) -> Any:
+    """Return an attribute of an estimator, or of the first step of a pipeline that has it."""
     steps = (step for _, step in getattr(estimator, "steps", ()) if step not in (None, "passthrough"))
     found = getattr(estimator, what, None)
-    return _stated(next(steps), what) if found is None and hasattr(estimator, "steps") else found
+    return _attribute_of(next(steps), what) if found is None and hasattr(estimator, "steps") else found
 
 
 def _categories(part: Any, columns: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the categories that the encoders inside an estimator know, by column, as far as they state them."""
+    """Return the categories of the fitted encoders in an estimator, by column."""
     if hasattr(part, "categories_"):
         return dict(zip(columns, map(list, part.categories_), strict=False))
     found: dict[str, list[Any]] = {}
     if hasattr(part, "_preprocessor"):  # the encoder inside histogram-based boosting
         return _categories(part._preprocessor, columns)
     for _, step in getattr(part, "steps", ()):
-        found = _categories(step, columns) | found  # the first encoder reads the table itself
+        found = _categories(step, columns) | found  # the first encoder reads the original table
     for _, step, chosen in getattr(part, "transformers_", ()):
         found |= _categories(step, picked(getattr(part, "feature_names_in_", columns), chosen))
     return found
@@ -276,15 +279,15 @@ def as_array(answer: Any) -> np.ndarray:
     return found
 
 
-SHOWN_FEW = 6  # columns of one input that a note names
-MOST_TEXTS = 1 << 17  # values of an attribute that may be given as text
+SHOWN_FEW = 6  # names of columns of one input in a note
+MOST_TEXTS = 1 << 17  # values of an attribute that may become text
 REMEDY = (
     "Say how a table becomes its inputs: a function from a DataFrame to a tensor, a tuple or a dictionary of them, as "
     "preprocess=… or --preprocess package.module:name"
 )
 
 
-Raw = Literal["none", "named", "all"]  # inputs that get numbers as in the table: none, those named as columns, or all
+Raw = Literal["none", "named", "all"]  # inputs that get unscaled numbers: none, those named as columns, or all
 
 
 @dataclass(frozen=True)
@@ -302,7 +305,7 @@ class NetworkInput:
 
 
 def call(module: nn.Module, names: Sequence[str], tensors: Sequence[Tensor]) -> Any:
-    """Return what a module computes from tensors, by name or in their order; or from one dictionary of them."""
+    """Call a module with tensors: by name, in their order, or as one dictionary."""
     if not names:
         return module(*tensors)
     named = dict(zip(names, tensors, strict=True))
@@ -312,7 +315,7 @@ def call(module: nn.Module, names: Sequence[str], tensors: Sequence[Tensor]) -> 
 
 
 def preprocessed_tensors(request: Request) -> ModelInputs:
-    """Return what the user's own function makes of the table, as tensors."""
+    """Return the tensors that the user's own preprocessing makes of the table."""
     function = request.preprocess
     assert function is not None
 
@@ -332,7 +335,7 @@ def preprocessed_tensors(request: Request) -> ModelInputs:
             parts = [parts[name] for name in names]
         found = [_tensor(request, part) for part in (parts if isinstance(parts, (tuple, list)) else [parts])]
         if odd := [tuple(t.shape) for t in found if t.dim() == 0 or len(t) != len(table)]:
-            raise request.error(f"preprocess was given {len(table)} rows and made a tensor of shape {odd[0]} of them")
+            raise request.error(f"preprocess made a tensor of shape {odd[0]} from {len(table)} rows")
         return found
 
     return replace(table.then(tensors), names=names, note=PREPROCESSED, program="the function preprocess")
@@ -347,7 +350,7 @@ def _tensor(request: Request, part: Any) -> Tensor:
 
 
 def arguments(module: nn.Module) -> list[str]:
-    """Return the names of the inputs that a module cannot do without."""
+    """Return the names of the inputs that a module requires."""
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     try:
         parameters = inspect.signature(module.forward).parameters.values()
@@ -359,7 +362,7 @@ def arguments(module: nn.Module) -> list[str]:
 def graph_inputs(
     request: Request, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
 ) -> ModelInputs | None:
-    """Return how the inputs that a file describes are made of rows; None for the numbers that the domain declares."""
+    """Return the inputs that a file describes; None for the numbers that the domain declares."""
     if request.preprocess is not None:
         return preprocessed_tensors(request)
     if len(inputs) == 1 and inputs[0].kind == "float" and inputs[0].name not in request.domain.names:
@@ -370,7 +373,7 @@ def graph_inputs(
 def column_inputs(request: Request, names: Sequence[str]) -> ModelInputs:
     """Return columns by the names of a module's arguments: labels as whole numbers (n,), other columns as (n, 1)."""
     if not set(names) <= set(request.domain.names):
-        raise request.error(f"takes {', '.join(names)}, which cannot be told from the domain alone. {REMEDY}")
+        raise request.error(f"takes {', '.join(names)}, not all of which are columns of the domain. {REMEDY}")
     columns = [request.domain.attributes[request.domain.column(name)] for name in names]
     whole, number = ("whole", ()), ("float", (1,))
     return matched_inputs(request, [NetworkInput(a.name, *(whole if a.values else number)) for a in columns])
@@ -379,18 +382,18 @@ def column_inputs(request: Request, names: Sequence[str]) -> ModelInputs:
 def matched_inputs(
     request: Request, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
 ) -> ModelInputs:
-    """Return how rows become the inputs that a file describes: columns by their names, or by what fits.
+    """Return the inputs that a file describes: columns by their names, or by their types.
 
-    Whole numbers are the places of labels among the values of the domain, or numbers as they are in the table. `raw`
-    says which inputs get all numbers so, and not as the domain declares them: those that bear the names of columns, or
-    all. A text is given as its place in `texts`.
+    An input of whole numbers gets the positions of labels among the values of the domain, or unscaled numbers. `raw`
+    says which inputs get unscaled numbers throughout: none, those with the names of columns, or all. A text becomes its
+    position in `texts`.
     """
     domain = request.domain.to("cpu")
     if {i.name for i in inputs} <= set(domain.names) and all(i.width == 1 for i in inputs):
         taken = [[domain.attributes[domain.column(i.name)]] for i in inputs]
         note = "each input is the column of its name"
         if any(a.values and i.kind != "text" and _numbers(a) is None for i, (a,) in zip(inputs, taken, strict=True)):
-            note += ", with labels as their places in the domain"
+            note += ", with labels as their positions in the domain"
     else:
         taken = _by_kind(request, inputs)
         raw = "none" if raw == "named" else raw
@@ -411,7 +414,7 @@ def matched_inputs(
 
 
 def _label_sets(request: Request) -> list[list[Attribute]]:
-    """Return which attributes may be given as whole numbers: those with labels, or those without an order and flags."""
+    """Return the sets of attributes that may be whole numbers: those with labels, or nominal ones and flags."""
     attributes = request.domain.attributes
     sets = [[a for a in attributes if a.values], [a for a in attributes if a.kind in ("nominal", "flag")]]
     return sets if sets[0] != sets[1] else sets[:1]
@@ -435,10 +438,10 @@ def _by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attr
 def _column(
     request: Request, attribute: Attribute, kind: str, raw: bool, texts: Sequence[str]
 ) -> tuple[int, Callable[[Tensor], Tensor]]:
-    """Return the place of a column, and how its codes become numbers."""
+    """Return the position of a column, and the function from its codes to numbers."""
     place = request.domain.column(attribute.name)
     if kind == "text":
-        table = torch.tensor([texts.index(text) for text in labels_of(attribute)], dtype=torch.float64)
+        table = torch.tensor([texts.index(text) for text in texts_of(attribute)], dtype=torch.float64)
         return place, lambda codes: table[codes.clamp(0, len(table) - 1)]
     if attribute.values:
         numbers = _numbers(attribute) if raw else None
@@ -452,18 +455,18 @@ def _column(
     return place, lambda codes: encoding.encode(codes[:, None], torch.float64)[:, 0]
 
 
-def labels_of(attribute: Attribute) -> list[str]:
-    """Return the words for all values of an attribute, as a text input is given them."""
+def texts_of(attribute: Attribute) -> list[str]:
+    """Return all values of an attribute as texts, for a text input."""
     if attribute.size > MOST_TEXTS:
         raise ModelError(
-            f"'{attribute.name}' is given as text and has {attribute.size:,} values; at most {MOST_TEXTS:,} are made"
+            f"'{attribute.name}' is a text input with {attribute.size:,} values; at most {MOST_TEXTS:,} are supported"
         )
     return [str(attribute.value(code)) for code in range(attribute.size)]
 
 
 def _numbers(attribute: Attribute) -> Tensor | None:
-    """Return what stands in the table for labels that are numbers, all of them."""
-    content = cells(attribute)
+    """Return the labels of an attribute as numbers; None if one of them is none."""
+    content = cells_of(attribute)
     found = [content[code] for code in range(attribute.size)]
     if any(isinstance(cell, str) or cell != cell for cell in found):
         return None
@@ -473,5 +476,5 @@ def _numbers(attribute: Attribute) -> Tensor | None:
 def _listed(one: NetworkInput, attributes: Sequence[Attribute]) -> str:
     names = ", ".join(a.name for a in attributes[:SHOWN_FEW]) + (", …" if len(attributes) > SHOWN_FEW else "")
     if one.kind == "whole":
-        return f"the places of {names} among the domain's values"
+        return f"the positions of {names} among the domain's values"
     return f"{names} as the domain declares them"

@@ -1,4 +1,4 @@
-"""A model that is ready for an audit: white box or black box, and what counts as another decision of it."""
+"""Opened models: white box or black box, checked on rows of the table, with the decision that their scores mean."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.forest import Forest
 from neuronfair.model.network import Network
-from neuronfair.model.open.request import TOLERANCE, TRIED, Request, inputs_of
+from neuronfair.model.open.request import TOLERANCE, TRIED, Request, input_columns
 from neuronfair.model.weights import fingerprint
 
-SHARES = (-0.5, 1.5)  # where the answers of a regression on 0 and 1 lie
-FIFTH = 0.2  # of the spread of a regression's answers: a small effect (Cohen 1988), and by default no other decision
+SHARES = (-0.5, 1.5)  # the scores of a regression on 0 and 1 lie between these
+FIFTH = 0.2  # of the spread of a regression's scores: a small effect (Cohen 1988), by default the same decision
 NORMAL = 1.349  # standard deviations between the quartiles of a normal distribution
-STRAY = 0.05  # but for this part of them: random people can be unlike all those it was fitted to
+STRAY = 0.05  # all but this share of them: random rows can be unlike all those that it was fitted to
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A model made ready for an audit, whatever it came from.
+    """A model ready for an audit, from any framework.
 
-    `decision` is what counts as another decision for the model's outputs. `note` is a sentence for people: white box,
-    or black box and why. `fingerprint` is that of the weights or of the file; `module` the torch module of a white box.
-    `inputs` gives the scores of a black box for the numbers that the domain's encoding makes of rows, (n, width); None
-    for one that is given the table itself. `scores_of_frame` gives the scores of a DataFrame of original cells, in the
-    order of the domain's classes as `model.scores` does: its columns have the attributes' names, and others are
-    ignored. None for a model that is not given a table.
+    `decision` says which scores lead to different decisions. `note` tells the user: white box, or black box and why.
+    `fingerprint` is that of the weights or of the file; `module` is the torch module of a white box. `inputs` computes
+    the scores of a black box from the domain's encoding of rows, (n, width); None for a model that reads the table
+    itself. `scores_of_frame` computes the scores of a DataFrame of original cells, whose columns have the attributes'
+    names, with the classes in the domain's order; None for a model that reads no table.
     """
 
     model: Network | BlackBox
@@ -49,14 +48,14 @@ class Opened:
     fingerprint: str
     module: nn.Module | None
     inputs: Callable[[np.ndarray], Any] | None = None
-    trees: Callable[[], Forest] | None = None  # makes the trees of a black box that has some
-    refit: Refit | None = None  # fits the model anew to rows and labels, in its own framework
-    save: Callable[[nn.Module | None, Path], None] | None = None  # writes it, with this module, in its own format
-    unlock: Callable[[nn.Module], None] | None = None  # says which parameters of the module may be trained
-    scale: Scale | None = None  # what its scores are, where its kind tells; else they are judged by themselves
-    original: Callable[[Tensor], Any] | None = None  # asks what a rebuilt model was made from for the scores of rows
+    trees: Callable[[], Forest] | None = None  # makes the trees of a tree ensemble
+    refit: Refit | None = None  # fits the model again to rows and labels, in its own framework
+    save: Callable[[nn.Module | None, Path], None] | None = None  # writes it with this module, in its own format
+    unlock: Callable[[nn.Module], None] | None = None  # marks the parameters of the module that may be trained
+    scale: Scale | None = None  # of its scores, where the kind of model fixes it; else it is inferred from them
+    original: Callable[[Tensor], Any] | None = None  # computes scores with the model that this one was converted from
     scores_of_frame: ScoresOfFrame | None = None
-    by_position: bool = False  # whether columns were matched by their order alone, since its inputs have no names
+    by_position: bool = False  # whether columns are matched by position, since its inputs have no names
     unassessed: str = ""  # why its decisions cannot be compared with the labels of the table
 
     @property
@@ -65,13 +64,13 @@ class Opened:
         return isinstance(self.model, Network)
 
     def with_trees(self, make: Callable[[], Forest]) -> Opened:
-        """Return a black box that has trees, which are made once, when somebody asks for them."""
+        """Return a black box with its trees, which are made once, when they are first needed."""
         assert isinstance(self.model, BlackBox)
         self.model.trees = once = cache(make)
         return replace(self, trees=once)
 
     def with_module(self, module: nn.Module) -> Opened:
-        """Return the same model with another module in the place of its own, read in the same way."""
+        """Return the same model with another module, which reads rows in the same way."""
         assert isinstance(self.model, Network)
         network = Network(module, self.model.encoding, layers=None if self.model.layers else ())
         return replace(
@@ -99,10 +98,10 @@ def white_box(
     probability: bool = False,
     hidden: bool = True,
 ) -> Opened:
-    """Return a torch module ready for an audit; one whose hidden activations are not found becomes a black box.
+    """Return a torch module ready for an audit; one without known hidden activations becomes a black box.
 
-    `encoding` is how it reads rows; by default as the domain file declares. `probability` says that a single score
-    is one, even if no sigmoid stands at the end. A linear model has nothing `hidden`.
+    `encoding` is how it reads rows; by default as the domain file declares. `probability` says that a single score is
+    a probability, even without a final sigmoid. A linear model has no `hidden` layers.
     """
     encoding = encoding or TableEncoding.of(request.domain)
     encoding = TableEncoding(encoding.attributes, torch.device(request.device))
@@ -115,13 +114,13 @@ def white_box(
         network = Network(module, encoding, layers=None if hidden else ())
     except ModelError as error:
         return _without_layers(request, kind, module, encoding, error)
-    scores = _steady(request, network)
+    scores = _checked_scores(request, network)
     decision, remark = _decision(request, scores, probability or network.ends_in_sigmoid())
     decision.check(network.outputs)
     layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
     text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
     if not hidden:
-        text = "White box: a linear model, a network without hidden layers to look into"
+        text = "White box: a linear model, a network without hidden layers"
     note = "; ".join(filter(None, (text, note, remark))) + "."
     return Opened(network, decision, request.source, kind, note, fingerprint(module), module)
 
@@ -132,7 +131,7 @@ def _without_layers(
     try:
         network = Network(module, encoding, layers=()).double()
     except ModelError as worse:
-        misfit = f". {request.widths()}" if worse.__cause__ is not None else ""  # its own code refused the rows
+        misfit = f". {request.widths()}" if worse.__cause__ is not None else ""  # the module itself refused the rows
         raise request.error(f"{one_line(worse)}{misfit}") from error
     why, probability = "no hidden activation was found in it", network.ends_in_sigmoid()
     found = black_box(
@@ -141,7 +140,7 @@ def _without_layers(
         lambda rows: network.scores(rows).cpu(),
         why,
         probability=probability,
-        print_of=fingerprint(module),
+        digest=fingerprint(module),
     )
     declared = encoding.attributes == request.domain.attributes
     return replace(found, inputs=network.answers if declared else None)
@@ -150,48 +149,49 @@ def _without_layers(
 def black_box(
     request: Request,
     kind: str,
-    ask: Callable[[Tensor], Any],
+    predict: Callable[[Tensor], Any],
     why: str,
     *,
     probability: bool | None = None,
-    print_of: str | None = None,
+    digest: str | None = None,
 ) -> Opened:
     """Return a function of rows ready for an audit.
 
-    `probability` says whether a single score is one; by default it is taken for one if it lies within 0 and 1.
+    `probability` says whether a single score is a probability; by default it is if all lie within 0 and 1.
     """
     try:
-        model = BlackBox(ask, request.domain.to(request.device))
+        model = BlackBox(predict, request.domain.to(request.device))
     except ModelError as error:
         raise request.error(one_line(error)) from error
-    scores = _steady(request, model)
+    scores = _checked_scores(request, model)
     if probability is None:
         probability = bool(((scores >= 0) & (scores <= 1)).all())
     decision, remark = _decision(request, scores, probability)
     decision.check(model.outputs)
     note = f"Black box, searched without gradients: {'; '.join(filter(None, (why, remark)))}."
-    return Opened(model, decision, request.source, kind, note, print_of or request.digest, None)
+    return Opened(model, decision, request.source, kind, note, digest or request.digest, None)
 
 
-def reproduced(request: Request, opened: Opened, ask: Callable[[Tensor], Any]) -> bool:
-    """Return whether a converted model gives the scores of its source, `ask`, on the tried rows.
+def reproduced(request: Request, opened: Opened, predict: Callable[[Tensor], Any]) -> bool:
+    """Return whether a converted model gives the scores of its source, `predict`, on the tried rows.
 
-    A source that does not answer cannot be compared, so it is not reproduced.
+    A source that fails cannot be compared, so its scores are not reproduced.
     """
     rows = request.tried.to(request.device)
     ours = opened.model.scores(rows).double()
     opened.model.rows_forward = 0
     try:
-        theirs = BlackBox(ask, opened.model.encoding).scores(rows)
+        theirs = BlackBox(predict, opened.model.encoding).scores(rows)
     except ModelError:
         return False
     return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def _decision(request: Request, scores: Tensor, probability: bool) -> tuple[Decision, str]:
-    """Return what counts as another decision, and a remark on it where it was chosen here for a regression.
+    """Return how scores become decisions, with a remark where a tolerance was chosen for a regression.
 
-    If the user has not said it, it is the largest score, a threshold, or a tolerance for numbers of any size.
+    The user's choice comes first. By default it is the class of the largest score, a threshold for a single score, or a
+    tolerance for a number without a fixed range.
     """
     if request.decision is not None:
         return request.decision, ""
@@ -203,19 +203,19 @@ def _decision(request: Request, scores: Tensor, probability: bool) -> tuple[Deci
         return Decision("threshold", 0.5 if probability else 0.0), ""
     answers = scores[: min(TRIED, len(request.rows))].double()
     first, last = torch.quantile(answers[:, -1], torch.tensor([0.25, 0.75], dtype=torch.float64)).tolist()
-    # Quartiles, since a few very large answers would make everything else alike.
+    # Quartiles, since a few very large scores would make all other differences small.
     robust = last > first
     spread = (last - first) / NORMAL if robust else answers.std(correction=0).item()
     of = "robust standard deviation (interquartile range / 1.349)" if robust else "standard deviation"
     tolerance = float(f"{FIFTH * spread:.2g}")
     return Decision("tolerance", tolerance), (
-        f"a regression: answers that differ by more than {tolerance:g}, a fifth of their {of} on records of the "
+        f"a regression: scores that differ by more than {tolerance:g}, a fifth of their {of} on records of the "
         "data set, count as another decision (--decision tolerance=… sets another)"
     )
 
 
-def _steady(request: Request, model: Network | BlackBox) -> Tensor:
-    """Return the scores of the tried rows; refuse a model that gives none, or others when it is asked again."""
+def _checked_scores(request: Request, model: Network | BlackBox) -> Tensor:
+    """Return the scores of the tried rows; refuse a model that fails, or gives other scores in another batch."""
     rows = request.tried.to(request.device)
     try:
         scores = model.scores(rows)
@@ -227,24 +227,24 @@ def _steady(request: Request, model: Network | BlackBox) -> Tensor:
         raise request.error("its scores are NaN or infinite for some rows of the domain")
     if not torch.allclose(scores, again, rtol=TOLERANCE, atol=TOLERANCE):
         raise request.error(
-            "its answers change from call to call or with the other rows of a batch. Save it in evaluation mode "
+            "its scores change from call to call or with the other rows of a batch. Save it in evaluation mode "
             "(without dropout, and with fixed batch statistics)"
         )
     return scores
 
 
-def with_outside(request: Request, opened: Opened) -> Opened:
-    """Return what a reader has opened for `of_inputs(request)` as a model of the rows of the whole domain."""
-    domain, columns = request.domain.to(request.device), inputs_of(request.domain)
+def for_whole_domain(request: Request, opened: Opened) -> Opened:
+    """Return a model of the inputs alone, opened for `restricted_to_inputs`, as a model of all attributes."""
+    domain, columns = request.domain.to(request.device), input_columns(request.domain)
     model = opened.model
     if len(columns) == len(domain.attributes):
         return opened
-    outside = [name for column, name in enumerate(domain.names) if column not in columns]
-    opened = replace(opened, note=f"{opened.note} It is not given {listed(outside)}.")
+    unused = [name for column, name in enumerate(domain.names) if column not in columns]
+    opened = replace(opened, note=f"{opened.note} It does not get {listed(unused)}.")
     refit = opened.refit
     if refit is not None:
         again = refit
-        refit = lambda rows, labels, seed: with_outside(request, again(rows[:, columns], labels, seed))  # noqa: E731
+        refit = lambda rows, labels, seed: for_whole_domain(request, again(rows[:, columns], labels, seed))  # noqa: E731
     if isinstance(model, Network):
         assert isinstance(model.encoding, TableEncoding)
         read = dict(zip(columns, model.encoding.attributes, strict=True))
@@ -252,13 +252,13 @@ def with_outside(request: Request, opened: Opened) -> Opened:
         encoding = TableEncoding(attributes, model.encoding.device)
         network = Network(model.module, encoding, layers=None if model.layers else ())
         return replace(opened, model=network, refit=refit)
-    ask, trees = model.ask, opened.trees
-    found = replace(opened, model=BlackBox(lambda rows: ask(rows[:, columns]), domain), refit=refit)
-    return found if trees is None else found.with_trees(lambda: _widened(trees(), domain, columns))
+    predict, trees = model.predict, opened.trees
+    found = replace(opened, model=BlackBox(lambda rows: predict(rows[:, columns]), domain), refit=refit)
+    return found if trees is None else found.with_trees(lambda: _over_all_columns(trees(), domain, columns))
 
 
-def _widened(forest: Forest, domain: TableDomain, columns: list[int]) -> Forest:
-    """Return trees over the columns that are given as trees over all: of the others, all codes are one cell."""
+def _over_all_columns(forest: Forest, domain: TableDomain, columns: list[int]) -> Forest:
+    """Return trees over the given columns as trees over all: the codes of each other column are one cell."""
     own = dict(zip(columns, forest.cells, strict=True))
     alike: list[Tensor] = [torch.zeros(a.size, dtype=torch.int64) for a in domain.attributes]
     place = torch.tensor(columns)[forest.attribute.clamp(min=0)]

@@ -1,4 +1,4 @@
-"""A request to open a model: the file or name, the domain, the rows, and what errors say of them."""
+"""Requests to open a model: the file or name, the domain, and the rows to try it on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 
 TRIED = 256  # rows of the table that a model is tried on before it is used
-TOLERANCE = 1e-4  # how far two answers to one question may lie apart
+TOLERANCE = 1e-4  # of scores that should be the same
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ModelFile:
 
     @cached_property
     def content(self) -> bytes:
-        """The content of the file, read once, so that what was checked is what is opened."""
+        """The content of the file, read once, so that the bytes that were checked are those that are opened."""
         return read_bytes(self.path)
 
     @cached_property
@@ -55,7 +55,7 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Request(ModelFile):
-    """What `wrap_model` must open, and for which rows; the readers end with `white_box` or `black_box`."""
+    """What `wrap_model` opens. Each reader takes a request and ends with `white_box` or `black_box`."""
 
     domain: TableDomain
     rows: Tensor
@@ -63,23 +63,23 @@ class Request(ModelFile):
     device: str = "cpu"
     decision: Decision | None = None
     preprocess: Callable[[Any], Any] | None = None  # from a DataFrame to the inputs of the model
-    outside: tuple[str, ...] = ()  # attributes that the model is not given, and this domain does not have
-    types: Mapping[str, ColumnType] = field(default_factory=dict)  # of the table's columns, where it has some
-    inferred: bool = False  # whether the domain was read off the table, so that nobody has declared an encoding
+    unused: tuple[str, ...] = ()  # attributes with encode "none", which this domain does not have
+    types: Mapping[str, ColumnType] = field(default_factory=dict)  # of the table's columns
+    inferred: bool = False  # whether the domain was inferred, so that its encoding is not declared
 
     @cached_property
     def tried(self) -> Tensor:
-        """Some rows of the table, evenly spread, as many random valid ones, and some that lie outside the bounds.
+        """Rows of the table, evenly spread, random valid rows, and some rows with values out of bounds.
 
-        There is one with an empty cell for each number that may be empty, however seldom.
+        One more row for each number that may be empty has an empty cell there.
         """
         rows, domain = self.rows.cpu(), self.domain.to("cpu")
         spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
-        outside = ((rows < 0) | (rows >= domain.sizes)).any(1)
+        beyond = ((rows < 0) | (rows >= domain.sizes)).any(1)
         places = [place for place, attribute in enumerate(domain.attributes) if attribute.empty is not None]
         empty = self.drawn[:1].repeat(len(places), 1)
         empty[range(len(places)), places] = domain.sizes[places] - 1
-        return torch.cat([rows[spread], self.drawn, empty[domain.valid(empty)], rows[outside][:TRIED]])
+        return torch.cat([rows[spread], self.drawn, empty[domain.valid(empty)], rows[beyond][:TRIED]])
 
     @cached_property
     def drawn(self) -> Tensor:
@@ -95,27 +95,27 @@ class Request(ModelFile):
         return f"{text}{self.fewer(lambda others: TableEncoding(others).width)}; change encode = … in its file"
 
     def fewer(self, count: Callable[[Sequence[Attribute]], int]) -> str:
-        """Return how many there are without the sensitive attributes, as a part of a sentence."""
-        if self.outside:
-            return f" without {listed(self.outside)}"
+        """Return the end of a sentence: the same count without the sensitive attributes."""
+        if self.unused:
+            return f" without {listed(self.unused)}"
         others = [attribute for attribute in self.domain.attributes if attribute.name not in self.domain.sensitive]
         return f", and {count(others)} without {listed(self.domain.sensitive)}" if others else ""
 
 
-def of_inputs(request: Request) -> Request:
-    """Return the same request for the attributes that are inputs of the model."""
-    domain, columns = request.domain, inputs_of(request.domain)
+def restricted_to_inputs(request: Request) -> Request:
+    """Return the same request for the attributes that are inputs of the model, without those with encode \"none\"."""
+    domain, columns = request.domain, input_columns(request.domain)
     if len(columns) == len(domain.attributes):
         return request
     varied = [domain.names[column] for column in columns if domain.attributes[column].size > 1]
     if not varied:
-        raise request.error("every attribute that it would be given has one value only")
-    # A domain has sensitive attributes; readers do not ask which.
+        raise request.error("every attribute that it reads has one value only")
+    # A domain needs sensitive attributes; readers do not use them.
     inputs = limited(domain.with_sensitive(varied[0]), [domain.names[column] for column in columns])
-    outside = tuple(name for name in domain.names if name not in inputs.names)
-    return replace(request, domain=inputs, rows=request.rows[:, columns], outside=outside)
+    unused = tuple(name for name in domain.names if name not in inputs.names)
+    return replace(request, domain=inputs, rows=request.rows[:, columns], unused=unused)
 
 
-def inputs_of(domain: TableDomain) -> list[int]:
+def input_columns(domain: TableDomain) -> list[int]:
     """Return the columns that are inputs of a model."""
     return [column for column, attribute in enumerate(domain.attributes) if attribute.is_input]

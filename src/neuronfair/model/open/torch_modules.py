@@ -38,7 +38,7 @@ from neuronfair.model.weights import fingerprint, read_model
 PART = 4096  # rows that are asked about at once while the layer is found
 
 
-class Crossings(TorchFunctionMode):
+class LookupMode(TorchFunctionMode):
     """Within it, `see` is shown each tensor that is computed from whole numbers of the rows, and may replace it.
 
     A tensor of the rows is plain as long as no weight has met it: a column that is cast to whole numbers counts.
@@ -122,11 +122,11 @@ class InputLayer(nn.Module):
             site, slope = next(waiting)
             return result + site.like(slope, result).to(result.dtype)
 
-        with Crossings(inputs, see):
+        with LookupMode(inputs, see):
             return call(self.inner, self._names, inputs)
 
 
-class Direct:
+class SourceNetwork:
     """A network that is given its inputs as they are."""
 
     def __init__(self, inner: nn.Module, inputs: ModelInputs) -> None:
@@ -176,7 +176,7 @@ class Direct:
             results.append(result.detach().clone())
             return result
 
-        with Crossings(inputs, see):
+        with LookupMode(inputs, see):
             self._run(inputs)
         return inputs, results
 
@@ -196,20 +196,20 @@ def _site(two: Tensor, three: Tensor) -> EmbeddingSite:
     return EmbeddingSite(grown[0], two.numel() // 2)
 
 
-def learned(request: Request, direct: Direct) -> tuple[TableEncoding, InputLayer]:
+def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEncoding, InputLayer]:
     """Return the encoding and the network behind its layer; refuse inputs that no such layer makes."""
     inside = ((request.tried >= 0) & (request.tried < request.domain.to("cpu").sizes)).all(1)
     rows = request.tried[inside]
     try:
-        inputs, sites = direct.sites(rows)
+        inputs, sites = network.sites(rows)
         if not sites and not any(x.is_floating_point() for x in inputs):
             raise NotLinear("its code cannot be followed from whole numbers to its layers")
         width = sum(x[0].numel() for x in inputs) + sum(site.width for site in sites)
         check_size(ROWS_PER_PASS * width, f"{request.source}, its inputs", times=4)
         encoding, made = linear_layer(
-            lambda some: direct.features(some, sites), request.domain, torch.zeros_like(rows[0])
+            lambda some: network.features(some, sites), request.domain, torch.zeros_like(rows[0])
         )
-        features = direct.features(rows, sites)
+        features = network.features(rows, sites)
     except (NotLinear, NeuronFairError):
         raise
     except Exception as error:  # the network's own code
@@ -219,17 +219,17 @@ def learned(request: Request, direct: Direct) -> tuple[TableEncoding, InputLayer
     ours = made(encoding.encode(rows, torch.float64)).detach().numpy()
     if (np.abs(ours - features) > TOLERANCE * (1 + np.abs(features).max(0))).any():
         raise NotLinear("its inputs mix columns")
-    inner = direct.inner
+    inner = network.inner
     if not any(isinstance(part, ACTIVATIONS) for part in inner.modules()):
         try:
             inner = with_functions_as_modules(inner)
         except Exception:  # its forward() cannot be followed, so its layers stay unknown
-            inner = direct.inner
-    whole = InputLayer(inner, direct.inputs.names, inputs, sites, made)
-    whole.training = direct.inner.training
-    whole.inputs.unknown_program = direct.inputs.program
+            inner = network.inner
+    whole = InputLayer(inner, network.inputs.names, inputs, sites, made)
+    whole.training = network.inner.training
+    whole.inputs.unknown_program = network.inputs.program
     for part in filter(None, (whole.inputs, whole.looked_up)):  # which alone are ours to change
-        part.to(direct.device, direct.dtype)
+        part.to(network.device, network.dtype)
     return encoding, whole
 
 
@@ -239,28 +239,28 @@ def open_with_inputs(
     inner: nn.Module,
     inputs: ModelInputs,
     *,
-    ask: Callable[[Tensor], Any] | None = None,
+    predict: Callable[[Tensor], Any] | None = None,
     remark: str = "",
 ) -> Opened:
     """Return a network with other inputs than the domain declares: a white box, or a black box with the reason.
 
-    `ask` is the source itself, where there is one besides the torch module, to compare with.
+    `predict` is the source itself, where there is one besides the torch module, to compare with.
     """
-    direct, known = Direct(inner, inputs), fingerprint(inner)
+    network, known = SourceNetwork(inner, inputs), fingerprint(inner)
     note = "; ".join(filter(None, (inputs.note, remark)))
-    of_frame = None if inputs.of_frame is None else direct.scores_of_frame
+    of_frame = None if inputs.of_frame is None else network.scores_of_frame
     try:
-        encoding, module = learned(request, direct)
+        encoding, module = with_input_layer(request, network)
         opened = white_box(request, kind, module, encoding=encoding, note=note)
         if not opened.white_box:
             raise NotLinear("no hidden activation was found in it")
-        if not all(reproduced(request, opened, source) for source in (direct.scores, ask) if source is not None):
+        if not all(reproduced(request, opened, source) for source in (network.scores, predict) if source is not None):
             raise NotLinear("its scores could not be reproduced in torch")
-        return replace(opened, fingerprint=known, original=ask or direct.scores, scores_of_frame=of_frame)
+        return replace(opened, fingerprint=known, original=predict or network.scores, scores_of_frame=of_frame)
     except NotLinear as reason:
         why = "; ".join(filter(None, (str(reason), note)))
-    opened = black_box(request, kind, ask or direct.scores, why, print_of=known)
-    return opened if ask is not None else replace(opened, scores_of_frame=of_frame)
+    opened = black_box(request, kind, predict or network.scores, why, digest=known)
+    return opened if predict is not None else replace(opened, scores_of_frame=of_frame)
 
 
 def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
@@ -273,11 +273,11 @@ def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
     names = arguments(module)
     if len(names) > 1:
         return open_with_inputs(request, kind, module, column_inputs(request, names))
-    direct = Direct(module, declared_numbers(request))
+    network = SourceNetwork(module, declared_numbers(request))
     try:
-        if not direct.sites(request.drawn)[1]:
+        if not network.sites(request.drawn)[1]:
             return white_box(request, kind, module)
-        encoding, whole = learned(request, direct)
+        encoding, whole = with_input_layer(request, network)
     except TooLarge:
         raise
     except Exception:  # it refuses these numbers, as will be said, or has gradients but by numbers that it looks up

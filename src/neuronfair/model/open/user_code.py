@@ -25,7 +25,13 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open.columns import input_names
-from neuronfair.model.open.estimators import is_estimator, known_by_answers, open_estimator, open_function, source_code
+from neuronfair.model.open.estimators import (
+    fingerprinted_by_scores,
+    is_estimator,
+    open_estimator,
+    open_function,
+    source_code,
+)
 from neuronfair.model.open.graphs import keras_file
 from neuronfair.model.open.opened import Opened, black_box, white_box
 from neuronfair.model.open.request import ModelFile, Request
@@ -65,11 +71,11 @@ def open_object(request: Request, thing: Any) -> Opened:
         encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
         return replace(white_box(request, "torch", thing.module, encoding=encoding), model=thing)
     if isinstance(thing, BlackBox):
-        why, code = "a function shows nothing of itself", source_code(thing.ask)
-        found = black_box(request, "Python function", thing.ask, why, print_of=code)
-        return replace(known_by_answers(request, found, thing.ask), inputs=thing.inputs)
+        why, code = "a function shows nothing of itself", source_code(thing.predict)
+        found = black_box(request, "Python function", thing.predict, why, digest=code)
+        return replace(fingerprinted_by_scores(request, found, thing.predict), inputs=thing.inputs)
     if is_estimator(thing):
-        return open_estimator(request, thing, _print_of(thing))
+        return open_estimator(request, thing, _digest_of(thing))
     if not callable(thing):
         raise request.error(
             f"expected a torch module, a function that makes one, or a function of a table, got {_kind(thing)}"
@@ -77,7 +83,7 @@ def open_object(request: Request, thing: Any) -> Opened:
     return open_function(request, thing)
 
 
-def _print_of(estimator: Any) -> str | None:
+def _digest_of(estimator: Any) -> str | None:
     """Return the fingerprint of a fitted model; None if it holds what cannot be pickled, as a lock or a lambda."""
     try:
         content = needs("joblib", "sklearn").hash(estimator)

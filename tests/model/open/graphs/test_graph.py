@@ -32,10 +32,10 @@ def small(*steps: GraphStep) -> Graph:
 def test_a_pass_as_large_as_the_limit_allows(monkeypatch):
     """At most 16 numbers a row are held at once: the eight neurons before and after their activation."""
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(16 * 4 * ROWS_PER_PASS))
-    small().settle([torch.empty(1, 3)])
+    small().check_memory([torch.empty(1, 3)])
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(16 * 4 * ROWS_PER_PASS - 1))
     with pytest.raises(TooLarge, match=r"its step 'relu' for a pass of 32,768 rows: would"):
-        small().settle([torch.empty(1, 3)])
+        small().check_memory([torch.empty(1, 3)])
 
 
 BOMBS = {
@@ -75,7 +75,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused(name):
     with pytest.raises(TooLarge, match=r"GB of memory; 2.0 GB are allowed|more than 32 dimensions"):
-        small(*BOMBS[name]).settle([torch.empty(1, 3)])
+        small(*BOMBS[name]).check_memory([torch.empty(1, 3)])
 
 
 def test_steps_are_counted():
@@ -132,7 +132,7 @@ def test_sizes_that_jump_are_measured_for_each_batch():
     with pytest.raises(TooLarge, match=r"its step 'wide' for a pass of 10 rows: would take about 12.0 GB"):
         graph(torch.ones(10, 3))
     with pytest.raises(TooLarge, match="3 rows"):
-        graph.settle([torch.empty(1, 3)])
+        graph.check_memory([torch.empty(1, 3)])
 
 
 def test_names_of_the_file_are_names_of_parts():
@@ -148,7 +148,7 @@ def test_names_of_the_file_are_names_of_parts():
 
 def test_batches_in_proportion_are_measured_once(monkeypatch):
     graph = growing(GraphStep("y", "y", Tensor.expand, (Ref("column"), [-1, 5])))
-    graph.settle([torch.empty(1, 3)])
+    graph.check_memory([torch.empty(1, 3)])
     monkeypatch.setattr(graph, "_measure", None)
     assert graph(torch.ones(1234, 3)).shape == (1234, 5)
     with pytest.raises(TypeError):
@@ -171,7 +171,7 @@ def test_batches_in_proportion_are_measured_once(monkeypatch):
 )
 def test_what_is_in_proportion(size, proportional):
     graph = Graph([GraphStep("s", "s", size, (Ref("x"),)), GraphStep("y", "y", torch.neg, (Ref("x"),))], {}, "x", "y")
-    graph.settle([torch.empty(1, 3)])
+    graph.check_memory([torch.empty(1, 3)])
     assert (graph._bounds is not None) == proportional
 
 
@@ -180,7 +180,7 @@ def test_gradients_keep_every_step(monkeypatch):
     names = ["x", *(f"v{i}" for i in range(20))]
     steps = [GraphStep(b, b, torch.sin, (Ref(a),)) for a, b in pairwise(names)]
     graph = Graph(steps, {}, "x", names[-1])
-    graph.settle([torch.empty(1, 50)])
+    graph.check_memory([torch.empty(1, 50)])
     x = torch.zeros(1000, 50)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(20 * 50 * 1000 * 4 // 4))  # four times as much is allowed then
     assert graph(x.clone().requires_grad_()).requires_grad
@@ -210,5 +210,5 @@ def test_convolutions_in_float64_lay_windows_side_by_side(monkeypatch):
 def test_larger_batches_may_take_more(monkeypatch):
     graph = Graph([GraphStep("y", "y", torch.neg, (Ref("x"),))], {}, "x", "y")
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(ROWS_PER_PASS * 4 * 3))
-    graph.settle([torch.empty(1, 3)])
+    graph.check_memory([torch.empty(1, 3)])
     assert graph(torch.ones(2 * ROWS_PER_PASS, 3)).shape == (2 * ROWS_PER_PASS, 3)

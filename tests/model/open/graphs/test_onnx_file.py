@@ -259,12 +259,12 @@ def test_trees_by_columns_of_the_table(crowd, tmp_path):
     path = trees(tmp_path / "trees.onnx", {"classlabels_int64s": [0, 1]})
     found = wrap_model(path, crowd.domain, crowd.rows)
     old = (crowd.rows[:, 0] + 17 > 40).double()
-    check_black_box(found, crowd.rows, torch.stack([1 - old, old], 1), "it is given the table itself")
+    check_black_box(found, crowd.rows, torch.stack([1 - old, old], 1), "it reads the table itself")
     assert "its classes 0, 1 are taken for low, high in this order" in found.note
     assert found.decision == Decision()
     path = trees(tmp_path / "trees.onnx", {"classlabels_strings": ["high", "low"]})
     found = wrap_model(path, crowd.domain, crowd.rows)
-    check_black_box(found, crowd.rows, torch.stack([old, 1 - old], 1), "it is given the table itself")
+    check_black_box(found, crowd.rows, torch.stack([old, 1 - old], 1), "it reads the table itself")
     assert "its classes" not in found.note
 
 

@@ -140,7 +140,7 @@ def test_other_ways_to_give_columns_to_lightgbm(case):
         model = leaves().fit(table, case.classes)
         found = wrap_model(model, case.domain, case.rows)
         check_black_box(found, case.rows, model.predict_proba(table), "boosted trees")
-        assert ("labels are given as their places" in found.note) == (table is places)
+        assert ("labels become their positions" in found.note) == (table is places)
     booster = leaves().fit(typed(x), case.classes).booster_
     check_black_box(wrap_model(booster, case.domain, case.rows), case.rows, booster.predict(typed(x)), "boosted")
     numbers = x[["age", "grade", "hours"]]

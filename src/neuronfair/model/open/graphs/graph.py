@@ -27,7 +27,7 @@ _READ = torch.ops.aten._local_scalar_dense.default
 
 
 @dataclass(frozen=True)
-class Need:
+class PassSize:
     """What a pass of so many rows makes in all its steps, and in its widest convolution: how many numbers.
 
     In float64 a convolution lays every window of every row side by side; those are its `columns`.
@@ -42,11 +42,11 @@ class Need:
         most = max(self.total / GRADIENTS if gradients else 0, self.columns if double else 0)
         check_numbers(most, self.rows, "a pass")
 
-    def toward(self, other: Need, rows: int) -> Need:
+    def toward(self, other: PassSize, rows: int) -> PassSize:
         """Return what a pass of `rows` takes, if it grows in proportion from this one to the other."""
         share = (rows - self.rows) / (other.rows - self.rows)
         total, columns = (a + share * (b - a) for a, b in ((self.total, other.total), (self.columns, other.columns)))
-        return Need(rows, total, columns)
+        return PassSize(rows, total, columns)
 
 
 def check_numbers(numbers: float, rows: int, what: str) -> None:
@@ -54,7 +54,7 @@ def check_numbers(numbers: float, rows: int, what: str) -> None:
     check_size(numbers * _NUMBER / max(1.0, rows / ROWS_PER_PASS), f"{what} of {rows:,} rows")
 
 
-class Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it operations on tensors of the meta device give shapes, and none may be larger than a file may take.
 
     Small tensors that do not depend on the input are computed: a graph may reshape by sizes that it has worked out.
@@ -68,9 +68,9 @@ class Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[str, int] = {}
 
     @property
-    def need(self) -> Need:
-        """What has been measured so far."""
-        return Need(self.rows, self._total, self._columns)
+    def need(self) -> PassSize:
+        """What has been meter so far."""
+        return PassSize(self.rows, self._total, self._columns)
 
     def keep(self, name: str, value: Any, done: Iterable[str]) -> None:
         """Count what a step has made, and then forget the values that no later step reads."""
@@ -106,16 +106,16 @@ class Measured(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return known
 
     @staticmethod
-    def agree(passes: Sequence[Measured]) -> bool:
+    def proportional(passes: Sequence[MemoryMeter]) -> bool:
         """Return whether each size is the same in all passes, or one of its numbers is in proportion to the rows."""
-        for sizes in zip(*(measured.sizes for measured in passes), strict=False):
+        for sizes in zip(*(meter.sizes for meter in passes), strict=False):
             if len({len(size) for size in sizes}) > 1:
                 return False
             varied = [numbers for numbers in zip(*sizes, strict=True) if len(set(numbers)) > 1]
             shares = {number / one.rows for numbers in varied for number, one in zip(numbers, passes, strict=True)}
             if len(varied) > 1 or len(shares) > 1:
                 return False
-        return len({len(measured.sizes) for measured in passes}) == 1
+        return len({len(meter.sizes) for meter in passes}) == 1
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -190,8 +190,8 @@ class Graph(nn.Module):
         self.inputs, self._result = tuple(inputs), result
         self._steps, self._last = tuple(steps), _last_reads(steps, result)
         self._tensors: dict[str, str] = {}
-        self._needs: dict[int, Need] = {}
-        self._bounds: tuple[Need, Need] | None = None
+        self._needs: dict[int, PassSize] = {}
+        self._bounds: tuple[PassSize, PassSize] | None = None
         for name, tensor in tensors.items():
             place = self._place(name, "weights")
             self._tensors[name] = place
@@ -219,16 +219,16 @@ class Graph(nn.Module):
         self._need(inputs).check(gradients=graded, double=any(x.dtype == torch.float64 for x in inputs))
         return self._run(inputs)
 
-    def settle(self, examples: Sequence[Tensor]) -> None:
+    def check_memory(self, examples: Sequence[Tensor]) -> None:
         """Refuse a graph whose full pass does not fit; see whether smaller ones take memory in proportion."""
         passes = [
             self._measure([torch.empty(rows, *x.shape[1:], dtype=x.dtype, device="meta") for x in examples])
             for rows in (2, 3, ROWS_PER_PASS)
         ]
-        if Measured.agree(passes):
+        if MemoryMeter.proportional(passes):
             self._bounds = passes[0].need, passes[-1].need
 
-    def _need(self, inputs: Sequence[Tensor]) -> Need:
+    def _need(self, inputs: Sequence[Tensor]) -> PassSize:
         rows = len(inputs[0])
         if self._bounds is not None and rows <= ROWS_PER_PASS:
             return self._bounds[0].toward(self._bounds[1], rows)
@@ -236,24 +236,24 @@ class Graph(nn.Module):
             self._needs[rows] = self._measure([x.detach().to("meta") for x in inputs]).need
         return self._needs[rows]
 
-    def _measure(self, inputs: Sequence[Tensor]) -> Measured:
-        measured = Measured(len(inputs[0]))
-        # Whoever watches what is computed is not shown what is only measured.
-        with torch.no_grad(), torch._C.DisableTorchFunction(), measured:
-            self._run(inputs, measured)
-        return measured
+    def _measure(self, inputs: Sequence[Tensor]) -> MemoryMeter:
+        meter = MemoryMeter(len(inputs[0]))
+        # Whoever watches what is computed is not shown what is only meter.
+        with torch.no_grad(), torch._C.DisableTorchFunction(), meter:
+            self._run(inputs, meter)
+        return meter
 
-    def _run(self, inputs: Sequence[Tensor], measured: Measured | None = None) -> Tensor:
+    def _run(self, inputs: Sequence[Tensor], meter: MemoryMeter | None = None) -> Tensor:
         values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
         values.update(zip(self.inputs, inputs, strict=True))
         for step, done in zip(self._steps, self._last, strict=True):
             call = step.call
-            if measured is not None:
-                measured.step = step.name
+            if meter is not None:
+                meter.step = step.name
                 call = call.forward if isinstance(call, nn.Module) else call  # hooks are for what is computed
             value = values[step.result] = call(*_filled(step.arguments, values))
-            if measured is not None:
-                measured.keep(step.result, value, done)
+            if meter is not None:
+                meter.keep(step.result, value, done)
             for name in done:
                 values.pop(name, None)
         output: Tensor = values[self._result]
@@ -276,7 +276,7 @@ def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor] |
     if examples is None:
         examples = [torch.empty(1, TableEncoding.of(request.domain).width)]
     try:
-        graph.settle(examples)
+        graph.check_memory(examples)
     except NeuronFairError as error:
         raise request.error(str(error)) from error
     except Exception:  # it will fail on rows, too, and there the reason is told in other words

@@ -30,8 +30,8 @@ from neuronfair.model.open.inputs import (
     NetworkInput,
     declared_numbers,
     graph_inputs,
-    labels_of,
     preprocessed_tensors,
+    texts_of,
 )
 from neuronfair.model.open.opened import Opened, black_box, reproduced
 from neuronfair.model.open.request import ModelFile, Request
@@ -43,14 +43,14 @@ DEPTH = 20  # of models in models
 
 def keras_graph(model: Any, sources: Sequence[str], texts: Sequence[str]) -> Graph:
     """Return a model in torch; `given` are the names of its inputs, and a text is its place in `texts`."""
-    joined = _Joined(sources, texts)
+    joined = _GraphBuilder(sources, texts)
     results = joined.model(model, sources, 0)
     if len(results) != 1:
         raise Unsupported("it has several outputs")
     return Graph(joined.steps, {}, sources, results[0]).float().eval()
 
 
-class _Joined:
+class _GraphBuilder:
     """Steps that are found by following a model from its inputs."""
 
     def __init__(self, sources: Sequence[str], texts: Sequence[str]) -> None:
@@ -156,30 +156,30 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
         found = graph_inputs(request, inputs, raw="all" if _prepares(model) else "named", texts=texts)
     except Unsupported as reason:  # a model that says nothing of its inputs
         found = preprocessed_tensors(request) if request.preprocess is not None else None
-        return black_box(request, "Keras", _predictor(request, model, found, ()), str(reason), print_of=known)
+        return black_box(request, "Keras", _predictor(request, model, found, ()), str(reason), digest=known)
     width = inputs[0].shape
     if found is None and len(width) == 1 and width[0] != TableEncoding.of(request.domain).width:
         raise request.error(f"expects {width[0]} inputs. {request.widths()}")
-    ask = _predictor(request, model, found, texts)
+    predict = _predictor(request, model, found, texts)
     try:
         graph = keras_graph(model, [i.name for i in inputs], texts)
         check_full_pass(request, graph, None if found is None else found.of_rows(request.drawn[:1]))
     except Unsupported as reason:
         why = "; ".join(filter(None, (str(reason), "" if found is None else found.note)))
         try:
-            return black_box(request, "Keras", ask, why, print_of=known)
+            return black_box(request, "Keras", predict, why, digest=known)
         except ModelError as error:
             raise ModelError(f"{error}; and {why}") from error
     if found is not None and texts and needs("keras", "keras").config.backend() != "tensorflow":
         remark = "not compared with Keras itself, which takes text with TensorFlow only"
         opened = open_with_inputs(request, "Keras", graph, found, remark=remark)
     elif found is not None:
-        opened = open_with_inputs(request, "Keras", graph, found, ask=ask)
+        opened = open_with_inputs(request, "Keras", graph, found, predict=predict)
     else:
         opened = open_module(request, "Keras", graph)
-        if not reproduced(request, opened, ask):
-            return black_box(request, "Keras", ask, "its scores could not be reproduced in torch", print_of=known)
-        opened = replace(opened, original=ask)
+        if not reproduced(request, opened, predict):
+            return black_box(request, "Keras", predict, "its scores could not be reproduced in torch", digest=known)
+        opened = replace(opened, original=predict)
     return opened if known is None else replace(opened, fingerprint=known)
 
 
@@ -229,11 +229,11 @@ def _checked(request: ModelFile) -> bytes:
             if odd:
                 raise ValueError(f"the archive holds '{odd[0]}'")
             check_size(len(files["config.json"]), request.source, times=TREE)
-            files["config.json"] = json.dumps(json.loads(files["config.json"], object_hook=_stood_in)).encode()
+            files["config.json"] = json.dumps(json.loads(files["config.json"], object_hook=_with_stand_in)).encode()
             content, weights = repacked(files), files["model.weights.h5"]
         read_sandboxed("hdf5", weights, request.source)
         if content is request.content:
-            content = _renewed(content)
+            content = _as_keras3(content)
     except TooLarge:
         raise
     except Exception as error:  # a damaged archive can fail anywhere in the reader
@@ -241,18 +241,18 @@ def _checked(request: ModelFile) -> bytes:
     return content
 
 
-def _renewed(content: bytes) -> bytes:
+def _as_keras3(content: bytes) -> bytes:
     """Return an HDF5 file that Keras 1 or 2 has written, its layers described as Keras 3 reads them."""
     held = io.BytesIO(content)
     with needs("h5py", "keras").File(held, "r+") as file:
         version, config = (_decoded(file.attrs.get(name, "")) for name in ("keras_version", "model_config"))
         if not version.startswith(("1.", "2.")) or not config:
             return content
-        file.attrs["model_config"] = json.dumps(json.loads(config, object_hook=_renewed_entry))
+        file.attrs["model_config"] = json.dumps(json.loads(config, object_hook=_entry_as_keras3))
     return held.getvalue()
 
 
-def _renewed_entry(entry: dict[str, Any]) -> dict[str, Any]:
+def _entry_as_keras3(entry: dict[str, Any]) -> dict[str, Any]:
     """Return a part of the description of an old model: how weights begin plays no part, since they are in the file."""
     entry = {name: value for name, value in entry.items() if not name.endswith("_initializer")}
     layers, axis = entry.get("config"), entry.get("axis")
@@ -274,7 +274,7 @@ def _decoded(attribute: Any) -> str:
     return attribute.decode() if isinstance(attribute, bytes) else str(attribute)
 
 
-def _stood_in(entry: dict[str, Any]) -> dict[str, Any]:
+def _with_stand_in(entry: dict[str, Any]) -> dict[str, Any]:
     """Let a layer that looks something up be the one that stands in for it, see `stand_ins`."""
     return entry | {"registered_name": entry["class_name"]} if entry.get("class_name") in LOOKUPS else entry
 
@@ -298,13 +298,13 @@ def _inputs(model: Any) -> list[NetworkInput]:
 def _texts(request: Request, inputs: Sequence[NetworkInput]) -> list[str]:
     """Return all words that inputs of text can be given."""
     read = {i.name for i in inputs if i.kind == "text"}
-    return list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in labels_of(a)))
+    return list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in texts_of(a)))
 
 
 def _predictor(
     request: Request, model: Any, inputs: ModelInputs | None, texts: Sequence[str]
 ) -> Callable[[Tensor], Any]:
-    """Return how to ask Keras itself."""
+    """Return how to predict Keras itself."""
     inputs, named = inputs or declared_numbers(request), getattr(model, "_inputs_struct", None)
     words = np.array(list(texts) or [""], dtype=object)
 
@@ -322,11 +322,11 @@ def _predictor(
 
     most = max(1, min(_ROWS, _NUMBERS // _widest(request, model)))
 
-    def ask(rows: Tensor) -> Any:
+    def predict(rows: Tensor) -> Any:
         with without_numpy_warning():
             return model.predict(arrays_of(rows), batch_size=most, verbose=0)
 
-    return ask
+    return predict
 
 
 def _widest(request: Request, model: Any) -> int:

@@ -45,7 +45,7 @@ class Merge(nn.Module):
         return MERGES[self.kind]([part.to(kind) for part in parts], self.axis)
 
 
-class Embedded(nn.Module):
+class EmbeddingTable(nn.Module):
     """Gives each whole number its own numbers; others are cut to whole ones, as Keras does."""
 
     def __init__(self, weight: nn.Parameter) -> None:
@@ -57,7 +57,7 @@ class Embedded(nn.Module):
         return functional.embedding(x.long(), self.weight)
 
 
-class Encoded(nn.Module):
+class CategoryEncoding(nn.Module):
     """Whole numbers as one input per value: one-hot, or how often or whether they occur in a row."""
 
     def __init__(self, mode: str, depth: int) -> None:
@@ -114,7 +114,7 @@ def discretization(layer: Any) -> nn.Module:
     """Return a Discretization layer in torch."""
     if layer.bin_boundaries is None:
         raise Unsupported(f"its layer '{layer.name}' has no boundaries")
-    return _encoded(layer, BinIndex(layer.bin_boundaries), len(layer.bin_boundaries) + 1)
+    return _with_encoding(layer, BinIndex(layer.bin_boundaries), len(layer.bin_boundaries) + 1)
 
 
 def lookup(layer: Any, texts: Sequence[str]) -> nn.Module:
@@ -137,11 +137,11 @@ def lookup(layer: Any, texts: Sequence[str]) -> nn.Module:
     part = VocabularyIndex(
         {int(key): place for key, place in known.items()}, first if start > first else -1, layer.num_oov_indices
     )
-    return _encoded(layer, part, layer.max_tokens if layer.pad_to_max_tokens else start + len(words))
+    return _with_encoding(layer, part, layer.max_tokens if layer.pad_to_max_tokens else start + len(words))
 
 
-def _encoded(layer: Any, part: nn.Module, depth: int) -> nn.Module:
-    return part if layer.output_mode == "int" else nn.Sequential(part, Encoded(layer.output_mode, depth))
+def _with_encoding(layer: Any, part: nn.Module, depth: int) -> nn.Module:
+    return part if layer.output_mode == "int" else nn.Sequential(part, CategoryEncoding(layer.output_mode, depth))
 
 
 def stand_ins(keras: Any) -> dict[str, type]:
@@ -402,8 +402,8 @@ _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
     "Normalization": _normalization,
     "Rescaling": _rescaling,
     **dict.fromkeys(("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise"), lambda layer: None),
-    "Embedding": lambda layer: Embedded(_parameter(_array(layer.embeddings))),
-    "CategoryEncoding": lambda layer: Encoded(layer.output_mode, layer.num_tokens),
+    "Embedding": lambda layer: EmbeddingTable(_parameter(_array(layer.embeddings))),
+    "CategoryEncoding": lambda layer: CategoryEncoding(layer.output_mode, layer.num_tokens),
     "Discretization": discretization,
     "Flatten": lambda layer: nn.Flatten(),
     "Reshape": lambda layer: Reshape(layer.target_shape),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
 from neuronfair.limits import TEXT, VARIABLE, TooLarge, check_size, max_bytes
-from neuronfair.model.open.classes import by_position, class_order, ordered
+from neuronfair.model.open.classes import class_note, class_order, ordered
 from neuronfair.model.open.columns import single_columns
 from neuronfair.model.open.frames import Frames
 from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
@@ -63,7 +63,7 @@ def _check(request: ModelFile, onnx: Any, model: Any) -> None:
             total += size
             check_size(total, request.path, times=TEXT)
             if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
-                part.raw_data = _outside(request, part, size)
+                part.raw_data = _external_data(request, part, size)
                 part.ClearField("external_data")
                 part.ClearField("data_location")
     functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
@@ -88,7 +88,7 @@ def _width(onnx: Any, tensor: Any) -> int:
     return int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
-def _outside(request: ModelFile, tensor: Any, size: int) -> bytes:
+def _external_data(request: ModelFile, tensor: Any, size: int) -> bytes:
     """Return the bytes of a tensor that lie in another file, which must be in the model's own folder."""
     location = {entry.key: entry.value for entry in tensor.external_data}
     place = location.get("location", "")
@@ -198,17 +198,17 @@ def _open(request: Request, model: Any) -> Opened:
             f"{request.widths()}, or export the model with a dynamic batch size"
         ) from error
     try:
-        ask, remark = _predictor(request, model, inputs, found)[0], ""
+        predict, remark = _predictor(request, model, inputs, found)[0], ""
     except ModelError as error:  # without onnxruntime there is nothing to compare with
-        ask, remark = None, f"not compared with its source: {one_line(error)}"
+        predict, remark = None, f"not compared with its source: {one_line(error)}"
     if found is not None:
-        return open_with_inputs(request, "ONNX", graph, found, ask=ask, remark=remark)
+        return open_with_inputs(request, "ONNX", graph, found, predict=predict, remark=remark)
     opened = open_module(request, "ONNX", graph)
-    if ask is None:
+    if predict is None:
         return replace(opened, note=f"{opened.note.removesuffix('.')}; {remark}.")
-    if reproduced(request, opened, ask):
-        return replace(opened, original=ask)
-    return black_box(request, "ONNX", ask, "its scores could not be reproduced in torch")
+    if reproduced(request, opened, predict):
+        return replace(opened, original=predict)
+    return black_box(request, "ONNX", predict, "its scores could not be reproduced in torch")
 
 
 def names(file: ModelFile) -> list[str] | None:
@@ -284,26 +284,26 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
 
 
 def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInputs | None, why: str) -> Opened:
-    """Return a graph that only onnxruntime can run: it is given the table itself, if it takes that, or numbers."""
-    ask = None
+    """Return a graph that only onnxruntime can run: it reads the table itself, if it takes that, or numbers."""
+    predict = None
     for way in (found,) if request.preprocess is not None else (None, found):
         try:
-            ask, remark = _predictor(request, model, inputs, way)
+            predict, remark = _predictor(request, model, inputs, way)
         except ModelError as error:
             last = error
             continue
         with suppress(Exception):  # the graph refuses these rows, which is said below if there is no other way
-            ask(request.drawn[:2])
+            predict(request.drawn[:2])
             break
-    if ask is None:
+    if predict is None:
         raise request.error(f"{why}, and {last}") from last
-    return black_box(request, "ONNX", ask, "; ".join(filter(None, (why, remark))))
+    return black_box(request, "ONNX", predict, "; ".join(filter(None, (why, remark))))
 
 
 def _predictor(
     request: Request, model: Any, inputs: list[Any], found: ModelInputs | None = None
 ) -> tuple[Callable[[Tensor], np.ndarray], str]:
-    """Return how to ask onnxruntime, and a remark; a graph with one input per column is given the table itself."""
+    """Return how to predict onnxruntime, and a remark; a graph with one input per column is given the table itself."""
     session = _session(request, model.SerializeToString())
     names = [one.name for one in inputs]
     kinds = {one.name: one.type for one in session.get_inputs()}
@@ -318,8 +318,8 @@ def _predictor(
             made = zip(order_of, tensors(rows), strict=True)
             return {n: x.numpy().astype(_TYPES.get(kinds[n], np.float32)) for n, x in made}
     else:
-        frames = Frames(request.domain, names)
-        remarks.append("it is given the table itself")
+        frames = Frames.of(request.domain, names)
+        remarks.append("it reads the table itself")
 
         def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
             return {n: _column(cells, kinds[n]) for n, cells in frames.of_rows(rows).items()}
@@ -327,11 +327,11 @@ def _predictor(
     scores = _scores(model.graph)
     classes = None if scores else _classes(model.graph)
     order = class_order(request.domain, classes)
-    remarks.append(by_position(request.domain, classes))
+    remarks.append(class_note(request.domain, classes))
 
     fixed = next((one.shape[0] for one in session.get_inputs() if _is_count(one.shape)), None)
 
-    def ask(rows: Tensor) -> np.ndarray:
+    def predict(rows: Tensor) -> np.ndarray:
         if fixed is None or len(rows) == fixed:
             return answered(rows)
         filled = torch.cat([rows, rows[-1:].repeat(-len(rows) % fixed, 1)])  # a graph for batches of one size
@@ -353,7 +353,7 @@ def _predictor(
         floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
         return np.asarray(floats[-1] if floats else answers[0]).reshape(len(rows), -1)
 
-    return ask, "; ".join(filter(None, remarks))
+    return predict, "; ".join(filter(None, remarks))
 
 
 def _is_count(shape: Any) -> bool:

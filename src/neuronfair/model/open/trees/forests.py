@@ -40,16 +40,16 @@ def tree_columns(model: Any, domain: TableDomain) -> TreeColumns | None:
 def forest_of(
     final: Any,
     inputs: Callable[[Tensor], Any],
-    ask: Callable[[Tensor], Any],
+    predict: Callable[[Tensor], Any],
     domain: TableDomain,
     tried: Tensor,
     order: Sequence[int] | None = None,
 ) -> Forest:
     """Return the trees of a fitted model over codes.
 
-    `inputs` makes of rows what the model itself is given, and `ask` its scores, which the trees must reproduce on the
-    tried rows, and on some of them with an empty cell in each column that may have one. `order` is that of the scores
-    among the model's own classes.
+    `inputs` makes the model's own inputs of rows, and `predict` its scores. The trees must reproduce these on the tried
+    rows, and on some of them with an empty cell in each column that may have one. `order` says where the domain's
+    classes are among the model's own.
     """
     name = type(final).__name__
     if name == "Booster":
@@ -63,7 +63,7 @@ def forest_of(
         made = forest(fitted, partial(_numbers, inputs, before), domain, tried[0])
     except TooLarge as error:  # the model can still be asked
         raise ModelError(f"its trees are too large ({one_line(error)})") from error
-    scores = torch.from_numpy(np.asarray(ask(tried), dtype=np.float64).reshape(len(tried), -1))
+    scores = torch.from_numpy(np.asarray(predict(tried), dtype=np.float64).reshape(len(tried), -1))
     made = _with_classes(made, scores.shape[1], order)
     ours = made.scores(tried)
     if ours.shape != scores.shape or not torch.allclose(ours, scores, rtol=AGREE, atol=AGREE):

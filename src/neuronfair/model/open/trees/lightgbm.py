@@ -15,7 +15,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TEXT, check_size
 from neuronfair.model.forest import FittedTrees, Link, Tree
-from neuronfair.model.open.frames import cells, spelling
+from neuronfair.model.open.frames import cells_of, spelling
 from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.request import TRIED, ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
@@ -80,7 +80,7 @@ def _matching(names: Sequence[str], known: Sequence[Sequence[Any]], domain: Tabl
         while left:
             place, name = left.pop(0)
             attribute = own.get(name.replace(" ", "_"))
-            if attribute is not None and wanted & {spelling(cell) for cell in cells(attribute, values).values()}:
+            if attribute is not None and wanted & {spelling(cell) for cell in cells_of(attribute, values).values()}:
                 places.append(place)
                 break
         else:
