@@ -130,7 +130,11 @@ def retrain(
 
 
 def without_findings(
-    module: nn.Sequential, parts: Split, settings: RepairSettings | None = None, *, progress: EpochCallback | None = None
+    module: nn.Sequential,
+    parts: Split,
+    settings: RepairSettings | None = None,
+    *,
+    progress: EpochCallback | None = None,
 ) -> nn.Sequential:
     """Train a network again on the training rows alone: the control of `retrain`."""
     none = torch.empty(0, dtype=torch.int64)
@@ -144,7 +148,11 @@ def _encoding(parts: Split) -> TableEncoding:
 
 
 def _trained(
-    module: nn.Sequential, encoding: TableEncoding, lesson: _Lesson, settings: RepairSettings, progress: EpochCallback | None
+    module: nn.Sequential,
+    encoding: TableEncoding,
+    lesson: _Lesson,
+    settings: RepairSettings,
+    progress: EpochCallback | None,
 ) -> list[nn.Sequential]:
     """Train one network for each line of a lesson, all as one stack."""
     (rows, labels), (held, held_labels) = lesson.learned, lesson.held
