@@ -114,7 +114,7 @@ def test_a_limit_above_the_rate_is_kept(outcome):
 def test_too_few_people_do_not_pass(outcome):
     text = said(outcome("fairness.check(fair, domain, settings=CheckSettings(samples=100))"))
     assert "for 0% of people drawn uniformly from the domain" in text
-    assert "about 370 would be needed (settings=CheckSettings(samples=370))" in text
+    assert "about 370 records are needed (settings=CheckSettings(samples=370))" in text
     assert "Worst pair" not in text
 
 
@@ -168,7 +168,7 @@ def test_groups_are_checked(outcome):
             data = Dataset("people", named, rows, decided)
             passed = fairness.check_groups(biased, data, "disparate_impact < 0.5", "selection_rate.difference > 40%")
             assert [check.fired for check in passed] == [False, False]
-            with pytest.raises(NeuronFairError, match="expected limits on disparate_impact"):
+            with pytest.raises(NeuronFairError, match="expected thresholds on disparate_impact"):
                 fairness.check_groups(biased, data, "rate > 1%")
             with pytest.raises(NeuronFairError, match="got none"):
                 fairness.check_groups(biased, data)
@@ -226,7 +226,7 @@ def test_past_counterexamples_must_be_fixed(outcome, pytester):
     ("call", "says"),
     [
         ("fair, domain, max_rate=0", "max_rate must lie between 0 and 1"),
-        ("fair, domain, corpus='none.jsonl'", "no such corpus"),
+        ("fair, domain, corpus='none.jsonl'", "no such regression set"),
         ("fair, 'none.toml'", "none.toml"),
         ("3, domain", "or a function of a table, got an int"),
         ("'none.onnx', domain", "none.onnx"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-# `python -m neuronfair.cli` puts the working folder first, where a file such as json.py or pandas.py may lie: it is no
-# part of this program. It must stand before any other import.
+# `python -m neuronfair.cli` puts the working folder first on the path, where a file json.py would replace the module
+# json. Remove it before any other import.
 if (
     getattr(sys, "argv", [])[:1] == ["-m"]
     and sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1][-1].endswith("neuronfair.cli")
@@ -18,8 +18,8 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Idle OpenMP threads that spin make small networks up to 40 times slower when another program uses a core. OpenMP reads
-# this once, when torch loads it; nothing can be set afterwards (see the note of `audit`).
+# Spinning OpenMP threads make small networks up to 40 times slower when another program uses a core. OpenMP reads this
+# variable once, when torch is imported (see the note of `audit`).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.3.0.dev0"
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from neuronfair.searches.shrink import shrink
     from neuronfair.store.run import Run
 
-# Where each public name lives. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
+# The module of each public name. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
     "Audit": "api",
     "AuditSettings": "audits.settings",
@@ -80,7 +80,7 @@ _HOME = {
     "wrap_model": "model.open",
 }
 
-# The old names still work for one version, with a warning.
+# Old names work with a warning until 0.4.
 _RENAMED = {
     "Data": "Dataset",
     "Plan": "SearchConfig",

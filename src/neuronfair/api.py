@@ -1,4 +1,4 @@
-"""Audits, proofs and flip rates in Python: any model and any table in one call, and a result that shows itself."""
+"""Audits, certificates and flip rates in Python: one call for any model and any data set."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from neuronfair.render.export import findings_frame, groups_frame, rates_frame
 from neuronfair.render.markdown import markdown
 from neuronfair.render.page import audit_page, verdict_card
 from neuronfair.render.plots import draw_rates
-from neuronfair.render.terminal import progress_bar
+from neuronfair.render.terminal import stage_progress
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.config import SearchResult
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
-LINES = 10  # of an audit in a terminal
+LINES = 10  # in the repr of an audit
 _OPENING = {field.name for field in fields(ModelSource)} - {"model"}  # the options of `audit` that open the model
 
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """What an audit came to; a notebook shows its verdict.
+    """The result of an audit; notebooks display its verdict.
 
-    `report` holds all figures, `outcomes` what each search found, by attribute and method.
+    `report` holds all metrics, `outcomes` the findings of each search by attribute and method.
     """
 
     report: Report
     outcomes: Mapping[tuple[str, str], SearchResult]
     folder: Path | None = None
-    remarks: tuple[str, ...] = ()  # about the table, and how it was read
+    remarks: tuple[str, ...] = ()  # on how the data set was read
 
     @property
     def verdict(self) -> str:
@@ -69,28 +69,28 @@ class Audit:
 
     @property
     def findings(self) -> Any:
-        """All discriminatory instances, a line each, as a DataFrame of pandas."""
+        """All discriminatory instances as a pandas DataFrame, one row each."""
         return findings_frame(self.outcomes)
 
     @property
     def groups(self) -> Any:
-        """The metrics of demographic groups and of subgroups, as a DataFrame of pandas."""
+        """The metrics of demographic groups and of subgroups as a pandas DataFrame."""
         return groups_frame(self.report)
 
     def to_html(self) -> str:
-        """Return the report, one HTML document that needs no other file."""
+        """Return the report as one self-contained HTML document."""
         return audit_page(self.report)
 
     def to_frame(self) -> Any:
-        """Return the flip rates with their confidence intervals, a line each, as a DataFrame of pandas."""
+        """Return the flip rates with their confidence intervals as a pandas DataFrame."""
         return rates_frame(self.report)
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw the flip rates with their confidence intervals, and return the axes of matplotlib."""
+        """Draw the flip rates with their confidence intervals; returns the matplotlib axes."""
         return draw_rates(self.report, axes)
 
     def save(self, path: str | Path) -> Path:
-        """Write the audit and return where: as a page (.html), all figures (.json), or a summary (.md)."""
+        """Write the report (.html), all metrics (.json) or a summary (.md); returns the path."""
         path = Path(path)
         form = _FORMS.get(path.suffix.lower())
         if form is None:
@@ -122,29 +122,29 @@ class Audit:
 
 
 class ModelKeywords(TypedDict, total=False):
-    """How a model is opened, and what scikit-learn calls sensitive attributes and the seed."""
+    """Options that open a model, and the names that scikit-learn users know."""
 
-    preprocess: Callable[[Any], Any] | str | None  # from a table to the inputs of a torch or Keras model
-    decision: Decision | None  # what counts as a different decision; by default as the outputs suggest
-    columns: Sequence[Any] | None  # the inputs, in their order, of a model that has no names for them
+    preprocess: Callable[[Any], Any] | str | None  # from a DataFrame to the inputs of a torch or Keras model
+    decision: Decision | None  # what counts as a different decision; default: chosen from the outputs
+    columns: Sequence[Any] | None  # the inputs in order, for a model that does not name them
     weights: Path | None  # a safetensors file for `package.module:name`
-    trust_pickle: bool  # open files that can run a program
+    trust_pickle: bool  # open pickle files, which can run any code
     device: str
     sensitive_features: Any  # the same as `sensitive`
     random_state: int | None  # the same as the seed
 
 
 class AuditOptions(ModelKeywords, total=False):
-    """Further options of `audit`."""
+    """Keyword options of `audit`."""
 
-    favourable: str | None  # the favourable outcome, a class of the target; by default as the domain says
-    checks: Checks | None  # thresholds, a regression set and an earlier audit
-    take_rules: TakeRules  # that the data suggest: "free" of sensitive attributes, or "all"
-    prove: float  # time limit of the proofs in seconds; by default as the settings say; 0: none
-    population: Any  # records from your own sampler: a table, or a function that draws a number of them
-    plausible: float  # minimum likelihood percentile of generated records; by default as the settings say
-    twins: TwinKind | None  # "flip" or "counterpart": one test only; by default as the settings say
-    pool: Pool | None  # audits several attributes side by side; by default one after the other
+    favourable: str | None  # favourable outcome, a class of the target; default: that of the domain
+    checks: Checks | None  # thresholds, a regression set and an earlier audit to compare with
+    take_rules: TakeRules  # rules suggested by the data to adopt: "none", "free" (of sensitive attributes) or "all"
+    prove: float  # time limit of proofs in seconds, 0 for none; default: that of the settings
+    population: Any  # realistic records from your own sampler: a table, or a function of their number
+    plausible: float  # minimum likelihood percentile of generated records; default: that of the settings
+    twins: TwinKind | None  # only the attribute-flip test ("flip"), or only the counterfactual test ("counterpart")
+    pool: Pool | None  # workers that audit several attributes in parallel
 
 
 def audit(
@@ -159,25 +159,25 @@ def audit(
     progress: Progress | bool | None = None,
     **options: Unpack[AuditOptions],
 ) -> Audit:
-    """Audit a model with a table of people: how often, where and for whom a sensitive attribute flips the decision.
+    """Test whether the decisions of a model depend on a sensitive attribute, how often and for whom.
 
-    The model is whatever `wrap_model` takes, and so are `decision`, `preprocess` and the other options. The table is a
-    DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file, or `Dataset`. What a person may be is read
-    off it, by the names of the sensitive attributes and of the target, unless a `domain` says it; columns that the
-    model does not read are left out. Without a target, nothing is said about accuracy and error rates, and the input
-    encoding cannot be checked. Where the model is not given the sensitive attributes and the table does not have them,
-    give their columns instead of their names (`sensitive=df2["sex"]`; a Series, a DataFrame, an array or a mapping):
-    they belong to the table row by row, those of pandas by their index where both have the same.
+    `model` is anything that `wrap_model` opens: a fitted estimator, a torch module, a function, a file. `data` is a
+    DataFrame (pandas, Polars), an Arrow table, a mapping of columns, a file or a `Dataset`. Name the sensitive
+    attributes and the target column; the input schema is inferred from the data unless you pass a `domain`. Columns
+    that the model does not use are left out. Without a target there are no accuracy or error rates, and no check of
+    the input encoding.
 
-    Each of the sensitive attributes is looked at alone, then all together. `checks` are limits, past counterexamples
-    and an earlier audit that it is judged by. Who is plausible says a model of the table, unless a `population` does.
-    With a folder, every search is a run in it that survives a kill (the same audit goes on from there), and the figures
-    are left in its audit.json.
+    If the sensitive attributes are not in `data`, pass their values instead of their names, for example
+    `sensitive=df2["sex"]`: a Series, a DataFrame, an array or a mapping with one value per record. Pandas objects are
+    matched by index if both have the same index.
 
-    `progress` is a function, or False for none; by default a bar is shown on terminals and in notebooks.
+    The audit tests each sensitive attribute alone, then all of them together. `checks` adds thresholds, a regression
+    set and a comparison with an earlier audit. `folder` stores all findings and audit.json; the same call resumes an
+    interrupted audit. `progress` is a function, or False for none; the default is a progress bar in terminals and
+    notebooks. `options` are those of `AuditOptions`.
 
-    Note: on a machine that other programs use, audits of networks are faster with the environment variable
-    `OMP_WAIT_POLICY=PASSIVE`. Importing neuronfair sets it, which has no effect if torch was imported earlier.
+    Note: on a busy machine, audits of networks are faster with the environment variable `OMP_WAIT_POLICY=PASSIVE`.
+    Importing neuronfair before torch sets it.
 
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
@@ -217,7 +217,7 @@ def audit(
             opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show, people=people
         )
     if result.failure is not None and (checks.fail_if or not isinstance(result.failure, EncodingError)):
-        raise result.failure  # without limits the report says that there is no verdict
+        raise result.failure  # without thresholds, the report says that there is no verdict
     ready.extend(result.report)
     return Audit(result.report, result.outcomes, None if folder is None else Path(folder), case.remarks)
 
@@ -228,7 +228,7 @@ def _opening(options: Mapping[str, Any]) -> Any:
 
 
 def _sensitive(data: Any, sensitive: Any, options: Mapping[str, Any]) -> Any:
-    """Return the sensitive attributes; columns that the table has itself, as scikit-learn users give them, by name."""
+    """Return the sensitive attributes; values passed as `sensitive_features` by name if the data has these columns."""
     features = options.get("sensitive_features")
     if features is None:
         return sensitive
@@ -243,7 +243,7 @@ def _sensitive(data: Any, sensitive: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _seed(options: Mapping[str, Any], default: int = 0) -> int:
-    """Return the seed; None, as in scikit-learn, is the default, so that the same call gives the same result."""
+    """Return the seed; None, as scikit-learn users write it, is the default seed, so that results repeat."""
     seed = options.get("random_state")
     if seed is None:
         return default
@@ -253,25 +253,25 @@ def _seed(options: Mapping[str, Any], default: int = 0) -> int:
 
 
 def _settings(settings: AuditSettings, options: Mapping[str, Any]) -> AuditSettings:
-    """Return the settings with what a call changes."""
-    given = {name: options[name] for name in ("prove", "plausible", "twins") if name in options}
-    return replace(settings, seed=_seed(options, settings.seed), **given)
+    """Return the settings with the changes of a call."""
+    changes = {name: options[name] for name in ("prove", "plausible", "twins") if name in options}
+    return replace(settings, seed=_seed(options, settings.seed), **changes)
 
 
 @contextmanager
 def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
-    """Give what shows how far an audit is: what the user has given, a bar where somebody looks, or nothing."""
+    """Yield the progress function of the user, a progress bar, or one that shows nothing."""
     if callable(progress):
         yield progress
     elif progress is False:
         yield silent
     else:
-        with progress_bar("Auditing") as bar:
-            yield lambda what, done, total, note="": bar(done, total, note, what=what)
+        with stage_progress("Auditing") as bar:
+            yield bar
 
 
 class CertifyOptions(ModelKeywords, total=False):
-    """Further options of `certify`."""
+    """Keyword options of `certify`."""
 
     pool: Pool | None  # workers that prove together
 
@@ -286,12 +286,12 @@ def certify(
     target: str | None = None,
     **options: Unpack[CertifyOptions],
 ) -> ProofReport:
-    """Prove for how many people the decision cannot flip when only a sensitive attribute changes.
+    """Certify for how many records the decision does not depend on the sensitive attribute.
 
-    Model and table are whatever `audit` takes; a domain, or its TOML file, does without a table. `where` asks about
-    some people only. What is neither proved fair nor proved discriminatory is undecided. Ctrl-C ends it with what is
-    proved. The workers of a `pool` prove together. `neuronfair certify` does the same in a folder that
-    survives a kill, with a certificate.
+    `model` and `data` are as in `audit`; a domain, or its TOML file, works without data. `where` restricts the proof to
+    records that meet a condition, such as "age >= 30". Records that could not be proved either way within `seconds`
+    are undecided. Ctrl-C stops early and keeps what is proved. `neuronfair certify` does the same in a folder that can
+    be resumed, and writes a certificate.
 
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
@@ -308,21 +308,21 @@ def certify(
     case = prepare(data, source, sensitive=_sensitive(data, sensitive, options), target=target)
     table, opened = case.data, case.opened
     problem = problem_where(opened, table.domain, where, options.get("device", "cpu"))
-    with progress_bar("Proving") as bar:
+    with stage_progress("Proving") as bar:
         return certify_problem(
             problem,
             opened,
             table,
             seconds,
-            show=lambda what, *rest: bar(*rest, what=what),
+            show=bar,
             pool=options.get("pool"),
         )
 
 
 class RateOptions(ModelKeywords, total=False):
-    """Further options of `rate`."""
+    """Keyword options of `rate`."""
 
-    target: str | None  # the column that the model predicts; it is no attribute
+    target: str | None  # the column that the model predicts
     seed: int
     progress: Callable[[int, int], None] | None
 
@@ -337,12 +337,12 @@ def rate(
     confidence: float = 0.95,
     **options: Unpack[RateOptions],
 ) -> Rate:
-    """Estimate the flip rate: how often the decision changes when only a sensitive attribute does (DM-RS; Themis).
+    """Estimate the flip rate: how often the decision changes when only the sensitive attribute does (Themis).
 
-    Model and data are whatever `audit` takes; a domain does without data. The `population` is "table" (all records, the
-    default with data), "domain" (drawn uniformly from the input schema, the default without), "plausible" (drawn from a
-    model of the data) or "combinations" (drawn uniformly, rules ignored). The result has `rate` and `interval`. With
-    `Until(error, samples)` sampling stops as soon as the interval is that narrow.
+    `model` and `data` are as in `audit`; a domain works without data. `population` is "table" (all records, the default
+    with data), "domain" (drawn uniformly from the input schema, the default without), "plausible" (drawn from a model
+    of the data) or "combinations" (drawn uniformly, ignoring the rules). The result has `rate` and `interval`. With
+    `samples=Until(error, samples)`, sampling stops as soon as the interval is narrow enough.
 
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12}
     >>> found = rate(lambda table: (table.age > 25) & (table.sex == "m"), people, sensitive="sex")

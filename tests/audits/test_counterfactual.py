@@ -182,7 +182,7 @@ def test_a_test_judges_the_effect_of_counterparts(tmp_path, monkeypatch):
     with pytest.raises(AssertionError) as failed:
         fairness.check(reads(COPY), people(), settings=quick, twins="counterpart")
     told = str(failed.value)
-    assert "Its upper end may be 1 at most." in told
+    assert "Its upper end must be at most 1." in told
     assert "Holding copy fixed removes" in told
     assert "the counterfactual twin with group" in told
     assert "flips" not in told
@@ -190,7 +190,7 @@ def test_a_test_judges_the_effect_of_counterparts(tmp_path, monkeypatch):
     assert passed.counterpart is None
     passed = fairness.check(reads(NOISE, 4.5), people(), max_rate=0.5, settings=quick, twins="counterpart")
     assert passed.counterpart.effect.high < 0.5
-    with pytest.raises(NeuronFairError, match="needs a table"):
+    with pytest.raises(NeuronFairError, match="needs a data set"):
         fairness.check(reads(COPY), DOMAIN, twins="counterpart")
     with pytest.raises(NeuronFairError, match="twins must be flip or counterpart, got 'twin'"):
         fairness.check(reads(COPY), people(), twins="twin")

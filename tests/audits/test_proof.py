@@ -107,7 +107,7 @@ def test_a_check_may_demand_a_proof(tmp_path):
         fairness.check(BIASED, DOMAIN, max_rate=0.2, proved=0.9)
     assert str(failure.value) == (
         "Decisions are certified not to depend on s for 87.1% of the declared input space, and to depend on it for "
-        "12.9%. It must be proved for 90% that the decision does not flip."
+        "12.9%. At least 90% must be certified."
     )
     for share in (0.0, 1.5, -1.0):
         with pytest.raises(NeuronFairError, match="proved must be a share above 0"):
@@ -119,7 +119,7 @@ def test_a_check_of_what_cannot_be_proved_fails_with_the_reason(tmp_path, monkey
         raise Unprovable("it shows nothing of itself")
 
     monkeypatch.setattr(proof, "problem_of", refuse)
-    with pytest.raises(AssertionError, match=r"No proof: it shows nothing of itself\. It must be proved for 50%"):
+    with pytest.raises(AssertionError, match=r"No proof: it shows nothing of itself\. At least 50% must be certified"):
         Fairness(tmp_path).check(FAIR, DOMAIN, proved=0.5, settings=CheckSettings(samples=500))
 
 

@@ -1,4 +1,4 @@
-"""A fairness check in one call, for tests: sample people, and show the worst pair if too many decisions flip."""
+"""The pytest fixture `fairness`: fail a test if too many decisions flip, and show the worst pair."""
 
 from __future__ import annotations
 
@@ -49,52 +49,52 @@ from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.manifest import MANIFEST, where
 
-SAMPLES = 10_000  # people judged at least
+SAMPLES = 10_000  # records evaluated at least
 ALIKE = (
     "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to this "
     "domain, and the decision"
 )
-TRUST = "If it is fed rightly: settings=CheckSettings(trust_feeding=True)"
+TRUST = "If the encoding is right: settings=CheckSettings(trust_feeding=True)"
 Models = nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class CheckSettings:
-    """How thorough a check is; if it fails, `method` searches for people to show, from `seeds` rows."""
+    """How thorough a check is. If it fails, `method` searches for a pair to show, from `seeds` starting rows."""
 
     confidence: float = 0.95
-    samples: int | None = None  # people judged; None: so many that a fair model passes easily
-    method: str | None = None  # None: one that can search the model
+    samples: int | None = None  # records evaluated; None: enough for a fair model to pass
+    method: str | None = None  # None: one that suits the model
     seeds: int = 100
     steps: int = 100
     seed: int = 0
-    trust_feeding: bool = False  # judge a model even if it seems to be wrongly fed
-    preprocess: Callable[[Any], Any] | str | None = None  # from a table to the inputs of the model
-    prove: float = 20.0  # seconds for the proof, if one is asked for
+    trust_feeding: bool = False  # evaluate even if the input encoding check fails
+    preprocess: Callable[[Any], Any] | str | None = None  # from a DataFrame to the inputs of the model
+    prove: float = 20.0  # time limit of a proof in seconds, if `proved` is set
 
 
 class Demands(TypedDict, total=False):
-    """What a check may ask for besides a rate."""
+    """Further demands of `fairness.check`."""
 
-    corpus: str | Path | None  # everybody in this file must be decided as their twin is
-    proved: float | None  # share of the people of the domain for whom it must be proved that no decision flips
+    corpus: str | Path | None  # regression set: none of its records may flip
+    proved: float | None  # share of the input space that must be certified
     twins: TwinKind  # "counterpart": the counterfactual test instead of the flip test
 
 
 @dataclass(frozen=True)
 class FairnessResult:
-    """What a check that passed has measured."""
+    """The measurements of a check that passed."""
 
-    rate: Rate  # the one with the largest upper end
+    rate: Rate  # the one with the largest upper confidence bound
     max_rate: float
     corpus: RegressionSetReport | None
-    rates: tuple[Rate, ...] = ()  # of plausible pairs, the table and plausible people, where one was given; the domain
-    proved: Proved | None = None  # where a proof was asked for
-    counterpart: CounterfactualReport | None = None  # where counterparts were asked for
+    rates: tuple[Rate, ...] = ()  # plausible pairs, data set and plausible records, if there is a data set; input space
+    proved: Proved | None = None  # if `proved` was set
+    counterpart: CounterfactualReport | None = None  # with twins="counterpart"
 
 
 class Fairness:
-    """What the fixture `fairness` is. Discriminatory inputs that it finds are left in `folder` for a replay."""
+    """The fixture `fairness`. It stores the discriminatory inputs that it finds in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -112,17 +112,17 @@ class Fairness:
         settings: CheckSettings | None = None,
         **demands: Unpack[Demands],
     ) -> FairnessResult:
-        """Fail unless the decision flips with `sensitive` for at most `max_rate` of the people of each population.
+        """Fail if the decision flips with `sensitive` for more than `max_rate` of the records.
 
-        `model` is a torch module, a network, a black box, the file of a model or `package.module:name`, or a function
-        of a pandas DataFrame with the columns of the domain. `domain` is a domain, its TOML file, or a table with its
-        domain. The upper confidence bounds must not exceed `max_rate`: of people drawn uniformly from the domain and,
-        with a table, of its rows and of plausible people. Only if one does, a search of `seconds` at most looks for
-        people to show. With twins="counterpart" it is the excess of the counterfactual test that must not exceed
-        `max_rate`, at its upper confidence bound. Everybody in the `corpus` file must get the decision of their twin.
-        For a share `proved` of all people of the domain it must be proved that the decision does not flip. A model that
-        gives everybody the same decision fails, and so does one that fails the input encoding check, unless the
-        settings trust the encoding: nothing can be said about it.
+        `model` is anything that `wrap_model` opens. `domain` is a domain, its TOML file, or a `Dataset`. The upper
+        confidence bound of the flip rate must not exceed `max_rate` in any population: records drawn uniformly from
+        the domain and, with a data set, its records and realistic synthetic ones. If one does, a search of at most
+        `seconds` finds a pair to show.
+
+        With twins="counterpart", the upper confidence bound of the counterfactual excess must not exceed `max_rate`.
+        With `corpus`, no record of that regression set may flip. With `proved`, at least this share of the input space
+        must be certified. A model that gives all records the same decision fails, and so does one that fails the input
+        encoding check, unless the settings trust the encoding.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
         settings = settings or CheckSettings()
@@ -138,9 +138,7 @@ class Fairness:
             problems.append(ALIKE)
         proved = None if least is None else _prove(case, settings)
         if proved is not None and least is not None and proved.proved_fair.share < least:
-            problems.append(
-                f"{proved.sentence} It must be proved for {percent(least)} that the decision does not flip."
-            )
+            problems.append(f"{proved.sentence} At least {percent(least)} must be certified.")
         if past is not None and past.still_flips:
             count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
             problems += [f"{count} still flip:", *past.examples]
@@ -157,10 +155,10 @@ class Fairness:
         decision: Decision | None = None,
         confidence: float = 0.95,
     ) -> tuple[GateCheck, ...]:
-        """Fail if one of these limits holds for the groups of a table, such as "disparate_impact < 0.8".
+        """Fail if a threshold on group metrics may hold, such as "disparate_impact < 0.8".
 
-        The metrics are `disparate_impact`, `selection_rate.difference` and `error_rate.difference`, each taken at the
-        safe end of its confidence interval. One that is not known is an error.
+        The metrics are `disparate_impact`, `selection_rate.difference` and `error_rate.difference`, each evaluated at
+        the worse end of its confidence interval. A metric that cannot be measured is an error.
         """
         __tracebackhide__ = True
         case = prepare(data, ModelSource(model, decision=decision), sensitive=sensitive)
@@ -168,7 +166,7 @@ class Fairness:
         name = "+".join(data.domain.sensitive)
         limits = read_expressions(fail_if, [name], [])
         if not limits or any(limit.figure not in GROUP_METRICS for limit in limits):
-            raise NeuronFairError(f"expected limits on {listed(GROUP_METRICS)}, got {listed(fail_if) or 'none'}")
+            raise NeuronFairError(f"expected thresholds on {listed(GROUP_METRICS)}, got {listed(fail_if) or 'none'}")
         if decides_alike(case, DRAWN, 0):
             raise AssertionError(ALIKE)
         records = records_of(opened, data)
@@ -181,7 +179,7 @@ class Fairness:
     def _worst_pair(
         self, case: AuditInput, measured: _Measured, twins: TwinKind, seconds: float | None, settings: CheckSettings
     ) -> list[str]:
-        """Search, leave the findings in a folder, and return the worst pair in words and the command to replay it."""
+        """Search, and return the worst pair in words and the command that shows it again."""
         folder, opened, seed = self._folder / str(self._checks), case.opened, settings.seed
         self._checks += 1
         config = SearchConfig(
@@ -196,7 +194,7 @@ class Fairness:
             scale=score_scale(opened, case.data),
         )
         if (folder / config.method / MANIFEST).is_file():
-            shutil.rmtree(folder)  # of an earlier run of the same test
+            shutil.rmtree(folder)  # from an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
         data, reopen = measured.searched, replay_options(opened, case.origin)
         one = AttributeCase(
@@ -226,12 +224,12 @@ class Fairness:
 
 @dataclass(frozen=True)
 class _Measured:
-    """What a check has measured, and what exceeds the limit, in sentences."""
+    """The measurements of a check, and sentences on what exceeds the limit."""
 
     rates: tuple[Rate, ...]
     samples: int
-    population: PopulationModel | None  # of plausible people; None where there is no table
-    searched: Dataset  # with the twins that the searches compare people with
+    population: PopulationModel | None  # None without a data set
+    searched: Dataset  # with the twins that searches compare with
     counterpart: CounterfactualReport | None
     excess: list[str]
 
@@ -258,17 +256,15 @@ def _measure(
 
 
 def _checked_twins(max_rate: float, domain: TableDomain | Dataset | str | Path, demands: Demands) -> TwinKind:
-    """Return whom people are compared with; refuse demands that cannot be met or cannot fail."""
+    """Return the kind of twins; refuse demands that no model or every model meets."""
     if not 0 < max_rate < 1:
-        raise NeuronFairError(
-            f"max_rate must lie between 0 and 1, got {max_rate}: no number of people can show a rate of 0"
-        )
+        raise NeuronFairError(f"max_rate must lie between 0 and 1, got {max_rate}: no sample can show a rate of 0")
     least = demands.get("proved")
     if least is not None and not 0 < least <= 1:
         raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
-    twins = SearchConfig(twins=demands.get("twins", "flip")).twins  # which refuses others
+    twins = SearchConfig(twins=demands.get("twins", "flip")).twins  # refuses other words
     if twins == "counterpart" and not isinstance(domain, Dataset):
-        raise NeuronFairError("twins='counterpart' needs a table, which says what people of each group are like")
+        raise NeuronFairError("twins='counterpart' needs a data set, from which the counterfactual model is fitted")
     return twins
 
 
@@ -293,9 +289,9 @@ def sampled_rates(
     table: Dataset | None = None,
     population: PopulationModel | None = None,
 ) -> tuple[Rate, ...]:
-    """Return how often the decision flips in each population that there is, and in the whole domain.
+    """Return the flip rate of each available population and of the whole domain.
 
-    `table` is the data set, and `population` says who is plausible: then plausible pairs come first.
+    With both a data set `table` and a `population` model, the rate of plausible pairs comes first.
     """
     every: tuple[Population | Dataset | PopulationModel | None, ...] = (table, population, "domain")
     pairs = None
@@ -325,7 +321,7 @@ def sampled_rates(
 
 
 def decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
-    """Return whether all rows of the table, and so many drawn from the domain, get one decision."""
+    """Return whether all records, and `samples` more from the domain, get the same decision."""
     model, data, opened = case.opened.model, case.data, case.opened
     people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
     parts = torch.split(people, model.encoding.rows_per_pass)
@@ -333,7 +329,7 @@ def decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
 
 
 def too_many(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
-    """Return that too many decisions flip; nothing where the people who were sampled exclude it."""
+    """Return sentences on a rate that may exceed the limit; none if the sample excludes it."""
     low, high = rate.interval
     if not limit.met_by(high):
         return []
@@ -341,22 +337,22 @@ def too_many(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
     lines = [
         f"The decision flips with {by} for {percent(rate.rate)} of {POPULATIONS[rate.population]} "
         f"({percent(low)} to {percent(high)} with {percent(rate.confidence)} confidence, {rate.found:,} of "
-        f"{rate.sampled:,} people); at most {percent(limit.number)} is allowed."
+        f"{rate.sampled:,} records); at most {percent(limit.number)} is allowed."
     ]
     if not limit.met_by(rate.rate):
         needed = records_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
             how = f"settings=CheckSettings(samples={needed})"
             if rate.population == "table" and rate.sampled >= len(data):
-                how = f"the table has {len(data):,}"
-            lines.append(f"These are too few people to decide: about {needed:,} would be needed ({how}).")
+                how = f"the data set has {len(data):,}"
+            lines.append(f"This sample is too small to decide: about {needed:,} records are needed ({how}).")
     return lines
 
 
 def compared(
     opened: Opened, data: Dataset, samples: int | None, confidence: float, seed: int
 ) -> tuple[CounterfactualReport, Dataset]:
-    """Return what the counterparts of a table's people came to, and the table whose people are compared with them."""
+    """Return the counterfactual test of a data set, and the data set with these twins."""
     effect = counterfactual_effect(
         opened.model,
         data.domain,
@@ -371,14 +367,14 @@ def compared(
 
 
 def too_large(report: CounterfactualReport, most: float) -> list[str]:
-    """Return that the effect of counterparts is too large; nothing where its interval excludes that."""
+    """Return sentences on a counterfactual excess that may be too large; none if its interval excludes it."""
     if report.effect.high <= most:
         return []
-    return [f"{report.sentence} Its upper end may be {100 * most:g} at most.", *report.sentences[1:]]
+    return [f"{report.sentence} Its upper end must be at most {100 * most:g}.", *report.sentences[1:]]
 
 
 def _data(domain: TableDomain | Dataset | str | Path, seed: int) -> Dataset:
-    """Return the table, or people drawn from a domain where there is none."""
+    """Return the data set, or records drawn from the domain."""
     if isinstance(domain, Dataset):
         return domain
     return drawn_from(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
@@ -388,5 +384,5 @@ def _replay(corpus: str | Path | None, case: AuditInput) -> RegressionSetReport 
     if corpus is None:
         return None
     if not Path(corpus).is_file():
-        raise DataError(f"{corpus}: there is no such corpus. Make one: neuronfair audit … --corpus {corpus}")
+        raise DataError(f"{corpus}: there is no such regression set. Make one: neuronfair audit … --corpus {corpus}")
     return replay_regression_set(read_regression_set(corpus, case.data.domain), case.opened.model, case.opened.decision)

@@ -173,7 +173,7 @@ def carry_out(
     from neuronfair.audits.run import run
     from neuronfair.domain.population.model import read_people
     from neuronfair.domain.tables.dataset import DATASETS
-    from neuronfair.render.terminal import progress_bar
+    from neuronfair.render.terminal import stage_progress
     from neuronfair.store.ledger import discard
 
     outputs.check(job)
@@ -200,7 +200,7 @@ def carry_out(
     )
     if outputs.force:  # not before all that can be wrong was read
         discard(outputs.out)
-    with progress_bar("Auditing", quiet=console.quiet) as show:
+    with stage_progress("Auditing", quiet=console.quiet) as show:
         result = run(
             opened,
             table,
@@ -208,7 +208,7 @@ def carry_out(
             ready=ready,
             origin=origin,
             folder=outputs.out,
-            progress=lambda what, done, total, note="": show(done, total, note, what=what),
+            progress=show,
             people=people,
         )
     outputs.write(result.report)

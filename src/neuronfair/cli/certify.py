@@ -116,15 +116,15 @@ def _prove(
 ) -> ProofReport:
     """Prove, with a bar: here, or with the workers of --ray."""
     from neuronfair.proof.session import certify as certify_problem
-    from neuronfair.render.terminal import progress_bar
+    from neuronfair.render.terminal import stage_progress
 
-    with pool_of(ray) as pool, progress_bar("Proving", quiet=console.quiet) as bar:
+    with pool_of(ray) as pool, stage_progress("Proving", quiet=console.quiet) as bar:
         return certify_problem(
             problem,
             opened,
             data,
             seconds,
-            show=lambda what, *rest: bar(*rest, what=what),
+            show=bar,
             run=run,
             pool=None if ray is None else pool,
         )

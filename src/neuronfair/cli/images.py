@@ -51,7 +51,7 @@ def audit_images(
     from neuronfair.images.page import FIGURES, PAGE, PAIRS, write_results
     from neuronfair.images.report import sentences
     from neuronfair.images.search import PictureSettings
-    from neuronfair.render.terminal import make_console, progress_bar
+    from neuronfair.render.terminal import make_console, stage_progress
     from neuronfair.store.ledger import check_discardable
 
     decoder()
@@ -65,10 +65,10 @@ def audit_images(
     pictures = open_pictures(source, labels, faces=faces, seed=seed)
     settings = PictureSettings(body, weights, own_body, epochs, None if repair else 0, steps, seed=seed)
     try:
-        with progress_bar("Reading", quiet=quiet) as show:
+        with stage_progress("Reading", quiet=quiet) as show:
             audit = audit_pictures(
                 pictures, sensitive, detector=model, settings=settings, device=device, folder=out, force=force,
-                progress=lambda what, done, total, note="": show(done, total, note, what),
+                progress=show,
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print("Interrupted. The same command resumes after the last step that was finished.")

@@ -79,20 +79,20 @@ def repair(
     if out.exists() and path.exists() and out.samefile(path):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     from neuronfair.render.repair import repair_json, repair_report
-    from neuronfair.render.terminal import progress_bar
+    from neuronfair.render.terminal import stage_progress
     from neuronfair.repairs.retrain import RepairSettings
     from neuronfair.repairs.session import repair as work
 
     console = output.console()
     settings = RepairSettings(asked.share, asked.repeats, asked.max_loss, seed=asked.seed)
-    with progress_bar("Repairing", quiet=console.quiet) as show:
+    with stage_progress("Repairing", quiet=console.quiet) as show:
         done = work(
             run,
             path,
             table,
             asked.how,
             settings,
-            show=lambda what, done, total, note="": show(done, total, note, what=what),
+            show=show,
         )
     done.write(out)
     console.print(repair_report(done, table.domain))

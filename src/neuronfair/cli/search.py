@@ -162,21 +162,21 @@ def _search(
 ) -> SearchResult:
     """Search, with a bar; in shards with a pool, whose files are removed when all is done."""
     from neuronfair.domain.population.model import fit_population
-    from neuronfair.render.terminal import progress_bar
+    from neuronfair.render.terminal import progress_bar, stage_progress
     from neuronfair.searches import campaign
     from neuronfair.store.sharding import ShardRunner
 
     with progress_bar("Fitting the population", quiet=console.quiet):
         usual = run.population or fit_population(data.domain, people)
     sharded = None if spread is None else ShardRunner(spread[0], run.folder / SHARDS, spread[1], run)
-    with progress_bar("Looking for discrimination", quiet=console.quiet) as show:
+    with stage_progress("Searching", quiet=console.quiet) as show:
         outcome = campaign.search(
             network,
             data.domain,
             data.rows,
             config,
             recorder=run,
-            progress=lambda what, done, total, note="": show(done, total, note, what=what),
+            progress=show,
             runner=sharded or campaign.in_one_piece,
             population=usual,
             counterparts=run.counterparts or counterparts,
@@ -268,7 +268,7 @@ def compare(
     from neuronfair.audits.comparison import compare_methods
     from neuronfair.render.comparison import compare_report, plot_comparison
     from neuronfair.render.plots import PICTURES, drawing
-    from neuronfair.render.terminal import progress_bar
+    from neuronfair.render.terminal import stage_progress
     from neuronfair.searches.methods import able, check_method, current_name
 
     files.check_out(plot, PICTURES)
@@ -281,7 +281,7 @@ def compare(
     console = output.console()
     opened, data, _ = options.open_all(table, model, console, asked.seed)
     opens = None if model.model is None else _OpenModel(model, data, Path.cwd())
-    with progress_bar("Comparing methods", quiet=console.quiet) as show, pool_of(ray) as pool:
+    with stage_progress("Comparing methods", quiet=console.quiet) as show, pool_of(ray) as pool:
         result = compare_methods(
             opened.model,
             data.domain,
@@ -289,7 +289,7 @@ def compare(
             able(opened.model) if chosen is None else chosen,
             asked.config(decision=opened.decision),
             repeats=repeats,
-            progress=lambda what, done, total, note="": show(done, total, note, what=what),
+            progress=show,
             opens=opens,
             pool=None if ray is None else pool,
         )

@@ -16,6 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from neuronfair import progress
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.report.index import AuditIndex, worst_of
 from neuronfair.audits.report.report import Report, Tone
@@ -73,6 +74,13 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
             bar.update(task, completed=done, total=total, note=visible(note), description=visible(what))
 
         yield show
+
+
+@contextmanager
+def stage_progress(what: str, *, quiet: bool = False) -> Iterator[progress.Progress]:
+    """Show a progress bar for work in several stages, whose description changes with the stage."""
+    with progress_bar(what, quiet=quiet) as show:
+        yield lambda what, done, total, note="": show(done, total, note, what=what)
 
 
 def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
