@@ -157,13 +157,6 @@ def test_groups_are_counted_with_the_original_cells():
     assert [(g.codes, g.selection) for g in found] == [((0,), (1.0, 0.0)), ((1,), (0.5, 0.5))]
 
 
-def test_a_repaired_network_is_not_asked_as_the_model_it_came_from():
-    data = people()
-    opened = wrap_model(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)), DOMAIN, data.rows)
-    opened = replace(opened, scores_of_frame=lambda table: np.zeros((len(table), 2)))
-    assert opened.with_module(opened.module).scores_of_frame is None
-
-
 @pytest.mark.parametrize("kind", ["category", "bool", "string"])
 def test_a_twin_has_the_type_of_its_column(kind):
     sexes = {"category": pd.Categorical(CELLS["sex"]), "bool": [False, True, False, True]}.get(kind, CELLS["sex"])

@@ -101,16 +101,6 @@ def test_the_folded_network_takes_raw_codes_and_gives_the_reported_loss(data) ->
     assert math.isclose(again, result.validation_loss, rel_tol=1e-3)
 
 
-def test_retraining_goes_on_from_exactly_the_given_function(data) -> None:
-    x, y, held = data
-    trained = train_module(lambda: fully_connected(4, (16,)), x, y, validation=held, settings=QUICK).module
-    tiny = TrainingSettings(epochs=1, batch=600, lr=1e-9, restarts=1)
-    again = train_module(lambda: copy.deepcopy(trained), x, y, validation=held, settings=tiny, fresh=False)
-    torch.testing.assert_close(again.module(x), trained(x), rtol=1e-4, atol=1e-4)
-    fresh = train_module(lambda: copy.deepcopy(trained), x, y, validation=held, settings=tiny)
-    assert not torch.allclose(fresh.module(x), trained(x), rtol=0.1)
-
-
 def test_a_flag_hardly_ever_seen_decides_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     x, held_x = (torch.rand(rows, 32, generator=generator).round() for rows in (400, 100))

@@ -27,9 +27,6 @@ READERS = {
     ".cbm": "estimators:open",
 }
 PICKLES = {".joblib", ".pkl", ".pickle"}
-# What a repaired model is written as; those of other kinds cannot be trained again here.
-_RETURNED = {suffix: suffix for suffix in (".safetensors", ".onnx", ".skops", ".joblib", ".pkl", ".pickle", ".keras")}
-_RETURNED[".npz"] = ".safetensors"
 _IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
 PICKLE_SUFFIXES = PICKLES | _PICKLED_TORCH
@@ -103,16 +100,3 @@ def _conversion(path: Path) -> str:
         'python -c "import torch, safetensors.torch as s; '
         f"s.save_file(torch.load('{path}', weights_only=True), '{made}')\""
     )
-
-
-def returned_as(source: str, *, weights: bool = False) -> str | None:
-    """Return how the name of a repaired model ends, in the format it came in; None where it cannot be trained again.
-
-    `weights` says whether those of a module that Python code makes are a file.
-
-    >>> returned_as("model.npz"), returned_as("model.ubj"), returned_as("package.module:make", weights=True)
-    ('.safetensors', None, '.safetensors')
-    """
-    if _IMPORTABLE.fullmatch(source):
-        return ".safetensors" if weights else None
-    return _RETURNED.get(Path(source).suffix.lower())

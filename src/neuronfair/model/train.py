@@ -51,21 +51,18 @@ def train_module(
     validation: Rows,
     settings: TrainingSettings | None = None,
     seed: int = 0,
-    fresh: bool = True,
     progress: Progress | None = None,
 ) -> TrainingResult[M]:
-    """Train the module that `build()` returns to tell the classes y (0, 1, …) from the inputs x.
+    """Train the module that `build()` returns to predict the classes y (0, 1, …) from the inputs x.
 
-    Adam on the cross entropy. What is validated is the mean of the weights over the last steps: training stops when
-    its loss has not fallen for `patience` epochs, and the best mean is kept. `settings.restarts` initialisations are
-    trained and the one with the smallest validation loss is returned; one that ends up deciding every row alike (all
-    scaling of a narrow layer dead, say) is replaced by another. The same seed gives the same weights, and
-    torch's own random state is left as it was.
+    Adam minimises the cross entropy. The validation loss is that of the mean of the weights over the last steps:
+    training stops when it has not fallen for `patience` epochs, and the best mean is kept. `settings.restarts`
+    initialisations are trained and the one with the smallest validation loss is returned; one that predicts the same
+    class for every row (all units of a narrow layer dead, say) is replaced by another. The same seed gives the same
+    weights, and torch's own random state does not change.
 
-    A module that begins with a linear layer is trained on standardised inputs and starts with that layer's weights
-    made smaller; shift and scale are then folded into the layer, so that the result takes x as it is. With
-    `fresh=False`, `build()` returns trained weights that already take x as it is (retraining), and training goes on
-    from exactly that function.
+    A module that begins with a linear layer is trained on standardised inputs, from a smaller initialisation of that
+    layer; shift and scale are then folded into the layer, so that the result takes x as it is.
     `progress` is called after every epoch with (restart, epoch, validation loss), counted from 1.
     """
     settings = settings or TrainingSettings()
@@ -73,7 +70,7 @@ def train_module(
     check_rows(*validation, "validation")
     if int(y.min()) == int(y.max()):
         raise ModelError(f"every training label is {int(y[0])}: there is nothing to tell apart")
-    task = TrainingTask((x, y), validation, settings, seed, fresh).on(x.device)
+    task = TrainingTask((x, y), validation, settings, seed).on(x.device)
     attempts = settings.restarts + REPLACEMENTS
     alive: list[TrainingResult[M]] = []
     useful = tried = 0
@@ -88,7 +85,7 @@ def train_module(
             f"all {attempts} initialisations ended with the same scores for every row: check that the inputs carry "
             "information, or use wider layers, a smaller lr or a smaller weight_decay"
         )
-    # A network that decides every row alike has learned little, whatever its loss; it is the last choice.
+    # A network that predicts one class for every row has learned little, whatever its loss; it is the last choice.
     return min(alive, key=lambda result: (not _decides(result.module, x), result.validation_loss))
 
 
@@ -101,7 +98,7 @@ def accuracy(model: nn.Module | Network, x: Tensor, y: Tensor) -> float:
 
 
 def _note(progress: Progress | None, numbers: Sequence[int]) -> EpochCallback | None:
-    """Return what tells `progress` about every network with its number."""
+    """Return a callback that passes the loss of each network to `progress`, with its number."""
     if progress is None:
         return None
 
@@ -203,7 +200,7 @@ class Stack(nn.Module):
 
     @torch.no_grad()
     def learn(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the mean cross entropy of every member on its own rows, (k,), and leave the gradients of their sum.
+        """Return the mean cross entropy of every member on its own rows, (k,), and set the gradients of their sum.
 
         The same numbers as autograd: with networks this small autograd takes 1.05 to 1.5 times as long, and
         `torch.func.vmap` over functional calls 1.5 to 4.6 times, so the derivative is written out.
@@ -233,9 +230,9 @@ class Stack(nn.Module):
 
 
 def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
-    """Return the linear layers of a network that is nothing but linear layers with a ReLU between them."""
+    """Return the linear layers of a network of linear layers with a ReLU between them; refuse any other."""
     every = [part for _, part in module.named_modules(remove_duplicate=False)]
-    # Nobody's own forward, no hook, and no layer twice: the network does what its layers do, one after the other.
+    # No forward() of its own, no hook, and no layer twice: the network applies its layers one after the other.
     plain = all(type(p) in PLAIN and not p._forward_hooks and not p._forward_pre_hooks for p in every)
     parts = [part for part in every if not isinstance(part, nn.Sequential)]
     plain = plain and len(set(map(id, parts))) == len(parts)
@@ -247,7 +244,7 @@ def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
 
 
 def stackable(modules: Sequence[nn.Module]) -> list[nn.Sequential] | None:
-    """Return the networks as what they are if they can be trained as one stack, else None."""
+    """Return the networks if they can be trained as one stack, else None."""
     plain = [module for module in modules if isinstance(module, nn.Sequential)]
     if len(plain) < len(modules) or not all(p.requires_grad for module in plain for p in module.parameters()):
         return None
@@ -271,9 +268,10 @@ def train_stack(
 ) -> list[TrainingResult[nn.Sequential]]:
     """Train k fully connected networks at once; line i of `chosen`, (k, n), holds the rows that network i learns from.
 
-    Network i starts, shuffles and stops as restart i + 1 of `train` with the same seed does; here each is a result of
-    its own, and none is replaced. The scaling of the inputs are those of all rows. `progress` is called after every
-    epoch with the validation losses of those that are still trained.
+    Network i starts, shuffles and stops as restart i + 1 of `train_module` with the same seed does; each is a result of
+    its own, and none is replaced. The inputs are scaled by the statistics of all rows. With `fresh=False`, `build()`
+    returns trained weights, and training continues from exactly that function. `progress` is called after every epoch
+    with the validation losses of the networks that are still trained.
     """
     check_rows(*rows, "training")
     check_rows(*validation, "validation")
@@ -293,7 +291,7 @@ def train_modules(
     chosen: Tensor | None = None,
     progress: EpochCallback | None = None,
 ) -> list[TrainingResult[M]]:
-    """Train the modules of some restarts: fully connected ones as one stack, others one after the other.
+    """Train the modules of several restarts: fully connected ones as one stack, others one after the other.
 
     All learn from the same rows, or each from its `chosen` ones. Inputs are standardised before a first linear layer.
     """
@@ -302,7 +300,7 @@ def train_modules(
     scaling = InputScaling.of(x) if x.dim() == 2 and all(first is not None for first in firsts) else None
     for first in firsts:
         if scaling is not None and first is not None:
-            scaling.enter(first, x, fresh=task.fresh)
+            scaling.prepare(first, x, fresh=task.fresh)
     if scaling is not None:
         x, held_x = scaling.standardise(x), scaling.standardise(held_x)
     task = replace(task, rows=(x, y), held=(held_x, held_y))

@@ -1,4 +1,4 @@
-"""The training loop: Adam, the mean of the weights, standardised inputs, and when to stop."""
+"""The training loop: Adam, averaged weights, standardised inputs and early stopping."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def one_thread(small: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Threads:
-    """Threads that work side by side, each on its own part: better than several for each small operation."""
+    """Threads that work on one part each, which is faster than several threads for each small operation."""
 
     count: int
     pool: ThreadPoolExecutor | None
 
     def map(self, work: Callable[[T], R], parts: Iterable[T]) -> list[R]:
-        """Return what work makes of all parts, in their order."""
+        """Return the results of all parts, in their order."""
 
         def quietly(part: T) -> R:
             with torch.no_grad():  # a thread has its own setting
@@ -56,7 +56,7 @@ class Threads:
 
 @contextmanager
 def threads(device: torch.device) -> Iterator[Threads]:
-    """Give as many threads as torch would use for an operation on the CPU; on a GPU one."""
+    """Return as many threads as torch would use for an operation on the CPU; one on a GPU."""
     count = torch.get_num_threads() if device.type == "cpu" else 1
     if count == 1:
         yield Threads(1, None)
@@ -66,66 +66,66 @@ def threads(device: torch.device) -> Iterator[Threads]:
 
 
 class WeightMean:
-    """A copy of a module whose weights are the mean of those of the last steps, the latest weighing most.
+    """A copy of a module with an exponential moving average of its weights.
 
-    What torch's `AveragedModel` does; but that one lists all tensors anew in every step of a small network.
+    It does what torch's `AveragedModel` does; that one lists all tensors again in every step of a small network.
     """
 
     def __init__(self, module: nn.Module, memory: float) -> None:
         self.source, self.module = module, copy.deepcopy(module)
         self.blend = get_ema_multi_avg_fn(1 - 1 / memory)  # type: ignore[no-untyped-call]
-        self.begun, self.buffered = False, any(True for _ in module.buffers())
+        self.started, self.buffered = False, any(True for _ in module.buffers())
         self.list_tensors()
 
     def list_tensors(self) -> None:
-        """Look up what is to follow what: once, and again where the module has changed its tensors."""
+        """Pair the tensors of both modules: once, and again where the module has replaced its tensors."""
         pairs = list(zip(_tensors(self.module), _tensors(self.source), strict=True))
-        self.mine, self.theirs = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
+        self.averaged, self.current = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
         self.counts = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     def follow(self) -> None:
-        """Take in the weights that the module has now; the first time there are no others."""
-        if self.buffered:  # a forward pass may put another tensor in the place of a buffer
+        """Update the mean with the current weights of the module; the first time, copy them."""
+        if self.buffered:  # a forward pass may replace a buffer
             self.list_tensors()
-        exact = self.counts if self.begun else [*self.counts, *zip(self.mine, self.theirs, strict=True)]
-        for mine, theirs in exact:
-            mine.copy_(theirs)
-        if self.begun:
-            self.blend(self.mine, self.theirs, None)
-        self.begun = True
+        exact = self.counts if self.started else [*self.counts, *zip(self.averaged, self.current, strict=True)]
+        for mean, now in exact:
+            mean.copy_(now)
+        if self.started:
+            self.blend(self.averaged, self.current, None)
+        self.started = True
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
     return [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
 
 
-# Divided by its small deviation, a rare flag would shout down all other inputs, with weights that few rows correct. So
-# a deviation counts as at least this share of the range, and the first layer starts small. Chosen by validation loss.
+# Divided by its small deviation, a rare flag would outweigh all other inputs, with weights that few rows correct. So a
+# deviation counts as at least this share of the range, and the first layer starts small. Chosen by validation loss.
 MIN_DEVIATION = 0.2
 FIRST_SCALE = 0.1
 
 
 @dataclass(frozen=True)
 class InputScaling:
-    """Mean and scale (deviation) of each input, and how to move them in and out of a linear layer."""
+    """Mean and scale (deviation) of each input, which can be folded into a linear layer."""
 
     mean: Tensor
     scale: Tensor
 
     @staticmethod
     def of(x: Tensor) -> InputScaling:
-        """Return the scaling of these inputs."""
+        """Return the mean and scale of these inputs."""
         x = x.double()
         deviation, mean = torch.std_mean(x, dim=0, correction=0)
         scale = torch.maximum(deviation, MIN_DEVIATION * (x.amax(dim=0) - x.amin(dim=0)))
         return InputScaling(mean, torch.where(scale > 0, scale, 1.0))  # a constant column stays 0
 
     def standardise(self, x: Tensor) -> Tensor:
-        """Return inputs in these scaling, in float64."""
+        """Return the scaled inputs, in float64."""
         return (x.double() - self.mean) / self.scale
 
-    def enter(self, layer: nn.Linear, x: Tensor, *, fresh: bool) -> None:
-        """Make a first layer ready for standardised inputs: a new one starts small, a trained one does what it did."""
+    def prepare(self, layer: nn.Linear, x: Tensor, *, fresh: bool) -> None:
+        """Prepare a first layer for standardised inputs: a new one starts small, a trained one computes the same."""
         if x.shape[1] != layer.in_features:
             raise ModelError(f"the module expects rows of width {layer.in_features}, got {x.shape[1]}")
         if fresh:
@@ -135,22 +135,22 @@ class InputScaling:
 
     @torch.no_grad()
     def fold(self, layer: nn.Linear) -> None:
-        """Let a layer that takes standardised inputs take plain ones: W (x - m) / s + b = (W / s) x + b - (W / s) m."""
+        """Make a layer of scaled inputs one of plain inputs: W (x - m) / s + b = (W / s) x + b - (W / s) m."""
         weight = layer.weight.double() / self.scale
         layer.bias.copy_(layer.bias.double() - weight @ self.mean)
         layer.weight.copy_(weight)
 
     @torch.no_grad()
     def unfold(self, layer: nn.Linear) -> None:
-        """Let a layer that takes plain inputs take standardised ones: the inverse of `fold`."""
+        """Make a layer of plain inputs one of scaled inputs: the inverse of `fold`."""
         layer.bias.copy_(layer.bias.double() + layer.weight.double() @ self.mean)
         layer.weight.copy_(layer.weight.double() * self.scale)
 
 
 def first_linear(module: nn.Module) -> nn.Linear | None:
-    """Return the trainable linear layer that surely meets the input first, if there is one."""
+    """Return the trainable linear layer that is certain to read the input first, if there is one."""
     first: nn.Module = module
-    while type(first) is nn.Sequential and len(first):  # one with a forward of its own may do anything before it
+    while type(first) is nn.Sequential and len(first):  # a subclass may have a forward() of its own
         first = first[0]
     # Weights that are computed from others (weight norm, pruning) cannot be set.
     if type(first) is not nn.Linear or first.bias is None or first._forward_pre_hooks:
@@ -158,11 +158,11 @@ def first_linear(module: nn.Module) -> nn.Linear | None:
     return first if first.weight.requires_grad and first.bias.requires_grad else None
 
 
-# A fixed prior on the weights weighs less, the more rows speak: the decay is PRIOR / rows, but never more than
+# A fixed prior on the weights has less influence the more rows there are: the decay is PRIOR / rows, but at most
 # MAX_DECAY. Chosen by validation loss: 0.05 was best for 420 rows, 0.002 for 23,000 and 32,000.
 PRIOR = 50.0
 MAX_DECAY = 0.05
-# What is validated and kept is the mean of the weights over about this many epochs, the last ones weighing most.
+# The averaged weights cover about this many epochs.
 AVERAGED_EPOCHS = 2.0
 # Rows per forward pass where no gradient is needed.
 EVALUATION_ROWS = 8192
@@ -170,9 +170,9 @@ EVALUATION_ROWS = 8192
 M = TypeVar("M", bound=nn.Module)
 Rows = tuple[Tensor, Tensor]
 Learn = Callable[[Tensor, Tensor], Tensor]
-"""Takes rows and labels, leaves the gradients of a module's loss on them, and returns that of each network: (k,)."""
+"""Takes rows and labels, sets the gradients of a module's loss, and returns the loss of each network: (k,)."""
 EpochCallback = Callable[[int, dict[int, float]], None]
-"""Told the epoch, and the validation loss of each network that is still trained, by its number from 0."""
+"""Called with the epoch, and the validation loss of each network that is still trained, by its number from 0."""
 
 
 @dataclass(frozen=True)
@@ -201,23 +201,23 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """The rows to learn from, those held out for validation, and how to learn."""
+    """The training rows, those held out for validation, and the settings."""
 
     rows: Rows
     held: Rows
     settings: TrainingSettings
     seed: int = 0
-    fresh: bool = True  # whether the weights are new, and not trained ones that go on from where they are
+    fresh: bool = True  # whether the weights are new; trained ones continue from where they are
 
     def on(self, device: torch.device) -> TrainingTask:
-        """Return the same task with everything but the inputs to learn from moved to a device."""
+        """Return the same task with everything but the training inputs moved to a device."""
         (x, y), (held_x, held_y) = self.rows, self.held
         return replace(self, rows=(x, y.to(device)), held=(held_x.to(device), held_y.to(device)))
 
 
 @dataclass(frozen=True)
 class Course:
-    """How the training of one network went.
+    """The course of the training of one network.
 
     `history` holds the training loss and the averaged weights' validation loss of every epoch.
     """
@@ -232,13 +232,13 @@ class Course:
         return len(self.history)
 
     def of(self, module: M, restart: int) -> TrainingResult[M]:
-        """Return this as the course of a module, which goes into eval mode."""
+        """Return the result of training a module, which is put into eval mode."""
         return TrainingResult(self.best_epoch, self.validation_loss, self.history, module.eval(), restart)
 
 
 @dataclass(frozen=True)
 class TrainingResult(Course, Generic[M]):
-    """A trained module with the averaged weights of its best epoch, in eval mode, and how the training went.
+    """A trained module with the averaged weights of its best epoch, in eval mode, and the course of its training.
 
     `restart` is the number of its initialisation, from 1.
     """
@@ -256,12 +256,12 @@ def run_epochs(
     learn: Learn | None = None,
     progress: EpochCallback | None = None,
 ) -> list[Course]:
-    """Run the training loop itself; the module ends with the mean weights of its best epoch.
+    """Run the training loop; the module ends with the averaged weights of its best epoch.
 
-    A module may hold k networks as one (`model/stacked.py`): all its tensors then begin with that dimension, it
+    A module may hold k networks as one (`train.Stack`): all its tensors then begin with that dimension, it
     takes (k, n, d) and gives (k, n, classes), and `chosen`, (k, n), says which of the rows each of them learns from.
-    Each has its own order, its own best epoch and its own end, as if it were alone; the others go on without it.
-    `learn` may know the gradients without autograd. `progress` is called after every epoch.
+    Each has its own order, its own best epoch and its own end, as if it were trained alone.
+    `learn` may compute the gradients without autograd. `progress` is called after every epoch.
     """
     weights = [p for p in module.parameters() if p.requires_grad]
     if not weights:
@@ -304,13 +304,13 @@ def run_epochs(
             going = going[stays]
             _drop_finished(module, mean, optimiser, stays.to(x.device))
     for name, weight in module.named_parameters():
-        weight.data = best_state[name]  # as many networks again as there were
+        weight.data = best_state[name]  # of all networks
     module.load_state_dict(best_state)
     return [Course(int(e), float(b), tuple(h)) for e, b, h in zip(best_epoch, best, history, strict=True)]
 
 
 def _drop_finished(module: nn.Module, mean: WeightMean, optimiser: Adam, stays: Tensor) -> None:
-    """Take the networks that are done out of a stack, and what the mean and Adam know of them."""
+    """Remove the networks that have stopped from a stack, its averaged weights and the state of Adam."""
     for weight in (*module.parameters(), *mean.module.parameters()):
         weight.data, weight.grad = weight.data[stays], None
     for state in optimiser.state.values():
@@ -319,7 +319,7 @@ def _drop_finished(module: nn.Module, mean: WeightMean, optimiser: Adam, stays: 
 
 
 def _epoch(learn: Learn, mean: WeightMean, rows: Rows, optimiser: Adam, parts: Sequence[Tensor]) -> Tensor:
-    """Train on every part of the rows in turn, let `mean` follow, and return the sum of the losses on the way: (k,)."""
+    """Train on every batch, update `mean`, and return the sum of the losses: (k,)."""
     x, y = rows
     total = torch.zeros((), device=x.device)
     for part in parts:  # (b,), or (k, b) for k networks
@@ -331,7 +331,7 @@ def _epoch(learn: Learn, mean: WeightMean, rows: Rows, optimiser: Adam, parts: S
 
 
 def _learn(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Return the loss of a module, (1,), and leave its gradients."""
+    """Return the loss of a module, (1,), and set its gradients."""
     losses = _losses(module(x), y)
     module.zero_grad()
     torch.autograd.backward(losses.sum())
@@ -362,7 +362,7 @@ def scores_of(model: nn.Module | Network, x: Tensor) -> Tensor:
 
 
 def check_classes(scores: Tensor, y: Tensor) -> None:
-    """Refuse labels that the module has no score for."""
+    """Refuse labels without a score of the module."""
     if scores.dim() != 2 or scores.shape[1] < 2 or int(y.max()) >= scores.shape[1]:
         raise ModelError(
             f"the labels go up to {int(y.max())}, so the module must return scores of shape "
@@ -384,7 +384,7 @@ def check_rows(x: Tensor, y: Tensor, part: str) -> None:
 
 
 def initialised(build: Callable[[], M], numbers: Sequence[int], seed: int, device: torch.device) -> list[M]:
-    """Build one module for each number of a restart; torch's own random state is left as it was."""
+    """Build one module for each restart; torch's own random state does not change."""
     modules = []
     with random_state(device):
         for number in numbers:
@@ -395,7 +395,7 @@ def initialised(build: Callable[[], M], numbers: Sequence[int], seed: int, devic
 
 
 def seed_torch(start: int, device: torch.device) -> None:
-    """Seed what draws on the CPU and on this device; `torch.manual_seed` would reset all other devices, too."""
+    """Seed the CPU and this device; `torch.manual_seed` would reset all other devices, too."""
     torch.default_generator.manual_seed(start)
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -403,15 +403,15 @@ def seed_torch(start: int, device: torch.device) -> None:
 
 
 def random_state(device: torch.device) -> AbstractContextManager[None]:
-    """Restore torch's random state in the end."""
+    """Return a context that restores torch's random state at its end."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def shuffles_of(seed: int, numbers: Sequence[int]) -> list[torch.Generator]:
-    """Return what draws the order of the rows, for each number of a restart."""
+    """Return the generator of the order of rows for each restart."""
     return [torch.Generator().manual_seed(stream(seed, number)) for number in numbers]
 
 
 def stream(seed: int, restart: int) -> int:
-    """Return what the random numbers of one initialisation start from."""
+    """Return the seed of one restart."""
     return (seed * 1_000_003 + restart) % 2**63

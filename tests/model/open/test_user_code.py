@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
@@ -184,45 +184,3 @@ def test_the_working_folder_is_not_left_on_the_path(tmp_path, monkeypatch, crowd
     assert sys.path == before
     with pytest.raises(ModuleNotFoundError):
         __import__("found_by_nobody")
-
-
-BOTH = """
-from torch import nn
-
-class Part(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.fc = nn.Linear(width, width)
-    def forward(self, x):
-        return self.fc(x)
-
-class Outer(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.a = Part(width)
-    def forward(self, x):
-        return self.a(x)
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.b, self.a, self.unused = Outer({width}), Part({width}), nn.Linear(2, 2)
-        self.act, self.end = nn.ReLU(), nn.Linear({width}, 2)
-    def forward(self, x):
-        return self.end(self.act(self.a(self.act(self.b(x)))))
-"""
-
-
-def test_weights_come_back_under_their_own_names(tmp_path, monkeypatch, crowd):
-    """`b.a.fc.weight` ends like `a.fc.weight`, has its size, and comes first."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "ends_alike.py").write_text(BOTH.replace("{width}", str(crowd.x.shape[1])))
-    monkeypatch.syspath_prepend(tmp_path)
-    torch.manual_seed(0)
-    state = __import__("ends_alike").Net().state_dict()
-    save_file(state, tmp_path / "w.safetensors")
-    found = wrap_model("ends_alike:Net", crowd.domain, crowd.rows, weights=tmp_path / "w.safetensors")
-    found.save(found.module, tmp_path / "again.safetensors")
-    again = load_file(tmp_path / "again.safetensors")
-    assert again.keys() == state.keys()
-    assert all(torch.equal(again[name], state[name]) for name in state)

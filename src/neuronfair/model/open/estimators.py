@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import io
 import json
-import pickle
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
+from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.decision import Scale
@@ -33,7 +29,7 @@ from neuronfair.model.open.inputs import (
     function_inputs,
     position_note,
 )
-from neuronfair.model.open.opened import Opened, Refit, black_box, white_box
+from neuronfair.model.open.opened import Opened, black_box, white_box
 from neuronfair.model.open.request import TOLERANCE, ModelFile, Request
 from neuronfair.model.open.trees import catboost, lightgbm, xgboost
 from neuronfair.model.open.trees.forests import forest_of, framework, tree_columns
@@ -108,7 +104,7 @@ class FittedModel:
         first, *others = remarks
         return "; ".join(filter(None, (first, inputs.note, in_order, classes, labels, self.method.note, *others)))
 
-    def completed(self, opened: Opened, **facts: Any) -> Opened:
+    def completed(self, opened: Opened, scale: Scale | None = None, unassessed: str = "") -> Opened:
         """Return an opened model with what is known about its inputs and answers."""
         of_frame = self.inputs.of_frame
         return replace(
@@ -116,10 +112,11 @@ class FittedModel:
             inputs=self.scores_of_table if self.inputs.declared else None,
             scores_of_frame=None if of_frame is None else lambda table: self.scores_of_table(of_frame(table)),
             by_position=bool(self.inputs.by_position),
-            **({"unassessed": "" if self.labels is None else self.labels.unassessed} | facts),
+            scale=scale,
+            unassessed=unassessed or ("" if self.labels is None else self.labels.unassessed),
         )
 
-    def black_box(self, note: str, digest: str | None, **facts: Any) -> Opened:
+    def black_box(self, note: str, digest: str | None, scale: Scale | None = None, unassessed: str = "") -> Opened:
         """Return the model as a black box."""
         made = black_box(
             self.request,
@@ -129,7 +126,7 @@ class FittedModel:
             probability=self.method.probability,
             digest=digest or f"{self.kind} {self.request.source}",
         )
-        return self.completed(made, **facts)
+        return self.completed(made, scale, unassessed)
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
@@ -171,7 +168,10 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
         bare, columns = not _split(reader)[0], input_names(estimator)
         ways = estimator_inputs(request, reader, bare=bare, names=columns, trees=trees)
     fitted = FittedModel.of(request, kind, method, ways)
-    facts = _facts(fitted, estimator, final)
+    # Margins are plain numbers: a sigmoid would not turn them into probabilities.
+    scale: Scale | None = "numbers" if method.probability is False and kind != "XGBoost" else None
+    detects = isinstance(final, needs("sklearn.base", "sklearn").OutlierMixin)
+    unassessed = "it detects outliers and was fitted without labels" if detects else ""
     why = "boosted trees have no neurons"
     if kind == "scikit-learn":
         why = f"{type(final).__name__} has no neurons"
@@ -187,7 +187,7 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
             note = fitted.note("its preprocessing has become the first layer" if steps else "", remark)
             make = partial(white_box, request, kind, module, encoding=encoding, note=note)
             made = make(probability=bool(method.probability), hidden=is_perceptron(final))
-            opened = fitted.completed(replace(made, original=fitted.scores), **facts)
+            opened = fitted.completed(replace(made, original=fitted.scores), scale, unassessed)
         except TooLarge:
             raise
         except NotLinear as reason:
@@ -195,7 +195,7 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
         except Exception as error:  # the estimator's own code
             why = f"its weights could not be read ({one_line(error)})"
     if opened is None:
-        opened = fitted.black_box(fitted.note(why, remark), digest, **facts)
+        opened = fitted.black_box(fitted.note(why, remark), digest, scale, unassessed)
         if fitted.inputs.program is None and not hides_trees(estimator, steps, final):
             order = class_order(request.domain, method.classes)
             before = partial(_before, steps, fitted.inputs)
@@ -281,24 +281,6 @@ def _quiet(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(*arguments, **named)
 
     return call
-
-
-def _facts(fitted: FittedModel, estimator: Any, final: Any) -> dict[str, Any]:
-    """Return the scale of an estimator's scores, and how to fit it again and save it."""
-    request, classes = fitted.request, fitted.method.classes
-    facts: dict[str, Any] = {}
-    if fitted.method.probability is False and fitted.kind != "XGBoost":
-        scale: Scale = "numbers"  # margins, which a sigmoid would not turn into probabilities
-        facts["scale"] = scale
-    if classes is not None:
-        order, known = class_order(request.domain, classes), np.asarray(classes)
-        reopen = partial(open_estimator, request, digest="fitted again")
-        known = known if order is None else known[order]
-        facts["refit"] = refitting(estimator, final, fitted.inputs.of_rows, known, reopen)
-        facts["save"] = lambda _, path: dump(estimator, path)
-    if isinstance(final, needs("sklearn.base", "sklearn").OutlierMixin):
-        facts["unassessed"] = "it detects outliers and was fitted without labels"
-    return facts
 
 
 def _reader(estimator: Any) -> Any:
@@ -397,48 +379,6 @@ def source_code(function: Any) -> str:
         return inspect.getsource(function)
     except (TypeError, OSError):
         return repr(type(function))
-
-
-def refitting(
-    estimator: Any, final: Any, inputs: Callable[[Tensor], Any], classes: np.ndarray, reopen: Callable[[Any], Opened]
-) -> Refit:
-    """Return a function that fits a copy of an estimator to rows and labels.
-
-    `final` is the last step of the estimator, `inputs` makes its inputs of rows, `classes` are its own classes in the
-    order of the domain's, and `reopen` opens the copy.
-    """
-
-    def refit(rows: Tensor, labels: Tensor, seed: int) -> Opened:
-        state = np.random.get_state()
-        np.random.seed(seed % 2**32)  # for estimators that draw from numpy's global random state
-        try:
-            again = needs("sklearn.base", "sklearn").clone(estimator)
-            last = again.steps[-1][1] if hasattr(again, "steps") else again
-            if type(final).__module__.startswith("catboost") and hasattr(last, "set_params"):
-                last.set_params(allow_writing_files=False)  # or it leaves a folder in the working folder
-            with redirect_stdout(io.StringIO()):
-                _quiet(again.fit)(inputs(rows), classes[labels.cpu().numpy()])
-        except Exception as error:  # the estimator's own code
-            raise ModelError(
-                f"{type(final).__name__} cannot be fitted again with rows and labels alone ({one_line(error)}). Add "
-                "the pairs to your own training data: --augment pairs.csv"
-            ) from error
-        finally:
-            np.random.set_state(state)
-        return reopen(again)
-
-    return refit
-
-
-def dump(estimator: Any, path: Path) -> None:
-    """Write an estimator in the format that the name of the file says."""
-    suffix = path.suffix.lower()
-    if suffix == ".skops":
-        needs("skops.io", "sklearn").dump(estimator, path)
-    elif suffix == ".joblib":
-        needs("joblib", "sklearn").dump(estimator, path)
-    else:  # pickle cannot read what joblib writes
-        path.write_bytes(pickle.dumps(estimator))
 
 
 # Types in files of perceptrons that skops does not list as safe; opening them runs nothing.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,9 +48,6 @@ class Opened:
     module: nn.Module | None
     inputs: Callable[[np.ndarray], Any] | None = None
     trees: Callable[[], Forest] | None = None  # makes the trees of a tree ensemble
-    refit: Refit | None = None  # fits the model again to rows and labels, in its own framework
-    save: Callable[[nn.Module | None, Path], None] | None = None  # writes it with this module, in its own format
-    unlock: Callable[[nn.Module], None] | None = None  # marks the parameters of the module that may be trained
     scale: Scale | None = None  # of its scores, where the kind of model fixes it; else it is inferred from them
     original: Callable[[Tensor], Any] | None = None  # computes scores with the model that this one was converted from
     scores_of_frame: ScoresOfFrame | None = None
@@ -69,23 +65,8 @@ class Opened:
         self.model.trees = once = cache(make)
         return replace(self, trees=once)
 
-    def with_module(self, module: nn.Module) -> Opened:
-        """Return the same model with another module, which reads rows in the same way."""
-        assert isinstance(self.model, Network)
-        network = Network(module, self.model.encoding, layers=None if self.model.layers else ())
-        return replace(
-            self,
-            model=network,
-            module=module,
-            fingerprint=fingerprint(module),
-            inputs=None,
-            scores_of_frame=None,
-            original=None,
-        )
-
 
 ScoresOfFrame = Callable[[Any], np.ndarray]  # from a DataFrame of original cells to scores, (n, outputs)
-Refit = Callable[[Tensor, Tensor, int], Opened]  # rows, labels, and a seed
 
 
 def white_box(
@@ -241,19 +222,15 @@ def for_whole_domain(request: Request, opened: Opened) -> Opened:
         return opened
     unused = [name for column, name in enumerate(domain.names) if column not in columns]
     opened = replace(opened, note=f"{opened.note} It does not get {listed(unused)}.")
-    refit = opened.refit
-    if refit is not None:
-        again = refit
-        refit = lambda rows, labels, seed: for_whole_domain(request, again(rows[:, columns], labels, seed))  # noqa: E731
     if isinstance(model, Network):
         assert isinstance(model.encoding, TableEncoding)
         read = dict(zip(columns, model.encoding.attributes, strict=True))
         attributes = [read.get(column, attribute) for column, attribute in enumerate(domain.attributes)]
         encoding = TableEncoding(attributes, model.encoding.device)
         network = Network(model.module, encoding, layers=None if model.layers else ())
-        return replace(opened, model=network, refit=refit)
+        return replace(opened, model=network)
     predict, trees = model.predict, opened.trees
-    found = replace(opened, model=BlackBox(lambda rows: predict(rows[:, columns]), domain), refit=refit)
+    found = replace(opened, model=BlackBox(lambda rows: predict(rows[:, columns]), domain))
     return found if trees is None else found.with_trees(lambda: _over_all_columns(trees(), domain, columns))
 
 

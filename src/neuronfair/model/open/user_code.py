@@ -10,14 +10,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import nn
 
 from neuronfair.errors import did_you_mean, needs, one_line
@@ -35,7 +33,7 @@ from neuronfair.model.open.estimators import (
 from neuronfair.model.open.graphs import keras_file
 from neuronfair.model.open.opened import Opened, black_box, white_box
 from neuronfair.model.open.request import ModelFile, Request
-from neuronfair.model.open.torch_modules import InputLayer, open_module
+from neuronfair.model.open.torch_modules import open_module
 from neuronfair.model.weights import fingerprint, read_safetensors
 
 
@@ -55,10 +53,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
         if not isinstance(found, nn.Module):
             raise request.error(f"--weights is for a torch module, but this is {_kind(found)}")
         _load_weights(request, found)
-    opened = open_object(request, found)
-    if request.weights is None or opened.module is None:
-        return opened
-    return replace(opened, save=partial(_save_weights, request))
+    return open_object(request, found)
 
 
 def open_object(request: Request, thing: Any) -> Opened:
@@ -204,20 +199,6 @@ def _load_weights(request: Request, module: nn.Module) -> None:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:
         raise request.error(f"the weights in {path} are not those of this module ({one_line(error)})") from error
-
-
-def _save_weights(request: Request, module: nn.Module | None, path: Path) -> None:
-    """Write the tensors that the file of weights held, under the names that they had there.
-
-    What the network never uses is written as it was: a network that was followed through its code does not have it.
-    """
-    state = {} if module is None else module.state_dict()
-    before = "inner." if isinstance(module, InputLayer) else ""
-    held = read_safetensors(Path(str(request.weights)))[0]
-    if not any(f"{before}{name}" in state for name in held):
-        raise request.error(f"none of the tensors in {request.weights} is found in the network again")
-    named = {name: state.get(f"{before}{name}", tensor) for name, tensor in held.items()}
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in named.items()}, path)
 
 
 def _kind(thing: Any) -> str:

@@ -64,7 +64,7 @@ def test_one_input_for_each_column(suffix, crowd, tmp_path):
     answers = model.predict(given if suffix != ".h5" else list(given.values()), verbose=0)
     check_white_box(found, crowd.rows, answers, [6])
     assert found.kind == "Keras"
-    assert "each input is the column of its name, with labels as their places in the domain" in found.note
+    assert "each input is the column of its name, with labels as their positions in the domain" in found.note
     assert not any(isinstance(part, keras.Layer) for part in found.module.modules())
 
 

@@ -204,11 +204,6 @@ class Graph(nn.Module):
             if isinstance(step.call, nn.Module):
                 self.add_module(self._place(step.name, "part"), step.call)
 
-    @property
-    def places(self) -> Mapping[str, str]:
-        """The names of the stored tensors, and those that they have as parameters and buffers."""
-        return self._tensors
-
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the output for a batch of inputs."""
         inputs = (*inputs, *(named[name] for name in self.inputs[len(inputs) :]))

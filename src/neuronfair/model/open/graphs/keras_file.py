@@ -9,15 +9,13 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
@@ -99,41 +97,7 @@ _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}  # of a .keras a
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read a Keras model; layers that hold Python code are loaded only if the file is trusted."""
-    opened = _open(request, _load(request), None)
-    if opened.module is None:
-        return opened
-    return replace(opened, save=partial(_save, request, opened.module), unlock=_unlock)
-
-
-def _unlock(module: nn.Module) -> None:
-    """Let dense layers be trained only: the numbers of other layers are not written back."""
-    module.requires_grad_(False)
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            part.requires_grad_(True)
-
-
-def _save(request: Request, before: nn.Module, module: nn.Module | None, path: Path) -> None:
-    """Write a Keras model with other numbers in its dense layers, which are found by those that they had before."""
-    assert module is not None
-    model = _load(request)
-    parts = [(old, new) for old, new in zip(before.modules(), module.modules(), strict=True) if type(old) is nn.Linear]
-    for layer in _dense_layers(model):
-        kernel = torch.from_numpy(layer.get_weights()[0].T.copy()).float()
-        place = next(i for i, (old, _) in enumerate(parts) if torch.equal(old.weight.detach().cpu().float(), kernel))
-        new = parts.pop(place)[1]
-        assert isinstance(new, nn.Linear)
-        numbers = [new.weight.T, new.bias] if layer.use_bias else [new.weight.T]
-        layer.set_weights([n.detach().cpu().numpy() for n in numbers])
-    model.save(path)
-
-
-def _dense_layers(model: Any) -> Iterator[Any]:
-    for layer in model.layers:
-        if type(layer).__name__ == "Dense":
-            yield layer
-        elif hasattr(layer, "layers"):
-            yield from _dense_layers(layer)
+    return _open(request, _load(request), None)
 
 
 def is_keras(thing: Any) -> bool:

@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
-from pathlib import Path, PurePosixPath
+from functools import lru_cache
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
 from neuronfair.limits import TEXT, VARIABLE, TooLarge, check_size, max_bytes
@@ -30,7 +30,6 @@ from neuronfair.sandbox import Unreadable, read_sandboxed
 
 PARTS = 1_000_000  # messages in a file: nodes, attributes, tensors, shapes
 NODES = 100_000  # when functions that call each other are written out
-_LEARNED = {"Gemm", "MatMul", "Conv", "Add"}  # operators whose stored numbers were learned, not measured
 _ENDLESS = {"Loop", "StringConcat"}  # can run, or grow outside of what onnxruntime can be held to
 
 
@@ -135,43 +134,7 @@ _WHOLE = {2, 3, 4, 5, 6, 7, 9}  # and truth values
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Read an ONNX graph; its scores are its tensor of floating-point numbers."""
-    opened = _open(request, read_model(request))
-    if opened.module is None:
-        return opened
-    return replace(opened, save=partial(_save, request), unlock=partial(_unlock, request))
-
-
-def _learned(model: Any) -> set[str]:
-    """Return the names of the stored tensors that were learned, and not measured."""
-    read = {name for node in model.graph.node if node.op_type in _LEARNED for name in node.input}
-    return {tensor.name for tensor in model.graph.initializer} & read
-
-
-def _weights_of(module: nn.Module | None, names: set[str]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Return the parameters of a graph that go by these names in its file."""
-    for graph in (part for part in (module.modules() if module is not None else ()) if isinstance(part, Graph)):
-        for name, place in graph.places.items():
-            tensor = getattr(graph, place)
-            if name in names and isinstance(tensor, nn.Parameter):
-                yield name, tensor
-
-
-def _unlock(request: Request, module: nn.Module) -> None:
-    for _, tensor in _weights_of(module, _learned(read_model(request))):
-        tensor.requires_grad_(True)
-
-
-def _save(request: Request, module: nn.Module | None, path: Path) -> None:
-    helper, model = needs("onnx", "onnx").numpy_helper, read_model(request)
-    now = dict(_weights_of(module, _learned(model)))
-    for tensor in model.graph.initializer:
-        if tensor.name in now:
-            numbers = now[tensor.name].detach().cpu().numpy().astype(helper.to_array(tensor).dtype)
-            tensor.CopyFrom(helper.from_array(numbers, tensor.name))
-    path.write_bytes(model.SerializeToString())
-
-
-def _open(request: Request, model: Any) -> Opened:
+    model = read_model(request)
     inputs = _inputs(model.graph)
     outputs = model.graph.output
     if len(outputs) == 1 and any(n.op_type == "ArgMax" and n.output[0] == outputs[0].name for n in model.graph.node):
