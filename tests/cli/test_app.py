@@ -230,9 +230,9 @@ def test_a_missing_column(refused, table):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "the file is empty"),
-        (b"\n\n", "the file is empty"),
-        (HEADER.encode(), "no rows after the header line"),
+        (b"", "the table is empty"),
+        (b"\n\n", "the table is empty"),
+        (HEADER.encode(), "no rows after the header"),
         (b"\x00\xff\xfe\x81", "not a text file"),
         (b"\x1f\x8b\x08 cut", "gzip"),
     ],

@@ -114,7 +114,7 @@ def test_everybody_is_proved_to_stay(run):
         (("table.csv", *WHO, "--key", "id"), "--key id: belongs to an --attributes-file"),
         (("german", *BESIDE), "german: has all its columns; --attributes-file is for tables of your own"),
         (("whole.csv", *WHO, "--attributes-file", "whole.csv"), "whole.csv: has a column 'sex', and so has whole.csv"),
-        (("table.csv", *WHO, "--attributes-file", "none.csv"), "none.csv: the file is empty"),
+        (("table.csv", *WHO, "--attributes-file", "none.csv"), "none.csv: the table is empty"),
         (("table.csv", *WHO, "--attributes-file", "absent.csv"), "absent.csv: No such file"),
         (("table.csv", *WHO, "--attributes-file", "zero.csv"), "zero.csv: line 1: holds a zero byte"),
         (("table.csv", *WHO, "--attributes-file", "one.csv"), "the sensitive attribute 'sex' is 'F' in every row"),

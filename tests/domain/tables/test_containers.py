@@ -101,7 +101,7 @@ def test_a_sheet_of_a_workbook(tmp_path):
         read_sheet(path)
     assert cells(f"{path}::more")["age"] == ["30", "41"]
     workbook(path, people=[["a"], [1, 2]])
-    with pytest.raises(DataError, match="row 2: 2 cells under 1 columns"):
+    with pytest.raises(DataError, match="row 2: 2 cells under a header of 1 columns"):
         read_sheet(path)
     workbook(path, people=[])
     with pytest.raises(DataError, match="the table is empty"):

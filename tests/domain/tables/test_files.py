@@ -58,10 +58,10 @@ def test_parquet_numbers_and_gaps(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "the file is empty"),
-        (b"a,b\n", "no rows after the header line"),
+        (b"", "the table is empty"),
+        (b"a,b\n", "no rows after the header"),
         (b"a,b\n1,2\n1,2,3\n", "line 3: 3 cells under a header of 2 columns"),
-        (b"\n \n\n", "the file is empty"),
+        (b"\n \n\n", "the table is empty"),
         (b"a,b\n1,x\0y\n", "line 2: holds a zero byte"),
         ("a,ß\n1,2\n".encode("utf-16-le"), "line 1: holds a zero byte"),
         ("a,ß\n1,2\n".encode("utf-16")[:-1], "UTF-16, but is none"),

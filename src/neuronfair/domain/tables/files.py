@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +26,6 @@ MAX_COLUMNS = 50_000  # the domain file of a wider table would be too large to b
 LARGE, _WIDE = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
 _SEPARATORS = ",;\t|"
 _SAMPLE = 1 << 16  # letters by which the separator is chosen
-_CELLS = 1 << 16  # cells that are read at once
 _JSON_LINES = (".jsonl", ".ndjson")
 _SQLITE = b"SQLite format 3\0"
 _TIMES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow", ".ipc"), 1)  # these say how large they are
@@ -188,33 +187,17 @@ def _csv(content: bytes, path: Path, encoding: str, remarks: tuple[str, ...] = (
     check_size(len(content) + CELL * cells_at_most, path)
     if encoding == "utf-8-sig" and len(content) >= LARGE and (quick := _quick(content, path, separator)) is not None:
         return quick
-    reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
-    header: list[str] = []
-    lines: list[int] = []
-    rows: list[list[str]] = []
-    meter, before = Meter(path, len(content)), 0
-    columns: list[ColumnBuilder] = []
+    lines = _csv_lines(csv.reader(file, delimiter=separator, skipinitialspace=True))
+    return _table(lines, path, Meter(path, len(content)), unit="line", remarks=remarks)
+
+
+def _csv_lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines of a CSV file that are not blank, each with its number."""
+    before = 0
     for cells in reader:
-        line, before = before + 1, reader.line_num  # a quoted cell may run over several lines
-        if len(cells) <= 1 and not any(map(str.strip, cells)):
-            continue  # a blank line
-        if not header:
-            header = [name.strip() for name in cells]
-            check_width(header, path)
-            columns = [ColumnBuilder(meter) for _ in header]
-            continue
-        if len(cells) != len(header):
-            raise DataError(f"{path}: line {line}: {len(cells)} cells under a header of {len(header)} columns")
-        rows.append(cells)
-        lines.append(line)
-        if len(rows) * len(header) >= _CELLS:
-            _add(rows, columns, meter)
-    if not header:
-        raise DataError(f"{path}: the file is empty. Expected a header line and at least one row")
-    if not lines:
-        raise DataError(f"{path}: no rows after the header line ({', '.join(header[:8])})")
-    _add(rows, columns, meter)
-    return sheet(path, header, [column.cells() for column in columns], lines, remarks=remarks)
+        line, before = before + 1, reader.line_num  # a quoted cell may contain line breaks
+        if len(cells) > 1 or any(map(str.strip, cells)):
+            yield line, cells
 
 
 def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
@@ -233,14 +216,6 @@ def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
         return None
     columns = arrow.read_csv(content, separator, len(header), path)
     return None if columns is None else sheet(path, header, columns, range(2, 2 + len(columns[0])))
-
-
-def _add(rows: list[list[str]], columns: list[ColumnBuilder], meter: Meter) -> None:
-    """Move rows into the columns."""
-    meter.count(ROW * len(rows))
-    for column, cells in zip(columns, zip(*rows, strict=True), strict=False):  # there may be no rows
-        column.add(cells)
-    rows.clear()
 
 
 def sheet(
@@ -291,8 +266,7 @@ def _separator(sample: str) -> str:
 
 
 SECONDS = 60  # that a database may take to give its rows: a damaged one can lead in circles
-_AT_ONCE = 1000  # rows
-_CELLS_AT_ONCE = 1 << 16
+_ROWS_AT_ONCE, _CELLS_AT_ONCE = 1_000, 1 << 16
 
 
 def one_of(path: Path, kind: str, names: Sequence[str], wanted: str | None) -> str:
@@ -339,10 +313,9 @@ def read_workbook(content: bytes, path: Path, wanted: str | None) -> Sheet:
         book = openpyxl.load_workbook(io.BytesIO(repacked(files)), read_only=True, data_only=True, keep_links=False)
         with closing(book):
             name = one_of(path, "sheet", [one.title for one in book.worksheets], wanted)
-            lines = book[name].iter_rows(values_only=True)
-            return _table(
-                ((number, [_containers_text(cell) for cell in line]) for number, line in enumerate(lines, 1)), path
-            )
+            rows = enumerate(book[name].iter_rows(values_only=True), 1)
+            texts = ((number, [_containers_text(cell) for cell in row]) for number, row in rows)
+            return _table(_padded(_filled(texts, path)), path, Meter(path))
     except (DataError, TooLarge):
         raise
     except Exception as error:  # a damaged workbook can fail anywhere in the reader
@@ -374,7 +347,7 @@ def read_json_lines(content: bytes, path: Path) -> Sheet:
         meter.count(ROW + CELL * len(header) + sum(map(len, row.values())))
         rows.append((number, row))
     lines = ((number, [row.get(name, "") for name in header]) for number, row in rows)
-    return _table(lines, path, list(header), unit="line")
+    return _table(chain([(0, list(header))], _filled(lines, path)), path, Meter(path), unit="line")
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -402,48 +375,49 @@ def read_sqlite(path: Path, wanted: str | None) -> Sheet:
             found = database.execute(f'SELECT * FROM "{name}"')
             header = [column for column, *_ in found.description]
             lines = ((number, [_containers_text(cell) for cell in line]) for number, line in enumerate(found, 1))
-            return _table(lines, path, header)
+            return _table(chain([(0, header)], _filled(lines, path)), path, Meter(path))
     except (sqlite3.Error, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as an SQLite database: {one_line(error)}") from None
 
 
 def _table(
-    lines: Iterable[tuple[int, list[str]]], path: Path, header: list[str] | None = None, *, unit: str = "row"
+    rows: Iterator[tuple[int, list[str]]], path: Path, meter: Meter, *, unit: str = "row", remarks: tuple[str, ...] = ()
 ) -> Sheet:
-    """Return rows of text as a table; without a header, the first row that is not blank is it."""
-    source, meter, numbers = _counted(iter(lines), Meter(path)), Meter(path), list[int]()
-    if header is None:
-        header = next((_trimmed(cells) for _, cells in source if any(cells)), [])
-    if not header or not any(header):
+    """Return numbered rows of text, the first of which is the header, as a table."""
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    if not header:
         raise DataError(f"{path}: the table is empty. Expected a header and at least one row")
     check_width(header, path)
-    columns = [ColumnBuilder(meter) for _ in header]
-    while some := list(islice(source, max(1, min(_AT_ONCE, _CELLS_AT_ONCE // len(header))))):
-        rows = [(number, cells) for number, cells in some if any(cells)]
-        for number, cells in rows:
-            if len(_trimmed(cells)) > len(header):
-                raise DataError(f"{path}: {unit} {number}: {len(_trimmed(cells))} cells under {len(header)} columns")
+    columns, numbers = [ColumnBuilder(meter) for _ in header], list[int]()
+    while some := list(islice(rows, max(1, min(_ROWS_AT_ONCE, _CELLS_AT_ONCE // len(header))))):
+        for number, cells in some:
+            if len(cells) != len(header):
+                raise DataError(f"{path}: {unit} {number}: {len(cells)} cells under a header of {len(header)} columns")
             numbers.append(number)
-        meter.count(ROW * len(rows))
-        for place, column in enumerate(columns):
-            column.add(cells[place] if place < len(cells) else "" for _, cells in rows)
+        meter.count(ROW * len(some))
+        for column, texts in zip(columns, zip(*(cells for _, cells in some), strict=True), strict=True):
+            column.add(texts)
     if not numbers:
-        raise DataError(f"{path}: no rows under the header ({', '.join(header[:8])})")
-    names = [name.strip() for name in header]
-    return sheet(path, names, [column.cells() for column in columns], numbers, unit=unit)
+        raise DataError(f"{path}: no rows after the header ({', '.join(header[:8])})")
+    return sheet(path, header, [column.cells() for column in columns], numbers, unit=unit, remarks=remarks)
 
 
-def _counted(lines: Iterator[tuple[int, list[str]]], meter: Meter) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows as long as they do not take too much together, blank ones, too: few bytes may stand for many."""
+def _filled(lines: Iterable[tuple[int, list[str]]], path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows that are not blank; few bytes may stand for many rows, so that their memory is limited."""
+    meter = Meter(path)
     for number, cells in lines:
         meter.count(CELL * len(cells) + ROW)
-        yield number, cells
+        if any(cells):
+            yield number, cells
 
 
-def _trimmed(cells: list[str]) -> list[str]:
-    """Return cells without the empty ones at the end."""
-    last = next((place for place in range(len(cells), 0, -1) if cells[place - 1]), 0)
-    return cells[:last]
+def _padded(lines: Iterable[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows without empty cells beyond the width of the first one, the header, and filled up to it."""
+    width = None
+    for number, cells in lines:
+        last = next(place for place in range(len(cells), 0, -1) if cells[place - 1])
+        width = last if width is None else width
+        yield number, cells[: max(last, width)] + [""] * (width - len(cells))
 
 
 def _containers_text(value: Any) -> str:
