@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.tables.cells import Cells
+from neuronfair.domain.tables.sheet import Cells
 from neuronfair.errors import CellError, DomainError
 
 AGE = Attribute("age", "ordinal", low=17, high=90)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from neuronfair.audits.inputs import AuditInput, ModelSource
     from neuronfair.domain.table import TableDomain
     from neuronfair.domain.tables.dataset import Dataset
-    from neuronfair.domain.tables.files import Sheet
+    from neuronfair.domain.tables.sheet import Sheet
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import Opened
     from neuronfair.model.training_loop import TrainingSettings
@@ -231,7 +231,7 @@ class JoinOptions:
         """Return the table with the sensitive columns of the file, and those that the domain has as no input."""
         from neuronfair.domain.schema.toml import read_domain
         from neuronfair.domain.tables.files import read_sheet
-        from neuronfair.domain.tables.sensitive_join import joined_columns
+        from neuronfair.domain.tables.sheet import joined_columns
 
         known = read_domain(domain) if isinstance(domain, Path) else domain
         wanted = [*(sensitive or ()), *(known.sensitive if known is not None and not sensitive else ())]

@@ -10,7 +10,7 @@ from typing import Literal
 from torch import nn
 
 from neuronfair.domain.tables.dataset import DATASETS, Dataset, load_dataset, read_table
-from neuronfair.domain.tables.files import Sheet
+from neuronfair.domain.tables.sheet import Sheet
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.formatting import percent
 from neuronfair.interpretation.profile import interpret

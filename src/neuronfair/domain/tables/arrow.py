@@ -1,6 +1,6 @@
-"""Tables that become columns of text through Arrow: in memory, Parquet and Feather files, and the plainest CSV files.
+"""Tables read through Arrow: in memory, Parquet and Feather files, and plain CSV files.
 
-narwhals gives the columns of a DataFrame of any library, and Arrow their different values and a number for each row.
+narwhals gives the columns of a DataFrame of any library, and Arrow their dictionaries of different values.
 """
 
 from __future__ import annotations
@@ -25,8 +25,17 @@ from narwhals.exceptions import DuplicateError
 from pyarrow import types
 from pyarrow.interchange import from_dataframe
 
-from neuronfair.domain.tables.cells import CELL, TEXT, Cells, ColumnBuilder, Meter
-from neuronfair.domain.tables.files import ColumnType, Sheet, check_width, sheet
+from neuronfair.domain.tables.sheet import (
+    CELL,
+    TEXT,
+    Cells,
+    ColumnBuilder,
+    ColumnType,
+    Meter,
+    Sheet,
+    check_width,
+    sheet,
+)
 from neuronfair.errors import DataError, one_line, repeated
 from neuronfair.limits import check_size
 from neuronfair.sandbox import Unreadable, read_sandboxed
@@ -34,12 +43,12 @@ from neuronfair.sandbox.readers import feather_table, parquet_table
 
 LONGEST = csv.field_size_limit()  # letters of a cell, for Python's own reader
 EMPTY = sys.getsizeof("")
-NAME = Path("table")  # what a table is called that has no file
+NAME = Path("table")  # the name of a table in memory
 _BLOCK = 1 << 24  # bytes of a CSV file that are read at once
 
 
 def read(content: bytes, path: Path, suffix: str) -> Sheet:
-    """Read the content of a file; it was read before in a process of its own, since it may end the process."""
+    """Read a Parquet or Feather file, after a sandboxed process: a hostile file may crash the reader."""
     form = "Parquet" if suffix in (".parquet", ".pq") else "Feather"
     remarks: tuple[str, ...] = ()
     try:
@@ -68,10 +77,9 @@ def read(content: bytes, path: Path, suffix: str) -> Sheet:
 
 
 def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cells] | None:
-    """Return the columns of a CSV file in UTF-8 in which every line is a row of so many cells, the first the header.
+    """Return the columns of a CSV file in UTF-8 with a header and one row on each line; None for any other file.
 
-    Python's own reader takes several times as long, but knows where a row stands if some are blank or of several
-    lines, and what is wrong with a file: then this is None.
+    Python's own reader takes several times as long, but handles blank lines and line breaks, and names errors.
     """
     names = [str(place) for place in range(width)]
     text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
@@ -93,7 +101,7 @@ def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cel
 
 
 def _texts(column: Any, meter: Meter) -> Cells:
-    """Return a column of texts that knows each of them once, unless two are the same without blanks at their ends."""
+    """Return a column from an Arrow dictionary of texts, without blanks at their ends."""
     known = column.dictionary
     meter.count(CELL * len(column) + known.nbytes + (TEXT + EMPTY) * len(known))
     texts = known.to_pylist()
@@ -106,7 +114,7 @@ def _texts(column: Any, meter: Meter) -> Cells:
 
 
 def _check_parquet(content: bytes, path: Path) -> None:
-    """Refuse a file that is too large by what it says of itself."""
+    """Refuse a file that its metadata shows to be too large."""
     with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)) as file:
         about, names = file.metadata, file.schema_arrow.names
     check_width(names, path)
@@ -145,7 +153,7 @@ def sheet_of(table: Any) -> Sheet:
 
 
 def _columns(table: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the labels of a table's columns, which need not be text, and the columns: lists, or Series of narwhals."""
+    """Return the labels of a table's columns, of any type, and the columns: lists, or Series of narwhals."""
     if isinstance(table, Mapping):
         return list(table), [list(column) for column in table.values()]
     try:
@@ -168,7 +176,7 @@ def _columns(table: Any) -> tuple[Sequence[Any], Sequence[Any]]:
 
 
 def _check_names(labels: Iterable[Any]) -> tuple[str, ...]:
-    """Return the labels of columns as names; refuse one that comes twice."""
+    """Return the labels of columns as names; refuse duplicates."""
     names = tuple(map(str, labels))
     if (twice := repeated(names)) is not None:
         raise DataError(f"{NAME}: has two columns named '{twice}'. Rename one of them")
@@ -176,9 +184,9 @@ def _check_names(labels: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _cells(column: Any, meter: Meter) -> tuple[Cells, dict[str, Any]]:
-    """Return the cells of a column, and the value that each text stands for unless all are numbers.
+    """Return the cells of a column, and the value of each text unless all are numbers.
 
-    Each different value becomes a text once. What Arrow cannot hold as a dictionary is read value by value.
+    Each different value becomes a text once. A column that Arrow cannot encode as a dictionary is read value by value.
     """
     found = ColumnBuilder(meter)
     try:
@@ -191,8 +199,8 @@ def _cells(column: Any, meter: Meter) -> tuple[Cells, dict[str, Any]]:
             raise TypeError
         places = np.concatenate([one.indices.cast("int64").fill_null(len(known)).to_numpy() for one in coded.chunks])
         first = np.full(len(known) + 1, len(places))
-        first[places[::-1]] = np.arange(len(places))[::-1]  # the last one written is the first row
-        used = np.argsort(first)[: int((first < len(places)).sum())]  # in the order in which they come
+        first[places[::-1]] = np.arange(len(places))[::-1]  # the last write is that of the first row
+        used = np.argsort(first)[: int((first < len(places)).sum())]  # in the order of their first rows
         distinct = known.take(pyarrow.array(used, mask=used == len(known))).to_pylist()
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):  # objects of several kinds, periods, …
         stands_for = dict[str, Any]()

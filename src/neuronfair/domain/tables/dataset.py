@@ -17,8 +17,8 @@ from neuronfair.domain.rules import left_out
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import sources
-from neuronfair.domain.tables.cells import Cells
-from neuronfair.domain.tables.files import ColumnType, Sheet, read_sheet
+from neuronfair.domain.tables.files import read_sheet
+from neuronfair.domain.tables.sheet import Cells, ColumnType, Sheet
 from neuronfair.domain.tables.sources import RECIPES
 from neuronfair.errors import CellError, DataError, did_you_mean
 
@@ -33,8 +33,8 @@ class Dataset:
 
     `rows` are the codes, (n, d) int64; `labels` are the numbers of the classes in the order of the domain's target,
     (n,) int64, or -1 throughout where the table has no target column or the target is a quantity. `original` are the
-    cells that the rows were read from, with which a model is asked for the metrics of the data set; None where every
-    code stands for its cell.
+    cells that the rows were read from, which the model reads for the metrics of the data set; None where the codes
+    represent the cells exactly.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Dataset:
     rows: Tensor
     labels: Tensor
     types: Mapping[str, ColumnType] = field(default_factory=dict, repr=False)  # of the table's columns, where known
-    inferred: bool = False  # whether the domain was read off the table itself
-    ordered: bool = False  # whether the user has named the model's inputs, in their order
+    inferred: bool = False  # whether the domain was inferred from the table itself
+    ordered: bool = False  # whether the user has named the model's inputs in their order
     original: Original | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Dataset:
 
     @property
     def compared(self) -> Dataset:
-        """The records of the demographic groups that are compared: not of those that rules leave out."""
+        """The records of the demographic groups that are compared: those that no rule excludes."""
         kept = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
         for column in self.domain.sensitive_columns:
             attribute = self.domain.attributes[column]
@@ -79,7 +79,7 @@ class Dataset:
         return replace(self, domain=limited(self.domain, names), rows=self.rows[:, kept])
 
     def split(self, seed: int = 0) -> Split:
-        """Return 70% of the rows for training, 10% for validation and 20% for testing, drawn anew for each seed."""
+        """Return a random split: 70% of the rows for training, 10% for validation and 20% for testing."""
         n = len(self)
         order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
         train, validation, test = torch.tensor_split(order, (n * 7 // 10, n * 8 // 10))
@@ -97,8 +97,8 @@ class Split(NamedTuple):
 def load_dataset(name: str, encoding: str = "default", *, sensitive: Sequence[str] | None = None) -> Dataset:
     """Load a data set of the catalog: adult, german, bank, compas or meps.
 
-    `encoding` is "default" (words, one-hot blocks, scaled numbers, rules) or "paper" (the integers that the published
-    models eat). `sensitive` replaces the data set's own choice of sensitive attributes.
+    `encoding` is "default" (words, one-hot blocks, scaled numbers, rules) or "paper" (the integers of the published
+    models). `sensitive` replaces the sensitive attributes of the catalog.
 
     >>> len(load_dataset("german"))
     1000
@@ -123,10 +123,10 @@ def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
 
 
 def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Dataset:
-    """Read a CSV, Parquet or Feather file, or a DataFrame, whose columns a domain describes; others are ignored.
+    """Read the columns of a domain from a table: any file of `read_sheet`, or a DataFrame.
 
-    Without the target column the labels are -1. Every cell must fit the domain: the first that does not is reported
-    with its column, line and value.
+    Without the target column the labels are -1. The first cell that does not fit the domain is reported with its
+    column, line and value.
     """
     sheet = read_sheet(path)
     path = sheet.path
@@ -144,7 +144,7 @@ def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Dataset:
 
 
 def limited(domain: TableDomain, names: Collection[str]) -> TableDomain:
-    """Return a domain with some of its attributes, in its own order, and the rules that speak of no other."""
+    """Return a domain with some of its attributes, in its own order, and the rules that name only these."""
     attributes = without_others(domain.attributes, names)
     rules = tuple(rule for rule in domain.rules if {*rule.when, *rule.then} <= set(names))
     return replace(domain, attributes=attributes, rules=rules)
@@ -165,14 +165,14 @@ def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Ten
     return labels
 
 
-EXACT = 1e-9  # of a step: how far a number may lie from what its code stands for, such as 0.1 * 3 for 0.3
+EXACT = 1e-9  # of a step: how far a number may lie from the value of its code, such as 0.1 * 3 for 0.3
 
 
 @dataclass(frozen=True)
 class Original:
-    """The original cells of a data set: columns of text and, where there was one, the DataFrame they were read from.
+    """The original cells of a data set: columns of text, and the DataFrame they were read from, if any.
 
-    `rows` are those of the columns that the data set holds, in its order.
+    `rows` are the rows of the columns that the data set holds, in its order.
     """
 
     columns: Mapping[str, Cells]
@@ -201,7 +201,7 @@ class Original:
         return np.array(found, dtype=object)[cells.numbers[self.rows]]
 
     def off_grid(self, domain: TableDomain, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which cells are no value of the domain, so that their codes stand for another: bool, (n, d)."""
+        """Return which cells are no value of the domain, so that their codes are approximate: bool, (n, d)."""
         parts = [self._off_grid(a, codes[:, place]) for place, a in enumerate(domain.attributes)]
         return np.stack(parts, 1)
 

@@ -1,4 +1,4 @@
-"""Tables on disk, read as columns of text: CSV, Parquet, Feather, JSON lines, workbooks, archives, SQLite."""
+"""Tables in files: CSV, Parquet, Feather, JSON lines, workbooks, archives, SQLite; and columns given next to them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,28 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import date, datetime
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from neuronfair.domain.tables.cells import CELL, ROW, Cells, ColumnBuilder, Meter
+import numpy as np
+
+from neuronfair.domain.tables.sheet import (
+    CELL,
+    ROW,
+    ColumnBuilder,
+    Meter,
+    Sheet,
+    check_width,
+    joined_columns,
+    sheet,
+)
 from neuronfair.errors import DataError, did_you_mean, needs, one_line
 from neuronfair.limits import TEXT, TooLarge, check_size, members, read_bytes, repacked, unpacked
 
-MAX_COLUMNS = 50_000  # the domain file of a wider table would be too large to be read again
 LARGE, _WIDE = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
 _SEPARATORS = ",;\t|"
 _SAMPLE = 1 << 16  # letters by which the separator is chosen
@@ -33,64 +43,13 @@ _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _NOT_UTF8 = "the file is not UTF-8 and was read as Windows-1252: check letters such as ä, é or €"
 
 
-@dataclass(frozen=True)
-class JoinedColumns:
-    """Where the columns come from that a second file has added to a table: never an input of a model."""
-
-    sheet: Sheet
-    names: tuple[str, ...]
-    key: str | None  # the column by which they were joined; None: row by row
-    rows: Sequence[int]  # for each row of the table, the row of that file
-
-
-@dataclass(frozen=True)
-class ColumnType:
-    """How a column stood in a table that has types: what it was called there, its dtype, and the cells of its texts."""
-
-    label: Any  # of any type, such as a whole number
-    dtype: Any = None  # of pandas; None: as its values suggest
-    cells: Mapping[str, Any] = field(default_factory=dict)  # what each text stood for, where that is no number
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """The columns of a table as text, an empty cell as '', and the line of the file that each row stands on.
-
-    Of columns with one name, the second is called 'name.1', as pandas does; `copies` tells what stands in the header.
-    """
-
-    path: Path
-    columns: Mapping[str, Cells]
-    lines: Sequence[int]
-    unit: str = "line"
-    remarks: tuple[str, ...] = ()  # what the user should know of how it was read
-    copies: Mapping[str, str] = field(default_factory=dict)
-    beside: JoinedColumns | None = None
-    types: Mapping[str, ColumnType] = field(default_factory=dict)  # by name; none for a text file
-    frame: Any = None  # the DataFrame of pandas that it was read from, where it was one
-
-    def where(self, row: int) -> str:
-        """Return where a row is found in its file, and in the second one."""
-        here = f"{self.unit} {self.lines[row]}"
-        if self.beside is None:
-            return here
-        return f"{here} ({self.beside.sheet.path.name}: {self.beside.sheet.where(self.beside.rows[row])})"
-
-    def check_clear(self, used: Sequence[str]) -> None:
-        """Refuse a name that stands for two different columns, unless both are used, each by a name of its own."""
-        for copy, name in self.copies.items():
-            if name in used and copy not in used and self.columns[copy] != self.columns[name]:
-                raise DataError(f"{self.path}: the header names the column '{name}' twice. Rename one of the two")
-
-
 def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
-    """Read a CSV file with a header (comma, semicolon, tab or | between the cells; also as .gz), Parquet or Feather.
+    """Read a table from a file or from memory (a DataFrame, an Arrow table, a mapping of columns).
 
-    Also JSON lines (.jsonl, .ndjson), a zip archive of one table, a sheet of a workbook (.xlsx) and a table of an
-    SQLite database. Where there are several, `file.sqlite::name` names one.
-
-    A file that would take too much memory is refused, before it is unpacked or while it is read. What was read before
-    is not read again. A table in memory (a DataFrame, an Arrow table, a mapping of columns) is taken as a file is.
+    Files: CSV with a header (comma, semicolon, tab or | between the cells; also as .gz), Parquet, Feather, JSON lines
+    (.jsonl, .ndjson), a zip archive of one table, a sheet of a workbook (.xlsx), a table of an SQLite database. Where
+    there are several, `file.sqlite::name` names one. A file that would take too much memory is refused, before it is
+    unpacked or while it is read.
     """
     if isinstance(path, Sheet):
         return path
@@ -114,7 +73,7 @@ def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
 
 
 def table_file(name: str | Path) -> tuple[Path, str | None]:
-    """Return the file that is meant, and the name of the table in it, if one is said: `people.sqlite::applicants`.
+    """Return a file and the name of the table in it, if one is given: `people.sqlite::applicants`.
 
     >>> table_file("people.sqlite::applicants")[1]
     'applicants'
@@ -124,7 +83,7 @@ def table_file(name: str | Path) -> tuple[Path, str | None]:
 
 
 def _read(content: bytes, path: Path, suffix: str, inner: str | None) -> Sheet:
-    """Return the table in the content of a file; `suffix` is that of its name, or of a name inside it."""
+    """Return the table in the content of a file; `suffix` is that of its name, or of a name in an archive."""
     from neuronfair.domain.tables import arrow
 
     if suffix in _TIMES:
@@ -146,7 +105,7 @@ def _read(content: bytes, path: Path, suffix: str, inner: str | None) -> Sheet:
 
 
 def read_header(path: Path) -> list[str] | None:
-    """Return the names of a CSV file's columns, by its first lines alone; None where that is not enough to know."""
+    """Return the names of a CSV file's columns from its first lines; None where these are not enough."""
     path, inner = table_file(path)
     if inner is not None or path.suffix.lower() in _JSON_LINES:
         return None
@@ -182,7 +141,7 @@ def _csv(content: bytes, path: Path, encoding: str, remarks: tuple[str, ...] = (
     file = io.TextIOWrapper(io.BytesIO(content), encoding, newline="")
     separator = _separator(file.read(_SAMPLE))
     file.seek(0)
-    # Before anything is read; a separator inside a text counts as well, which does not matter.
+    # Checked before anything is read; separators inside texts are counted as well.
     cells_at_most = content.count(separator.encode()) + content.count(b"\n")
     check_size(len(content) + CELL * cells_at_most, path)
     if encoding == "utf-8-sig" and len(content) >= LARGE and (quick := _quick(content, path, separator)) is not None:
@@ -201,11 +160,11 @@ def _csv_lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
-    """Return a table whose lines are all rows; None where one has to look closer."""
+    """Return a table whose lines are all rows; None where only Python's reader is exact."""
     from neuronfair.domain.tables import arrow
 
     if content.count(b"\r") != content.count(b"\r\n") or b'" ' in content or b' "' in content:
-        return None  # Python's reader knows what these mean
+        return None
     line = content.partition(b"\n")[0].decode("utf-8-sig")
     try:
         header = [name.strip() for name in next(csv.reader([line], delimiter=separator, strict=True), [])]
@@ -218,40 +177,8 @@ def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
     return None if columns is None else sheet(path, header, columns, range(2, 2 + len(columns[0])))
 
 
-def sheet(
-    path: Path,
-    header: Sequence[str],
-    columns: Sequence[Cells],
-    lines: Sequence[int],
-    *,
-    unit: str = "line",
-    remarks: tuple[str, ...] = (),
-) -> Sheet:
-    """Return a table whose header may name a column twice."""
-    taken, further = set(header), dict[str, int]()
-    names, copies = list[str](), dict[str, str]()
-    for name in header:
-        shown = name
-        if name in further:
-            while shown in taken:
-                further[name] += 1
-                shown = f"{name}.{further[name]}"
-            taken.add(shown)
-            copies[shown] = name
-        further.setdefault(name, 0)
-        names.append(shown)
-    twice = [f"the header names '{name}' twice; the second is called '{copy}'" for copy, name in copies.items()]
-    return Sheet(path, dict(zip(names, columns, strict=True)), lines, unit, (*remarks, *islice(twice, 10)), copies)
-
-
-def check_width(names: Sequence[str], path: Path) -> None:
-    """Refuse a table of too many columns."""
-    if len(names) > MAX_COLUMNS:
-        raise DataError(f"{path}: has {len(names):,} columns, and {MAX_COLUMNS:,} at most are read. Leave some out")
-
-
 def _separator(sample: str) -> str:
-    """Return the separator that cuts most of the first lines into as many cells as the header, and that into most."""
+    """Return the separator with which most of the first lines have as many cells as the header; of a tie, the most."""
 
     def fit(separator: str) -> tuple[float, int]:
         reader = csv.reader(io.StringIO(sample, newline=""), delimiter=separator, skipinitialspace=True)
@@ -270,7 +197,7 @@ _ROWS_AT_ONCE, _CELLS_AT_ONCE = 1_000, 1 << 16
 
 
 def one_of(path: Path, kind: str, names: Sequence[str], wanted: str | None) -> str:
-    """Return the table that is meant: the one that is named, or the only one."""
+    """Return the name of a table: the wanted one, or the only one."""
     if wanted is not None:
         if wanted not in names:
             raise DataError(f"{path}: has no {kind} '{wanted}'. {did_you_mean(wanted, names)}")
@@ -323,7 +250,7 @@ def read_workbook(content: bytes, path: Path, wanted: str | None) -> Sheet:
 
 
 def read_json_lines(content: bytes, path: Path) -> Sheet:
-    """Read a file with one JSON object on each line; a name that an object does not have is an empty cell."""
+    """Read a file with one JSON object on each line; a missing name is an empty cell."""
     header: dict[str, int] = {}
     rows: list[tuple[int, dict[str, str]]] = []
     meter = Meter(path, len(content))
@@ -331,7 +258,7 @@ def read_json_lines(content: bytes, path: Path) -> Sheet:
         if not line.strip():
             continue
         try:
-            # Numbers as they are written: a float would round those of many digits.
+            # Numbers stay text: a float would round those of many digits.
             found = json.loads(line, parse_float=str, parse_int=str, object_pairs_hook=_Pairs)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: line {number}: is not JSON ({one_line(error)})") from None
@@ -351,11 +278,11 @@ def read_json_lines(content: bytes, path: Path) -> Sheet:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The entries of a JSON object, also where a name comes twice."""
+    """The entries of a JSON object, in which a name may occur twice."""
 
 
 def read_sqlite(path: Path, wanted: str | None) -> Sheet:
-    """Read a table of an SQLite database, which is opened to be read only and runs nothing that it brings along."""
+    """Read a table of an SQLite database, opened read-only and without running anything that it contains."""
     check_size(path.stat().st_size, path, times=TEXT)
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
@@ -433,3 +360,61 @@ def _containers_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()
+
+
+UNNAMED = "sensitive"  # the name of a column in memory that has none
+_VALUES_PATH = Path("sensitive values")  # their name in errors
+_VALUES = ("Series", "DataFrame", "Table", "ndarray")  # types of columns in memory; other types are names
+
+
+def with_columns(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
+    """Return a table and the names of its sensitive columns; `sensitive` are names, or values to be joined.
+
+    Values are a Series, a DataFrame, an array, or a mapping of columns. They are joined row by row; pandas objects by
+    their index, where both have the same unique one in any order.
+
+    >>> sheet, names = with_columns({"age": [20, 30]}, {"sex": ["f", "m"]})
+    >>> names, list(sheet.columns["sex"])
+    (('sex',), ['f', 'm'])
+    """
+    if sensitive is None or isinstance(sensitive, str):
+        return table, (sensitive,) if sensitive else ()
+    if isinstance(sensitive, int):  # a column label of pandas
+        return table, (str(sensitive),)
+    if not isinstance(sensitive, Mapping) and type(sensitive).__name__ not in _VALUES:
+        return table, tuple(map(str, sensitive))
+    if hasattr(table, "domain") and hasattr(table, "labels"):  # not a column of that name
+        raise DataError(f"{table.name}: this table has its own domain. Name its sensitive attributes")
+    sheet, columns = read_sheet(table), _columns(sensitive)
+    if isinstance(sensitive, np.ndarray) and set(map(str, sensitive.flat)) <= set(sheet.columns):
+        return table, tuple(map(str, sensitive.flat))
+    if _have_one_index(table, columns):
+        columns = columns.loc[table.index]
+    values = replace(read_sheet(columns), path=_VALUES_PATH)
+    names = tuple(values.columns)
+    return joined_columns(sheet, values, names), names
+
+
+def _columns(values: Any) -> Any:
+    """Return values as columns with names."""
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise DataError(f"sensitive values: expected an array of one dimension, got the shape {values.shape}")
+        return {UNNAMED: values.tolist()}
+    if type(values).__name__ == "Series":  # of pandas or Polars
+        return values.to_frame(UNNAMED if values.name in (None, "") else str(values.name))
+    return values
+
+
+def _have_one_index(table: Any, columns: Any) -> bool:
+    """Return whether two pandas objects have the same unique index in any order."""
+    if not (hasattr(table, "iloc") and hasattr(columns, "iloc")) or len(table) != len(columns):
+        return False
+    here, there = table.index, columns.index
+    same = here.is_unique and there.is_unique and there.isin(here).all()
+    if not same and not here.equals(there) and there.isin(here).any():
+        raise DataError(
+            "sensitive values: their index and the table's name some of the same rows, and others. Give both the same "
+            "index, or reset_index() of both to join them row by row"
+        )
+    return bool(same)

@@ -1,9 +1,8 @@
-"""The catalog's data sets: where their raw files come from, and how these become columns.
+"""The data sets of the catalog: the origin of their raw files, and recipes that turn them into columns.
 
 A file comes from the package, a folder of yours, the cache, or a download. A recipe takes the text of the raw files
-and returns columns by name, the target column among them. The `default` recipes keep what a person would write on a
-form; the `paper` recipes repeat the published preparation, so that the codes of their domain are exactly the numbers
-that the published models take.
+and returns columns by name, the target column among them. The `default` recipes keep the readable values; the `paper`
+recipes repeat the published preparation, so that the codes of their domain are the inputs of the published models.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class SourceFile:
     """One raw file: its name, the digests it may have, and the addresses to fetch it from.
 
     An address may end in `#member` to name a file inside a zip archive (`#inner.zip#member` for a nested one).
-    With `rows_only` the digest is that of the lines below the header, without line ends' differences: copies of
-    such a file agree in every row but not in how they name the last column.
+    With `rows_only` the digest is that of the lines below the header, with normalised line ends: copies of such a file
+    agree in every row but not in the name of the last column.
     """
 
     name: str
@@ -85,20 +84,20 @@ def source(name: str) -> Source:
 
 def cache_folder() -> Path:
     """Return the folder that downloads are kept in."""
-    import platformdirs  # here, so that bundled data need nothing beyond the standard library
+    import platformdirs  # not needed for bundled data
 
     return platformdirs.user_cache_path("neuronfair")
 
 
 def where(name: str) -> tuple[Path, ...] | None:
-    """Return the files of a data set, wherever they lie, or None if one of them is not on this machine."""
+    """Return the files of a data set, or None if one of them is not on this machine."""
     paths = [_find(file, source(name)) for file in source(name).files]
     found = tuple(path for path in paths if path is not None)
     return found if len(found) == len(paths) else None
 
 
 def read(name: str) -> tuple[str, ...]:
-    """Return the text of each file of a data set, its checksum compared."""
+    """Return the text of each file of a data set after checking its checksum."""
     origin = source(name)
     texts = []
     for file in origin.files:
@@ -115,9 +114,9 @@ def read(name: str) -> tuple[str, ...]:
 
 
 def get(name: str, progress: Progress | None = None) -> tuple[Path, ...]:
-    """Make sure that the files of a data set are on this machine, downloading what is missing to the cache.
+    """Return the files of a data set, downloading missing ones to the cache.
 
-    A download is kept only when its checksum is right; a failed one leaves nothing behind.
+    A download is kept only if its checksum is right.
     """
     origin = source(name)
     return tuple(_find(file, origin) or _download(file, name, progress) for file in origin.files)
@@ -237,7 +236,7 @@ def _floor(column: Sequence[str], divisor: int, low: int | None = None, high: in
 
 def _adult(*texts: str) -> dict[str, list[str]]:
     lines = (line for text in texts for line in text.splitlines())
-    # The test file opens with a line of its own and ends its labels in a full stop.
+    # The test file begins with a comment line and ends its labels in a full stop.
     return _columns(
         _ADULT.split(), [line.rstrip(".").split(", ") for line in lines if line and not line.startswith("|")]
     )
@@ -246,8 +245,7 @@ def _adult(*texts: str) -> dict[str, list[str]]:
 def adult_default(train: str, test: str) -> Columns:
     """Return all 48,842 people of Adult, without the weight of the census and the number that repeats `education`.
 
-    `fnlwgt` says how many people a record stands for, which is no fact about the person; `education_num` is the rank
-    of `education`.
+    `fnlwgt` is the sampling weight of a record; `education_num` is the rank of `education`.
     """
     table = _adult(train, test)
     return {name: column for name, column in table.items() if name not in ("fnlwgt", "education_num")}

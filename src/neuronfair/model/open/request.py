@@ -15,7 +15,7 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import limited
-from neuronfair.domain.tables.files import ColumnType
+from neuronfair.domain.tables.sheet import ColumnType
 from neuronfair.errors import ModelError
 from neuronfair.formatting import listed
 from neuronfair.limits import read_bytes
