@@ -1,4 +1,4 @@
-"""What a model is called: who opens it, or why nobody does, known before a table is read or torch imported."""
+"""The file formats of models: which reader opens a file, or why it is refused, before torch is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from neuronfair.errors import ModelError, did_you_mean
 
 OWN_WEIGHTS = "torch_modules:open_weights"
-# Which function of a module in `model/open/` opens which files.
+# The reader of each suffix: a module in `model/open/` and a function in it.
 READERS = {
     ".safetensors": OWN_WEIGHTS,
     ".npz": OWN_WEIGHTS,
@@ -33,7 +33,7 @@ PICKLE_SUFFIXES = PICKLES | _PICKLED_TORCH
 
 
 def reader_of(source: str, *, weights: str | Path | None = None, trust_pickle: bool = False) -> str:
-    """Return `module:function` of what opens a model; refuse what cannot be opened, by its name alone.
+    """Return the reader of a model as `module:function`; refuse by its name what cannot be opened.
 
     >>> reader_of("package.module:make")
     'user_code:open'
@@ -94,7 +94,7 @@ def is_pickle(path: Path) -> bool:
 
 
 def _conversion(path: Path) -> str:
-    """Return the command that makes a safetensors file of a state dict; it opens nothing but tensors."""
+    """Return a command that converts a state dict to safetensors; it loads tensors only."""
     made = path.with_suffix(".safetensors")
     return (
         'python -c "import torch, safetensors.torch as s; '

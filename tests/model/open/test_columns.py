@@ -14,7 +14,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.columns import feature_names, input_names, matched_columns, picked, single_columns
+from neuronfair.model.open.columns import feature_names, input_names, matched_columns, selected_columns, single_columns
 from neuronfair.model.open.graphs.keras_layers import without_numpy_warning
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
@@ -83,10 +83,18 @@ def test_several_models_are_given_what_each_of_them_reads():
 
 
 def test_columns_may_be_chosen_in_any_way():
-    assert picked(NAMES, "age") == ["age"]
-    assert picked(NAMES, [0, 3]) == picked(NAMES, np.array([True, False, False, True])) == ["id", "height"]
-    assert picked(NAMES, slice(2, None)) == picked(NAMES, slice("hours", "height")) == ["hours", "height"]
-    assert picked(NAMES, slice(None, "age")) == ["id", "age"]
+    assert selected_columns(NAMES, "age") == ["age"]
+    assert (
+        selected_columns(NAMES, [0, 3])
+        == selected_columns(NAMES, np.array([True, False, False, True]))
+        == ["id", "height"]
+    )
+    assert (
+        selected_columns(NAMES, slice(2, None))
+        == selected_columns(NAMES, slice("hours", "height"))
+        == ["hours", "height"]
+    )
+    assert selected_columns(NAMES, slice(None, "age")) == ["id", "age"]
     rest = ColumnTransformer([("words", "drop", ["id"])], remainder="passthrough").fit(X)
     assert input_names(rest) == NAMES[1:]
     assert input_names(ColumnTransformer([("all", "passthrough", [0])]).fit(X.to_numpy())) is None

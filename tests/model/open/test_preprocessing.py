@@ -73,7 +73,7 @@ def test_a_crooked_number_with_many_values_becomes_a_curve_with_a_slope():
 
 
 def test_a_crooked_number_with_very_many_values_is_refused():
-    with pytest.raises(NotLinear, match="'n' is no straight line"):
+    with pytest.raises(NotLinear, match="'n' is not linear"):
         linear_layer(square, wide(MAX_CURVE + 1), torch.zeros(4, dtype=torch.int64))
 
 
@@ -107,9 +107,9 @@ def test_an_empty_cell_beside_the_line_is_a_value_of_a_lookup_or_refused():
     def apart(rows):  # the number, and whether it is empty
         return np.stack([filled(rows, 20), rows[:, 0].numpy() == 1000], 1)
 
-    with pytest.raises(NotLinear, match="'n' is no straight line"):
+    with pytest.raises(NotLinear, match="'n' is not linear"):
         linear_layer(apart, with_empty(1000), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(NotLinear, match="'n' is no straight line"):  # an empty cell that continues the line
+    with pytest.raises(NotLinear, match="'n' is not linear"):  # an empty cell that continues the line
         linear_layer(lambda rows: rows[:, :1].numpy(), with_empty(1000), torch.zeros(4, dtype=torch.int64))
     for points in (1, 2, 100):
         domain = with_empty(points)

@@ -208,7 +208,7 @@ def test_labels_are_matched_to_the_classes_by_name(people):
 def test_an_answer_that_is_no_class_is_refused_or_counts_as_another(people):
     strange = SimpleNamespace(predict=lambda table: np.where(table.age > 200, "?", "yes"))
     found, _ = opened(strange, people)
-    with pytest.raises(ModelError, match=r"answers '\?', which is none of no, yes"):
+    with pytest.raises(ModelError, match=r"returns '\?', which is none of no, yes"):
         found.scores_of_frame(people.assign(age=300))
     other = SimpleNamespace(predict=lambda table: np.where(table.age > 200, "?", np.where(table.age > 50, "a", "b")))
     found, _ = opened(other, people)

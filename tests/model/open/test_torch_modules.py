@@ -340,7 +340,7 @@ class More(Turned):
         return super().forward(cat) + 0 * again
 
 
-@pytest.mark.parametrize(("make", "why"), [(Crowded, "lays rows side by side"), (More, "other numbers of rows")])
+@pytest.mark.parametrize(("make", "why"), [(Crowded, "mixes rows in one dimension"), (More, "other numbers of rows")])
 def test_rows_that_cannot_be_told_apart_make_a_black_box(make, why, crowd):
     module = make(True).eval()
     found = wrap_model(module, crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
@@ -385,7 +385,7 @@ def test_code_that_cannot_be_followed_makes_a_black_box(crowd):
             return torch.from_numpy(np.eye(4, dtype="float32"))[cat.numpy()[:, 1] * 1]
 
     found = wrap_model(Outside(), crowd.domain, crowd.rows, preprocess=lambda table: prepare(table)[0])
-    check_black_box(found, crowd.rows, np.eye(4)[crowd.rows[:, 2]], "cannot be followed")
+    check_black_box(found, crowd.rows, np.eye(4)[crowd.rows[:, 2]], "cannot be traced")
 
 
 def test_an_audit_finds_planted_bias(crowd):

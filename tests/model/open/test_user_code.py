@@ -171,7 +171,7 @@ def test_a_function_is_known_by_its_code(crowd):
 
 
 def test_a_factory_of_untrained_networks_needs_their_weights(code, crowd):
-    with pytest.raises(ModelError, match=r"makes other weights each time.*--weights FILE"):
+    with pytest.raises(ModelError, match=r"makes different weights in each call.*--weights FILE"):
         wrap_model(f"{code}:make", crowd.domain, crowd.rows)
 
 

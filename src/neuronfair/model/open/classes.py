@@ -1,4 +1,4 @@
-"""The classes of a model and those of the domain: which is which, and what to say where that is not known."""
+"""Matches the classes of a model with those of the domain, by name or by position."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from neuronfair.errors import ModelError
 from neuronfair.model.open.frames import spelling
 
 SHOWN = 8  # class names in a note
-REST = "another answer"  # the class of an answer that was not met when the model was opened
+REST = "another answer"  # the class of an answer that was not seen when the model was opened
 
 
 def class_order(domain: TableDomain, classes: Sequence[Any] | None) -> list[int] | None:
-    """Return for each class of the domain its place among the model's classes; None if they are named otherwise.
+    """Return the position of each class of the domain among the model's classes; None if their names differ.
 
-    The same texts first, so that classes 1, "01" and True can stand side by side; then the same numbers.
+    Texts are compared first, so that 1, "01" and True can be different classes; then numbers.
     """
     if classes is None or domain.target is None:
         return None
@@ -31,7 +31,7 @@ def class_order(domain: TableDomain, classes: Sequence[Any] | None) -> list[int]
 
 
 def class_note(domain: TableDomain, classes: Sequence[Any] | None) -> str:
-    """Return a remark if the model's classes can be matched to the domain's by their position only, else nothing."""
+    """Return a remark if the model's classes match those of the domain by position only, else nothing."""
     if classes is None or domain.target is None or not domain.target.classes:
         return ""
     if class_order(domain, classes) is not None:
@@ -53,38 +53,38 @@ def ordered(scores: np.ndarray, order: list[int] | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels that a model answers with, in the order of the domain's classes, if they are these."""
+    """The labels that a model returns instead of scores, in the order of the domain's classes where they match."""
 
     names: tuple[str, ...]
     note: str = ""
     unassessed: str = ""  # why they cannot be compared with the labels of the table
 
     def scores(self, answers: np.ndarray) -> np.ndarray:
-        """Return 1 for the class that each answer names and 0 for the others: (n, classes)."""
+        """Return answers as one-hot scores: (n, classes)."""
         known = {answer: self._place(answer) for answer in dict.fromkeys(answers.tolist())}
         chosen = np.array([known[answer] for answer in answers.tolist()])
         if (chosen < 0).any():
-            raise ModelError(f"answers {answers[chosen < 0].tolist()[0]!r}, which is none of {_listed(self.names)}")
+            raise ModelError(f"returns {answers[chosen < 0].tolist()[0]!r}, which is none of {_listed(self.names)}")
         return np.asarray(np.eye(len(self.names))[chosen])
 
     def _place(self, answer: Any) -> int:
-        """Return the class that an answer names: by its text, or else as a number; -1 if there is none."""
+        """Return the position of an answer's class, by its text or else as a number; -1 if there is none."""
         places = {_number(name): number for number, name in enumerate(self.names)}
         places |= {name: number for number, name in enumerate(self.names)}
         return places.get(_text(answer), places.get(_number(answer), places.get(REST, -1)))
 
 
 def answer_labels(domain: TableDomain, answers: np.ndarray) -> Labels | None:
-    """Return the labels among some answers of a model, (n,); None if they are scores, or 0 and 1, which are as good.
+    """Return the labels among answers of a model, (n,); None if they are scores, or 0 and 1, which count as scores.
 
-    Texts are labels. Numbers are if they are names of the domain's classes, or two whole numbers such as -1 and 1.
+    Texts are labels. Numbers are labels if they name the domain's classes, or are two whole numbers such as -1 and 1.
     """
     if answers.ndim != 1:
         return None
     classes = () if domain.target is None else tuple(map(_text, domain.target.classes))
-    wanted = Labels(classes, "it answers with the names of classes")
+    wanted = Labels(classes, "it returns the names of classes")
     distinct = list(dict.fromkeys(answers.tolist()))
-    known = sorted({_number(answer) for answer in distinct}, key=_place)
+    known = sorted({_number(answer) for answer in distinct}, key=_sort_key)
     are_classes = all(wanted._place(answer) >= 0 for answer in distinct)
     if answers.dtype.kind in "biuf":
         if set(known) <= {"0", "1"} or answers.dtype.kind == "b":
@@ -94,12 +94,12 @@ def answer_labels(domain: TableDomain, answers: np.ndarray) -> Labels | None:
             return None
     if are_classes:
         return wanted
-    why = f"it answers {_listed(known)}, and the classes of the target are {_listed(classes)}" if classes else ""
-    return Labels((*known, REST), why or f"it answers {_listed(known)}", why)
+    why = f"it returns {_listed(known)}, and the classes of the target are {_listed(classes)}" if classes else ""
+    return Labels((*known, REST), why or f"it returns {_listed(known)}", why)
 
 
-def _place(name: str) -> tuple[bool, float, str]:
-    """Sort numbers by size, before all texts."""
+def _sort_key(name: str) -> tuple[bool, float, str]:
+    """Return a key that sorts numbers by size, before all texts."""
     try:
         return False, float(name), name
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which columns of a table a model reads, as it says itself: known before anything is inferred, trained or searched."""
+"""The columns of a table that a model reads, by the names that it has for its inputs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from neuronfair.errors import ModelError, did_you_mean
 from neuronfair.model.open import names_in
 from neuronfair.model.open.request import ModelFile
 
-# Where fitted models keep the names of their inputs: scikit-learn and XGBoost, LightGBM, CatBoost, boosters themselves.
+# Attributes with the names of inputs: of scikit-learn and XGBoost, LightGBM, CatBoost, and of boosters.
 _NAMES = ("feature_names_in_", "feature_name_", "feature_names_", "feature_names", "feature_name")
 CONSTANTS = ("const", "Intercept")  # what statsmodels calls a column of ones
-# Where others keep the fitted model that is given the rows.
-_INSIDE = ("best_estimator_",)
-# Of several alike, all or the first.
+# The attribute with the fitted model that reads the rows, or with several of them.
 WRAPPERS = {
     "FixedThresholdClassifier": "estimator_",
     "TunedThresholdClassifierCV": "estimator_",
@@ -38,7 +36,7 @@ WRAPPERS = {
 
 
 def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] | None:
-    """Return the names that a model, or the file of one, gives to its inputs; None if it gives them none."""
+    """Return the names of the inputs of a model, or of a model in a file; None if they have none."""
     if isinstance(model, (str, Path)):
         names = names_in(ModelFile(str(model), trust_pickle=trust_pickle))
     else:
@@ -49,10 +47,10 @@ def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] 
 def matched_columns(
     model: Any, names: Sequence[str] | None, known: Sequence[str], place: Literal["table", "domain"] = "table"
 ) -> tuple[str, ...] | None:
-    """Return the columns that the names of a model's inputs stand for; None if none of them is known.
+    """Return the columns that the names of a model's inputs refer to; None if none of them is known.
 
-    A flag of one value, such as 'sex_Male', counts for its column. A model that reads some of these columns and another
-    one is refused.
+    An indicator of one value, such as 'sex_Male', refers to its column. A model that reads some of these columns and
+    an unknown one is refused.
 
     >>> matched_columns("model.ubj", ["age", "sex_Male", "sex_Female"], ["id", "age", "sex"])
     ('age', 'sex')
@@ -73,22 +71,19 @@ def matched_columns(
 
 
 def source_of(model: Any) -> str:
-    """Return what a model is called in an error: its file, or what it is."""
+    """Return the name of a model in an error: its file, or its type."""
     return str(model) if isinstance(model, (str, Path)) else getattr(model, "__qualname__", type(model).__name__)
 
 
 def _beginnings(name: str) -> Iterator[str]:
-    """Yield a name, and what stands before each _ in it, the longest first."""
+    """Yield a name, and its part before each _, the longest first."""
     while name:
         yield name
         name = name.rpartition("_")[0]
 
 
 def input_names(model: Any) -> list[str] | None:
-    """Return the names of the columns that a fitted model reads, also of one inside of pipelines and wrappers.
-
-    A transformer of columns reads those that it does not drop.
-    """
+    """Return the names of the columns that a fitted model reads, also inside pipelines and wrappers."""
     if type(model).__module__.partition(".")[0] == "keras":
         return single_columns((tensor.name, tensor.shape[1:]) for tensor in _attribute(model, "inputs") or ())
     if isinstance(model, nn.Module):
@@ -99,14 +94,14 @@ def input_names(model: Any) -> list[str] | None:
         return _transformed(model)
     for parts in _parts(model):
         every = [names for names in map(input_names, parts) if names is not None]
-        if every and len(every) == len(parts):  # a part without a pipeline reads all columns, in the right order
+        if every and len(every) == len(parts):  # the longest list is in the right order
             return list(dict.fromkeys(name for names in sorted(every, key=len, reverse=True) for name in names))
     exogenous = _attribute(_attribute(model, "model"), "exog_names")
     if exogenous is not None and not hasattr(model.model, "formula"):  # of statsmodels
         return [name for name in exogenous if name not in CONSTANTS]
     for name in _NAMES:
         stated = _attribute(model, name)
-        stated = stated() if name == "feature_name" and callable(stated) else stated  # of a booster of LightGBM
+        stated = stated() if name == "feature_name" and callable(stated) else stated  # a method of LightGBM's Booster
         words = list(stated) if isinstance(stated, (list, tuple, np.ndarray)) else []
         if words and all(isinstance(word, str) for word in words):
             return None if _numbered(words) else list(map(str, words))
@@ -114,14 +109,14 @@ def input_names(model: Any) -> list[str] | None:
 
 
 def single_columns(inputs: Iterable[tuple[str, Sequence[int | None]]]) -> list[str] | None:
-    """Return the names of the inputs of a graph, by name and shape, if there are several of one number each."""
+    """Return the names of the inputs of a graph, given by name and shape, if each is a single number."""
     known = list(inputs)
     single = all(size in (1, None) for _, shape in known for size in shape) and all(len(s) < 2 for _, s in known)
     return [name for name, _ in known] if len(known) > 1 and single else None
 
 
-def picked(names: Sequence[str], chosen: Any) -> list[str]:
-    """Return the columns that a transformer of columns was told: by name, place, mask or slice."""
+def selected_columns(names: Sequence[str], chosen: Any) -> list[str]:
+    """Return the columns that a ColumnTransformer selects: by name, position, mask or slice."""
     if isinstance(chosen, str):
         return [chosen]
     if isinstance(chosen, slice) and any(isinstance(end, str) for end in (chosen.start, chosen.stop)):
@@ -133,11 +128,12 @@ def picked(names: Sequence[str], chosen: Any) -> list[str]:
 
 
 def _transformed(transformer: Any) -> list[str] | None:
+    """Return the columns that a ColumnTransformer reads: those that it does not drop."""
     names = _attribute(transformer, "feature_names_in_")
     if names is None:
         return None
     steps = [(step, chosen) for _, step, chosen in transformer.transformers_]
-    read = {name for step, chosen in steps if not _drops(step) for name in picked(names, chosen)}
+    read = {name for step, chosen in steps if not _drops(step) for name in selected_columns(names, chosen)}
     return [str(name) for name in names if name in read]
 
 
@@ -146,10 +142,10 @@ def _drops(step: Any) -> bool:
 
 
 def _parts(model: Any) -> Iterator[list[Any]]:
-    """Yield what is given the rows in the place of a model: the first step of a pipeline, the models in a wrapper."""
+    """Yield the parts of a model that read the rows: the first step of a pipeline, the models in a wrapper."""
     steps = [step for _, step in _attribute(model, "steps") or () if step not in (None, "passthrough")]
     yield steps[:1]
-    for place in (*_INSIDE, *filter(None, [WRAPPERS.get(type(model).__name__)])):
+    for place in ("best_estimator_", *filter(None, [WRAPPERS.get(type(model).__name__)])):
         part = _attribute(model, place)
         if part is not None and _attribute(model, "passthrough") is not True:  # else the last model gets all columns
             yield list(part) if isinstance(part, list) or hasattr(part, "iloc") else [part]
@@ -163,5 +159,5 @@ def _attribute(model: Any, what: str) -> Any:
 
 
 def _numbered(names: list[str]) -> bool:
-    """Return whether LightGBM or CatBoost has made up the names, because it was given no columns."""
+    """Return whether LightGBM or CatBoost has numbered the columns, because they had no names."""
     return any(names == [f"{word}{i}" for i in range(len(names))] for word in ("Column_", ""))

@@ -20,13 +20,13 @@ from neuronfair.model.open.request import Request
 
 __all__ = ["NotLinear", "hides_trees", "is_network", "is_perceptron", "network_of"]
 
-_REPLACEABLE = {"transform", "predict", "predict_proba", "decision_function"}  # of an object, not of its class
+_REPLACEABLE = {"transform", "predict", "predict_proba", "decision_function"}  # on an object instead of its class
 _LIBRARIES = {"sklearn", "xgboost", "lightgbm", "catboost"}  # whose trees are read
 _STRAIGHT = {
     *("ColumnTransformer", "FeatureUnion", "Pipeline", "StandardScaler", "MinMaxScaler", "MaxAbsScaler"),
     *("RobustScaler", "OneHotEncoder", "OrdinalEncoder", "SimpleImputer", "VarianceThreshold", "PCA", "TruncatedSVD"),
 }
-# These bend numbers, too: known where every value of a number is tried.
+# These are not linear in numbers: known where every value of a number is tried.
 _BENT = {
     "KBinsDiscretizer",
     "Binarizer",
@@ -35,20 +35,20 @@ _BENT = {
     "PowerTransformer",
     "QuantileTransformer",
 }
-AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, in parts of the largest if above 1
+AGREE = 1e-5  # how close the network's scores must be to the pipeline's own, relative to the largest if above 1
 _HIDDEN = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
 
 
-class OneByOne(nn.Module):
-    """Probabilities of classes that are each told from all others: sigmoids that are made to sum to 1."""
+class OneVersusRest(nn.Module):
+    """One-versus-rest probabilities: sigmoids, divided by their sum."""
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Return the shares of the sigmoids."""
+        """Return the probability of each class."""
         return torch.nn.functional.normalize(scores.sigmoid(), p=1, dim=1)
 
 
 def is_network(final: Any) -> bool:
-    """Return whether a fitted model is a perceptron, or a linear one: a network of no hidden layer."""
+    """Return whether a fitted model is a perceptron or a linear model, a network without hidden layers."""
     return is_perceptron(final) or _weights(final) is not None
 
 
@@ -62,8 +62,8 @@ def network_of(
 ) -> tuple[TableEncoding, nn.Sequential]:
     """Return a fitted model and the steps before it, its `parts`, as one torch module, and the encoding that it reads.
 
-    There are several ways to make scores of what a linear model computes: the one that gives the model's own `answers`
-    to the tried rows is taken.
+    A linear model may turn its output into scores in several ways; the one that reproduces the model's own `answers`
+    to the tried rows is chosen.
     """
     steps, final = parts
 
@@ -75,14 +75,14 @@ def network_of(
                 features = step.transform(features)
         return np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
 
-    base = torch.zeros_like(request.tried[0])  # no row of the table: with any table the same numbers are found
+    base = torch.zeros_like(request.tried[0])  # the same row for every table, so that the weights are the same
     encoding, first = linear_layer(transform, request.domain, base, every=True)
     wide = any(attribute.size > MAX_CURVE for attribute in request.domain.attributes)
     first.unknown_program = inputs.program or _unknown(estimator, _STRAIGHT if wide else _STRAIGHT | _BENT)
     x, atol = encoding.encode(request.tried), AGREE * max(1.0, np.abs(answers).max())
     for end in _ends(request, final):
         module = nn.Sequential(OrderedDict({"preprocessing": first} | _hidden(final) | end)).float().eval()
-        scores = module(x).detach().numpy()  # built in float64, so only the numbers of the network itself are rounded
+        scores = module(x).detach().numpy()  # derived in float64, so only the network's own numbers are rounded
         if scores.shape == answers.shape and np.allclose(scores, answers, rtol=0, atol=atol):
             return encoding, module
     mixed = mixes_columns(transform, request.tried)
@@ -93,7 +93,7 @@ def _hidden(final: Any) -> dict[str, nn.Module]:
     if not is_perceptron(final):
         return {}
     if final.out_activation_ not in ("logistic", "softmax", "identity"):
-        raise NotLinear(f"its output function '{final.out_activation_}' is not known here")
+        raise NotLinear(f"its output function '{final.out_activation_}' is not supported")
     layers = zip(final.coefs_[:-1], final.intercepts_[:-1], strict=True)
     return {
         f"layer{number}": nn.Sequential(_linear(weight, bias), _HIDDEN[final.activation]())
@@ -102,7 +102,7 @@ def _hidden(final: Any) -> dict[str, nn.Module]:
 
 
 def _ends(request: Request, final: Any) -> list[dict[str, nn.Module]]:
-    """Return the last layers that a model may have: its scores, or what makes probabilities of them."""
+    """Return the last layers that a model may have: its scores, with or without probabilities of them."""
     perceptron = is_perceptron(final)
     last = _linear(final.coefs_[-1], final.intercepts_[-1]) if perceptron else _linear(*(_weights(final) or ()))
     if not hasattr(final, "classes_"):
@@ -111,7 +111,7 @@ def _ends(request: Request, final: Any) -> list[dict[str, nn.Module]]:
     output = _class_scores(last, order)
     ends: list[dict[str, nn.Module]] = [{"output": output, "probabilities": nn.Softmax(dim=1)}]
     if not perceptron:
-        ends += [{"output": output, "probabilities": OneByOne()}, {"output": output}]
+        ends += [{"output": output, "probabilities": OneVersusRest()}, {"output": output}]
         ends += [{"output": last if order in (None, [0, 1]) else _linear(-last.weight.T, -last.bias)}]
     return ends
 
@@ -131,7 +131,7 @@ def _weights(final: Any) -> tuple[np.ndarray, np.ndarray] | None:
 def _linear(weight: Any, bias: Any) -> nn.Linear:
     before, after = weight.shape
     if tuple(bias.shape) != (after,):
-        raise NotLinear(f"a layer of {after} numbers adds {tuple(bias.shape)} to them")
+        raise NotLinear(f"a layer of {after} numbers has a bias of shape {tuple(bias.shape)}")
     layer = nn.Linear(before, after, dtype=torch.float64)
     numbers = {"weight": torch.as_tensor(weight).T, "bias": torch.as_tensor(bias)}
     layer.load_state_dict({name: part.detach().clone() for name, part in numbers.items()})
@@ -148,9 +148,9 @@ def _class_scores(layer: nn.Linear, order: list[int] | None) -> nn.Linear:
 
 
 def _unknown(part: Any, known: set[str]) -> str | None:
-    """Return the class of the first part of a pipeline that may do anything to some rows; None: all are known.
+    """Return the class of the first part of a pipeline with unknown code; None: all parts are known.
 
-    Known are scikit-learn's own models, and some of its transformers: each column by itself, or a linear mixture.
+    Known are scikit-learn's own models, and its transformers of single columns or linear mixtures.
     """
     if part is None or isinstance(part, str):  # passthrough, drop
         return None
@@ -168,9 +168,9 @@ def _unknown(part: Any, known: set[str]) -> str | None:
 
 
 def hides_trees(estimator: Any, steps: Sequence[Any], final: Any) -> bool:
-    """Return whether the trees alone may not say what a model decides.
+    """Return whether the trees alone may not determine the scores of a model.
 
-    A step that may be any program stands before them, a method was replaced, or a number stands for an empty cell.
+    A step with unknown code comes before them, a method was replaced, or a number marks empty cells.
     """
     missing = getattr(final, "missing", None)  # of XGBoost: what counts as empty
     return (

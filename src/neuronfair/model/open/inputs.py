@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import ModelError, did_you_mean, one_line
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.columns import input_names, picked
+from neuronfair.model.open.columns import input_names, selected_columns
 from neuronfair.model.open.frames import (
     EMPTY_FLAGS,
     CategoryColumn,
@@ -267,7 +267,7 @@ def _categories(part: Any, columns: Sequence[str]) -> dict[str, list[Any]]:
     for _, step in getattr(part, "steps", ()):
         found = _categories(step, columns) | found  # the first encoder reads the original table
     for _, step, chosen in getattr(part, "transformers_", ()):
-        found |= _categories(step, picked(getattr(part, "feature_names_in_", columns), chosen))
+        found |= _categories(step, selected_columns(getattr(part, "feature_names_in_", columns), chosen))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The preprocessing of a pipeline as one fixed linear layer, found by asking the fitted transformers themselves."""
+"""The preprocessing of a pipeline as one linear layer, derived from the outputs of the fitted transformers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Transform = Callable[[Tensor], np.ndarray]  # rows of codes (n, d) to features (
 
 
 class NotLinear(Exception):  # noqa: N818 - not an error: the model is then a black box
-    """The preprocessing is not a sum of functions of single columns that can be written as a linear layer."""
+    """The preprocessing is no sum of functions of single columns, so it is no linear layer."""
 
 
 class FeatureCurve(nn.Module):
-    """What one number adds to the features that it bends, such as its logarithm: a table, and its slope nearby."""
+    """What one number adds to features that are no straight line of it, such as its logarithm: a table with slopes."""
 
     def __init__(self, place: int, features: Tensor, table: Tensor) -> None:
         super().__init__()
@@ -53,10 +53,10 @@ class FeatureCurve(nn.Module):
         return FeatureCurve(self.place, self.features[inside] - start, self.table[:, inside])
 
 
-class Columns(nn.Linear):
-    """A linear layer, and the curves of those numbers that are not linear."""
+class PreprocessingLayer(nn.Linear):
+    """A linear layer, with curves for the numbers whose features are not linear."""
 
-    # What was asked for values, and may do anything to people whom nobody asked about; None: it works column by column.
+    # A part of the preprocessing with unknown code, which may compute anything for untried rows; None: there is none.
     unknown_program: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor, curves: Sequence[FeatureCurve] = ()) -> None:
@@ -71,10 +71,12 @@ class Columns(nn.Linear):
             features = features.index_add(1, curve.features, curve(x))
         return features
 
-    def part(self, start: int, stop: int) -> Columns:
+    def part(self, start: int, stop: int) -> PreprocessingLayer:
         """Return a layer that computes some of the features only."""
         curves = (curve.part(start, stop) for curve in self._curved())
-        return Columns(self.weight[start:stop], self.bias[start:stop], [c for c in curves if len(c.features)])
+        return PreprocessingLayer(
+            self.weight[start:stop], self.bias[start:stop], [c for c in curves if len(c.features)]
+        )
 
     def _curved(self) -> Iterator[FeatureCurve]:
         return (curve for curve in self.curves if isinstance(curve, FeatureCurve))
@@ -82,14 +84,14 @@ class Columns(nn.Linear):
 
 def linear_layer(
     transform: Transform, domain: TableDomain, row: Tensor, *, every: bool = False
-) -> tuple[TableEncoding, Columns]:
+) -> tuple[TableEncoding, PreprocessingLayer]:
     """Return an encoding from which a linear layer computes the features, and that layer, in float64.
 
     Such preprocessing works column by column: features(row) = features(base) + the sum over attributes of what a
     change of that attribute alone adds. So one row is varied in one attribute at a time. A nominal attribute becomes a
-    one-hot block, which can express anything; a number a multiple of itself if its features lie on straight lines, and
-    a one-hot block otherwise, if it has few values. Whether they do is seen at some values, or at `every` one, if these
-    are not too many. Whoever calls this compares the result on real rows.
+    one-hot block, which can express any function; a number stays a number if its features lie on straight lines, and
+    otherwise becomes a one-hot block, if it has few values, or a curve. This is checked at some values, or at `every`
+    one if there are not too many. The caller compares the result on real rows.
     """
     domain = domain.to("cpu")
     base = domain.clip(row.cpu()[None])[0]
@@ -104,9 +106,9 @@ def linear_layer(
             middle = _everywhere(transform, base, start, place, attribute, adds)
         straight = middle is not None
         if not straight and len(codes) < attribute.size:
-            # A curve has no place for an empty cell next to its numbers.
+            # A curve has no value for an empty cell.
             if attribute.size > (MAX_CURVE if attribute.empty is None else MAX_LOOKUP):
-                raise NotLinear(f"the preprocessing of '{attribute.name}' is no straight line over its values")
+                raise NotLinear(f"the preprocessing of '{attribute.name}' is not linear in its values")
             codes = np.arange(attribute.size)
             adds = _added(transform, base, start, place, codes)
         if straight or (attribute.ordered and attribute.size > MAX_LOOKUP):
@@ -124,11 +126,11 @@ def linear_layer(
         width += columns[-1].shape[1]
         check_size(width * len(bias), "the preprocessing as one layer", times=16)
     weight = np.concatenate(columns, 1)
-    return TableEncoding(attributes), Columns(torch.from_numpy(weight), torch.from_numpy(bias), curves)
+    return TableEncoding(attributes), PreprocessingLayer(torch.from_numpy(weight), torch.from_numpy(bias), curves)
 
 
 def mixes_columns(transform: Transform, rows: Tensor) -> bool:
-    """Return whether the features of rows are something else than sums of what each column alone adds to a base row."""
+    """Return whether the features of rows differ from the sum of what each column alone adds to a base row."""
     start = transform(rows[:1]).astype(np.float64)
     features, total = transform(rows).astype(np.float64), start
     for place in range(rows.shape[1]):
@@ -155,7 +157,7 @@ def _added(transform: Transform, base: Tensor, start: np.ndarray, place: int, co
 def _on_line(attribute: Attribute, codes: np.ndarray, adds: np.ndarray) -> float | None:
     """Return the share of the way along a straight line at which an empty cell lies, or one half; None for no line.
 
-    An imputed cell lies where the number lies that stands for it.
+    An imputed cell lies where the imputed number lies.
     """
     count = len(codes) - (attribute.empty is not None)
     way = adds[count - 1] - adds[0]
@@ -173,7 +175,7 @@ def _on_line(attribute: Attribute, codes: np.ndarray, adds: np.ndarray) -> float
 def _everywhere(
     transform: Transform, base: Tensor, start: np.ndarray, place: int, attribute: Attribute, adds: np.ndarray
 ) -> float | None:
-    """Return the same for all values of a number, where the first and the last ones add the ends of `adds`."""
+    """Return the same as `_on_line`, checked for all values of a number between the ends of `adds`."""
     count = attribute.points
     last = adds[-1 if attribute.empty is None else -2]
     for codes in np.array_split(np.arange(count), -(-count // PART)):
@@ -189,7 +191,7 @@ def _as_number(
 ) -> tuple[Attribute, np.ndarray, np.ndarray]:
     """Return an attribute scaled to a width of 2 around its middle, the features' slopes, and their values there.
 
-    Its middle is where an empty cell is put, and one half of the way otherwise.
+    Its middle is the position of an empty cell, by default one half.
     """
     middle = 0.5 if middle is None else middle
     low, step = (0.0, 1.0) if attribute.values else (float(attribute.low), float(attribute.step))

@@ -1,4 +1,4 @@
-"""Networks of torch: modules, .pt2 files, and those of several inputs behind a layer that makes these of rows."""
+"""Torch modules and .pt2 files; a layer in front makes the inputs of a module that takes several tensors."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from neuronfair.model.open.inputs import (
     preprocessed_tensors,
 )
 from neuronfair.model.open.opened import Opened, black_box, reproduced, white_box
-from neuronfair.model.open.preprocessing import Columns, NotLinear, linear_layer
+from neuronfair.model.open.preprocessing import NotLinear, PreprocessingLayer, linear_layer
 from neuronfair.model.open.request import TOLERANCE, Request
 from neuronfair.model.weights import fingerprint, read_model
 
-PART = 4096  # rows that are asked about at once while the layer is found
+PART = 4096  # rows of one call while the layer is derived
 
 
 class LookupMode(TorchFunctionMode):
-    """Within it, `see` is shown each tensor that is computed from whole numbers of the rows, and may replace it.
+    """Calls `see` with each tensor that is looked up by whole numbers of the rows; the result replaces the tensor.
 
-    A tensor of the rows is plain as long as no weight has met it: a column that is cast to whole numbers counts.
+    A tensor of the rows is plain until it is combined with a weight: a column that is cast to whole numbers is plain.
     """
 
     def __init__(self, inputs: Sequence[Tensor], see: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self._see = see
-        self._plain = {id(x): (x, True) for x in inputs}  # tensors are kept, lest another gets the number of one
+        self._plain = {id(x): (x, True) for x in inputs}  # tensors are kept, so that no id is used again
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Compute as ever, and look at what came of it."""
+        """Compute as usual, then pass results of lookups to `see`."""
         result = func(*args, **(kwargs or {}))
         read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         known = [self._plain[id(x)] for x in read if id(x) in self._plain]
@@ -70,7 +70,7 @@ class LookupMode(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class EmbeddingSite:
-    """A place where whole numbers become others: which dimension holds the rows, and how many numbers a row has."""
+    """An embedding lookup: the dimension of the rows in its result, and how many numbers it gives for a row."""
 
     dim: int
     width: int
@@ -85,7 +85,7 @@ class EmbeddingSite:
 
 
 class InputLayer(nn.Module):
-    """A network behind the layer that makes its inputs, which are of these shapes and types."""
+    """A network with a layer in front that makes its inputs from the encoding of rows."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class InputLayer(nn.Module):
         names: Sequence[str],
         inputs: Sequence[Tensor],
         sites: Sequence[EmbeddingSite],
-        made: Columns,
+        made: PreprocessingLayer,
     ) -> None:
         super().__init__()
         self._names, self._sites = tuple(names), tuple(sites)
@@ -104,7 +104,7 @@ class InputLayer(nn.Module):
         self.looked_up = made.part(total, made.out_features) if sites else None
 
     def forward(self, x: Tensor) -> Any:
-        """Return what the network computes for encoded rows."""
+        """Return the output of the network for encoded rows."""
         parts = self.inputs(x).split(self._widths, 1)
         inputs = [
             part.reshape(x.shape[0], *shape)
@@ -115,7 +115,7 @@ class InputLayer(nn.Module):
         if self.looked_up is None or not (torch.is_grad_enabled() and x.requires_grad):
             return call(self.inner, self._names, inputs)
         slopes = self.looked_up(x)
-        slopes = slopes - slopes.detach()  # zero, with a gradient
+        slopes = slopes - slopes.detach()  # zero, but with a gradient
         waiting = zip(self._sites, slopes.split([site.width for site in self._sites], 1), strict=True)
 
         def see(result: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class InputLayer(nn.Module):
 
 
 class SourceNetwork:
-    """A network that is given its inputs as they are."""
+    """A module with the inputs that it takes itself, before an input layer makes them."""
 
     def __init__(self, inner: nn.Module, inputs: ModelInputs) -> None:
         self.inner, self.inputs = inner, inputs
@@ -136,15 +136,15 @@ class SourceNetwork:
         self.device = next((t.device for t in tensors), torch.device("cpu"))
 
     def tensors(self, rows: Tensor) -> list[Tensor]:
-        """Return the inputs of rows, where the network computes."""
+        """Return the inputs of rows, on the device of the network."""
         return self._here(self.inputs.of_rows(rows))
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Return what the network computes for rows."""
+        """Return the output of the network for rows."""
         return torch.cat([self._run(self.tensors(part)).detach().cpu() for part in torch.split(rows, ROWS_PER_PASS)])
 
     def scores_of_frame(self, table: Any) -> np.ndarray:
-        """Return what the network computes for a DataFrame of original cells."""
+        """Return the scores of a DataFrame of original cells."""
         assert self.inputs.of_frame is not None
         return as_scores(self._run(self._here(self.inputs.of_frame(table))).detach().cpu().numpy())
 
@@ -152,19 +152,19 @@ class SourceNetwork:
         return [x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for x in inputs]
 
     def sites(self, rows: Tensor) -> tuple[list[Tensor], list[EmbeddingSite]]:
-        """Return inputs of two rows, and the places where whole numbers become others."""
+        """Return the inputs of two rows, and the embedding lookups of the network."""
         (inputs, two), (_, three) = (self._seen(rows[:count]) for count in (2, 3))
         if len(two) != len(three):
-            raise NotLinear("it computes other things for other numbers of rows")
+            raise NotLinear("it does other lookups for other numbers of rows")
         return inputs, [_site(a, b) for a, b in zip(two, three, strict=True)]
 
     def features(self, rows: Tensor, sites: Sequence[EmbeddingSite]) -> np.ndarray:
-        """Return the inputs and what they are looked up to, for each row: (n, features)."""
+        """Return the inputs and the results of lookups for each row: (n, features)."""
         lines = []
         for part in torch.split(rows, PART):
             inputs, results = self._seen(part)
             if len(results) != len(sites):
-                raise NotLinear("it computes other things for other rows")
+                raise NotLinear("it does other lookups for other rows")
             looked_up = [site.of_rows(r, len(part)) for site, r in zip(sites, results, strict=True)]
             lines.append(torch.cat([x.reshape(len(part), -1).double() for x in (*inputs, *looked_up)], 1).cpu())
         return torch.cat(lines).numpy()
@@ -189,21 +189,21 @@ class SourceNetwork:
 
 
 def _site(two: Tensor, three: Tensor) -> EmbeddingSite:
-    """Return where the rows are in a result, from those for two and for three rows."""
+    """Return the lookup, given its results for two and for three rows."""
     grown = [dim for dim, (a, b) in enumerate(zip(two.shape, three.shape, strict=False)) if a != b]
     if two.dim() != three.dim() or len(grown) != 1 or two.shape[grown[0]] * 3 != three.shape[grown[0]] * 2:
-        raise NotLinear("it lays rows side by side, so that their gradients cannot be told apart")
+        raise NotLinear("it mixes rows in one dimension, so that their gradients cannot be separated")
     return EmbeddingSite(grown[0], two.numel() // 2)
 
 
 def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEncoding, InputLayer]:
-    """Return the encoding and the network behind its layer; refuse inputs that no such layer makes."""
+    """Return the encoding and the network behind an input layer; refuse inputs that no such layer can make."""
     inside = ((request.tried >= 0) & (request.tried < request.domain.to("cpu").sizes)).all(1)
     rows = request.tried[inside]
     try:
         inputs, sites = network.sites(rows)
         if not sites and not any(x.is_floating_point() for x in inputs):
-            raise NotLinear("its code cannot be followed from whole numbers to its layers")
+            raise NotLinear("its code cannot be traced from whole numbers to its layers")
         width = sum(x[0].numel() for x in inputs) + sum(site.width for site in sites)
         check_size(ROWS_PER_PASS * width, f"{request.source}, its inputs", times=4)
         encoding, made = linear_layer(
@@ -223,12 +223,12 @@ def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEnc
     if not any(isinstance(part, ACTIVATIONS) for part in inner.modules()):
         try:
             inner = with_functions_as_modules(inner)
-        except Exception:  # its forward() cannot be followed, so its layers stay unknown
+        except Exception:  # its forward() cannot be traced, so its layers stay unknown
             inner = network.inner
     whole = InputLayer(inner, network.inputs.names, inputs, sites, made)
     whole.training = network.inner.training
     whole.inputs.unknown_program = network.inputs.program
-    for part in filter(None, (whole.inputs, whole.looked_up)):  # which alone are ours to change
+    for part in filter(None, (whole.inputs, whole.looked_up)):  # the user's own parts are not changed
         part.to(network.device, network.dtype)
     return encoding, whole
 
@@ -242,9 +242,9 @@ def open_with_inputs(
     predict: Callable[[Tensor], Any] | None = None,
     remark: str = "",
 ) -> Opened:
-    """Return a network with other inputs than the domain declares: a white box, or a black box with the reason.
+    """Return a network whose inputs are not the domain's encoding: a white box, or a black box with the reason.
 
-    `predict` is the source itself, where there is one besides the torch module, to compare with.
+    `predict` computes scores with the source that the module was converted from, where there is one, to compare with.
     """
     network, known = SourceNetwork(inner, inputs), fingerprint(inner)
     note = "; ".join(filter(None, (inputs.note, remark)))
@@ -264,9 +264,9 @@ def open_with_inputs(
 
 
 def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
-    """Return a torch module: with what preprocess makes of a table, the columns of its arguments, or one tensor.
+    """Return a torch module, with preprocessed inputs, the columns that its arguments name, or one tensor.
 
-    One tensor holds the numbers that the domain declares; a module that looks some of them up gets a layer before it.
+    One tensor holds the numbers that the domain declares; a module with embedding lookups gets an input layer.
     """
     if request.preprocess is not None:
         return open_with_inputs(request, kind, module, preprocessed_tensors(request))
@@ -280,19 +280,19 @@ def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
         encoding, whole = with_input_layer(request, network)
     except TooLarge:
         raise
-    except Exception:  # it refuses these numbers, as will be said, or has gradients but by numbers that it looks up
+    except Exception:  # it refuses these numbers, which white_box reports, or has no gradients by its lookups
         return white_box(request, kind, module)
     return replace(white_box(request, kind, whole, encoding=encoding), fingerprint=fingerprint(module))
 
 
 def open_weights(request: Request) -> Opened:
-    """Read weights of our own, and make sure that they were made for rows of this domain in this encoding."""
+    """Read own weights; refuse those made for another domain or encoding."""
     fewer = request.fewer(lambda others: TableEncoding(others).width)
     return white_box(request, "neuronfair", read_model(request.path, request.domain, fewer))
 
 
 def open_exported(request: Request) -> Opened:
-    """Load a torch.export archive that the user trusts, since torch's loader unpickles parts of it.
+    """Load a torch.export archive that the user trusts: torch's loader unpickles parts of it.
 
     Its batch size must be free. Without trust it is refused by its name (`model/formats.py`).
     """
@@ -311,7 +311,7 @@ def open_exported(request: Request) -> Opened:
 
 
 def _plain(program: torch.export.ExportedProgram) -> nn.Module:
-    """Return the program as a module of tensors: torch's own refuses eval(), and checks shapes by a part of its own."""
+    """Return the program as a plain module: torch's own refuses eval(), and has a part that checks shapes."""
     module = program.module()
     graph = module.graph
     graph.set_codegen(fx.graph.CodeGen())
@@ -324,7 +324,7 @@ def _plain(program: torch.export.ExportedProgram) -> nn.Module:
 
 
 def _inputs(request: Request, program: torch.export.ExportedProgram) -> list[NetworkInput]:
-    """Return what the program takes: tensors with a row each."""
+    """Return the inputs of the program, all of them tensors."""
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     if not specs or not all(isinstance(spec.arg, TensorArgument) for spec in specs):

@@ -1,4 +1,4 @@
-"""What a user's own Python code defines: a torch module, a scikit-learn model, or any function of a table."""
+"""Models from a user's own Python code: a torch module, a scikit-learn model, or any function of a table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from neuronfair.model.weights import fingerprint, read_safetensors
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
-    """Import `package.module:name` and take what it is: a module or something that makes one, a model, a function."""
+    """Import `package.module:name`: a module or a function that makes one, a fitted model, or a function of a table."""
     found = imported(request, request.source)
     if isinstance(found, type) or (callable(found) and not isinstance(found, nn.Module) and _takes_nothing(found)):
         make = found
@@ -48,7 +48,9 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
         except Exception as error:  # the user's own code
             raise request.error(f"calling it failed ({type(error).__name__}: {one_line(error)})") from error
         if again is not found and fingerprint(again) != fingerprint(found):
-            raise request.error("makes other weights each time. Name those of the trained network: --weights FILE")
+            raise request.error(
+                "makes different weights in each call. Name those of the trained network: --weights FILE"
+            )
     if request.weights is not None:
         if not isinstance(found, nn.Module):
             raise request.error(f"--weights is for a torch module, but this is {_kind(found)}")
@@ -57,16 +59,16 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
 
 
 def open_object(request: Request, thing: Any) -> Opened:
-    """Take a model that is in memory for what it is: a torch module or network, a fitted estimator, a function."""
+    """Open a model in memory by its type: a torch module or network, a fitted estimator, or a function."""
     if keras_file.is_keras(thing):
         return keras_file.open_object(request, thing)
     if isinstance(thing, nn.Module):
         return open_module(request, "torch", thing)
-    if isinstance(thing, Network):  # it may have been made with layers of the user's own choice, so it is kept
+    if isinstance(thing, Network):  # kept, since the user may have chosen its layers
         encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
         return replace(white_box(request, "torch", thing.module, encoding=encoding), model=thing)
     if isinstance(thing, BlackBox):
-        why, code = "a function shows nothing of itself", source_code(thing.predict)
+        why, code = "a function has no weights to read", source_code(thing.predict)
         found = black_box(request, "Python function", thing.predict, why, digest=code)
         return replace(fingerprinted_by_scores(request, found, thing.predict), inputs=thing.inputs)
     if is_estimator(thing):
@@ -79,7 +81,7 @@ def open_object(request: Request, thing: Any) -> Opened:
 
 
 def _digest_of(estimator: Any) -> str | None:
-    """Return the fingerprint of a fitted model; None if it holds what cannot be pickled, as a lock or a lambda."""
+    """Return the fingerprint of a fitted model; None if it cannot be pickled, because of a lock or a lambda."""
     try:
         content = needs("joblib", "sklearn").hash(estimator)
     except (pickle.PicklingError, TypeError, AttributeError):
@@ -88,13 +90,13 @@ def _digest_of(estimator: Any) -> str | None:
 
 
 def names(file: ModelFile) -> list[str] | None:
-    """Return the names of the columns that a model reads; nothing is called that would make one."""
+    """Return the names of the columns that a model reads; a function that makes a model is not called."""
     found = imported(file, file.source)
     return None if isinstance(found, type) else input_names(found)
 
 
 def imported(request: ModelFile, what: str) -> Any:
-    """Return what `package.module:name` stands for; its module may lie in the working folder."""
+    """Return the object `package.module:name`; its module may be in the working folder."""
     module_name, _, name = what.partition(":")
     _check_clear(request, module_name.partition(".")[0])
     importlib.invalidate_caches()
@@ -114,9 +116,9 @@ def imported(request: ModelFile, what: str) -> Any:
 
 
 def _check_clear(request: ModelFile, name: str) -> None:
-    """Refuse a module of the working folder that has the name of a package, which is imported elsewhere."""
+    """Refuse a module in the working folder that has the name of an installed package."""
     here = PathFinder.find_spec(name, [str(Path.cwd())])
-    if here is None or not here.has_location:  # not there, or a folder without code of its own
+    if here is None or not here.has_location:  # not there, or a folder without __init__.py
         return
     known = getattr(sys.modules.get(name), "__spec__", None)
     other = known or PathFinder.find_spec(name, [place for place in sys.path if not _is_here(place)])
@@ -131,19 +133,19 @@ def _is_here(place: str) -> bool:
 
 
 class _WorkingFolder(MetaPathFinder):
-    """Finds modules in the folder that the user stood in, for the user's own modules alone.
+    """Finds modules in the working folder, for imports of the user's own modules alone.
 
-    Were it on `sys.path`, a file such as pandas.py in that folder would be taken for the package whenever this program
-    or a library imports it. It comes last, so that an installed package goes before a file of the same name.
+    With the folder on `sys.path`, any import of pandas would take a file pandas.py in it. This finder comes last, so
+    that an installed package goes before a file of the same name.
     """
 
     def __init__(self) -> None:
         self._folders: list[Path] = []
-        self._opened: list[Path] = []  # while the module that the user has named is imported itself
+        self._opened: list[Path] = []  # while `imported` imports the module that the user has named
 
     @contextmanager
     def open(self, folder: Path) -> Iterator[None]:
-        """Let the next import find a module in a folder, and from then on the modules in it each other."""
+        """Let imports in this context, and later those of modules in the folder, find modules there."""
         folder = folder.resolve()
         if folder not in self._folders:
             self._folders.append(folder)
@@ -156,20 +158,20 @@ class _WorkingFolder(MetaPathFinder):
             self._opened.pop()
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        """Return where a module lies, if one of the folder, or `imported` itself, asks for it."""
-        if path is not None:  # inside a package, which has a place of its own
+        """Return the place of a module, if a module in the folder, or `imported`, imports it."""
+        if path is not None:  # inside a package
             return None
-        asking = _importer()
-        if asking == Path(__file__):
+        importer = _importer()
+        if importer == Path(__file__):
             folders = self._opened[-1:]
         else:
-            folders = [folder for folder in self._folders if asking is not None and asking.is_relative_to(folder)]
+            folders = [folder for folder in self._folders if importer is not None and importer.is_relative_to(folder)]
         places = [str(folder) for folder in folders]
         return PathFinder.find_spec(fullname, places) if places else None
 
 
 def _importer() -> Path | None:
-    """Return the file whose code is importing something now; None for code without a file."""
+    """Return the file whose code runs the current import; None for code without a file."""
     frame: FrameType | None = sys._getframe(1)
     machinery = (importlib.__file__, "<frozen importlib")
     while frame is not None:
