@@ -94,7 +94,6 @@ def test_rules_are_counted_on_the_data(name):
     noted = re.findall(r'# applies to ([\d,]+) rows, broken by ([\d,]+)\n\[\[rules\]\]\nname = "(.*)"', text)
     table = data.domain.to_table(data.rows)
     broken = data.domain.broken(data.rows).sum(0).tolist()
-    documented = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     assert len(noted) == len(data.domain.rules) > 0
     for (applies, breaks, title), rule, count in zip(noted, data.domain.rules, broken, strict=True):
         met = np.ones(len(data), dtype=bool)
@@ -102,7 +101,6 @@ def test_rules_are_counted_on_the_data(name):
             met &= np.array([meets(value, condition) for value in table[attribute]])
         assert title == rule.name
         assert (applies, breaks) == (f"{met.sum():,}", f"{count:,}"), rule.name
-        assert f"| {rule.name} | {applies} | {breaks} |" in documented
         assert count <= 0.02 * met.sum()
 
 
