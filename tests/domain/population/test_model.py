@@ -12,7 +12,7 @@ from scipy.stats import chisquare, kstest
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import trees
-from neuronfair.domain.population.model import EQUAL, fit_likelihood, fit_population
+from neuronfair.domain.population.model import EQUAL, PopulationLayout, fit_likelihood, fit_population, grown
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import load_dataset
@@ -102,20 +102,6 @@ def test_people_are_drawn_as_often_as_their_likelihood_says(rules):
     assert chisquare(counted[kept], expected[kept]).pvalue > 0.01
 
 
-def test_conditionals_multiply_to_the_likelihood():
-    domain = small(*RULES)
-    model = fit_likelihood(domain, people(domain, 300))
-    rows = people(domain, 50, seed=3)
-    total = torch.zeros(len(rows), dtype=torch.float64)
-    for column in model.order:
-        chances = model.conditional(column, rows)
-        assert torch.allclose(chances.sum(1), torch.ones(len(rows), dtype=torch.float64))
-        runs = model.places[column].runs_of(rows[:, column])
-        total += chances.gather(1, model.places[column].place[runs][:, None])[:, 0].log()
-        total += model.places[column].chance[runs]
-    assert torch.allclose(total, model.log_likelihood(rows))
-
-
 def test_the_same_place_gives_the_same_person_whoever_stands_beside():
     domain = small(*RULES)
     model = fit_likelihood(domain, people(domain, 300))
@@ -129,12 +115,10 @@ def test_the_same_place_gives_the_same_person_whoever_stands_beside():
 
 def test_what_comes_first_is_drawn_first():
     domain = small()
-    rows = people(domain, 200)
-    model = fit_population(domain, rows, first=("hours", "married"))
+    model = grown(domain, PopulationLayout.of(domain, people(domain, 200), first=("hours", "married")))
     assert model.order[:2] == (2, 0)
     assert sorted(model.order) == [0, 1, 2]
-    # The first column depends on nothing.
-    assert len(model.conditional(2, rows).unique(dim=0)) == 1
+    assert model.trees.asked(2) == set()  # the first column depends on nothing
 
 
 def test_plausibility_is_uniform_for_people_it_has_not_seen():
@@ -278,7 +262,7 @@ def test_ties_of_far_apart_columns_of_a_wide_table_are_found():
 def test_the_widest_tables_have_no_ties(monkeypatch):
     monkeypatch.setattr(trees, "WIDEST", 2)
     domain = small(*RULES)
-    model = fit_likelihood(domain, people(domain, 200), first=("hours",))
+    model = grown(domain, PopulationLayout.of(domain, people(domain, 200), first=("hours",)))
     assert sorted(model.order) == [0, 1, 2]
     assert model.order[0] == 2
     assert float(model.log_likelihood(everybody(domain)).exp().sum()) == pytest.approx(1)

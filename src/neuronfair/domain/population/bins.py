@@ -1,7 +1,7 @@
-"""Bins of a column, and how a value goes from one distribution over them to another.
+"""Bins of a column, and the transport of a value from one distribution over them to another.
 
-A bin is a value or, where a column has many, neighbouring values taken together. Between two distributions a number
-keeps its rank; other values stay as often as they can (maximal coupling).
+A bin is a value or, where a column has many, several neighbouring values. Between two distributions a number keeps its
+rank; other values stay as often as possible (maximal coupling).
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.trees import branch_taken
 
-MAX_BINS = 64  # places of a column, if no rule cuts it further
-MIN_RECORDS_PER_BIN = 30  # at least so many in a place, on average
+MAX_BINS = 64  # places of a column, before rules split them
+MIN_RECORDS_PER_BIN = 30  # on average
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Bins:
-    """A column's codes in places, and how likely each code is within its place.
+    """The places (bins) of a column's codes, and the probability of each code within its place.
 
-    A *run* is a stretch of codes that are in one place and equally likely there. Every code has a positive chance: a
-    place holds the values that were seen, as often as they were, and beside them all of its codes alike, as often as
-    a new record is expected to bring a new value (Good and Turing: the share of the values that were seen once).
+    A *run* is a stretch of codes in one place with equal probability. Every code has a positive probability: the values
+    that were seen have their frequencies, and a part is spread evenly over all codes of the place. That part is the
+    probability of a new value (Good and Turing: the share of the values that were seen once).
     """
 
     starts: Tensor  # (runs,) the first code of each
     lengths: Tensor  # (runs,)
-    place: Tensor  # (runs,) where its codes are
-    chance: Tensor  # (runs,) float64: the logarithm of the chance of one of its codes, given the place
-    classes: Tensor  # (places,) what the rules tell apart: no place has codes of two classes
+    place: Tensor  # (runs,) of its codes
+    chance: Tensor  # (runs,) float64: log probability of one of its codes, given the place
+    classes: Tensor  # (places,) class of its codes under the rules: no place has codes of two classes
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -52,7 +52,7 @@ class Bins:
 
     def runs_of(self, codes: Tensor) -> Tensor:
         """Return the run of each code: (n,). Codes must lie within the bounds."""
-        if len(self.starts) == self.size:  # each code is one
+        if len(self.starts) == self.size:  # each code is a run
             return codes
         return torch.searchsorted(self.starts, codes.contiguous(), right=True) - 1
 
@@ -61,7 +61,7 @@ class Bins:
         return branch_taken(self.place, self.runs_of(codes))
 
     def code_at(self, place: Tensor, u: Tensor) -> Tensor:
-        """Return the codes that stand at u, numbers in [0, 1), of their places: (n,)."""
+        """Return the codes at quantiles u of their places, numbers in [0, 1): (n,)."""
         by_place, ends, before = self._mass
         run = torch.searchsorted(ends, place + u, right=True).clamp(max=len(ends) - 1)
         first, last = branch_taken(self._span, place).unbind(1)
@@ -73,7 +73,7 @@ class Bins:
         return branch_taken(self.starts, run) + torch.minimum((share.clamp(0, 1) * length).long(), length - 1)
 
     def share_of(self, codes: Tensor, u: Tensor) -> Tensor:
-        """Return where in its place a code stands, u of the way from its begin to its end: the inverse of `code_at`."""
+        """Return the quantile of a code in its place, u of the way from its begin to its end: inverse of `code_at`."""
         run = self.runs_of(codes)
         before, mass = branch_taken(self._within, run).unbind(1)
         return (before + (codes - branch_taken(self.starts, run) + u) / branch_taken(self.lengths, run) * mass).clamp(
@@ -82,14 +82,14 @@ class Bins:
 
     @cached_property
     def _within(self) -> Tensor:
-        """What lies before each run in its place, and what lies in it: (runs, 2)."""
+        """The probability before each run in its place, and that of the run: (runs, 2)."""
         by_place, ends, before = self._mass
         within = torch.stack([before - self.place[by_place], ends - before], 1)
         return torch.empty_like(within).index_copy_(0, by_place, within)
 
     @cached_property
     def _mass(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The runs by place, and where each ends and begins if every place were one unit long."""
+        """The runs by place, and the end and the begin of each if every place were one unit long."""
         by_place = torch.argsort(self.place, stable=True)
         mass = (self.chance.exp() * self.lengths)[by_place]
         ends = mass.cumsum(0)
@@ -107,7 +107,7 @@ class Bins:
 
     @classmethod
     def of(cls, attribute: Attribute, codes: Numbers, class_of: Numbers | None, most: int) -> Bins:
-        """Return the places of a column in which these codes were seen."""
+        """Return the places of a column with these codes."""
         values, counts = np.unique(codes, return_counts=True)
         if attribute.ordered:
             first = _reaching(_bins(values, counts, most), values[-1] + 1, attribute.points)
@@ -122,7 +122,7 @@ class Bins:
             starts = np.arange(attribute.size)
             bins = starts.copy()
             if attribute.size > most:
-                bins[:] = -1  # the rare ones together
+                bins[:] = -1  # rare values share a bin
                 bins[values[np.argsort(-counts, kind="stable")[: most - 1]]] = np.arange(min(most - 1, len(values)))
         lengths = np.diff(np.append(starts, attribute.size))
         classes = np.zeros(len(starts), dtype=np.int64) if class_of is None else class_of[starts]
@@ -138,7 +138,7 @@ class Bins:
 
 
 def _bins(values: Numbers, counts: Numbers, most: int) -> Numbers:
-    """Return the first values of bins with about equally many records; a value that many have is a bin of its own."""
+    """Return the first values of bins with about equally many records; a frequent value has its own bin."""
     total = counts.sum()
     quantile = (most * (counts.cumsum() - counts / 2) / total).astype(np.int64)
     heavy = counts * most >= total
@@ -148,17 +148,14 @@ def _bins(values: Numbers, counts: Numbers, most: int) -> Numbers:
 
 
 def _reaching(first: Numbers, end: int, points: int) -> Numbers:
-    """Return the bins with two more on either side: what lies a bin beyond all values seen, and what lies farther.
-
-    Within a bin new values are as likely as between those seen; no record was seen beyond.
-    """
+    """Return the bins with two more on either side of the values seen: one as wide as its neighbour, and the rest."""
     ends = np.append(first, end)
     near = [2 * ends[0] - ends[1], 2 * end - ends[-2]]
     return np.unique(np.clip(np.concatenate([ends, near]), 0, points))
 
 
 def _within(place: Numbers, seen: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
-    """Return the logarithm of the chance of a code of each run, given its place."""
+    """Return the log probability of a code of each run, given its place."""
     records, codes = np.bincount(place, seen), np.bincount(place, lengths)
     once = np.bincount(place, seen == 1)
     new = np.where(records == 0, 1.0, (once + 0.5) / (records + 1))
@@ -167,19 +164,19 @@ def _within(place: Numbers, seen: npt.NDArray[np.float64], lengths: Numbers) -> 
 
 
 def most_bins(records: int) -> int:
-    """Return how many places a column of a table with so many records may have."""
+    """Return how many places a column may have in a table with so many records."""
     return max(2, min(MAX_BINS, records // MIN_RECORDS_PER_BIN))
 
 
-MIDDLE = 0.5  # where a typical record stands
+MIDDLE = 0.5  # the quantile of a typical record
 
 
 @dataclass(frozen=True)
 class Coupling:
-    """The distributions of a column's places, and what a record of one of them becomes in another.
+    """The distributions of a column's places, and the transport of values from one to another.
 
-    Numbers keep their rank. What has no order, and whether a cell is empty, stays as it is as often as the other
-    distribution allows (maximal coupling); what cannot stay goes where the other has more.
+    Numbers keep their rank. Labels, and whether a cell is empty, stay as often as the other distribution allows
+    (maximal coupling); values that cannot stay move to places where the other distribution has more probability.
     """
 
     places: Bins
@@ -188,16 +185,16 @@ class Coupling:
     chances: Tensor  # (distributions, places)
 
     def transported(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
-        """Return the codes that some codes of their own distributions become in the new ones: (n,).
+        """Return the codes in the new distributions for codes in their own ones: (n,).
 
-        `u` are numbers in [0, 1) that say where among records of the same value a record stands; without them
-        every record is typical.
+        `u` are the quantiles of the records among those with the same value, in [0, 1); without them every record is
+        typical.
         """
         carry = self._ranked if self.ordered else self._kept
         return carry(codes, own, new, u)
 
     def rank(self, codes: Tensor, at: float) -> Tensor:
-        """Return the share of the first distribution that lies before codes, so far from their begin to their end."""
+        """Return the ranks of codes in the first distribution, `at` of the way from their begin to their end."""
         cells, where = torch.zeros_like(codes), torch.full_like(codes, at, dtype=torch.float64)
         return self._rank(codes, self.places.place_of(codes), cells, where)
 
@@ -234,12 +231,12 @@ class Coupling:
         return torch.where(full != leaves, number, self.places.size - 1)
 
     def _rank(self, codes: Tensor, place: Tensor, cells: Tensor, at: Tensor) -> Tensor:
-        """Return the share of a distribution's numbers that lie before a record."""
+        """Return the rank of a record among a distribution's numbers."""
         before, had = (_cell(table, cells, place) for table in self._numbers[:2])
         return before + had * self.places.share_of(codes, at)
 
     def _at_rank(self, cells: Tensor, rank: Tensor) -> Tensor:
-        """Return the number that stands at a rank of a distribution."""
+        """Return the number at a rank of a distribution."""
         before, had, stacked, span = self._numbers
         first, last = branch_taken(span, cells).unbind(1)
         place = torch.searchsorted(stacked, cells + rank, right=True) - cells * before.shape[1]
@@ -251,8 +248,8 @@ class Coupling:
     def _numbers(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The distributions of the numbers alone.
 
-        What lies before each place and what lies in it, (distributions, places); where the places end if every
-        distribution were one unit long; and the first and the last place of each that have a chance.
+        The probability before each place and in it, (distributions, places); the ends of the places if every
+        distribution were one unit long; and the first and the last place of each with a positive probability.
         """
         chances = self.chances if self.empty is None else self.chances[:, : self.empty]
         chances = chances / chances.sum(1, keepdim=True).clamp(min=1e-300)
@@ -268,7 +265,7 @@ def _cell(table: Tensor, line: Tensor, place: Tensor) -> Tensor:
 
 
 def _coupled(had: Tensor, has: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return who leaves a value whose chance was one number and is another, and where they stand among their like."""
+    """Return which records leave a value whose probability changes, and their quantiles among those that do or stay."""
     stay = (has / had).clamp(max=1)
     if u is None:
         return stay <= MIDDLE, torch.full_like(stay, MIDDLE)

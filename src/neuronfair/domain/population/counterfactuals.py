@@ -22,26 +22,26 @@ from neuronfair.domain.twins import key_coefficients
 from neuronfair.errors import DomainError
 from neuronfair.formatting import listed
 
-AT_ONCE = 1 << 16  # counterfactual twins that are made together: bounds the memory
+AT_ONCE = 1 << 16  # counterfactual twins in one batch: bounds the memory
 DRAWS = 32  # counterfactual twins of one record in each other group
 
 
 @dataclass(frozen=True, eq=False)
 class CounterfactualTwins:
-    """How records of one group become records of another. The population's first columns are the sensitive ones."""
+    """Counterfactual twins from a model of the data set, whose first columns are the sensitive ones."""
 
     population: TablePopulation
-    kept: frozenset[int]  # columns that stay as they are
-    groups: Tensor  # (combinations,) bool: those with enough records to say what they are like
-    latent: Latent  # how ordered columns shift with the group and with one another
-    key_has_group: bool = True  # a record of another group is another one, with other twins
+    kept: frozenset[int]  # columns that are held fixed
+    groups: Tensor  # (combinations,) bool: those with enough records
+    latent: Latent  # the shifts of ordered columns
+    key_has_group: bool = True  # a record of another group is a different record, with other twins
 
     def columns(self, domain: TableDomain) -> tuple[int, ...]:
         """Return the positions of the attributes in which a counterfactual twin may differ."""
         return tuple(column for column in range(len(domain.attributes)) if column not in self.kept)
 
     def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
-        """Return the typical counterfactual twin of each row in every other group, and whether there is one."""
+        """Return the typical counterfactual twin of each row in every other group, and whether it exists."""
         return self.transported(domain, rows, domain.combinations.others)
 
     def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
@@ -52,11 +52,10 @@ class CounterfactualTwins:
         return members
 
     def drawn(self, domain: TableDomain, rows: Tensor, draws: int = DRAWS) -> Iterator[TwinRows]:
-        """Yield so many draws of each row's counterfactual twins, as `twins` returns the typical ones.
+        """Yield random draws of each row's counterfactual twins, in the shape of `twins`.
 
-        They are the same for a record wherever and with whatever else they are drawn. Many records may be equal, so
-        draws are spread evenly: each goes on from the one before by the root of another prime for each column (a
-        Kronecker sequence), and a few of them give nearly the share of all.
+        The draws of a record do not depend on the other rows. They are a Kronecker sequence (steps of the square root
+        of a different prime for each column), so that a few draws give nearly the mean of all.
         """
         numbers, ahead = Draws(0, "counterparts"), domain.combinations.others
         parts = [self._own_group(domain, part) for part in torch.split(rows, _at_once(ahead))]
@@ -76,10 +75,10 @@ class CounterfactualTwins:
                 yield TwinRows(twins, valid)
 
     def transported(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> TwinRows:
-        """Return each row in the groups that come so many combinations after its own, (k,) or (n, k): (n, k, d).
+        """Return each row in the groups that are `ahead` combinations after its own, (k,) or (n, k): (n, k, d).
 
-        `u` are numbers in [0, 1), (n, d), that say where among records of the same value a record stands; without them
-        a counterfactual twin is the typical one: in the middle.
+        `u` are the quantiles of the records among those with the same value, (n, d) in [0, 1); without them twins are
+        the typical ones, in the middle.
         """
         return _joined(
             self._transported(
@@ -126,7 +125,7 @@ class CounterfactualTwins:
         return TwinRows(codes.view(goals.shape), exists.view(known.shape))
 
     def _coupled(self, column: int, records: _OwnGroup, going: _TwinsInProgress) -> tuple[Tensor, Tensor]:
-        """Return who gets another value of a column, and which: their leaves differ."""
+        """Return the twins whose distribution of a column differs from their record's, and their new values."""
         new = self._cells(column, going.places, going.states)
         own = branch_taken(records.cells[column], going.whose)
         moved = (own != new).nonzero()[:, 0]
@@ -138,7 +137,7 @@ class CounterfactualTwins:
         return moved, transported
 
     def _shifted(self, column: int, records: _OwnGroup, going: _TwinsInProgress) -> tuple[Tensor, Tensor]:
-        """Return who gets another value of a column, and which: what is expected of them differs, or their leaves."""
+        """Return the twins whose expected score or residuals of a column differ, and their new values."""
         shift, latent = self.latent.shifts[column], self.latent
         mean = shift.mean(going.group, going.scores, going.places)
         new, spread = latent.leaves(column, mean, going.places), branch_taken(shift.spread, going.group)
@@ -152,7 +151,7 @@ class CounterfactualTwins:
         return moved, latent.code(column, mean[moved] + spread[moved] * rest)
 
     def _own_group(self, domain: TableDomain, rows: Tensor) -> _OwnGroup:
-        """Return what the draws of some records' counterfactual twins have in common."""
+        """Return the parts that all draws of some records' counterfactual twins share."""
         records = domain.clip(rows)
         places = torch.cat([self.population.placed(records)[0], records.new_zeros(1, len(records))])
         states = places.new_zeros(self.population.groups, len(records))
@@ -168,7 +167,7 @@ class CounterfactualTwins:
         return _OwnGroup(records, places, cells, scores, group, means)
 
     def _cells(self, column: int, places: Tensor, states: Tensor) -> Tensor:
-        """Return which distribution of a column each row draws from: its leaf, and what the rules allow there."""
+        """Return the number of each row's distribution of a column: by its leaf, and by what the rules allow."""
         leaves = self.population.trees.leaves_of(column, places)
         if column not in self.population.steps:
             return leaves
@@ -177,7 +176,7 @@ class CounterfactualTwins:
 
     @cached_property
     def moving(self) -> frozenset[int]:
-        """The columns that may move with the group: those that ask for one that does, or are tied to it by a rule."""
+        """The columns that may move with the group: those that depend on one that does, or are tied to it by a rule."""
         population, sensitive = self.population, set(self.population.domain.sensitive_columns)
         moving, tied = set(sensitive), set()
         for column in population.order:
@@ -193,7 +192,7 @@ class CounterfactualTwins:
 
     @cached_property
     def couplings(self) -> dict[int, Coupling]:
-        """The distributions of the columns that move and do not shift."""
+        """The distributions of the columns that move without a shift."""
         return {column: self._coupling(column) for column in self.moving if column not in self.latent.shifts}
 
     def _coupling(self, column: int) -> Coupling:
@@ -207,32 +206,32 @@ class CounterfactualTwins:
 
     @cached_property
     def _allowed(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """For each column that rules name, the different sets of classes that may follow, and each state's set."""
+        """For each column that rules name, the different sets of allowed classes, and the set of each state."""
         steps = self.population.steps
         return {column: torch.unique(step.follow >= 0, dim=0, return_inverse=True) for column, step in steps.items()}
 
 
 class _OwnGroup(NamedTuple):
-    """Records, and where they stand in their own group."""
+    """Records, and their distributions in their own group."""
 
     codes: Tensor  # (n, d), valid
     places: Tensor  # (d + 2, n)
-    cells: dict[int, Tensor]  # of each column that may move, the distribution that theirs are drawn from: (n,)
+    cells: dict[int, Tensor]  # of each column that may move, the number of the distribution: (n,)
     scores: Tensor  # (d, n)
     group: Tensor  # (n,) the number of the combination of sensitive values
-    means: dict[int, Tensor]  # of each column that shifts, the score that is expected of them: (n,)
+    means: dict[int, Tensor]  # of each column that shifts, the expected score: (n,)
 
     def repeated(self, times: int) -> _OwnGroup:
-        """Return all of them so many times, one after the other."""
+        """Return all of them several times, one after the other."""
         cells, means = ({c: part.repeat(times) for c, part in parts.items()} for parts in (self.cells, self.means))
         codes, group = self.codes.repeat(times, 1), self.group.repeat(times)
         return _OwnGroup(codes, self.places.repeat(1, times), cells, self.scores.repeat(1, times), group, means)
 
 
 class _TwinsInProgress(NamedTuple):
-    """Twins on their way, whose columns are made one after the other."""
+    """Twins whose columns are made one after the other."""
 
-    whose: Tensor  # (m,) of the records, whose twin each is
+    whose: Tensor  # (m,) the record of each twin
     group: Tensor  # (m,) the number of the combination of sensitive values
     places: Tensor  # (d + 2, m)
     scores: Tensor  # (d, m)
@@ -240,7 +239,7 @@ class _TwinsInProgress(NamedTuple):
     u: Tensor | None  # (n, d) of the records
 
     def at(self, column: int, who: Tensor) -> Tensor | None:
-        """Return where among records of the same value some of them stand; None: in the middle."""
+        """Return the quantiles of some records among those with the same value; None: in the middle."""
         return None if self.u is None else branch_taken(self.u[:, column], who)
 
 
@@ -265,18 +264,17 @@ def _joined(parts: Iterable[TwinRows]) -> TwinRows:
     return TwinRows(torch.cat(rows), torch.cat(valid))
 
 
-MIN_GROUP_RECORDS = 30  # records of a group, to say what such records are like
+MIN_GROUP_RECORDS = 30  # records of a group that is modelled
 
 
 def fit_counterfactuals(
     domain: TableDomain, rows: Tensor, *, groups: Tensor | None = None, seed: int = 0
 ) -> CounterfactualTwins:
-    """Return how the records of a table become records of another group.
+    """Fit counterfactual twins to the records of a table.
 
-    The sensitive attributes come first, then those that stay as they are, then the others, in the order of the
-    population model or of the graph that the attributes' `causes` are. Groups of a few records are left out; refused
-    where fewer than two groups are left, or where nothing else than the group may change. `groups`, where they are
-    known, are those that are not left out.
+    The sensitive attributes come first, then those that are held fixed, then the others, in the order of the population
+    model or of the causal graph (`causes`). Groups of a few records are left out, unless `groups` are given. Fewer than
+    two groups, or no attribute that may move with the group, are an error.
     """
     kept = kept_columns(domain)
     sensitive = domain.sensitive_columns
@@ -304,7 +302,7 @@ def fit_counterfactuals(
 
 
 def _shifted(domain: TableDomain, layout: PopulationLayout, kept: Collection[int]) -> frozenset[int]:
-    """Return the columns that shift: ordered ones of which no rule speaks and no cell is empty."""
+    """Return the columns that shift: ordered, not named by a rule, and without empty cells as a value of their own."""
     tied = {column for group in layout.tied for column in group.columns}
     free = set(range(len(domain.attributes))) - tied - {*kept, *domain.sensitive_columns}
     return frozenset(c for c in free if domain.attributes[c].ordered and domain.attributes[c].empty is None)
@@ -316,10 +314,7 @@ def with_counterfactuals(domain: TableDomain, counterparts: CounterfactualTwins)
 
 
 def shuffled_groups(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, Tensor]:
-    """Return a table whose groups are shuffled among its records, and a domain in which all of them may exist.
-
-    No rule speaks of the group there.
-    """
+    """Return a table whose groups are shuffled among its records, and a domain without rules on the group."""
     columns = list(domain.sensitive_columns)
     free = replace(domain, rules=tuple(r for r in domain.rules if not {*r.when, *r.then} & set(domain.sensitive)))
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
@@ -329,7 +324,7 @@ def shuffled_groups(domain: TableDomain, rows: Tensor, seed: int) -> tuple[Table
 
 
 def kept_columns(domain: TableDomain) -> frozenset[int]:
-    """Return the positions of the attributes that a twin keeps: fixed or legitimate, and not sensitive."""
+    """Return the positions of the attributes that are held fixed: fixed or legitimate, and not sensitive."""
     return frozenset(
         column
         for column, attribute in enumerate(domain.attributes)

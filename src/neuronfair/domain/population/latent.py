@@ -1,9 +1,9 @@
-"""How ordered columns shift with the group and with earlier columns: a regression of scores, and trees for its rest.
+"""Shifts of ordered columns with the group and with earlier columns: a regression of scores, and trees of residuals.
 
 An ordered column is put on a scale of normal scores (its rank among all records). The score is regressed on the group
-and on earlier columns, as in an ordered probit model; the scale of what is left depends on the group. Trees then learn
-how the distribution of the residuals still depends on anything. A twin keeps the rank of the residual.
-Trees alone would miss weak dependences altogether, since a split must gain more than chance.
+and on earlier columns, as in an ordered probit model; the spread of the residuals depends on the group. Trees then
+learn how else the residuals depend on other columns. A twin keeps the rank of its residual. Trees alone would miss weak
+dependences, since a split must gain more than a random one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from neuronfair.domain.population.model import PopulationLayout
 from neuronfair.domain.population.trees import ChanceForest, ChanceTree, SplitOrder, TreeTarget, branch_taken, grow
 from neuronfair.domain.table import TableDomain
 
-EDGE = 1e-6  # ranks stay so far from 0 and 1: scores stay within 4.8
-FINE, FARTHEST = 128, 8  # codes of a residual in one standard deviation; how many deviations there are on either side
-ROUNDS = 8  # of regression, each with the scores that the one before expects
-APART = 1e-6  # what is expected of many lies so far beyond a cut: rounding moves no record across
-NARROW, TAIL = 1e-3, 1e-12  # cells whose middle will do, and the smallest chance of one
-KNOTS = (-1.0, 0.0, 1.0)  # where a slope may change
-RESTS, CUTS = 16, 15  # places of the residuals, and cuts of what is expected, that a tree knows
+EDGE = 1e-6  # distance of ranks from 0 and 1: scores stay within 4.8
+FINE, FARTHEST = 128, 8  # codes of a residual per standard deviation, and deviations on either side
+ROUNDS = 8  # of the EM algorithm
+APART = 1e-6  # distance of cuts from frequent expected scores: rounding moves no record across
+NARROW, TAIL = 1e-3, 1e-12  # width of a cell that is replaced by its middle, and the smallest probability of one
+KNOTS = (-1.0, 0.0, 1.0)  # scores at which a slope may change
+RESTS, CUTS = 16, 15  # places of the residuals, and cuts of the expected score, in a tree
 MAIN = 1e-3  # penalty of the slopes of other columns, per record
-PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0)  # of their bends and of what differs between the groups
+PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0)  # of changes of slope and of differences between the groups
 MOST_TERMS = 200  # of a regression; with more, slopes do not depend on the group
 REST = Attribute("rest", "ordinal", high=2 * FINE * FARTHEST)
 
@@ -42,13 +42,13 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class GroupShift:
-    """What the score of one column is on average, and how far it spreads: by the group and the earlier columns."""
+    """The mean and the spread of the score of one column, by the group and the earlier columns."""
 
     level: Tensor  # (groups,)
-    slopes: Tensor  # (groups, d, terms): of the scores of ordered columns, and of what of them lies above each knot
-    labels: Mapping[int, Tensor]  # of each nominal column that it depends on, by its places
+    slopes: Tensor  # (groups, d, terms): of the scores of ordered columns, and of their excess over each knot
+    labels: Mapping[int, Tensor]  # effects of the places of nominal columns
     spread: Tensor  # (groups,)
-    cuts: Tensor  # where the expected score is cut, for the residuals' tree
+    cuts: Tensor  # of the expected score, for the tree of the residuals
     rest: Bins  # of the residuals
 
     def mean(self, group: Tensor, scores: Tensor, places: Tensor) -> Tensor:
@@ -84,11 +84,11 @@ class GroupShift:
 
 @dataclass(frozen=True, eq=False)
 class Latent:
-    """The scale of each ordered column, and how some of these columns shift."""
+    """The scale of each ordered column, and the shifts of some of these columns."""
 
     scales: Mapping[int, Coupling]  # of each ordered column: the distribution of all records, alone
     shifts: Mapping[int, GroupShift]
-    trees: ChanceForest  # of residuals; of a column that has no shift a root
+    trees: ChanceForest  # of residuals; a column without a shift has a root only
 
     def scores(self, codes: Tensor) -> Tensor:
         """Return the score in the middle of each code: (d, n), 0 where a column has no order."""
@@ -98,19 +98,19 @@ class Latent:
         return found
 
     def score(self, column: int, codes: Tensor, at: float = 0.5) -> Tensor:
-        """Return the score of codes, so far from the begin of their cells to the end."""
+        """Return the score of codes, `at` of the way from the begin of their cells to the end."""
         score: Tensor = torch.special.ndtri(self.scales[column].rank(codes, at).clamp(EDGE, 1 - EDGE))
         return score
 
     def within(self, column: int, codes: Tensor, mean: Tensor, spread: Tensor, u: Tensor | None) -> Tensor:
-        """Return the residuals of codes, drawn where they may lie by what is expected: in standard deviations."""
+        """Return the residuals of codes in standard deviations, at quantiles u of their cells."""
         low, high = (torch.special.ndtr((self.score(column, codes, at) - mean) / spread) for at in (0.0, 1.0))
         at = 0.5 if u is None else u
         rest: Tensor = torch.special.ndtri((low + at * (high - low)).clamp(TAIL, 1 - TAIL))
         return rest
 
     def leaves(self, column: int, mean: Tensor, places: Tensor) -> Tensor:
-        """Return the leaves of a column's residuals; `places` are (d + 2, n), the last of them for what is expected."""
+        """Return the leaves of a column's residuals; the last of the `places`, (d + 2, n), is of the expected score."""
         places[-1] = torch.bucketize(mean, self.shifts[column].cuts, right=True)
         return self.trees.leaves_of(column, places)
 
@@ -122,7 +122,7 @@ class Latent:
         return torch.where(own == new, had, (coupled + 0.5) / FINE - FARTHEST)
 
     def code(self, column: int, scores: Tensor) -> Tensor:
-        """Return the codes at some scores."""
+        """Return the codes of some scores."""
         return self.scales[column].code(torch.special.ndtr(scores))
 
     @cached_property
@@ -139,7 +139,7 @@ class Latent:
 
 
 def scale(places: Bins, seen: Numbers) -> Coupling:
-    """Return the distribution of an ordered column among all records, from their places."""
+    """Return the distribution of an ordered column over all records, from their places."""
     counts = torch.from_numpy(np.bincount(seen, minlength=len(places)).astype(np.float64))
     return Coupling(places, True, None, ((counts + 0.5 / len(counts)) / (counts.sum() + 0.5))[None])
 
@@ -148,9 +148,10 @@ class Regression:
     """The scores of a column, regressed on the group and on earlier columns."""
 
     def __init__(self, group: Numbers, scores: Floats, places: Numbers, earlier: Mapping[int, int]) -> None:
-        """Take the records' groups (n,), -1 for none that is known, their scores and places (n, d), and what is asked.
+        """Prepare the terms from groups (n,), with -1 for unknown, and scores and places (n, d).
 
-        `earlier` are the columns that the score may depend on: how many places a nominal one has, 0 an ordered one.
+        `earlier` are the columns that the score may depend on: the number of places of a nominal one, 0 for an ordered
+        one.
         """
         self.known, self.columns = np.flatnonzero(group >= 0), scores.shape[1]
         self.earlier, self.group, self.groups = dict(earlier), group[self.known], int(group.max()) + 1
@@ -168,12 +169,12 @@ class Regression:
         centred = self.terms - side @ (side.T @ self.terms / side.sum(0)[:, None])  # within the groups
         weight, at = np.maximum(centred.var(0), 1e-4), np.arange(self.terms.shape[1])
         main = (at < self.groups + len(self.ordered)) | (at >= len(at) - sum(earlier.values()))
-        # The group's own share is not penalised, other main terms hardly, bends and slopes by group as predicts best.
+        # The group is not penalised, other main terms hardly, changes of slope and slopes by group as predicts best.
         self.main, self.fine = np.where(main & (at >= self.groups), weight, 0.0), np.where(main, 0.0, weight)
         self.gram = self.terms.T @ self.terms
 
     def penalised(self, target: Floats) -> Floats:
-        """Return the Gram matrix with the penalty that predicts a target best (generalised cross-validation)."""
+        """Return the Gram matrix with the best penalty for a target (generalised cross-validation)."""
         n, right = len(self.known), self.terms.T @ target
         found: Floats = self.gram
         best = np.inf
@@ -188,7 +189,7 @@ class Regression:
         return found
 
     def shift(self, coefficients: Floats, spreads: Floats, key: Numbers, cuts: Floats, rest: Bins) -> GroupShift:
-        """Return what the coefficients say for combinations of sensitive values, whose groups these are; -1: none."""
+        """Return the shift of these coefficients; `key` is the group of each combination of sensitive values, or -1."""
         wide = len(self.ordered)
         sizes = [self.groups, (1 + len(KNOTS)) * wide, wide * self.groups * self.by_group]
         level, bent, by_group, labels = np.split(coefficients, np.cumsum(sizes))
@@ -214,10 +215,10 @@ class Regression:
 def fit_shift(
     regression: Regression, edges: tuple[Floats, Floats], rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return coefficients, the spread of each group, and means and residuals of those whose group is known.
+    """Return coefficients, the spread of each group, and means and residuals of records whose group is known.
 
-    `edges` are the scores between which each record's lies. What it is there is what the regression before expects (the
-    EM algorithm): the middle of a wide cell would tell too little of what a score depends on.
+    `edges` are the bounds of each record's score. The EM algorithm replaces the score by its expectation between them:
+    the middle of a wide cell would weaken the dependences.
     """
     low, high = (edge[regression.known] for edge in edges)
     mean, spread, gram = np.zeros(len(low)), np.ones(len(low)), np.zeros(0)
@@ -237,7 +238,7 @@ def fit_shift(
 
 
 def _truncated(low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Return mean and variance of a standard normal number that lies between two others."""
+    """Return mean and variance of a standard normal distribution truncated to intervals."""
     mass = ndtr(high) - ndtr(low)
     wide = (high - low > NARROW) & (mass > TAIL)
     mass = np.where(wide, mass, 1.0)
@@ -250,7 +251,7 @@ def _truncated(low: Floats, high: Floats) -> tuple[Floats, Floats]:
 def rest_tree(
     rest: Floats, expected: Numbers, places: Numbers, asked: Sequence[SplitOrder], sample: Numbers
 ) -> tuple[Bins, ChanceTree]:
-    """Return the places of residuals, and a tree of what they still depend on: columns, or what is expected."""
+    """Return the places of residuals, and a tree of their dependence on columns and on the expected score."""
     codes = np.clip((rest + FARTHEST) * FINE, 0, REST.points - 1).astype(np.int64)
     found = Bins.of(REST, codes, None, min(RESTS, most_bins(len(codes))))
     target, d = found.place_of(torch.from_numpy(codes)).numpy(), places.shape[1]
@@ -269,12 +270,12 @@ def fit_latent(
     caused: bool,
     seed: int,
 ) -> Latent:
-    """Return how some columns of a layout's records shift.
+    """Fit the shifts of some columns to the records of a layout.
 
-    `known` are the groups with enough records, (combinations,). `caused`: a column depends on no group unless the
-    declared graph says so.
+    `known` are the groups with enough records, (combinations,). With `caused`, a column depends on the group only where
+    the causal graph says so.
     """
-    rng = np.random.default_rng([seed, *b"latent"])  # a table that was made with the same seed has other numbers
+    rng = np.random.default_rng([seed, *b"latent"])  # independent of a table that was made with the same seed
     ordered = [c for c, a in enumerate(domain.attributes) if a.ordered and a.empty is None]
     scales = {c: scale(layout.columns[c], layout.places[:, c]) for c in ordered}
     plain = Latent(scales, {}, ChanceForest.of([_root(places) for places in layout.columns]))
@@ -301,7 +302,7 @@ def _root(places: Bins) -> ChanceTree:
 
 
 def _groups(domain: TableDomain, known: Tensor, asked: Collection[int]) -> Numbers:
-    """Return which group each combination of sensitive values is, if only some columns count; -1 if it is not known."""
+    """Return the group of each combination of sensitive values if only some columns count; -1 where unknown."""
     there = [i for i, column in enumerate(domain.sensitive_columns) if column in asked]
     values, large = domain.sensitive_values[:, there].cpu().numpy(), known.cpu().numpy()
     _, key = np.unique(values, axis=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""A model of a data set: draws realistic records and says how likely each is."""
+"""A model of a data set: draws realistic synthetic records and gives the likelihood of records."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from neuronfair.domain.tables.sheet import Sheet
 from neuronfair.errors import DataError, DomainError, one_line
 
 FOLDS = 5  # parts of the table, each of which is scored by a model of the others
-SCORED = 2_000  # records whose scores are enough: the hundredth of them is then known to a fifth of a percent
-CELLS = 400_000  # of the records that trees are grown with, in all columns together
-MIN_RECORDS, MAX_RECORDS = 2_000, 10_000  # so many records at least, and at most
-AT_ONCE = 16_384  # rows that are drawn together: bounds the memory
-EQUAL = 0.1  # nats: records whose likelihoods differ by less are equally likely
+SCORED = 2_000  # records that are scored at least: the first percentile is then known to a fifth of a percent
+CELLS = 400_000  # of the records with which trees are grown, in all columns together
+MIN_RECORDS, MAX_RECORDS = 2_000, 10_000  # of these records
+AT_ONCE = 16_384  # rows drawn in one batch: bounds the memory
+EQUAL = 0.1  # nats: records whose log-likelihoods differ by less count as equally likely
 
 
 class PopulationModel(Protocol):
-    """What is asked of a population: the fitted one, or one of the user's own."""
+    """A source of records with likelihoods: a fitted model, or records of the user's own sampler."""
 
     @property
     def draws_per_row(self) -> int:
@@ -66,16 +66,15 @@ class PopulationModel(Protocol):
 class TablePopulation:
     """A population fitted to the rows of a table, drawn column by column.
 
-    Each column depends on earlier ones through a small classification tree over its places. Values that no valid row
-    goes on from get no chance, and the others share it: every row that is drawn is valid, and every valid row has a
-    positive chance.
+    Each column depends on earlier ones through a small classification tree over its places. Values from which no valid
+    row can be completed get probability 0: every drawn row is valid, and every valid row has a positive probability.
     """
 
     domain: TableDomain
     order: tuple[int, ...]  # the columns as they are drawn
     places: tuple[Bins, ...]  # per column
     trees: ChanceForest
-    reference: Tensor  # sorted log-likelihoods of real records, by models that have not seen them
+    reference: Tensor  # sorted log-likelihoods of held-out real records
     tied: tuple[RuleGroup, ...]  # the columns that rules tie together
 
     @property
@@ -125,21 +124,12 @@ class TablePopulation:
     def plausibility(self, rows: Tensor) -> Tensor:
         """Return for each row the share of real records that are less likely: float64 in [0, 1], (n,).
 
-        Those that are as likely count half, so that it is uniform for a real record that the model has not seen.
+        Equally likely records count half, so that the percentile of held-out real records is uniform.
         """
         score = self.log_likelihood(rows)
         less = torch.searchsorted(self.reference, score - EQUAL)
         more = torch.searchsorted(self.reference, score + EQUAL, right=True)
         return (less + more).double() / (2 * len(self.reference))
-
-    def conditional(self, column: int, rows: Tensor) -> Tensor:
-        """Return the chances of a column's places, given the columns that come earlier in `order`: (n, places)."""
-        places, _ = self.placed(rows)
-        states = rows.new_zeros(self.groups, len(rows))
-        for earlier in self.order[: self.order.index(column)]:
-            self.advance(earlier, places, states)
-        chances = self._chances(column, places, states)
-        return chances / chances.sum(1, keepdim=True)
 
     def to(self, device: str | torch.device) -> TablePopulation:
         """Return this population with its tables on another device."""
@@ -164,7 +154,7 @@ class TablePopulation:
         return places, within
 
     def _chances(self, column: int, places: Tensor, states: Tensor) -> Tensor:
-        """Return the chances of a column's places, 0 where no valid row goes on: (n, places), not yet adding to 1."""
+        """Return the unnormalised chances of a column's places, 0 where no valid row can be completed: (n, places)."""
         chances = self.trees.chances_of(column, places)
         if column in self.steps:
             step = self.steps[column]
@@ -172,7 +162,7 @@ class TablePopulation:
         return chances
 
     def advance(self, column: int, places: Tensor, states: Tensor) -> Tensor | bool:
-        """Go on to the states that a column's places lead to; return for each row whether there is one."""
+        """Move the states on by a column's places; return for each row whether a valid row can still be completed."""
         if column not in self.steps:
             return True
         step = self.steps[column]
@@ -187,7 +177,7 @@ class TablePopulation:
 
     @cached_property
     def steps(self) -> dict[int, CompletionStep]:
-        """What may follow under the rules, for each column that they name."""
+        """The allowed completions of each column that rules name."""
         return steps_of(self.tied, self.order, self.domain.device)
 
     @cached_property
@@ -206,13 +196,12 @@ def fit_population(
     rows: Tensor,
     *,
     seed: int = 0,
-    first: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> TablePopulation:
-    """Return a model of the records of a table; records that are not valid count as the nearest valid ones.
+    """Fit a model to the records of a table; records that are not valid count as the nearest valid ones.
 
-    The columns named `first` are drawn first, in this order, so that all others may depend on them. `progress` is
-    called with the number of columns fitted so far, and of all: the model is fitted several times.
+    `progress` is called with the number of columns fitted so far, and in all: the model is fitted once for each fold of
+    the table, and once to all records.
     """
     if len(rows) == 0:
         raise DomainError(f"{domain.name}: a population needs people, and the table has no row")
@@ -226,7 +215,7 @@ def fit_population(
             if progress:
                 progress(number * width + done, (folds + 1) * width)
 
-        return fit_likelihood(domain, some, seed=seed, first=first, progress=note)
+        return fit_likelihood(domain, some, seed=seed, progress=note)
 
     scores = []
     for fold in range(folds):
@@ -240,29 +229,23 @@ def fit_likelihood(
     records: Tensor,
     *,
     seed: int = 0,
-    first: Sequence[str] = (),
-    causes: Mapping[int, Sequence[int]] | None = None,
-    sure: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> TablePopulation:
-    """Return a model of valid records that does not know yet how likely they are: it has no plausibility.
+    """Fit a model to valid records without likelihood percentiles.
 
-    `causes` are the only columns that each column may depend on; without them all that are drawn earlier are. If
-    `sure`, a column depends on another only where that is hardly chance, even if a guess would predict better.
     `progress` is called with the number of columns fitted so far.
     """
-    layout = PopulationLayout.of(domain, records, seed=seed, first=first, causes=causes)
-    return grown(domain, layout, sure=sure, progress=progress)
+    return grown(domain, PopulationLayout.of(domain, records, seed=seed), progress=progress)
 
 
 @dataclass(frozen=True)
 class PopulationLayout:
-    """Records in places, and which earlier columns each column may depend on: what trees are grown from."""
+    """Binned records, and the earlier columns that each column may depend on."""
 
     columns: tuple[Bins, ...]
     places: npt.NDArray[np.int64]  # (n, d)
-    sample: npt.NDArray[np.int64]  # of the records: those that trees are grown with
-    after: Mapping[int, npt.NDArray[np.int64]]  # in the order in which columns are drawn
+    sample: npt.NDArray[np.int64]  # the records with which trees are grown
+    after: Mapping[int, npt.NDArray[np.int64]]  # of each column, in the order in which columns are drawn
     tied: tuple[RuleGroup, ...]
 
     @classmethod
@@ -275,7 +258,11 @@ class PopulationLayout:
         first: Sequence[str] = (),
         causes: Mapping[int, Sequence[int]] | None = None,
     ) -> PopulationLayout:
-        """Return the layout of valid records; `first` and `causes` are those of `fit_likelihood`."""
+        """Return the layout of valid records.
+
+        The columns named `first` are drawn first, in this order. `causes` are the columns that each column may depend
+        on; without them these are learned.
+        """
         rows = records.cpu().numpy()
         tied = RuleBook(domain.attributes, domain.rules).tied
         classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
@@ -291,7 +278,7 @@ class PopulationLayout:
         return cls(columns, places, sample, after, tied)
 
     def questions(self, domain: TableDomain, column: int) -> list[SplitOrder]:
-        """Return in which orders the places of the columns that a column may depend on can be cut in two."""
+        """Return the orders in which the places of the columns that a column may depend on can be split."""
         sizes = [len(places) for places in self.columns]
         kinds = [(int(c), domain.attributes[c].ordered) for c in self.after[column]]
         return [q for c, ordered in kinds for q in questions(self.places, sizes, c, column, ordered)]
@@ -305,7 +292,10 @@ def grown(
     alone: Collection[int] = (),
     progress: Callable[[int], None] | None = None,
 ) -> TablePopulation:
-    """Return the model of a layout's records. The columns `alone` depend on no other."""
+    """Grow the trees of a layout. The columns `alone` depend on no other.
+
+    If `sure`, a column depends on another only where that is significant, even if more splits would predict better.
+    """
     trees = {}
     for column in layout.after:
         asked = [] if column in alone else layout.questions(domain, column)
@@ -332,7 +322,7 @@ class PopulationQuality:
 
 
 def population_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> PopulationQuality | None:
-    """Return how well a population of these records would describe others like them; None for fewer than ten."""
+    """Return how well a model of these records describes held-out ones; None for fewer than ten."""
     if len(rows) < 10:
         return None
     records = domain.clip(rows)
@@ -370,12 +360,12 @@ def cross_validated_auc(attributes: Sequence[Attribute], rows: Tensor, labels: n
     return float(roc_auc_score(labels, chances, multi_class="ovr", average="macro"))
 
 
-SAMPLER_RECORDS = 50_000  # that a sampler is asked for
+SAMPLER_RECORDS = 50_000  # records drawn from a user's own sampler
 
 
 @dataclass(frozen=True)
 class OwnPopulation:
-    """Records that the user's own sampler has drawn; a model fitted to them says how likely each is."""
+    """Records of the user's own sampler, with likelihoods from a model fitted to them."""
 
     rows: Tensor
     model: PopulationModel
@@ -403,7 +393,7 @@ class OwnPopulation:
 
 
 def read_people(given: Any | Callable[[int], Any], domain: TableDomain) -> Tensor:
-    """Return the valid records of a table, or of a function that draws so many as it is told: (n, d).
+    """Return the valid records of a table, or of a function that draws a given number of records: (n, d).
 
     A table is a file, a DataFrame, or a mapping of columns, with the columns of the domain.
     """
@@ -415,7 +405,7 @@ def read_people(given: Any | Callable[[int], Any], domain: TableDomain) -> Tenso
                 f"population: the sampler failed when asked for {SAMPLER_RECORDS:,} people: {one_line(error)}"
             ) from None
     sheet = read_sheet(given)
-    if not isinstance(given, (str, Path, Sheet)):  # so that an error is not taken for one of the table
+    if not isinstance(given, (str, Path, Sheet)):  # errors should not name the table under test
         sheet = replace(sheet, path=Path("population"))
     rows = read_table(sheet, replace(domain, target=None, favourable=None)).rows
     rows = rows[domain.valid(rows)]
@@ -425,5 +415,5 @@ def read_people(given: Any | Callable[[int], Any], domain: TableDomain) -> Tenso
 
 
 def own_population(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> OwnPopulation:
-    """Return the population that these records are."""
+    """Return the population of these records."""
     return OwnPopulation(rows, fit_population(domain, rows, seed=seed))

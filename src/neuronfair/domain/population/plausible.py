@@ -1,4 +1,4 @@
-"""Plausible records and plausible twins: domains without the records that hardly exist."""
+"""Plausible records and plausible twins: domains without records of low likelihood."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import NeuronFairError
 
-PLAUSIBLE = 0.01  # the likelihood percentile from which on a record is called plausible
-FITS = 0.02  # a twin's sensitive values must be this share as likely, given its other values, as they are overall
-CHECKED_ROWS = 200_000  # records from which it is read how likely sensitive values are overall, at most
+PLAUSIBLE = 0.01  # the smallest likelihood percentile of a plausible record
+FITS = 0.02  # the smallest ratio of the likelihood of a twin's sensitive values, given its others, to the overall one
+CHECKED_ROWS = 200_000  # records from which the overall likelihood of sensitive values is computed, at most
 TRIES = 4  # records drawn for one row, of which the first plausible one is taken
-MIN_PLAUSIBLE_ROWS = 5  # plausible rows of the table that a search can start from
-AT_ONCE = 1 << 20  # cells of rows whose plausibility is asked for at a time: memory stays flat
+MIN_PLAUSIBLE_ROWS = 5  # plausible rows of the table that a search needs
+AT_ONCE = 1 << 20  # cells of rows that are scored in one batch: bounds the memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plausible(TableDomain):
     """The plausible records of a domain: those whose likelihood percentile is `least` or more.
 
-    A search stays among them: a move that leads out is not taken, or only as far as it stays inside, and random rows
-    are records of the population. Twins need not be plausible, and `clip` and `count` are the whole domain's.
+    A search stays within them: moves to other records are cut back, and random rows are drawn from the population.
+    Twins need not be plausible, and `clip` and `count` are those of the whole domain.
     """
 
     population: PopulationModel = field(compare=False, repr=False)
@@ -54,9 +54,9 @@ class Plausible(TableDomain):
         return good
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Return the nearest valid rows to `codes` with the sensitive values of `rows`, as far as these are plausible.
+        """Return the nearest valid rows to `codes` with the sensitive values of `rows`, where these are plausible.
 
-        Where they are not, the attributes are changed one after the other, and those that lead out keep their value.
+        Elsewhere attributes change one after the other, except those whose change is not plausible.
         """
         goals = super().move(rows, codes)
         good = self.valid(goals)
@@ -71,7 +71,7 @@ class Plausible(TableDomain):
         return moved
 
     def can_change(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Return for each attribute whether it alone can take its new code without leading out: bool, (n, d)."""
+        """Return for each attribute whether changing it alone to its new code is plausible: bool, (n, d)."""
         n, width = rows.shape
         can = torch.empty(n, width, dtype=torch.bool, device=rows.device)
         size = max(1, AT_ONCE // width**2)
@@ -116,9 +116,9 @@ class Plausible(TableDomain):
 
 
 def plausible(domain: TableDomain, population: PopulationModel, least: float, rows: Tensor) -> Plausible:
-    """Return a domain with those records only whose likelihood percentile is `least` or more.
+    """Return a domain with only the records whose likelihood percentile is `least` or more.
 
-    Refuses a table with hardly anybody like that.
+    A table with hardly any such record is an error.
     """
     known = {part.name: getattr(domain, part.name) for part in fields(domain)}
     inside = Plausible(**known, population=population, least=least, records=rows)
@@ -133,10 +133,10 @@ def plausible(domain: TableDomain, population: PopulationModel, least: float, ro
 
 @dataclass(frozen=True)
 class PlausibleTwins:
-    """Twins that differ in the sensitive attributes only, and of these the plausible ones.
+    """Plausible twins that differ in the sensitive attributes only.
 
-    A twin is plausible if its sensitive values fit its others: given these, they are at least 2% as likely as they are
-    overall. A female husband is not, though her record as a whole is less rare than many real ones; a record of a small
+    A twin is plausible if its sensitive values fit its other values: given these, they are at least 2% as likely as
+    overall. A female husband is not plausible, though many real records are less likely as a whole; a record of a small
     group is, though all records of that group are rare.
     """
 
@@ -170,7 +170,7 @@ class PlausibleTwins:
 
 
 def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tensor) -> TableDomain:
-    """Return a domain whose records are compared with their plausible twins only, given the rows of its table."""
+    """Return a domain with plausible twins only, given the rows of its table."""
     most = max(1, CHECKED_ROWS // len(domain.sensitive_values))
     some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:most].to(rows.device)]
     some = domain.clip(some)
@@ -182,7 +182,7 @@ def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tens
 
 
 def _given_the_rest(domain: TableDomain, population: PopulationModel, rows: Tensor, twins: Tensor) -> Tensor:
-    """Return how likely the sensitive values of each family member are, given the others, as logarithms: (n, 1 + k)."""
+    """Return the log likelihood of the sensitive values of each family member, given its other values: (n, 1 + k)."""
     family = torch.cat([rows[:, None], twins], 1)
     score = population.log_likelihood(_inside(domain, family.flatten(0, 1))).view(family.shape[:2])
     return (score - score.logsumexp(1, keepdim=True)).nan_to_num(nan=-torch.inf)  # NaN: none of the family is valid
@@ -200,5 +200,5 @@ def _numbers(domain: TableDomain, rows: Tensor) -> Tensor:
 
 
 def _moved(population: PopulationModel, device: str | torch.device) -> PopulationModel:
-    """Return a fitted population on another device; one of the user's own looks after itself."""
+    """Return a fitted population on another device; a user's own population stays as it is."""
     return population.to(device) if isinstance(population, TablePopulation) else population

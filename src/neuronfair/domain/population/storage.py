@@ -30,7 +30,7 @@ _Made = TypeVar("_Made")
 
 
 def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tensor] | None = None) -> None:
-    """Write a population, and what else belongs to it, whole or not at all."""
+    """Write a population and further tensors to a file atomically."""
     parts = {f"trees.{name}": getattr(model.trees, name) for name in _FOREST}
     for name in _PLACES:
         parts[f"places.{name}"] = torch.cat([getattr(column, name) for column in model.places])
@@ -43,14 +43,14 @@ def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tenso
 
 
 def load_population(path: Path, domain: TableDomain) -> TablePopulation:
-    """Read the population of a domain; a file that is damaged, or of another domain, is refused."""
+    """Read the population of a domain; a damaged file, or one of another domain, is an error."""
     return load_made(path, domain, lambda model, _: model)
 
 
 def load_made(
     path: Path, domain: TableDomain, make: Callable[[TablePopulation, dict[str, Tensor]], _Made], *more: str
 ) -> _Made:
-    """Return what is made of the population of a domain and of these parts that are kept with it."""
+    """Read a population and the named further parts of its file, and return what `make` makes of them."""
     try:
         content = read_bytes(path, times=3)
         check_tensors(content, len(content), path)
@@ -93,7 +93,7 @@ def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
 
 
 def _check(model: TablePopulation) -> None:
-    """Refuse what would lead out of its tables, or be no distribution over the valid rows."""
+    """Refuse indices outside the tables, and numbers that are no distribution over the valid rows."""
     domain, trees, d = model.domain, model.trees, len(model.domain.attributes)
     class_of = {
         column: classes for group in model.tied for column, classes in zip(group.columns, group.class_of, strict=True)
@@ -128,10 +128,10 @@ def fits(places: Bins, size: int, class_of: Tensor | None) -> bool:
 
 
 def is_forest(trees: ChanceForest, widths: list[int], asked: list[int], order: tuple[int, ...]) -> bool:
-    """Whether every node leads to later ones of its tree, asks an earlier column, and has chances that add up to 1.
+    """Whether every node has later children in its tree, splits on an earlier column, and has a distribution.
 
-    `widths` are the places of each tree's column, `asked` those of what can be asked: the columns, then 1 for a leaf,
-    then what every tree may ask.
+    `widths` are the numbers of places of each tree's column; `asked` those of what a tree can split on: the columns,
+    then 1 for a leaf, then what every tree may use.
     """
     d, count = len(order), torch.diff(trees.roots, append=torch.tensor([len(trees.asks)]))
     if trees.widths.tolist() != widths or len(trees.roots) != d or int(trees.roots[0]) or int(count.min()) < 1:
@@ -165,14 +165,14 @@ _NAMES = tuple(
 
 
 def save_counterfactuals(counterparts: CounterfactualTwins, path: Path) -> None:
-    """Write what makes counterfactual twins, whole or not at all."""
+    """Write counterfactual twins to a file atomically."""
     kept = torch.tensor(sorted(counterparts.kept), dtype=torch.int64)
     parts = {"kept": kept, "groups": counterparts.groups, **_written(counterparts.latent)}
     save_population(counterparts.population, path, parts)
 
 
 def load_counterfactuals(path: Path, domain: TableDomain) -> CounterfactualTwins:
-    """Read the counterfactual twins of a domain; a file that is damaged, or of another domain or choice, is refused."""
+    """Read the counterfactual twins of a domain; a damaged file, or one of another domain, is an error."""
     return load_made(path, domain, partial(_counterfactuals_made, domain), "kept", "groups", *_NAMES)
 
 
@@ -193,7 +193,7 @@ def _counterfactuals_made(
 
 
 def _written(latent: Latent) -> dict[str, Tensor]:
-    """Return how columns shift as flat parts."""
+    """Return the shifts as flat parts."""
     shifts, scales = latent.shifts, latent.scales
     parts = {f"trees.{name}": getattr(latent.trees, name) for name in _FOREST}
     for name in _PLACES:
@@ -215,7 +215,7 @@ def _written(latent: Latent) -> dict[str, Tensor]:
 
 
 def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) -> Latent:
-    """Return what `_written` wrote; refuse what would lead out of its tables, or is no distribution."""
+    """Return the shifts from the parts of `_written`; refuse indices outside the tables, and no distributions."""
     parts = {name.removeprefix("latent."): part.cpu() for name, part in named.items() if name.startswith("latent.")}
     for name, part in parts.items():
         is_number = name.split(".")[-1] in _COUNTERFACTUAL_FLOATS
@@ -255,7 +255,7 @@ def _forest(parts: dict[str, Tensor]) -> ChanceForest:
 
 
 def _bins(parts: dict[str, Tensor], kind: str, widths: list[int], runs: list[int]) -> list[Bins]:
-    """Return the bins of several columns, which have so many bins and runs each, from parts that hold all of them."""
+    """Return the bins of several columns, with these numbers of bins and runs, from their joined parts."""
     columns = (
         torch.split_with_sizes(parts[f"{kind}.{name}"], widths if name == "classes" else runs) for name in _PLACES
     )

@@ -1,4 +1,4 @@
-"""Conditional trees of a population: which columns each column depends on, and its chances given those."""
+"""Conditional trees of a population: the columns that each column depends on, and its distribution given those."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-ORDER_RECORDS = 4_000  # whose places are enough to compare pairs of columns
-PLACES = 1_000  # of all columns together while they are compared: in a wide table, each has fewer
-MIN_COARSE_BINS = 8  # places of a column while it is compared, where it has so many
-WIDEST = 2_000  # columns; in a still wider table none depends on another
-MOST = 12  # earlier columns that a column may ask
+ORDER_RECORDS = 4_000  # records with which pairs of columns are compared
+PLACES = 1_000  # of all columns together in that comparison
+MIN_COARSE_BINS = 8  # of a column in that comparison, if it has so many
+WIDEST = 2_000  # columns; in a wider table no column depends on another
+MOST = 12  # earlier columns that a column may depend on
 
 Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -31,8 +31,8 @@ def joint_counts(places: Numbers, sizes: Sequence[int], a: int, b: int) -> Float
 def coarse(counts: Floats, ordered: bool, most: int) -> Numbers:
     """Return a group for each place, given how many records each has: at most `most` groups.
 
-    Neighbouring places are taken together where they are ordered, so that groups have about equally many records; else
-    the rarest ones are.
+    Ordered places are grouped with their neighbours, so that groups have about equally many records; otherwise the
+    rarest places share a group.
     """
     if len(counts) <= most:
         return np.arange(len(counts))
@@ -46,9 +46,9 @@ def coarse(counts: Floats, ordered: bool, most: int) -> Numbers:
 
 
 def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) -> Floats:
-    """Return what each pair of columns tells about each other, in nats, less what chance alone would: (d, d).
+    """Return the mutual information of each pair of columns in nats, without its expected bias: (d, d).
 
-    All pairs are counted in one product of matrices, in wide tables with the places of a column in a few groups.
+    Places are grouped in wide tables, so that all pairs can be counted in products of matrices.
     """
     d, n = len(sizes), len(places)
     most = max(MIN_COARSE_BINS, PLACES // d)
@@ -77,29 +77,29 @@ def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) 
 def drawn_after(
     places: Numbers, sizes: Sequence[int], ordered: Sequence[bool], first: Sequence[int] = ()
 ) -> dict[int, Numbers]:
-    """Return the columns in the order in which they are drawn, each with the earlier ones that tell most about it.
+    """Return the columns in the order in which they are drawn, each with its most informative earlier columns.
 
-    The `first` ones come first, or else the one that tells most about all; then always the one of which the earlier
-    ones tell most.
+    The `first` columns lead, or the one with the most information about all others; next is always the column with the
+    most information from an earlier one.
     """
     d = len(sizes)
     if d > WIDEST:
         return {c: np.zeros(0, dtype=np.int64) for c in (*first, *(c for c in range(d) if c not in first))}
     shared = information(places[:ORDER_RECORDS], sizes, ordered)
     order = list(first) or [int(shared.sum(0).argmax())]
-    told = shared[order].max(0)
-    told[order] = -1
+    known = shared[order].max(0)
+    known[order] = -1
     while len(order) < d:
-        order.append(int(told.argmax()))
-        told = np.where(told < 0, -1, np.maximum(told, shared[order[-1]]))
-        told[order[-1]] = -1
+        order.append(int(known.argmax()))
+        known = np.where(known < 0, -1, np.maximum(known, shared[order[-1]]))
+        known[order[-1]] = -1
     return {c: _most(np.array(order[:i], dtype=np.int64), shared[c]) for i, c in enumerate(order)}
 
 
 def caused(causes: Mapping[int, Sequence[int]], first: Sequence[int]) -> dict[int, Numbers]:
-    """Return the columns of a graph in an order in which causes come before effects, each with its causes.
+    """Return the columns of a causal graph in topological order, each with its parents.
 
-    The `first` ones come first and have none.
+    The `first` columns lead and have no parents.
     """
     before = {column: () if column in first else tuple(known) for column, known in causes.items()}
     order = list(TopologicalSorter(before).static_order())
@@ -113,17 +113,17 @@ def _most(earlier: Numbers, shared: Floats) -> Numbers:
 
 @dataclass(frozen=True)
 class SplitOrder:
-    """A number for each place of an earlier column, by which records can be put in order."""
+    """A score for each place of an earlier column; splits are thresholds on it."""
 
     column: int
     scores: Floats  # (places,)
 
 
 def questions(places: Numbers, sizes: Sequence[int], column: int, target: int, ordered: bool) -> list[SplitOrder]:
-    """Return in which orders a column's places may be cut in two, to tell about a target.
+    """Return the orders in which a column's places may be split to predict a target.
 
-    The places of a nominal column have no order. They are given that of their first two axes of correspondence: near
-    to each other are those that have a similar say about the target.
+    The places of a nominal column are ordered by the first two axes of correspondence analysis: places with similar
+    distributions of the target are neighbours.
     """
     if ordered or sizes[column] < 3:
         return [SplitOrder(column, np.arange(sizes[column], dtype=np.float64))]
@@ -138,25 +138,25 @@ def questions(places: Numbers, sizes: Sequence[int], column: int, target: int, o
     return [SplitOrder(column, np.round(scores[:, i], 9)) for i in range(scores.shape[1])]
 
 
-STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # records that the parent's chances count for in a node
-NUMBER, CHOICE = 0.5, 1.25  # nats that a split must gain for each chance it learns, and for each e-fold of choice
+STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # records that the parent's distribution counts for in a node
+NUMBER, CHOICE = 0.5, 1.25  # nats that a split must gain per parameter, and per e-fold of possible splits
 DEEPEST = 16
 SMALLEST = 5  # records in a leaf
-GROUPS = 16  # of a column's places, while splits are looked for: more make it slow and no better
+GROUPS = 16  # of a column's places while splits are chosen: more are slower and no better
 
 
 @dataclass(frozen=True)
 class ChanceTree:
-    """The chances of a column's places, given the places of others. Children come after their parents."""
+    """The distribution of a column's places, given the places of others. Children come after their parents."""
 
-    column: Numbers  # (nodes,) which is asked; -1 in a leaf
-    children: tuple[Numbers, ...]  # (nodes,): for each place of that column, the node to go to; empty in a leaf
+    column: Numbers  # (nodes,) the column of the split; -1 in a leaf
+    children: tuple[Numbers, ...]  # (nodes,): the child for each place of that column; empty in a leaf
     chances: Floats  # (nodes, places)
 
 
 @dataclass(frozen=True)
 class TreeTarget:
-    """The column whose chances a tree gives."""
+    """The column whose distribution a tree gives."""
 
     column: int
     size: int  # places
@@ -166,17 +166,17 @@ class TreeTarget:
 def grow(
     places: Numbers, target: TreeTarget, asked: Sequence[SplitOrder], sample: Numbers, *, sure: bool = False
 ) -> ChanceTree:
-    """Return the tree of a column, grown with a sample of records; if `sure`, hardly ever with a split by chance."""
+    """Return the tree of a column, with splits from a sample of records; if `sure`, with significant splits only."""
     ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
     column, children = _splits(places[sample], target, asked, sure) if asked else ends
     return filled(places, target.column, target.size, column, children)
 
 
 def filled(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> ChanceTree:
-    """Return a tree with the chances of all records, pruned.
+    """Return a pruned tree with the distributions of all records.
 
-    How strongly a node is drawn to its parent, and which splits stay, is what predicts each record best from all the
-    others (leave-one-out likelihood, which counts give exactly).
+    The shrinkage of a node towards its parent and the pruning maximise the leave-one-out likelihood, which counts give
+    exactly.
     """
     parent = np.full(len(column), -1)
     for node, goes in enumerate(children):
@@ -193,17 +193,17 @@ def filled(places: Numbers, target: int, size: int, column: Numbers, children: S
 def _splits(
     places: Numbers, target: TreeTarget, asked: Sequence[SplitOrder], sure: bool
 ) -> tuple[Numbers, list[Numbers]]:
-    """Return a tree without chances. A split must gain what its numbers, and the choice among all splits, cost.
+    """Return a tree without distributions. A split must gain more than its parameters and the choice of it cost.
 
-    It learns as many chances as the column's entropy stands for, less one. Half a nat for each is what a split by mere
-    chance would gain; the best of many such splits gains the logarithm of their number more. That predicts best. If it
-    is to be `sure`, what the best by chance gains counts in full, which is more where many chances are learned (the
-    bound of Laurent and Massart 2000 for half a chi-squared number).
+    The number of parameters is the perplexity of the column, less one. A random split gains half a nat for each; the
+    best of many random splits gains the logarithm of their number more. This cost predicts best. With `sure` the cost
+    is the gain of the best random split in full, which is larger for many parameters (the bound of Laurent and Massart
+    2000 for half a chi-squared number).
     """
     from sklearn.tree import DecisionTreeClassifier
 
     own = places[:, target.column]
-    most = target.size if sure else GROUPS  # few groups learn few chances: splits by chance would cost too little
+    most = target.size if sure else GROUPS  # with few groups random splits would cost too little
     y = coarse(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, most)[own]
     share = np.bincount(y) / len(y)
     share = share[share > 0]
@@ -255,14 +255,14 @@ def _levels(parent: Numbers) -> list[Numbers]:
 def _pruned(
     counts: Floats, parent: Numbers, levels: Sequence[Numbers], strength: float
 ) -> tuple[float, npt.NDArray[np.bool_], Floats]:
-    """Return the leave-one-out likelihood of the best pruning, which nodes are leaves in it, and all chances."""
+    """Return the leave-one-out likelihood of the best pruning, its leaves, and the distributions of all nodes."""
     records = counts.sum(1, keepdims=True)
     chances, others = np.empty_like(counts), np.empty_like(counts)
     even = np.full((1, counts.shape[1]), 1 / counts.shape[1])
     for depth, level in enumerate(levels):
         above, left = (chances[parent[level]], others[parent[level]]) if depth else (even, even)
         chances[level] = (counts[level] + strength * above) / (records[level] + strength)
-        # A node's chances without one of its records, which has this place.
+        # The distribution without one of the node's records, which has this place.
         left = np.maximum(counts[level] - 1, 0) + strength * left
         others[level] = left / (np.maximum(records[level] - 1, 0) + strength)
     value = (counts * np.log(others)).sum(1)  # as a leaf
@@ -277,7 +277,7 @@ def _pruned(
 
 
 def _compact(column: Numbers, children: Sequence[Numbers], leaf: npt.NDArray[np.bool_], chances: Floats) -> ChanceTree:
-    """Return the tree that ends in these leaves, without what lies below them."""
+    """Return the tree without the nodes below these leaves."""
     kept, waiting = [], [0]
     while waiting:
         node = waiting.pop()
@@ -291,14 +291,14 @@ def _compact(column: Numbers, children: Sequence[Numbers], leaf: npt.NDArray[np.
 
 @dataclass(frozen=True)
 class ChanceForest:
-    """A tree of chances for each column. Nodes are numbered through all trees; a leaf leads to itself."""
+    """The trees of all columns. Nodes are numbered through all trees; the child of a leaf is the leaf itself."""
 
     roots: Tensor  # (d,) the first node of each column's tree
     widths: Tensor  # (d,) places of each column
-    asks: Tensor  # (nodes,) which column is asked; d in a leaf
-    base: Tensor  # (nodes,) where its children begin in `children`
-    children: Tensor  # a node for each place of the asked column; in a leaf one, itself
-    chances: Tensor  # of all nodes, one after the other: each as wide as its column
+    asks: Tensor  # (nodes,) the column of the split; d in a leaf
+    base: Tensor  # (nodes,) the position of its first child in `children`
+    children: Tensor  # a node for each place of the column of the split; in a leaf one, itself
+    chances: Tensor  # distributions of all nodes, one after the other: each as wide as its column
 
     @classmethod
     def of(cls, trees: Sequence[ChanceTree]) -> ChanceForest:
@@ -322,9 +322,9 @@ class ChanceForest:
         return ChanceForest(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def leaves(self, places: Tensor) -> Tensor:
-        """Return in which leaf of each column's tree rows end, numbered within the tree: (d, n).
+        """Return the leaf of each column's tree for rows, numbered within the tree: (d, n).
 
-        `places` are (d + 1, n), the last of them 0: what a leaf asks for.
+        `places` are (d + 1, n), the last of them 0, which a leaf reads.
         """
         deepest = self._by_depth
         nodes = self.roots[deepest, None].repeat(1, places.shape[1])
@@ -335,15 +335,15 @@ class ChanceForest:
         return leaves - self.roots[:, None]
 
     def log_chances(self, leaves: Tensor, places: Tensor) -> Tensor:
-        """Return the logarithm of the chance of each column's place in its leaf: (d, n)."""
+        """Return the log probability of each column's place in its leaf: (d, n)."""
         return branch_taken(self._logs, self._starts[:, None] + leaves * self.widths[:, None] + places[:-1])
 
     def chances_of(self, column: int, places: Tensor) -> Tensor:
-        """Return the chances of a column's places, given the places (d + 1, n) of those it asks: (n, places)."""
+        """Return the distributions of a column's places, given the places (d + 1, n) of all columns: (n, places)."""
         return branch_taken(self.table(column), self.leaves_of(column, places))
 
     def leaves_of(self, column: int, places: Tensor) -> Tensor:
-        """Return in which leaf of a column's tree rows end, numbered within the tree: (n,)."""
+        """Return the leaf of a column's tree for rows, numbered within the tree: (n,)."""
         nodes = self.roots[column].repeat(places.shape[1])
         for _ in range(self._depths[column]):
             nodes = self._below(nodes, places)
@@ -355,12 +355,12 @@ class ChanceForest:
         return branch_taken(self.children, branch_taken(self.base, nodes) + asked)
 
     def table(self, column: int) -> Tensor:
-        """Return the chances in all nodes of a column's tree: (nodes, places)."""
+        """Return the distributions of all nodes of a column's tree: (nodes, places)."""
         start, width = int(self._starts[column]), int(self.widths[column])
         return self.chances[start : start + self._counts[column] * width].view(-1, width)
 
     def asked(self, column: int) -> set[int]:
-        """Return the columns that a column's tree asks for."""
+        """Return the columns on which a column's tree splits."""
         root = int(self.roots[column])
         return set(self.asks[root : root + self._counts[column]].tolist()) - {len(self.roots)}
 
@@ -386,12 +386,12 @@ class ChanceForest:
 
     @cached_property
     def _going(self) -> list[int]:
-        """How many trees go on after 0, 1, … questions."""
+        """How many trees are deeper than 0, 1, … splits."""
         return [sum(depth > asked for depth in self._depths) for asked in range(max(self._depths))]
 
     @cached_property
     def _depths(self) -> list[int]:
-        """How many questions each tree asks at most."""
+        """The depth of each tree."""
         children, base = self.children.tolist(), [*self.base.tolist(), len(self.children)]
         below = [0] * len(self.asks)
         for node in range(len(below) - 1, -1, -1):  # children come after their parents
@@ -401,5 +401,5 @@ class ChanceForest:
 
 
 def branch_taken(table: Tensor, index: Tensor) -> Tensor:
-    """Return the entries of a table at some places; more than twice as fast as table[index]."""
+    """Return table[index]; more than twice as fast."""
     return table.index_select(0, index.reshape(-1)).view(*index.shape, *table.shape[1:])
