@@ -113,7 +113,7 @@ def test_a_limit_above_the_rate_is_kept(outcome):
 
 def test_too_few_people_do_not_pass(outcome):
     text = said(outcome("fairness.check(fair, domain, settings=CheckSettings(samples=100))"))
-    assert "for 0% of people drawn uniformly from the domain" in text
+    assert "for 0% of synthetic records drawn uniformly from the declared input space" in text
     assert "about 370 records are needed (settings=CheckSettings(samples=370))" in text
     assert "Worst pair" not in text
 

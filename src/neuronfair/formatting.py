@@ -12,18 +12,18 @@ UNKNOWN = "not known"
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PARTS = {1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 3 / 4: "three quarters"}
 Population = Literal["pairs", "table", "plausible", "domain", "combinations"]
-POPULATIONS: dict[Population, str] = {  # who the people of a rate are
+POPULATIONS: dict[Population, str] = {  # the records of a rate
     "pairs": "people in the data set who have a plausible twin",
-    "table": "rows of the table",
-    "plausible": "plausible people",
-    "domain": "people drawn uniformly from the domain",
+    "table": "records in the data set",
+    "plausible": "realistic synthetic records",
+    "domain": "synthetic records drawn uniformly from the declared input space",
     "combinations": "combinations of values drawn uniformly, rules ignored",
 }
 OF: dict[Population, str] = {  # the same behind a share, where there is little room
     "pairs": "of plausible pairs",
-    "table": "of the table",
-    "plausible": "of plausible people",
-    "domain": "of the domain",
+    "table": "of the data set",
+    "plausible": "of realistic synthetic records",
+    "domain": "of the declared input space",
     "combinations": "of all combinations",
 }
 

@@ -117,11 +117,11 @@ def test_only_a_failed_threshold_is_an_alarm():
     failed = conclude(made(*entries, gate=gate(("rate > 1%", "sex", True), ("rate > 1%", "race", False))))
     assert (failed.verdict.level, failed.verdict.tone) == ("above the threshold", "alarm")
     assert [one.level for one in failed.attributes] == ["above the threshold", "no dependence found"]
-    assert failed.verdict.threshold_text == "The threshold failed: rate > 1%."
+    assert failed.verdict.threshold_text == "Threshold breached: rate > 1%."
     assert failed.verdict.headline.startswith("Decisions depend on sex for 1% of people")
     passed = verdict(*entries, gate=gate(("rate > 5%", "sex", False), ("accuracy < 50%", None, False)))
     assert (passed.level, passed.tone, passed.thresholds) == ("dependence found", "calm", "passed")
-    assert passed.threshold_text == "All 2 thresholds passed."
+    assert passed.threshold_text == "No threshold breached (rate > 5%, accuracy < 50%)."
 
 
 def test_a_failed_threshold_of_the_whole_audit_belongs_to_no_attribute():
@@ -294,6 +294,10 @@ def test_the_headline_names_the_disadvantaged_group_of_two():
     found = DirectionReport("table", 100, (SideReport("Female", 6, 94), SideReport("Male", 94, 6)), "…")
     one = attribute(rates=both(100), direction=(found,))
     assert verdict(one).headline.endswith(f"(100 of 1,000); {percent(0.94)} of these disadvantage sex Female.")
+    several = replace(
+        found, sides=(SideReport("A", 1, 9), SideReport("B", 5, 5), SideReport("C", 9, 1)), losers=("skin A",)
+    )
+    assert verdict(replace(one, direction=(several,))).headline.endswith(", mostly to the disadvantage of skin A.")
     even = replace(found, sides=(SideReport("Female", 50, 50), SideReport("Male", 50, 50)))
     assert verdict(replace(one, direction=(even,))).headline.endswith("(100 of 1,000).")
     assert verdict(replace(one, direction=(replace(found, population="domain"),))).headline.endswith("(100 of 1,000).")

@@ -22,7 +22,7 @@ def test_every_metric_says_of_how_many_and_of_whom():
     assert (impact.value, impact.range) == ("0.40", "0.28–0.55")
     assert impact.of == f"'yes' for {percent(0.26)} of F versus {percent(0.65)} of M, of 209 records in the data set"
     assert excess.value == "19 pp"
-    assert excess.of == "over the permutation baseline, of 20,000 people in the data set"
+    assert excess.of.endswith("than by chance (permutation baseline), of 20,000 people in the data set")
     assert excess.note == "rests on causal assumptions that the data cannot test"
     assert certified.value == percent(0.9)
     assert certified.of == "of the declared input space (1,000 records)"
@@ -43,6 +43,11 @@ def test_what_was_not_measured_says_why():
 def test_the_flip_rate_is_that_of_the_data_set_before_synthetic_records():
     rates = Rates(table=rate(0, 1000, "table"), domain=rate(30, 100))
     assert metrics(attribute(rates=rates))[0].value == percent(0)
+    pairs = metrics(attribute(rates=replace(rates, pairs=rate(1, 90, "pairs"))))[0]
+    assert (
+        pairs.of
+        == "of 90 people in the data set who have a plausible twin: the same record with another sex that fits the rest"
+    )
     unused = fair(health=(Note(NOT_READ, "…", "…"),))
     assert metrics(unused)[0].note == "the model does not use sex"
 
@@ -51,9 +56,11 @@ def test_the_status_is_that_of_the_thresholds_alone():
     one = conclude(report(attribute()))
     assert status(one) == "○ No threshold set; set one with --fail-if 'flip_rate > 1%'."
     check = GateCheck("rate > 1%", "sex", 0.0, None, None, "value", fired=True, text="…")
-    assert status(conclude(replace(one, gate=Gate(False, (check,))))) == "▲ The threshold failed: rate > 1%."
+    assert status(conclude(replace(one, gate=Gate(False, (check,))))) == "▲ Threshold breached: rate > 1%."
+    unsure = replace(one, gate=Gate(False, (replace(check, exceeded=False),)))
+    assert status(conclude(unsure)) == "▲ Threshold not ruled out by so few records: rate > 1%."
     passed = replace(one, gate=Gate(True, (replace(check, fired=False),)))
-    assert status(conclude(passed)) == "● The threshold passed."
+    assert status(conclude(passed)) == "● No threshold breached (rate > 1%)."
     empty = conclude(report(fair(rates=Rates(), searches=())))
     assert status(empty).startswith("◆ Not assessable. No threshold set")
 

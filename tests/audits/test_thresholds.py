@@ -149,7 +149,7 @@ def test_it_says_when_more_people_would_not_help():
     assert "more people would hardly change that" in likely
     sure = check(report(attribute(found=300)), ["domain.rate > 0.01"]).checks[0].text
     assert "needed" not in sure
-    assert "300 of 10,000 people drawn uniformly from the domain" in sure
+    assert "300 of 10,000 synthetic records drawn uniformly from the declared input space" in sure
 
 
 def test_a_table_that_is_too_small_is_said_to_be():
@@ -169,7 +169,7 @@ def test_no_model_passes_by_the_milder_population():
     assert (one.figure, one.judged_on) == ("table.rate", "upper end")
     assert one.value == 1333 / 6172
     assert one.text.startswith("table.rate of race: 21.6% (between 20.6% and 22.6%); its upper end is above 5%.")
-    people = "1,333 of 6,172 rows of the table, confidence 95%."
+    people = "1,333 of 6,172 records in the data set, confidence 95%."
     assert one.text.endswith(f"{people} Milder: domain.rate is 2.12% (upper end 2.42%).")
     mirrored = report(attribute(rates=Rates(table=rate(131, 6172, "table"), domain=rate(2160, 10_000))))
     (one,) = check(mirrored, ["rate > 5%"]).checks
@@ -356,7 +356,7 @@ def test_plausible_people_count_as_the_others_do():
     assert (one.fired, one.figure) == (True, "table.rate")
     (one,) = check(report(attribute(rates=replace(three, table=None))), ["rate > 2%"]).checks
     assert (one.fired, one.figure) == (True, "plausible.rate")
-    assert "300 of 10,000 plausible people, confidence 95%." in one.text
+    assert "300 of 10,000 realistic synthetic records, confidence 95%." in one.text
     then = report(attribute(rates=replace(three, plausible=rate(100, 10_000, "plausible"))))
     (one,) = check(replace(made, baseline=compare_with(made, then)), ["plausible.rate.change > 0"]).checks
     assert (one.fired, one.value) == (True, pytest.approx(0.02))

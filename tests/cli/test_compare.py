@@ -129,7 +129,7 @@ def test_the_rate_of_one_population(run):
 def test_the_rate_among_the_rows_of_the_table(run):
     result = run("rate", *DATA, "--population", "table", "--error", 0.0001)
     said = " ".join(result.out.split())
-    assert "of 200 rows of the table: " in said
+    assert "of 200 records in the data set: " in said
     assert "nobody was left to judge" in said
 
 

@@ -252,6 +252,7 @@ def _evaluate(limit: Threshold, attribute: str | None, figure: _Measured) -> Gat
         fired=fired,
         text=text,
         figure=name,
+        exceeded=limit.met_by(figure.value),
     )
 
 

@@ -140,6 +140,7 @@ class DirectionReport:
     people: int  # records for which the favourable decision depends on the sensitive values
     sides: tuple[SideReport, ...]  # up to 20, the clearest first
     sentence: str  # the same as a sentence
+    losers: tuple[str, ...] = ()  # of several groups, those that clearly lose most often: one for each attribute
 
 
 @dataclass(frozen=True)

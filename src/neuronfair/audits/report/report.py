@@ -74,6 +74,7 @@ class GateCheck:
     fired: bool  # whether the expression holds, which fails the build
     text: str  # the same as a sentence
     figure: str = ""  # metric that decided: for a flip rate, that of one population
+    exceeded: bool = True  # whether the value itself, not only an end of its interval, meets the expression
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,8 @@ def _broken_rules(case: AttributeCase) -> tuple[Note, ...]:
     broken = sum(int((~whole.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
     if not broken:
         return ()
-    seen = (
-        f"{broken:,} of {len(case.data):,} rows of the table break a rule; the flip rate of the data set includes them."
-    )
-    return (Note("rows-break-rules", seen, "Correct the rules in the domain file, or the rows."),)
+    seen = f"{broken:,} of {len(case.data):,} records break a rule; the flip rate of the data set includes them."
+    return (Note("rows-break-rules", seen, "Correct the rules in the domain file, or the records."),)
 
 
 def _small_groups(case: AttributeCase) -> tuple[Note, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
@@ -251,6 +252,7 @@ def rate_of(rate: Rate) -> RateOf:
 
 
 KEPT = 20  # sides in the report
+CLEAR = 0.05  # part by which a group must lose more often than all to be named
 AMONG = {
     "pairs": "in the data set, both people plausible",
     "table": "in the data set",
@@ -272,6 +274,7 @@ def direction(
     values = [[a.group_name(code) for a, code in zip(columns, side.codes, strict=True)] for side in counted.sides]
     names = [listed([f"{plain(a.name)} {value}" for a, value in zip(columns, own, strict=True)]) for own in values]
     said = list(zip(names, counted.sides, strict=True))
+    losers = _losers(columns, counted.sides) if len(said) > 2 else ()
     outcome, among = f"'{domain.favourable}'", AMONG[population]
     if len(said) == 2:
         loser, side = max(said, key=lambda one: one[1].loses)
@@ -281,17 +284,34 @@ def direction(
         )
     else:
         by = listed([plain(name) for name in domain.sensitive])
-        sentence = f"In {plural(counted.people, 'case')} {among}, {outcome} depends on {by}{_clearest(said)}."
+        most = (
+            f"mostly to the disadvantage of {listed(losers)}" if losers else "with no group clearly at a disadvantage"
+        )
+        sentence = f"In {plural(counted.people, 'case')} {among}, {outcome} depends on {by}, {most}."
     sides = [SideReport(", ".join(own), side.gets, side.loses) for own, side in zip(values, counted.sides, strict=True)]
-    return (DirectionReport(population, counted.people, tuple(sides[:KEPT]), sentence),)
+    return (DirectionReport(population, counted.people, tuple(sides[:KEPT]), sentence, losers),)
 
 
-def _clearest(sides: Sequence[tuple[str, Count]]) -> str:
-    """Return the group that mostly loses and the one that mostly gains; the clearest come first."""
-    losers = [(name, "loses", side.loses, side) for name, side in sides if side.loses > side.gets]
-    winners = [(name, "gains", side.gets, side) for name, side in sides if side.gets > side.loses]
-    told = [
-        f"{name} mostly {verb} it ({percent(count / (side.gets + side.loses))})"
-        for name, verb, count, side in (*losers[:1], *winners[:1])
-    ]
-    return f": {', '.join(told)}" if told else ", as often for as against each group"
+def _losers(attributes: Sequence[Attribute], sides: Sequence[Count]) -> tuple[str, ...]:
+    """Return for each sensitive attribute the group that clearly loses most often: a label, or lower or higher numbers.
+
+    A label loses clearly if its share of losses exceeds that of all groups by a twentieth or more; numbers do if the
+    means of those who lose and of those who gain lie a twentieth of the range apart.
+    """
+    lost, every = sum(side.loses for side in sides), sum(side.loses + side.gets for side in sides)
+    found = []
+    for place, attribute in enumerate(attributes):
+        losses, gains = Counter[int](), Counter[int]()
+        for side in sides:
+            losses[side.codes[place]] += side.loses
+            gains[side.codes[place]] += side.gets
+        if attribute.values:
+            beyond = {code: n - (n + gains[code]) * lost / every for code, n in losses.items()}
+            code = max(beyond, key=lambda one: beyond[one])
+            if beyond[code] >= CLEAR * (losses[code] + gains[code]):
+                found.append(f"{plain(attribute.name)} {attribute.group_name(code)}")
+        elif losses.total() and gains.total():
+            means = [sum(code * n for code, n in part.items()) / part.total() for part in (losses, gains)]
+            if abs(means[0] - means[1]) >= CLEAR * (attribute.points - 1):
+                found.append(f"{'lower' if means[0] < means[1] else 'higher'} {plain(attribute.name)}")
+    return tuple(found)

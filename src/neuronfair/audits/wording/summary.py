@@ -126,8 +126,9 @@ def _flip_rate(one: AttributeReport) -> Metric:
     if rate is None:
         return Metric("Flip rate", NOT_MEASURED, "Not measured.")
     note = f"the model does not use {by(one)}" if one.is_unused else ""
+    twin = f": the same record with {_other(one)} that fits the rest" if rate.population == "pairs" else ""
     range_ = "" if rate.low == rate.high else ends(rate.low, rate.high)
-    return Metric("Flip rate", percent(rate.rate), f"of {rate.people}", range_, rate.confidence, note)
+    return Metric("Flip rate", percent(rate.rate), f"of {rate.people}{twin}", range_, rate.confidence, note)
 
 
 def _disparate_impact(one: AttributeReport) -> Metric:
@@ -139,7 +140,8 @@ def _disparate_impact(one: AttributeReport) -> Metric:
         unset = "Set `favourable`, the outcome that people want, to compute it."
         return Metric(name, NOT_MEASURED, "Not known." if disparity.favourable else unset)
     shares = {group.values: group.selection_rate for group in one.groups}
-    told = " versus ".join(f"{percent(shares.get(group))} of {group}" for group in (gap.least, gap.most))
+    group = "({})" if len(one.sensitive) > 1 else "{}"  # the values of several attributes
+    told = " versus ".join(f"{percent(shares.get(name))} of {group.format(name)}" for name in (gap.least, gap.most))
     people = plural(sum(group.rows for group in one.groups), "record")
     of = f"'{disparity.selected}' for {told}, of {people} in the data set"
     return Metric(name, f"{gap.value:.2f}", of, f"{gap.low:.2f}–{gap.high:.2f}", disparity.confidence)
@@ -150,7 +152,10 @@ def _proxy_excess(one: AttributeReport) -> Metric:
     if found is None:
         return Metric(name, NOT_MEASURED, "No counterfactual test.")
     range_ = ends(found.effect.low, found.effect.high, " pp")
-    people = f"over the permutation baseline, of {plural(found.of, 'person', 'people')} in the data set"
+    people = (
+        "more counterfactual twins get a different decision than by chance (permutation baseline), of "
+        f"{plural(found.of, 'person', 'people')} in the data set"
+    )
     chance = "" if found.claimed else "not clearly more than chance; "
     return Metric(name, f"{bare(found.effect.rate)} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
 
@@ -163,3 +168,7 @@ def _certified(one: AttributeReport) -> Metric:
         return Metric(name, NOT_MEASURED, proved.sentence)
     space = f"of the declared input space ({many(int(proved.people))} records)"
     return Metric(name, percent(proved.proved_fair.share), space, note=f"{percent(proved.open.share)} undecided")
+
+
+def _other(one: AttributeReport) -> str:
+    return f"another {by(one)}" if len(one.sensitive) == 1 else f"another {by(one)}".replace(" and ", " or ")

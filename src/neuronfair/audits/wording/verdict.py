@@ -18,10 +18,6 @@ SET_ONE = "No threshold set; set one with --fail-if 'flip_rate > 1%'."
 _ORDER: tuple[Level, ...] = (
     "above the threshold", "dependence found", "proxy evidence", "not assessable", "no dependence found"
 )  # fmt: skip
-_RECORDS = {
-    "plausible": "realistic synthetic records",
-    "domain": "synthetic records drawn uniformly from the declared input space",
-}
 
 
 def conclude(report: Report, *, thresholds_set: bool = False) -> Report:
@@ -68,16 +64,14 @@ def _unassessable(report: Report) -> str:
 def _thresholds(report: Report, thresholds_set: bool) -> tuple[ThresholdState, str]:
     if report.gate is None:
         return ("not evaluated", "The thresholds were not evaluated.") if thresholds_set else ("none set", SET_ONE)
-    failed = list(dict.fromkeys(check.expression for check in report.gate.checks if check.fired))
-    total = len({check.expression for check in report.gate.checks})
-    if failed:
-        return (
-            "failed",
-            f"The threshold failed: {failed[0]}."
-            if total == 1
-            else f"{len(failed)} of {plural(total, 'threshold')} failed: {', '.join(failed)}.",
-        )
-    return "passed", "The threshold passed." if total == 1 else f"All {total} thresholds passed."
+    fired = [check for check in report.gate.checks if check.fired]
+    failed = list(dict.fromkeys(check.expression for check in fired))
+    expressions = list(dict.fromkeys(check.expression for check in report.gate.checks))
+    if not failed:
+        return "passed", f"No threshold breached ({', '.join(expressions)})."
+    what = "breached" if any(check.exceeded for check in fired) else "not ruled out by so few records"
+    count = "Threshold" if len(expressions) == 1 else f"{len(failed)} of {len(expressions)} thresholds"
+    return "failed", f"{count} {what}: {', '.join(failed)}."
 
 
 def _sentences(report: Report, level: Level) -> tuple[str, tuple[str, ...]]:
@@ -105,7 +99,7 @@ def _sentences(report: Report, level: Level) -> tuple[str, tuple[str, ...]]:
 
 def _headline(one: AttributeReport, rows: int) -> str:
     """Return what was found about one choice of attributes: first for the data set, then for synthetic records."""
-    by, table, pairs = _by(one), one.rates.table, one.rates.pairs
+    by, table, pairs = _either(one), one.rates.table, one.rates.pairs
     some_alone = pairs is not None and bool(pairs.omission)
     if some_alone and pairs is not None and pairs.discriminated:
         people = f"people with a plausible twin ({_count(pairs)})"
@@ -141,10 +135,12 @@ def _headline(one: AttributeReport, rows: int) -> str:
 
 
 def _against(one: AttributeReport, rate: RateOf) -> str:
-    """Return which of two groups most of these decisions disadvantage, as the end of a sentence; else nothing."""
+    """Return the group that these decisions mostly disadvantage, as the end of a sentence; empty without one."""
     found = next((entry for entry in one.direction if entry.population == rate.population), None)
-    if found is None or len(found.sides) != 2:
+    if found is None:
         return ""
+    if len(found.sides) != 2:
+        return f", mostly to the disadvantage of {listed(found.losers)}" if found.losers else ""
     loser = max(found.sides, key=lambda side: side.loses)
     if 2 * loser.loses <= found.people:
         return ""
@@ -162,7 +158,7 @@ def _people(rate: RateOf) -> str:
 
 def _flips(one: AttributeReport, rate: RateOf) -> str:
     """Return how many records of a synthetic population have decisions that depend on the attribute."""
-    return f"{_count(rate)} {_RECORDS.get(rate.population, POPULATIONS[rate.population])}"
+    return f"{_count(rate)} {POPULATIONS[rate.population]}"
 
 
 def _count(rate: RateOf) -> str:
@@ -204,7 +200,7 @@ def _who(rate: RateOf) -> str:
         return "people with a plausible twin"
     if rate.population == "table":
         return "records like those in the data set"
-    return _RECORDS.get(rate.population, POPULATIONS[rate.population])
+    return POPULATIONS[rate.population]
 
 
 def _others(attributes: Sequence[AttributeReport], worst: AttributeReport) -> str:
@@ -281,3 +277,9 @@ def _doubt(report: Report, level: Level) -> str:
 
 def _by(attribute: AttributeReport) -> str:
     return listed([plain(name) for name in attribute.sensitive])
+
+
+def _either(attribute: AttributeReport) -> str:
+    """Return the attributes as alternatives: twins of several differ in at least one of them."""
+    names = [plain(name) for name in attribute.sensitive]
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]

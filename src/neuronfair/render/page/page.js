@@ -133,10 +133,10 @@
     draw();
   });
 
-  // On paper everything is open, but for the attributes of each row of the table.
+  // On paper every section is open; the lists of all attributes and of more pairs stay on the screen.
   let opened = [];
   addEventListener("beforeprint", () => {
-    opened = all("details:not([open])").filter((details) => !details.closest(".findings"));
+    opened = all("details.fold:not([open])");
     opened.forEach((details) => { details.open = true; });
   });
   addEventListener("afterprint", () => opened.forEach((details) => { details.open = false; }));

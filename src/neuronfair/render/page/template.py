@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from neuronfair import formatting
-from neuronfair.audits.report.attribute import NOT_READ, UNMOVED, Finding
+from neuronfair.audits.report.attribute import NOT_READ, UNMOVED, AttributeReport, Finding
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval, MoveReport
 from neuronfair.audits.report.index import worst_of
 from neuronfair.audits.report.report import Seconds, Tone
@@ -33,6 +33,12 @@ def rendered(template: str, *, style: str | None = None, script: str | None = No
     parts = {"style": style, "script": script}
     values |= {name: file and (place / file).read_text(encoding="utf-8") for name, file in parts.items()}
     return visible(_environment().get_template(template).render(values), keep="\n\r\t")
+
+
+def _worst_first(attributes: Sequence[AttributeReport]) -> list[AttributeReport]:
+    """Return the attributes with the one that the headline speaks of first."""
+    worst = [worst_of(attributes)] if attributes else []
+    return [*worst, *(one for one in attributes if one not in worst)]
 
 
 def _clearest(moves: Sequence[MoveReport]) -> list[MoveReport]:
@@ -137,7 +143,7 @@ def _environment() -> Environment:
         "spanned": _spanned,
         "status": summary.status,
         "widest": charts.widest,
-        "worst_attribute": worst_of,
+        "worst_first": _worst_first,
     }
     environment.globals |= {
         "AMONG": AMONG,
