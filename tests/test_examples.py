@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.cli.audit_file import AuditFile
+from neuronfair.cli.audit_batch import AuditFile
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow

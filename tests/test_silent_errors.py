@@ -48,7 +48,7 @@ GOES_ON = {
     "sandbox/server.py attempt": "the error is the answer, which the parent raises",
     "cli/app.py main": "ends with exit status 3",
     "cli/audit_batch.py audit_one": "the error is the line of that audit",
-    "cli/audit_file.py _code": "only looks for the file to take its digest; the audit itself says what is wrong",
+    "cli/audit_batch.py _code": "only looks for the file to take its digest; the audit itself says what is wrong",
     "model/open/estimators.py ignores_names": "a model that fails with other names reads columns by name",
     "model/open/estimators.py open_estimator": "the model is a black box, whose note says why",
     "model/open/columns.py _attribute": "an attribute that an unfitted model does not have is not said",

@@ -14,8 +14,8 @@ import pytest
 
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.stages import proof as proving
-from neuronfair.cli import audit_job
 from neuronfair.cli import options as cluster
+from neuronfair.cli.audit import AuditOutputs
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.tables import files
 from neuronfair.errors import NeuronFairError
@@ -299,7 +299,7 @@ def test_a_corpus_can_be_replayed_only(run):
 def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run, monkeypatch):
     words = (*AUDIT, "--corpus", "past.jsonl", "--fail-if", "corpus.still_flips > 0", "--json", "-")
     with monkeypatch.context() as patch:
-        patch.setattr(audit_job.AuditOutputs, "write", lambda *_: sys.exit(137))  # stands for a kill
+        patch.setattr(AuditOutputs, "write", lambda *_: sys.exit(137))  # stands for a kill
         assert run(*words).status == 137
     assert not Path("past.jsonl").exists()
     resumed = figures(run(*words))  # would fail if it replayed what it has itself added

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.cli.audit import project_settings
-from neuronfair.cli.audit_job import AuditJob
+from neuronfair.cli.audit import AuditJob, project_settings
 from neuronfair.errors import DataError
 from neuronfair.parameters import EXPERT, parameters
 
@@ -56,7 +55,7 @@ def test_a_project_sets_defaults(run, refused, tmp_path):
         ('sensitiv = "sex"', "unknown key 'sensitiv'.*Did you mean 'sensitive'"),
         ("seeds = 0", "seeds: 0 is less than 1"),
         ('quick = "yes"', "quick: Expected bool"),
-        ("trust_pickle = true", "runs a program. Say it on the command line"),
+        ("trust_pickle = true", "runs a program. Set it on the command line"),
         ('preprocess = "a:b"', "runs a program"),
         ('model = "a.b:make"', "runs a program"),
         ("quick = ", "not TOML"),

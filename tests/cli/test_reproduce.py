@@ -397,12 +397,12 @@ def test_modules_of_others_are_left_alone(run, shared_models, monkeypatch, tmp_p
 
 
 def test_experiments_that_are_not_here(refused, monkeypatch, tmp_path):
-    monkeypatch.setattr("neuronfair.cli.reproduce.CHECKOUT", tmp_path)
+    monkeypatch.setattr("neuronfair.cli.search.CHECKOUT", tmp_path)
     refused("reproduce", says=("the experiments are not in the installed package", "a checkout"))
 
 
 def test_a_cluster_and_processes_are_not_both_asked_for(refused):
-    refused("reproduce", "--ray", "--workers", 2, says=("--workers", "--ray", "one of the two"))
+    refused("reproduce", "--ray", "--workers", 2, says=("--workers", "--ray", "only one of them"))
 
 
 def test_an_experiment_that_does_not_exist(refused):

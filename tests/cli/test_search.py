@@ -538,7 +538,7 @@ def test_the_old_spelling_of_starts_works(run):
     [
         (("--ray", "127.0.0.1:1"), ("--ray 127.0.0.1:1: no cluster answers there",)),
         (("--ray=somewhere",), ("--ray somewhere: expected auto, HOST:PORT",)),
-        (("--ray", "--seconds", 5), ("--seconds cannot be had with --ray",)),
+        (("--ray", "--seconds", 5), ("--seconds does not work with --ray",)),
     ],
 )
 def test_a_cluster_that_cannot_be_had(refused, words, says):

@@ -1,6 +1,6 @@
 """The command line: each command is a few lines around one function of the package."""
 
-from neuronfair.cli import audit, certify, data, images, model, repair, reproduce, search, show
+from neuronfair.cli import audit, certify, data, images, model, repair, search, show
 from neuronfair.cli.app import app, main
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "main",
     "model",
     "repair",
-    "reproduce",
     "search",
     "show",
 ]

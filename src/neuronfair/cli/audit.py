@@ -1,37 +1,286 @@
-"""The commands `audit`, of one model, and `audit-all`, of all models that a file names."""
+"""The commands `audit` and `audit-all`, and the settings and files of one audit."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 import tomllib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, chdir, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import chdir
+from dataclasses import dataclass, field, replace
+from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neuronfair.cli import files
-from neuronfair.cli.app import AUDIT, INTERNAL, Command, app, command, complain, option
-from neuronfair.cli.audit_job import AuditJob, AuditOutputs, carry_out
-from neuronfair.cli.options import ForceOption, OutputOptions, RayOption, pool_of
-from neuronfair.errors import DataError, NeuronFairError, did_you_mean
-from neuronfair.formatting import plural, some
+from neuronfair.audits.settings import AuditSettings
+from neuronfair.cli import files, options
+from neuronfair.cli.app import (
+    AUDIT,
+    GATE_FAILED,
+    INTERNAL,
+    INTERRUPTED,
+    WRONG,
+    Command,
+    app,
+    command,
+    complain,
+    option,
+)
+from neuronfair.cli.options import ForceOption, ModelOptions, OutputOptions, RayOption, TableOptions, pool_of
+from neuronfair.errors import DataError, did_you_mean
+from neuronfair.formatting import plural, some, visible
 from neuronfair.limits import read_text
-from neuronfair.parameters import OUTPUT, checked, parameters
+from neuronfair.parameters import (
+    BUDGET,
+    GATE,
+    INPUT,
+    OUTPUT,
+    build,
+    checked,
+    flag_of,
+    parameter,
+    parameters,
+    values_of,
+)
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from neuronfair.audits.gate.checks import Checks, LoadedChecks
+    from neuronfair.audits.report.report import Report
+    from neuronfair.audits.run import Result
     from neuronfair.cli.audit_batch import Batch
+    from neuronfair.domain.tables.dataset import Dataset
+    from neuronfair.model.open import Opened
+    from neuronfair.model.training_loop import TrainingSettings
+    from neuronfair.model.weights import Card
     from neuronfair.scale.pool import Pool
 
-INTERRUPTED, GATE_FAILED, WRONG = 130, 1, 2  # exit statuses
+LARGE = 10_000  # records; a classifier of more is trained in large steps, which cost it no accuracy
 PROJECT = "pyproject.toml"
-_RUNS_CODE = ("trust_pickle", "preprocess")  # what a file that happens to lie in a folder may not ask for
+_RUNS_CODE = ("trust_pickle", "preprocess")  # options that a pyproject.toml must not set
+
+
+@dataclass(frozen=True)
+class AuditJob:
+    """The settings of one audit: options of `audit`, keys of [tool.neuronfair] and of the file of `audit-all`."""
+
+    table: TableOptions = field(default_factory=TableOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    settings: AuditSettings = field(default_factory=AuditSettings)
+    quick: bool = parameter(False, "Take a first look: smaller searches.", panel=BUDGET)
+    favourable: str | None = parameter(None, "Favourable outcome: a class of the target.", panel=INPUT, metavar="CLASS")
+    take_rules: Literal["none", "free", "all"] = parameter(
+        "none", "Rules suggested by the data to adopt: none, free or all.", metavar="RULES"
+    )
+    population: Path | None = parameter(None, "Realistic records from your own sampler.")
+    fail_if: tuple[str, ...] = parameter(
+        (),
+        "Exit with status 1 if this may hold, such as 'flip_rate > 1%'. May be repeated.",
+        panel=GATE,
+        metavar="EXPR",
+    )
+    baseline: Path | None = parameter(None, "Compare with audit.json of an earlier audit.", panel=GATE)
+    corpus: Path | None = parameter(None, "Regression set of past counterexamples to test again.")
+    corpus_add: bool = parameter(True, "Do not add the worst findings to the regression set.")
+    trust_feeding: bool = parameter(False, "Evaluate even if the input encoding check fails.", "--skip-encoding-check")
+
+    @property
+    def checks(self) -> Checks:
+        """Thresholds, regression set and baseline of the audit."""
+        from neuronfair.audits.gate.checks import Checks
+
+        return Checks(self.fail_if, self.corpus, self.corpus_add, self.baseline, self.trust_feeding)
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        """The files that the audit reads and must not write; a corpus may grow, a baseline may be replaced."""
+        from neuronfair.domain.tables.files import table_file
+
+        table, model = self.table, self.model
+        data = table_file(table.data)[0] if table.data else None
+        named = (data, model.model, model.weights, table.domain, table.attributes_file, self.population)
+        return tuple(Path(name) for name in (*named, None if self.corpus_add else self.corpus) if name is not None)
+
+    def words(self, out: Path) -> Iterator[str]:
+        """Yield the command line of this audit.
+
+        >>> job = build(AuditJob, {"data": "a.csv", "fail_if": ("rate > 1%",), "quick": True, "seeds": 5})
+        >>> " ".join(job.words(Path("run")))
+        'a.csv --starts 5 --quick --fail-if rate > 1% --out run'
+        """
+        yield self.table.data
+        known, usual = parameters(AuditJob), values_of(build(AuditJob, {"quick": self.quick})) | {"quick": False}
+        for name, value in values_of(self).items():
+            if name == "data" or value == usual[name]:
+                continue
+            flag = flag_of(name, known[name])
+            if isinstance(value, bool):
+                yield flag if value else f"--no-{flag.removeprefix('--')}"
+            else:
+                for one in value if isinstance(value, tuple) else (value,):
+                    yield from (flag, str(one))
+        yield from ("--out", str(out))
+
+
+@dataclass(frozen=True)
+class AuditOutputs:
+    """The folder and the files that an audit writes."""
+
+    out: Path = parameter(
+        Path("neuronfair-audit"), "Folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER"
+    )
+    html: Path | None = parameter(None, "The report. Default: report.html in --out.")
+    json: Path | None = parameter(None, "Write the results as JSON; '-' prints them.")
+    junit: Path | None = parameter(None, "Write the result as JUnit XML.")
+    markdown: Path | None = parameter(None, "Write a summary in Markdown.")
+    force: bool = parameter(False, "Delete what is in --out and start anew.", panel=OUTPUT)
+    verbose: bool = parameter(False, "Print all tables and notes, not one screen.")
+    quiet: bool = parameter(False, "Print errors only.", "--quiet", "-q", panel=OUTPUT)
+
+    @property
+    def report(self) -> Path:
+        """Where the report is written."""
+        from neuronfair.audits.folder import PAGE
+
+        return self.html or self.out / PAGE
+
+    def check(self, job: AuditJob) -> None:
+        """Refuse output files that cannot be written, or that another option names."""
+        from neuronfair.audits.folder import FIGURES, WEIGHTS, check_audit_folder, check_writable
+        from neuronfair.store.ledger import check_discardable
+        from neuronfair.store.manifest import DOMAIN, MANIFEST
+
+        if self.force:
+            check_writable(self.out)
+            check_discardable(self.out, (*job.reads, job.corpus, job.baseline))
+        else:
+            check_audit_folder(self.out)
+        own = {name: self.out / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
+        for place in own.values():
+            if place.exists():
+                files.check_out(place)
+        taken = {realpath(path): f"{name} of the audit in {self.out}" for name, path in own.items()}
+        taken |= {realpath(path): "read by this audit" for path in job.reads}
+        named = {"--html": self.report, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
+        named["--corpus"] = job.corpus if job.corpus_add else None  # which is written
+        for flag, path in named.items():
+            if path is None or (
+                flag == "--json" and (files.is_stdout(path) or realpath(path) == realpath(own[FIGURES]))
+            ):
+                continue
+            if realpath(path) in taken:
+                raise DataError(f"{flag} {path}: is {taken[realpath(path)]}. Choose another name")
+            taken[realpath(path)] = f"also named by {flag}"
+            if self.out.exists() or path.absolute().parent != self.out.absolute():  # which is made later
+                files.check_out(path)
+
+    def write(self, report: Report) -> None:
+        """Write all files but audit.json, which the audit itself writes."""
+        from neuronfair.audits.folder import FIGURES
+        from neuronfair.render.junit import junit
+        from neuronfair.render.markdown import markdown
+        from neuronfair.render.page import audit_page
+
+        files.write_file(self.report, audit_page(report))
+        if self.junit is not None:
+            files.write_file(self.junit, junit(report))
+        if self.markdown is not None:
+            files.write_file(self.markdown, markdown(report))
+        if self.json is not None and files.is_stdout(self.json):
+            sys.stdout.write(visible(report.to_json(), keep="\n"))
+        elif self.json is not None and realpath(self.json) != realpath(self.out / FIGURES):
+            files.write_file(self.json, report.to_json())
+
+
+def carry_out(
+    job: AuditJob, outputs: AuditOutputs, console: Console, *, command: str, pool: Pool | None = None
+) -> Result:
+    """Run an audit, write its files and return the result; its `failure` says why thresholds were not evaluated."""
+    job.model.check()
+    from neuronfair.audits.folder import WEIGHTS, own_weights
+    from neuronfair.audits.provenance import ParallelAudit
+    from neuronfair.audits.run import run
+    from neuronfair.domain.population.model import read_people
+    from neuronfair.domain.tables.dataset import DATASETS
+    from neuronfair.render.terminal import stage_progress
+    from neuronfair.store.ledger import discard
+
+    outputs.check(job)
+    options.check_device(job.model.device)
+    options.read_decision(job.model.decision)
+    found = job.table.load(job.model, job.take_rules).with_favourable(job.favourable)
+    table = found.data
+    people = None if job.population is None else read_people(job.population, table.domain)
+    for remark in found.remarks:
+        console.print(f"Table: {remark}")
+    ready = job.checks.read(table.domain)
+    own = own_weights(outputs.out) if job.model.model is None and not outputs.force else None
+    opened, card = _open_or_train(job, table, own, ready, console)
+    join = job.table.join
+    again = replace(found.source, model=job.model.model or str(outputs.out / WEIGHTS))
+    origin = replace(
+        found.origin,
+        command=command,
+        card=card,
+        trained_here=job.model.model is None,
+        table=None if job.table.data in DATASETS else job.table.data,
+        beside=() if join is None else join.words,
+        parallel=None if pool is None else ParallelAudit(pool, again.open),
+    )
+    if outputs.force:  # after all inputs were read without an error
+        discard(outputs.out)
+    with stage_progress("Auditing", quiet=console.quiet) as show:
+        result = run(
+            opened,
+            table,
+            settings=job.settings,
+            ready=ready,
+            origin=origin,
+            folder=outputs.out,
+            progress=show,
+            people=people,
+        )
+    outputs.write(result.report)
+    if result.failure is None:
+        ready.extend(result.report)
+    return result
+
+
+def _open_or_train(
+    job: AuditJob, table: Dataset, own: Path | None, ready: LoadedChecks, console: Console
+) -> tuple[Opened, Card | None]:
+    """Return the model and, of a neuronfair classifier, its card; without --model, use `own` or train one."""
+    from neuronfair.audits.folder import check_same
+    from neuronfair.audits.settings import WHITE
+    from neuronfair.model.weights import load
+    from neuronfair.store.manifest import rows_digest
+
+    settings, sensitive = job.settings, table.domain.sensitive
+    if job.model.model is None and own is None:
+        ready.refuse(sensitive, settings.methods or WHITE, settings.twins)
+        return job.model.train(table, console, settings.seed, _training(table, job.quick))
+    if own is not None:  # trained on the data of an earlier audit
+        check_same(own.parent, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
+    path = job.model.model or str(own)
+    opened = replace(job.model.source, model=path).open(table)
+    ready.refuse(sensitive, settings.methods_for(opened), settings.twins)
+    return opened, load(path)[1] if opened.kind == "neuronfair" else None
+
+
+def _training(table: Dataset, quick: bool) -> TrainingSettings:
+    """Return settings that train a classifier in seconds, also on a large data set."""
+    from neuronfair.model.training_loop import TrainingSettings
+
+    if len(table) < LARGE:
+        return TrainingSettings(restarts=1) if quick else TrainingSettings()
+    return TrainingSettings(restarts=1, batch=512, lr=0.003, patience=2 if quick else 5, epochs=10 if quick else 100)
 
 
 def project_settings(folder: Path) -> dict[str, Any]:
-    """Return the options that [tool.neuronfair] of a folder's pyproject.toml sets; refuse what is none of them."""
+    """Return the options set in [tool.neuronfair] of a pyproject.toml; refuse unknown keys and keys that run code."""
     path = folder / PROJECT
     if not path.is_file():
         return {}
@@ -48,7 +297,7 @@ def project_settings(folder: Path) -> dict[str, Any]:
         if name not in known:
             raise DataError(f"{where}: unknown key '{key}'. {did_you_mean(name, known)}")
         if name in _RUNS_CODE or (name == "model" and ":" in str(value)):
-            raise DataError(f"{where}: {key} = {value!r} runs a program. Say it on the command line instead")
+            raise DataError(f"{where}: {key} = {value!r} runs a program. Set it on the command line instead")
     settings, problems = checked({key.replace("-", "_"): value for key, value in found.items()}, known)
     for problem in problems:
         raise DataError(f"{where}: {problem}")
@@ -56,10 +305,10 @@ def project_settings(folder: Path) -> dict[str, Any]:
 
 
 class ProjectDefaults(Command):
-    """The command `audit`, whose defaults the working folder's pyproject.toml may set."""
+    """The command `audit`, with defaults from pyproject.toml in the working folder."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take defaults from [tool.neuronfair], unless only the help text is wanted."""
+        """Read defaults from [tool.neuronfair], unless the user wants the help text."""
         if "--help" not in args:
             ctx.default_map = {name: _plain(value) for name, value in project_settings(Path()).items()}
         return super().parse_args(ctx, args)
@@ -99,7 +348,7 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
     if report.reproduction.interrupted:
         raise typer.Exit(INTERRUPTED)
     if report.gate is not None and not report.gate.passed:
-        if outputs.quiet:  # a build that fails says why
+        if outputs.quiet:  # the log of a failed build needs a reason
             for failed in (one for one in report.gate.checks if one.fired):
                 complain(f"--fail-if '{failed.expression}': {failed.text}")
         raise typer.Exit(GATE_FAILED)
@@ -138,13 +387,11 @@ def audit_all(
     `neuronfair audit-all audits.toml --ray head:6379`
     """
     from neuronfair.audits.report.report import as_json
-    from neuronfair.cli.audit_batch import INDEX, Batch, BatchFolder
-    from neuronfair.cli.audit_file import AuditFile
+    from neuronfair.cli.audit_batch import INDEX, AuditFile, Batch, BatchFolder
     from neuronfair.render.junit import junit_of_all
     from neuronfair.render.terminal import index_table, progress_bar
 
-    if workers > 1 and ray is not None:
-        raise NeuronFairError("--workers: for processes of this machine, and --ray for a cluster. Name one of the two")
+    pool = pool_of(ray, workers)
     files.check_out(junit)
     output.check()
     if not file.is_file():
@@ -155,21 +402,19 @@ def audit_all(
     if found.problems:
         for problem in found.problems:
             complain(f"{file}: {problem}")
-        raise DataError(
-            f"{file}: {plural(len(found.problems), 'thing is', 'things are')} wrong in it. Nothing was done"
-        )
+        raise DataError(f"{file}: {plural(len(found.problems), 'problem')}. No audit was started")
     place.check()
     console = output.console()
     batch = Batch(file.name, found.audits, place)
     missing = batch.missing()
     before, names = len(batch.audits) - len(missing), [audit.name for audit in missing]
-    with progress_bar("Auditing", quiet=console.quiet) as show, _pool(workers, ray) as pool:
+    with progress_bar("Auditing", quiet=console.quiet) as show, pool as workers_of_all:
 
         def note(lines: Sequence[tuple[int, int, int]]) -> None:
             running = [name for name, (done, total, _) in zip(names, lines, strict=True) if done < total]
             show(before + sum(done for done, _, _ in lines), len(batch.audits), some(running))
 
-        interrupted = batch.run(pool, note, missing)
+        interrupted = batch.run(workers_of_all, note, missing)
     index = batch.index
     batch.write()
     if junit is not None:
@@ -189,7 +434,7 @@ def audit_all(
 
 
 def _status(batch: Batch, interrupted: bool) -> int:
-    """Return the exit status of many audits: that of the worst end of one."""
+    """Return the exit status of all audits: the worst one."""
     index = batch.index
     if interrupted:
         return INTERRUPTED
@@ -198,11 +443,3 @@ def _status(batch: Batch, interrupted: bool) -> int:
     if index.count("error", "not finished"):
         return WRONG
     return GATE_FAILED if index.count("failed") else 0
-
-
-def _pool(workers: int, ray: str | None) -> AbstractContextManager[Pool]:
-    if workers == 1:
-        return pool_of(ray)
-    from neuronfair.scale.pool import Processes
-
-    return nullcontext(Processes(workers))

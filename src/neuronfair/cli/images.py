@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from neuronfair.cli.app import AUDIT, app, command, option
+from neuronfair.cli.app import AUDIT, INTERRUPTED, app, command, option
 from neuronfair.cli.options import DeviceOption, ForceOption, QuietOption, SeedOption, check_device
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT
-
-INTERRUPTED = 130
 
 
 @command(app, "audit-images", panel=AUDIT)
@@ -71,7 +69,7 @@ def audit_images(
                 progress=show,
             )  # fmt: skip
     except KeyboardInterrupt:
-        console.print("Interrupted. The same command resumes after the last step that was finished.")
+        console.print("Interrupted. The same command resumes after the last finished step.")
         raise typer.Exit(INTERRUPTED) from None
     write_results(out, audit)
     for line in (*(f"Note: {note}" for note in pictures.notes), *sentences(audit.report)):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +15,7 @@ from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, percent, visible
 from neuronfair.model.formats import reader_of
 from neuronfair.parameters import INPUT, OUTPUT, parameter
-from neuronfair.scale.pool import Pool, Serial
+from neuronfair.scale.pool import Pool, Processes, Serial
 from neuronfair.scale.ray_cluster import cluster
 
 if TYPE_CHECKING:
@@ -288,14 +288,13 @@ def fit_classifier(
     return module, card
 
 
-@contextmanager
-def pool_of(ray: str | None) -> Iterator[Pool]:
-    """Give who does the work: this process, or the cluster of --ray, which ends with the block if it is ours."""
+def pool_of(ray: str | None, workers: int | None = 1) -> AbstractContextManager[Pool]:
+    """Return the pool of --ray or --workers: a cluster, this process, or processes (None: one per core)."""
     if ray is None:
-        yield Serial()
-    else:
-        with cluster(ray) as pool:
-            yield pool
+        return nullcontext(Serial() if workers == 1 else Processes(workers) if workers else Processes())
+    if workers not in (1, None):
+        raise NeuronFairError("--workers starts processes on this machine, --ray uses a cluster. Set only one of them")
+    return cluster(ray)
 
 
 # What options say

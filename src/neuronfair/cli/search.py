@@ -1,20 +1,24 @@
-"""Commands that search for discriminatory instances, with one method or with several."""
+"""Commands that search for discriminatory instances: one search, a comparison of methods, the paper's experiments."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
 from neuronfair import __version__
 from neuronfair.cli import files, options
-from neuronfair.cli.app import RESEARCH, app, command, option
+from neuronfair.cli.app import INTERRUPTED, RESEARCH, app, command, option
 from neuronfair.cli.options import (
     ForceOption,
     ModelOptions,
     OutputOptions,
     PopulationOption,
+    QuietOption,
     RayOption,
     TableOptions,
     pool_of,
@@ -35,15 +39,15 @@ if TYPE_CHECKING:
     from neuronfair.searches.config import SearchConfig, SearchResult
     from neuronfair.store.run import Run
 
-# Once: typer reads the options of every command four times a call.
 _OTHERS = "".join(f", or {point.name} of another package" for point in registered())
-SHARDS = "shards"  # in the run folder: where pieces of a search are, meanwhile
-WEIGHTS = "model.safetensors"  # in the run folder: the classifier that was trained for this run
+CHECKOUT = Path(__file__).parents[3]  # of the source; an installed package has no folder `experiments` there
+SHARDS = "shards"  # in the run folder: pieces of an unfinished search
+WEIGHTS = "model.safetensors"  # in the run folder: the classifier trained for it
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a search is to do."""
+    """Settings of a search."""
 
     method: str = parameter(
         "frontier",
@@ -63,7 +67,7 @@ class SearchOptions:
     )
 
     def config(self, **more: Any) -> SearchConfig:
-        """Return the search."""
+        """Return the search that these settings describe."""
         from neuronfair.searches.config import SearchConfig
 
         return SearchConfig(**vars(self), **more)
@@ -133,11 +137,11 @@ def search(
         extra_weights=None if model.weights is None else str(model.weights.absolute()),
     )
     manifest["population"] = None if population is None else rows_digest(people)
-    fitted = counterparts_of(comparing(data.domain, data.rows, config.twins))  # refused before a folder is made
+    fitted = counterparts_of(comparing(data.domain, data.rows, config.twins))  # before a folder is made
     if force:
         discard(out)
     run = Run.create_or_open(out, manifest, data.domain, opened.model.outputs)
-    if card is not None and opened.module is not None:  # trained just now: the run folder keeps it
+    if card is not None and opened.module is not None:  # trained now
         save(out / WEIGHTS, opened.module, card)
     with pool_of(ray) as pool:
         spread = (pool, shards) if in_shards else None
@@ -160,7 +164,7 @@ def _search(
     counterparts: Any,
     spread: tuple[Pool, str | None] | None,
 ) -> SearchResult:
-    """Search, with a bar; in shards with a pool, whose files are removed when all is done."""
+    """Search with a progress bar; with `spread`, in shards on a pool."""
     from neuronfair.domain.population.model import fit_population
     from neuronfair.render.terminal import progress_bar, stage_progress
     from neuronfair.searches import campaign
@@ -195,39 +199,39 @@ def _results(outcome: SearchResult, data: Dataset) -> dict[str, Any]:
 
 
 def _in_shards(asked: SearchOptions, out: Path, ray: str | None, shards: str | None) -> bool:
-    """Return whether a search is cut into shards; refuse what does not go with these."""
+    """Return whether a search is cut into shards; refuse options that do not fit."""
     from neuronfair.store.remote import RemoteFolder
     from neuronfair.store.sharding import LONG
 
     if ray is not None and asked.seconds is not None:
-        raise NeuronFairError("--seconds cannot be had with --ray: pieces of a search do not know how long others took")
+        raise NeuronFairError("--seconds does not work with --ray: shards share no clock. Leave one of them out")
     if ray is not None:
         check_address(ray)
     cut = asked.seconds is None and (asked.seeds * asked.steps > LONG or ray is not None or (out / SHARDS).exists())
     if shards is not None:
         if not cut:
-            raise NeuronFairError(f"--shards {shards}: such a short search has no pieces. Say --ray, or leave it out")
-        RemoteFolder(shards).names()  # an address that cannot be used is refused now
+            raise NeuronFairError(f"--shards {shards}: this search is too short for shards. Add --ray, or leave it out")
+        RemoteFolder(shards).names()  # refuses an unusable address before the search
     return cut
 
 
 def _trained(out: Path) -> str | None:
-    """Return the classifier that was trained for the run in a folder; None if there is none yet."""
+    """Return the classifier that was trained for a run; None if there is none yet."""
     from neuronfair.store.journal import JOURNAL
     from neuronfair.store.run import Run
 
-    # Without a journal, or a digest of the model in it, a kill came before the search: it is trained again.
+    # Without a journal that has its digest, training was interrupted.
     run = Run.open(out) if (out / JOURNAL).exists() else None
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
 
 
 @dataclass(frozen=True)
 class _OpenModel:
-    """Opens the model in a worker, as it was opened here."""
+    """Opens the model in a worker process."""
 
     source: ModelOptions
     data: Dataset
-    folder: Path  # to which paths are relative
+    folder: Path  # paths are relative to it
 
     def __call__(self) -> Model:
         """Return the model."""
@@ -319,3 +323,62 @@ def compare(
             "methods": result.methods(),
         }
     )
+
+
+@command(app, panel=RESEARCH)
+def reproduce(
+    names: Annotated[
+        list[str] | None, option("Tables and figures, or 'all'. Default: all.", metavar="NAMES", positional=True)
+    ] = None,
+    quick: Annotated[bool, option("Use small budgets, as a check.", "--quick", panel=BUDGET)] = False,
+    out: Annotated[Path, option("Folder for results, tables and images.", panel=OUTPUT, metavar="FOLDER")] = Path(
+        "out/reproduce"
+    ),
+    repeats: Annotated[int | None, option("Repetitions with other seeds. Default: 3.", least=1, panel=BUDGET)] = None,
+    seconds: Annotated[
+        float | None, option("Time limit of slow searches (Tables 5 to 7). Default: 10.", least=0.1, panel=BUDGET)
+    ] = None,
+    workers: Annotated[int | None, option("Number of processes. Default: one per core.", least=1)] = None,
+    ray: RayOption = None,
+    report_only: Annotated[bool, option("Show existing results only.", "--report-only")] = False,
+    docs: Annotated[Path | None, option("Also update results.md in this folder.", metavar="FOLDER")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Repeat the paper's experiments on tables, with confidence intervals.
+
+    This needs a checkout of the source. Each result is saved as soon as it is computed; after Ctrl-C the same command
+    resumes, and warns about results that are older than the code. Set NEURONFAIR_MODELS to the folder of the published
+    weights to use them as well. Results of another machine can be copied into the folder `cache` of --out.
+
+    Examples:
+
+    `neuronfair reproduce --quick`
+
+    `neuronfair reproduce table4_totals figure3_as_curve --repeats 10`
+
+    `neuronfair reproduce populations --report-only --docs docs`
+
+    `neuronfair reproduce --ray`
+    """
+    from neuronfair.audits.folder import check_writable
+    from neuronfair.render.terminal import make_console
+
+    for folder in (out, docs):
+        if folder is not None:
+            check_writable(folder)
+    _find_experiments()
+    from experiments import reproduce as work
+
+    request = work.Request(tuple(names or ()), quick, repeats, seconds, out, docs, report_only)
+    console = make_console(quiet=quiet)
+    if work.reproduce(request, pool_of(ray, workers), console):
+        console.print("Interrupted. Finished results are kept; the same command resumes.")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _find_experiments() -> None:
+    """Make the experiments importable; they are in a checkout only."""
+    if not (CHECKOUT / "experiments" / "reproduce.py").is_file():
+        raise NeuronFairError("the experiments are not in the installed package. Run this in a checkout of the source")
+    if str(CHECKOUT) not in sys.path:
+        sys.path.insert(0, str(CHECKOUT))

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronfair.cli.audit_job import AuditJob
+from neuronfair.cli.audit import AuditJob
 from neuronfair.cli.options import TableOptions
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.tables import files

@@ -15,8 +15,8 @@ from neuronfair.audits.folder import claim, keep_figures
 from neuronfair.audits.report.report import Gate
 from neuronfair.audits.run import Result
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.cli import audit_batch, audit_file
-from neuronfair.cli.audit_file import AuditFile
+from neuronfair.cli import audit_batch
+from neuronfair.cli.audit_batch import AuditFile
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.scale.pool import Processes, Serial
 from neuronfair.store.files import sha256
@@ -142,7 +142,7 @@ weights = "w.safetensors"
 """
     result, index = audits(text)
     assert (result.status, result.out, index) == (2, "", None)
-    assert result.err.splitlines()[-1].endswith("things are wrong in it. Nothing was done")
+    assert result.err.splitlines()[-1].endswith("problems. No audit was started")
     said = [line.removeprefix("neuronfair: project/audits.toml: ") for line in result.err.splitlines()[:-1]]
     for begin in (
         "unknown key 'default'. Known: defaults, audit. Did you mean 'defaults'?",
@@ -171,7 +171,7 @@ weights = "w.safetensors"
     ("text", "says"),
     [
         ("audit = ", "not TOML in UTF-8"),
-        ("", "there is no [[audit]] in it"),
+        ("", "it has no [[audit]]"),
         ("audit = 3", "expected a table [defaults] and tables [[audit]]"),
         ('[[audit]]\nname = "a"\n[[audit]]\nname = "A"', "two audits are called 'A'"),
         ('[[audit]]\nmodel = "*.onnx"', "no file is called *.onnx"),
@@ -202,7 +202,7 @@ def test_a_corpus_that_several_audits_add_to_is_found_however_it_is_spelt(tmp_pa
     problems = read("".join(entries)).problems
     same_disk = there and other == "C.jsonl" and not Path(other).exists()  # which tells upper from lower case
     assert problems == ([] if same_disk else [
-        f"corpus {path}: several audits add to it. Say corpus_add = false, or name a file each"
+        f"corpus {path}: several audits add to it. Set corpus_add = false, or give each its own file"
         for path in map(str, map(Path, ("c.jsonl", other)))
     ][: 1 if other == "./c.jsonl" else 2])  # fmt: skip
 
@@ -348,7 +348,7 @@ def test_a_table_of_many_audits_is_read_once_and_code_where_it_is_imported_from(
         return seen.copy()
 
     digests: list[list[str]] = []
-    monkeypatch.setattr(audit_file, "sha256", lambda path: seen.append(path.name) or sha256(path))
+    monkeypatch.setattr(audit_batch, "sha256", lambda path: seen.append(path.name) or sha256(path))
     monkeypatch.syspath_prepend(tmp_path / "lib")
     (tmp_path / "lib").mkdir()
     assert newly_read(Path("steps.py"), "a = 1") == ["table.csv", "steps.py"]
@@ -361,7 +361,7 @@ def test_a_table_of_many_audits_is_read_once_and_code_where_it_is_imported_from(
 
 @pytest.mark.parametrize(
     ("target", "why", "status"),
-    [("crash", "internal error: ZeroDivisionError at test_audit_all.py", 3), ("wrongly fed", "not judged", 2)],
+    [("crash", "internal error: ZeroDivisionError at test_audit_batch.py", 3), ("wrongly fed", "not judged", 2)],
 )
 def test_one_that_fails_does_not_end_the_others(audits, told, target, why, status):
     text = f'{TWO}target = "{target}"\n[[audit]]\nname = "last"\n'
@@ -414,4 +414,4 @@ def test_refusals(refused, tmp_path):
     Path("project/audits.toml").write_text("[[audit]]\n")
     there = ("audit-all", "project/audits.toml", "--out")
     refused(*there, "project", says=("project exists and is not a folder of audits",))
-    refused(*there, "new", "--workers", 2, "--ray", "auto", says=("Name one of the two",))
+    refused(*there, "new", "--workers", 2, "--ray", "auto", says=("Set only one of them",))
