@@ -1,4 +1,4 @@
-"""Models that answer and show nothing of themselves, and what every model has in common."""
+"""Black boxes, models of which only the scores are known, and the protocol of all models."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from neuronfair.model.forest import Forest
 
 
 class Model(Protocol):
-    """Whatever can be judged: a network or a black box."""
+    """What can be evaluated: a network or a black box."""
 
     @property
     def encoding(self) -> Encoding:
-        """How it reads rows; for a black box, what makes people near to each other."""
+        """How it reads rows; for a black box, how distances between rows are measured."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -45,9 +45,8 @@ class Model(Protocol):
 class BlackBox:
     """A function from rows to scores; `BlackBox.of_inputs` takes one of encoded rows, such as `predict_proba`.
 
-    It is called with rows of codes and returns one score per row, or one per class: (n,) or (n, classes). One row is
-    tried at once to see that it works. Methods that need no gradients can search it; nothing inside it can be
-    interpreted.
+    It is called with rows of codes and returns one score per row, or one per class: (n,) or (n, classes). The
+    constructor tries it on two rows. Methods that need no gradients can search it; it has no neurons to interpret.
 
     >>> from neuronfair.domain.tables.dataset import catalog_domain
     >>> older = BlackBox.of_inputs(lambda x: x[:, 0] - 4, catalog_domain("adult", "paper"))
@@ -60,8 +59,8 @@ class BlackBox:
     def __init__(self, predict: Callable[[Tensor], Any], encoding: Encoding | TableDomain) -> None:
         self.predict = predict
         self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
-        self.inputs: Callable[[np.ndarray], Any] | None = None  # the same function of encoded rows, where it is one
-        self.trees: Callable[[], Forest] | None = None  # makes its trees over codes, where it has some
+        self.inputs: Callable[[np.ndarray], Any] | None = None  # the same function of encoded rows, where there is one
+        self.trees: Callable[[], Forest] | None = None  # makes its trees over codes, where it has trees
         self.rows_forward = 0
         self.outputs = self._predict(self.encoding.example).shape[1]
 
@@ -74,8 +73,8 @@ class BlackBox:
         return made
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Return what the function says of rows: float64, (n, outputs)."""
-        if len(rows) == 0:  # many functions refuse to be asked about nobody
+        """Return the scores of rows: float64, (n, outputs)."""
+        if len(rows) == 0:  # many functions refuse an empty table
             return torch.empty(0, self.outputs, dtype=self.dtype, device=rows.device)
         scores = self._predict(rows)
         if scores.shape[1] != self.outputs:
@@ -85,27 +84,27 @@ class BlackBox:
 
     @cached_property
     def cells(self) -> tuple[Tensor, ...] | None:
-        """The cell of every code of each attribute, where its trees show which codes they do not tell apart."""
+        """For each attribute the cell of every code: the trees treat codes of one cell alike. None without trees."""
         try:
             return None if self.trees is None else self.trees().cells
-        except ModelError:  # too many trees, or before them something that mixes attributes
+        except ModelError:  # too many trees, or preprocessing that mixes attributes
             return None
 
     def double(self) -> BlackBox:
-        """Return the same black box: it answers in float64 already."""
+        """Return the same black box: its scores are float64 already."""
         return self
 
     def _predict(self, rows: Tensor) -> Tensor:
         try:
-            answer = as_scores(self.predict(rows.clone()))  # the function may write into them
+            answer = as_scores(self.predict(rows.clone()))  # the function may change them
         except Exception as error:
             raise ModelError(f"the black box failed on rows of shape {tuple(rows.shape)}: {one_line(error)}") from error
         if answer.ndim != 2 or len(answer) != len(rows):
             raise ModelError(f"the black box must return {len(rows)} scores or rows of scores, got {answer.shape}")
-        return torch.from_numpy(answer.copy()).to(rows.device)  # it may be a view that torch cannot hold
+        return torch.from_numpy(answer.copy()).to(rows.device)  # it may be a view that torch does not support
 
 
 def as_scores(answer: Any) -> np.ndarray:
-    """Return what a function answered as float64, (n, outputs): one score a row may come without its own axis."""
+    """Return scores as float64, (n, outputs); a single score per row may come as (n,)."""
     scores = np.asarray(answer, dtype=np.float64)
     return scores[:, None] if scores.ndim == 1 else scores

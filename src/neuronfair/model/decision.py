@@ -1,4 +1,4 @@
-"""What counts as another decision, and what scores say as probabilities."""
+"""Decisions: how scores become decisions, when two decisions differ, and scores as probabilities."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DecisionKind = Literal["argmax", "threshold", "tolerance"]
 
 @dataclass(frozen=True)
 class Decision:
-    """What counts as another decision: another class, the other side of a threshold, or a gap above a tolerance.
+    """When two scores are different decisions: by class, by the side of a threshold, or by a gap above a tolerance.
 
-    With a tolerance a person is discriminated if any two members of the family lie too far apart, whichever of them is
-    the row at hand: its own score may lie between those of two twins, near enough to both.
+    With a tolerance, a family is split if any two of its members are too far apart: the score of the row itself may lie
+    between those of two twins, close to both.
 
     >>> Decision().differ(torch.tensor([[0.2, 0.8]]), torch.tensor([[0.6, 0.4]]))
     tensor([True])
@@ -36,11 +36,11 @@ class Decision:
         return self.chosen(scores) != self.chosen(others)
 
     def classes(self, outputs: int) -> int:
-        """Return how many classes it tells apart: none for a tolerance, which compares two scores and chooses none."""
+        """Return the number of classes; 0 for a tolerance, which compares two scores and chooses none."""
         return {"argmax": outputs, "threshold": 2, "tolerance": 0}[self.kind]
 
     def chosen(self, scores: Tensor) -> Tensor:
-        """Return the number of the class that scores (…, outputs) are decided for: (…)."""
+        """Return the class that scores (…, outputs) decide for: (…)."""
         # With a threshold the last output is the score: the only one, or that of the positive class.
         return scores.argmax(-1) if self.kind == "argmax" else (scores[..., -1] >= self.value).long()
 
@@ -73,7 +73,7 @@ class Decision:
         return not bool(self.differ(scores, scores[:1]).any())
 
     def gap(self, scores: Tensor, others: Tensor) -> Tensor:
-        """Return how far two score vectors (…, outputs) lie apart, unmoved by a shift common to all classes: (…)."""
+        """Return the distance of two score vectors (…, outputs), which ignores a shift common to all classes: (…)."""
         difference = scores - others
         if self.kind == "argmax":
             return difference.amax(-1) - difference.amin(-1)
@@ -98,7 +98,7 @@ class Decision:
         return torch.zeros_like(scores[:, 0]).scatter(1, rival, 1.0).scatter(1, own, -1.0)
 
     def safety(self, highest: Tensor, lowest: Tensor) -> Tensor:
-        """Return how far inside the discriminatory region a family lies whose leaning runs from lowest to highest.
+        """Return how far inside the discriminatory region a family is, given the range of its leanings.
 
         It is positive exactly where some twins get a different decision. With centre c and half-width w of the leaning
         it is w - |c| about the boundary, and 2 w less the tolerance for a tolerance.
@@ -113,7 +113,7 @@ class Decision:
         return self.value if self.kind == "threshold" else 0.0
 
     def check(self, outputs: int) -> None:
-        """Refuse a network whose outputs cannot be decided this way."""
+        """Refuse outputs that this decision cannot use."""
         if self.kind == "argmax" and outputs < 2:
             raise ModelError(
                 "the network has one output, so there is no class to choose. Decide by a threshold instead"
@@ -128,7 +128,7 @@ def with_row(valid: Tensor) -> Tensor:
 def leaning(family: Tensor, lean: Tensor) -> Tensor:
     """Return how far each member of families leans, (n, 1 + k), by combinations of outputs (n, outputs)."""
     parts = family * lean[:, None]
-    # To sum two numbers as one sums many is four times slower on a CPU.
+    # A sum over a dimension of two is four times slower on a CPU.
     return parts[..., 0] + parts[..., 1] if parts.shape[2] == 2 else parts.sum(2)
 
 
@@ -137,11 +137,11 @@ SUM_TOLERANCE = 1e-4  # how far the probabilities of all classes may miss 1: som
 
 
 def scale_of(decision: Decision, scores: Tensor) -> Scale:
-    """Return what scores are taken for, judged by those of some rows, (n, outputs).
+    """Return the scale of scores, inferred from those of some rows, (n, outputs).
 
     Probabilities lie between 0 and 1, and those of several classes add up to 1. Other scores of classes are logits, and
-    so is a single score with the threshold 0. Anything else is a number in a unit of its own, and so are answers that
-    are nothing but 0 and 1, or -1 and 1: those are decisions.
+    so is a single score with the threshold 0. Anything else is a number in its own unit. So are scores that are only
+    0 and 1, or -1 and 1, which are decisions.
 
     >>> scale_of(Decision(), torch.tensor([[0.2, 0.8], [0.7, 0.3]])), scale_of(Decision(), torch.tensor([[-1.0, 3.0]]))
     ('probabilities', 'logits')
@@ -159,7 +159,7 @@ def scale_of(decision: Decision, scores: Tensor) -> Scale:
 
 
 class Chances(NamedTuple):
-    """How probable one class is for each person and for the twin."""
+    """The probability of one class for each row and for its twin."""
 
     of: Tensor  # (n,): the number of that class
     own: Tensor  # (n,)
@@ -169,9 +169,9 @@ class Chances(NamedTuple):
 def chances(
     decision: Decision, scale: Scale, scores: Tensor, others: Tensor, favourable: int | None = None
 ) -> Chances | None:
-    """Return how probable the favourable class is for people and their twins; None where scores are only numbers.
+    """Return the probability of the favourable class for rows and their twins; None where scores are only numbers.
 
-    Where the decision for neither is the favourable class, or none is known, it is the class decided for the person.
+    Where neither decision is the favourable class, or none is known, it is the class of the row's own decision.
     """
     if scale == "numbers":
         return None

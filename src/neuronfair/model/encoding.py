@@ -1,4 +1,4 @@
-"""From rows of codes to what a network takes, and from an input gradient back to moves of attributes."""
+"""Encodings: from rows of codes to network inputs, and from input gradients to moves of attributes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.limits import check_size
 
 ROWS_PER_PASS = 1 << 15
-ROWS_PER_PASS_GPU = 1 << 18  # where fewer would not keep it busy
-NUMBERS_PER_PASS = 1 << 20  # on a CPU: what fits into its cache; 400 columns go through a network a third faster so
+ROWS_PER_PASS_GPU = 1 << 18  # fewer do not use it fully
+NUMBERS_PER_PASS = 1 << 20  # on a CPU: they fit into its cache; with 400 columns a pass is a third faster
 _CPU = torch.device("cpu")
 
 
 class Encoding(Protocol):
-    """How a model reads rows of codes. It belongs to the model: a domain knows nothing of it."""
+    """How a model reads rows of codes. It belongs to the model, not to the domain."""
 
     @property
     def device(self) -> torch.device:
@@ -33,7 +33,7 @@ class Encoding(Protocol):
 
     @property
     def rows_per_pass(self) -> int:
-        """How many rows go through a network at once: enough to be fast, few enough to keep memory flat."""
+        """How many rows one pass takes: enough to be fast, few enough for constant memory."""
 
     @property
     def example(self) -> Tensor:
@@ -68,9 +68,9 @@ class TableEncoding:
     """A fixed map from codes to network inputs: raw numbers, scaled numbers, one-hot blocks, or nothing at all.
 
     It is linear in every number and a table lookup in every block, so the first-order effect of moving one attribute
-    to another value is exact in the gradient: `effects`. An empty cell that is a value of its own is the attribute's
-    `center` here, if that lies within its bounds, and otherwise their middle: a network reads no NaN. An attribute that
-    a network is not given has no inputs: its line is zero, and its offset is that of another.
+    to another value is exact in the gradient: `effects`. A network reads no NaN: an empty cell that is a value of its
+    own becomes the attribute's `center`, if that is within its bounds, or else their middle. An attribute with encode
+    "none" has no inputs: its line is zero, and its offset is that of another.
 
     >>> from neuronfair.domain.tables.dataset import catalog_domain
     >>> TableEncoding.of(catalog_domain("adult", "paper")).width
@@ -80,7 +80,7 @@ class TableEncoding:
     def __init__(self, attributes: Sequence[Attribute], device: torch.device = _CPU) -> None:
         blocks = [a.encode == "onehot" for a in attributes]
         widths = [a.size if block else int(a.is_input) for a, block in zip(attributes, blocks, strict=True)]
-        self.lines = [_line(a) for a in attributes]  # factor and shift by which a code becomes a number
+        self.lines = [_line(a) for a in attributes]  # factor and shift from a code to a number
         factor, shift = zip(*self.lines, strict=True)
         self.attributes, self.device = tuple(attributes), device
         self.width = sum(widths)
@@ -94,10 +94,10 @@ class TableEncoding:
         self._empty = [
             (column, a.empty, middle_of(a))
             for column, a in enumerate(attributes)
-            if a.empty is not None and a.is_input and not blocks[column]  # a block has a place for it
+            if a.empty is not None and a.is_input and not blocks[column]  # a block has an input for it
         ]
         self._lines = {torch.float64: torch.tensor([factor, shift], dtype=torch.float64, device=device)}
-        # Whether every attribute is one input, in the same order; then nothing need be looked up.
+        # Whether every attribute is one input, in the same order; then there are no lookups.
         self._plain = not any(blocks) and all(widths)
         self._columns = torch.arange(len(attributes), device=device)
         single = [column for column, a in enumerate(attributes) if a.is_input and not blocks[column]]
@@ -140,7 +140,7 @@ class TableEncoding:
         return x.scatter_add_(-1, place, inside.to(dtype))
 
     def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor | None, codes: Tensor) -> Tensor:
-        """Return what each single move would add, to first order, to the quantity whose gradient this is.
+        """Return the first-order effect of each single move on the quantity with this gradient.
 
         Move m of row i takes the attribute `columns[i, m]` to the code `codes[i, m]`; all are (n, m), the gradient is
         (n, width) and the result is (n, m). Without `columns` there is one move of each attribute in turn.
@@ -192,13 +192,13 @@ class TableEncoding:
         return size
 
     def _line_in(self, dtype: torch.dtype) -> Tensor:
-        """Return factor and shift of every attribute, of a type and made once: (2, d)."""
+        """Return factor and shift of every attribute in a type, cached: (2, d)."""
         if dtype not in self._lines:
             self._lines[dtype] = self._lines[torch.float64].to(dtype)
         return self._lines[dtype]
 
     def _slopes(self, gradient: Tensor) -> Tensor:
-        """Return how steep each attribute is that is a number, one code ahead: (n, d)."""
+        """Return the slope of each attribute that is a number, per code: (n, d)."""
         return (gradient if self._plain else gradient[:, self.offset]) * self._line_in(gradient.dtype)[0]
 
     def _placed(self, rows: Tensor) -> Tensor:
@@ -228,6 +228,6 @@ def _line(attribute: Attribute) -> tuple[float, float]:
 
 
 def middle_of(attribute: Attribute) -> float:
-    """Return where among the codes of its numbers an empty cell is put: at the center, or in the middle."""
+    """Return the position of an empty cell among the codes of numbers: the center, or the middle."""
     center = (attribute.center - attribute.low) / attribute.step
     return center if 0 <= center <= attribute.points - 1 else (attribute.points - 1) / 2

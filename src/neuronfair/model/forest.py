@@ -1,7 +1,7 @@
-"""Trees over codes: every inner node sends some codes of one attribute to its left child and the others to its right.
+"""Trees over codes: an inner node sends some codes of one attribute to its left child and the others to its right.
 
-Trees of all frameworks become this, whatever stands before them: a feature depends on one attribute, which has finitely
-many codes, so a threshold on the feature is a set of codes. Codes that no node tells apart are one *cell*.
+Trees of all frameworks become this, with their preprocessing: a feature depends on one attribute, which has finitely
+many codes, so a threshold on the feature is a set of codes. Codes that no node separates are one *cell*.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.limits import check_size
 
-MOST_NODES, DEEPEST = 200_000, 500  # of all trees; every step of a walk costs time
+MOST_NODES, DEEPEST = 200_000, 500  # of all trees
 Link = Literal["none", "sigmoid", "softmax"]
-Features = Callable[[Tensor], npt.NDArray[np.float64]]  # rows of codes to what the trees compare
+Features = Callable[[Tensor], npt.NDArray[np.float64]]  # from rows of codes to the features of the trees
 
 
 @dataclass(frozen=True)
 class Tree:
-    """One tree as its framework tells it. A leaf has feature -1; children are numbers of its own nodes."""
+    """One tree of a framework. A leaf has feature -1; children are indices of its own nodes."""
 
     feature: npt.NDArray[np.int64]
     left: npt.NDArray[np.int64]
     right: npt.NDArray[np.int64]
     value: npt.NDArray[np.float64]  # (nodes, outputs): what a leaf adds
-    goes_left: Callable[[int, npt.NDArray[np.float64]], npt.NDArray[np.bool_]]  # of a node: which numbers go left
+    goes_left: Callable[[int, npt.NDArray[np.float64]], npt.NDArray[np.bool_]]  # which features go left at a node
 
 
 class FittedTrees(NamedTuple):
-    """The trees of a fitted model, what is added to their sum, and what makes scores of it."""
+    """The trees of a fitted model, the base of their sum, and the link from the sum to scores."""
 
     trees: list[Tree]
     base: list[float]
@@ -52,7 +52,7 @@ def below_limit(
     strict: bool = False,
     single: bool = False,
 ) -> npt.NDArray[np.bool_]:
-    """Return which numbers go left at a node: those up to, or below, its limit, and empty ones where it says so."""
+    """Return which numbers go left at a node: those up to, or below, its limit, and empty ones by its flag."""
     numbers = numbers.astype(np.float32).astype(np.float64) if single else numbers
     below = numbers < limit[node] if strict else numbers <= limit[node]
     return np.asarray(np.where(np.isnan(numbers), missing[node], below), dtype=bool)
@@ -60,7 +60,7 @@ def below_limit(
 
 @dataclass(frozen=True)
 class Forest:
-    """The nodes of all trees in one list. A leaf has attribute -1 and is its own child, so that walks end there."""
+    """The nodes of all trees in one list. A leaf has attribute -1 and is its own child."""
 
     roots: Tensor  # (trees,) the node at which each begins
     attribute: Tensor  # (nodes,)
@@ -87,7 +87,7 @@ class Forest:
 def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Tensor) -> Forest:
     """Return trees over features as trees over codes; features that mix attributes are refused.
 
-    `row` is a row of the table, from which one attribute at a time is varied.
+    `row` is a row of the table, in which one attribute at a time is varied.
     """
     trees, base, link = fitted
     if sum(len(tree.feature) for tree in trees) > MOST_NODES:
@@ -105,7 +105,7 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
     places, starts = list[tuple[int, int]](), [0]
     for tree in trees:
         for node, feature in enumerate(tree.feature.tolist()):
-            if feature < 0 or feature not in owner:  # a feature that never changes sends everybody one way
+            if feature < 0 or feature not in owner:  # a feature that never changes sends all rows one way
                 places.append((-1 if feature < 0 else 0, -1))
                 continue
             column = owner[feature]
@@ -150,7 +150,7 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
 def _tables(
     features: Features, domain: TableDomain, base: Tensor
 ) -> tuple[list[npt.NDArray[np.float64]], dict[int, int]]:
-    """Return the features of every code of each attribute, then those of the base row; and whose each feature is."""
+    """Return the features of every code by attribute, then those of the base row; and the attribute of each feature."""
     start = features(base[None])
     tables, owner = list[npt.NDArray[np.float64]](), dict[int, int]()
     for column, attribute in enumerate(domain.attributes):
@@ -173,14 +173,14 @@ def _cells(
     """Return the cell of every code, and every cut as a set of cells."""
     cells, sides = list[Tensor](), dict[int, list[npt.NDArray[np.bool_]]]()
     for column, marks in cuts.items():
-        begins = np.zeros(domain.attributes[column].size, dtype=np.bool_)  # a stretch of codes that no cut tells apart
+        begins = np.zeros(domain.attributes[column].size, dtype=np.bool_)  # of ranges of codes that no cut separates
         begins[0] = True
         for mark in marks:
             begins[1:] |= mark[1:] != mark[:-1]
         starts = np.flatnonzero(begins)
         table = np.stack([np.zeros(len(starts), dtype=np.bool_), *(mark[starts] for mark in marks)])
         _, first, cell = np.unique(table, axis=1, return_index=True, return_inverse=True)
-        # Numbered in the order in which they appear, so that the cells of a number are stretches of it.
+        # Numbered in the order of appearance, so that the cells of a number are ranges of it.
         rank = np.argsort(np.argsort(first))
         cells.append(torch.from_numpy(rank[cell.ravel()][begins.cumsum() - 1]))
         example = starts[np.sort(first)]
@@ -193,6 +193,6 @@ def _depth(roots: Tensor, left: Tensor, right: Tensor) -> int:
     while bool((left[node] != node).any()):
         node = torch.unique(torch.cat([left[node], right[node]]))
         depth += 1
-        if depth > DEEPEST:  # or a branch that leads back
+        if depth > DEEPEST:  # or a branch leads back
             raise ModelError(f"its trees are deeper than {DEEPEST}")
     return depth

@@ -1,4 +1,4 @@
-"""Where the hidden layers of a torch module are, and how to read them while it runs."""
+"""Finds the hidden layers of a torch module, and reads them during a forward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from neuronfair.errors import ModelError, did_you_mean
 
-# Softmax and its kin turn scores into probabilities; attention is read where its output comes out.
+# Softmax and its variants turn scores into probabilities; attention is read at its output.
 _NOT_HIDDEN = {"Softmax", "LogSoftmax", "Softmin", "Softmax2d", "MultiheadAttention", "Threshold"}
 ACTIVATIONS: tuple[type[nn.Module], ...] = tuple(
     getattr(activation, name) for name in activation.__all__ if name not in _NOT_HIDDEN
@@ -62,9 +62,9 @@ def evaluating(parts: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def hooked(modules: Iterable[nn.Module], look: Callable[[nn.Module, int, Tensor], Tensor | None]) -> Iterator[None]:
-    """Show every output of the modules to look(module, call, output), which may replace it.
+    """Call look(module, call, output) for every output of the modules; its result replaces the output.
 
-    Of several outputs, as of attention and its weights, the first is shown.
+    Of several outputs, such as attention and its weights, it gets the first.
     """
     calls: Counter[nn.Module] = Counter()
     handles: list[RemovableHandle] = []
@@ -126,7 +126,7 @@ def named_sites(module: nn.Module, names: Sequence[str], example: Tensor) -> dic
 def activation_sites(module: nn.Module, example: Tensor) -> dict[str, Site]:
     """Return where hidden activation modules and attention are read, in forward order; empty if there are none.
 
-    The attention inside of a layer of a transformer is a part of that layer, which may skip it in a quicker way.
+    The attention inside a transformer layer is a part of that layer, which may skip it in a faster implementation.
     """
     modules = dict(module.named_modules())
     names = {part: _climb(path, modules) for path, part in modules.items() if isinstance(part, ACTIVATIONS)}
@@ -143,7 +143,7 @@ def has_activations(sites: Mapping[str, Site]) -> bool:
 
 
 def _rows_first(block: nn.Module) -> bool:
-    """Return whether an attention has the rows, and not the tokens, in its first dimension."""
+    """Return whether an attention layer has the rows in its first dimension, not the tokens."""
     attention = getattr(block, "self_attn", block)
     return bool(getattr(attention, "batch_first", False))
 
@@ -175,7 +175,7 @@ def _hidden_sites(runner: nn.Module, names: Mapping[nn.Module, str], example: Te
 
 
 class _Function(nn.Module):
-    """An activation function as a module, so that its output can be hooked, and what the layer is called."""
+    """An activation function as a module, so that its output can be hooked, with the name of the layer."""
 
     def __init__(self, call: Callable[..., Tensor], label: str) -> None:
         super().__init__()
@@ -186,25 +186,25 @@ class _Function(nn.Module):
 
 
 def traced(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, Site]]:
-    """Return a twin of the module, sharing its parts, in which activation functions are modules; and its layers."""
+    """Return a traced copy of the module, which shares its parts, and its layers; activation functions are modules."""
     advice = "name the modules whose outputs are the layers: Network(module, domain, layers=[…])"
     try:
-        twin = with_functions_as_modules(module)
-        sites = activation_sites(twin, example)
-        same = torch.equal(_trial(twin, (), example)[0], _trial(module, (), example)[0])
-    except Exception as error:  # tracing runs the user's forward() on stand-ins for tensors: anything may happen
+        copy = with_functions_as_modules(module)
+        sites = activation_sites(copy, example)
+        same = torch.equal(_trial(copy, (), example)[0], _trial(module, (), example)[0])
+    except Exception as error:  # tracing runs the user's forward() on stand-ins for tensors
         raise ModelError(f"no activation module found, and forward() cannot be traced ({error}); {advice}") from error
     if not sites or not same:
         raise ModelError(f"no hidden activation found in the module; {advice}")
-    return twin, sites
+    return copy, sites
 
 
 def with_functions_as_modules(module: nn.Module) -> nn.Module:
-    """Return a twin of a module that shares its parts and has a part for each activation function that it calls."""
+    """Return a traced copy that shares the module's parts and has a part for each activation function."""
     with evaluating(module.modules()):
-        twin = fx.GraphModule(module, fx.Tracer().trace(module))
+        copy = fx.GraphModule(module, fx.Tracer().trace(module))
     count = 0
-    for node in list(twin.graph.nodes):
+    for node in list(copy.graph.nodes):
         if node.op == "call_function" and node.target in _ACTIVATION_FUNCTIONS:
             function, label = node.target, _ACTIVATION_FUNCTIONS[node.target]
         elif node.op == "call_method" and node.target.rstrip("_") in _ACTIVATION_NAMES:
@@ -214,10 +214,10 @@ def with_functions_as_modules(module: nn.Module) -> nn.Module:
         count += 1
         source, path = node.args[0] if node.args else node.kwargs["input"], f"activation_function_{count}"
         before = source.target if source.op == "call_module" else source.name
-        twin.add_submodule(path, _Function(function, f"{before}_{label.rstrip('_')}"))
-        with twin.graph.inserting_after(node):
-            node.replace_all_uses_with(twin.graph.call_module(path, node.args, node.kwargs))
-        twin.graph.erase_node(node)
-    twin.recompile()
-    del type(twin).__call__  # torch's prints a traceback where forward() fails; without it modules are called as ever
-    return twin
+        copy.add_submodule(path, _Function(function, f"{before}_{label.rstrip('_')}"))
+        with copy.graph.inserting_after(node):
+            node.replace_all_uses_with(copy.graph.call_module(path, node.args, node.kwargs))
+        copy.graph.erase_node(node)
+    copy.recompile()
+    del type(copy).__call__  # torch's own prints a traceback where forward() fails
+    return copy

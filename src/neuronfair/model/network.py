@@ -21,16 +21,16 @@ _RESHAPED = ("View", "Squeeze", "Select", "Alias", "Clone")  # in the names that
 
 
 class _LayerReached(BaseException):
-    """Ends a forward pass that has shown all that was asked; not an Exception, lest a model swallow it."""
+    """Ends a forward pass after the last wanted layer; no Exception, so that a model cannot catch it."""
 
 
 class Network:
     """A torch module in eval mode on one device, whose hidden layers are known by name. It takes rows of codes.
 
-    `encoding` says how the module reads rows: a domain stands for the encoding that it declares. One row is run to find
-    the layers in forward order: the outputs of attention and of activation modules or, without these, functions.
+    `encoding` says how the module reads rows; a domain means the encoding that it declares. A forward pass finds the
+    layers in order: the outputs of attention and of activation modules or, without these, activation functions.
     `layers` overrides this with the names of any modules, whose outputs are then the layers. The module itself is never
-    changed; if it lives on another device than the encoding, a copy of it is moved.
+    changed; if it is on another device than the encoding, a copy of it is moved.
 
     `rows_forward` counts the rows given to `scores` and `activations`, `rows_backward` those given to `gradient`.
 
@@ -80,7 +80,7 @@ class Network:
         self.neurons = {name: math.prod(site.shape) for name, site in self.sites.items()}
 
     def _trace(self, example: Tensor) -> None:
-        """Find activation functions as well; what cannot be traced must have attention to look at."""
+        """Find activation functions as well; a module that cannot be traced must have attention layers."""
         try:
             self.runner, self.sites = traced(self.module, self._inputs(example))
         except ModelError:
@@ -99,17 +99,17 @@ class Network:
             ) from error
 
     def reading(self, encoding: Encoding) -> Network:
-        """Return the same network with rows read in another way."""
+        """Return the same network with another encoding of rows."""
         other = copy.copy(self)
         other.encoding = encoding
         return other
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Return what the module computes for rows, as (n, outputs) and without a gradient."""
+        """Return the scores of rows: (n, outputs), without a gradient."""
         return self.answers(self._inputs(rows))
 
     def answers(self, inputs: Tensor | np.ndarray) -> Tensor:
-        """Return what the module computes for numbers, (n, *shape), whatever made them."""
+        """Return the scores of encoded rows, (n, *shape)."""
         x = torch.as_tensor(inputs, dtype=self.dtype, device=self.device)
         with torch.no_grad():
             result, _ = self._forward(x, ())
@@ -135,12 +135,11 @@ class Network:
         layer: str | None = None,
         through: tuple[str, Tensor] | None = None,
     ) -> Tensor:
-        """Return the gradient of an objective by the network input of rows: (n, *shape).
+        """Return the gradient of an objective with respect to the network input of rows: (n, *shape).
 
-        `objective` is given the layer's activations (n, neurons), or the scores when no layer is named, and returns
-        a number, or one number per row (their sum is differentiated: rows do not influence each other). With
-        `through`, a layer and which of its neurons count for each row, bool (n, neurons), all others of that layer
-        are taken for constants.
+        `objective` takes the layer's activations (n, neurons), or the scores when no layer is named, and returns a
+        number, or one number per row (their sum is differentiated: rows do not influence each other). `through` names
+        a layer and the neurons of each row, bool (n, neurons), that let gradients pass; all others count as constants.
         """
         leaf = self._inputs(rows).detach().requires_grad_()
         with torch.enable_grad():
@@ -162,7 +161,7 @@ class Network:
 
     @contextmanager
     def _only(self, through: tuple[str, Tensor] | None) -> Iterator[None]:
-        """Let gradients pass some neurons of a layer only."""
+        """Let gradients pass through some neurons of a layer only."""
         if through is None:
             yield
             return
@@ -173,7 +172,7 @@ class Network:
         def look(module: nn.Module, call: int, output: Tensor) -> Tensor | None:
             if (module, call) != (site.module, site.call):
                 return None
-            if output.requires_grad:  # on the way back alone: to choose among values, too, takes four times as long
+            if output.requires_grad:  # in the backward pass alone, which is four times as fast as a choice among values
                 output.register_hook(  # type: ignore[no-untyped-call]
                     lambda slope: torch.where(counted.view(slope.shape), slope, 0.0)
                 )
@@ -183,18 +182,18 @@ class Network:
             yield
 
     def ends_in_two_softmaxes(self) -> bool:
-        """Return whether the module gives the softmax of what is a softmax already."""
+        """Return whether the module ends in a softmax of a softmax."""
         first = self._last_function()
         second = None if first is None or "Softmax" not in first.name() else _computed(first.next_functions[0][0])
         return second is not None and "Softmax" in second.name()
 
     def ends_in_sigmoid(self) -> bool:
-        """Return whether the last thing that the module computes is a sigmoid, perhaps reshaped afterwards."""
+        """Return whether the module ends in a sigmoid, perhaps reshaped afterwards."""
         last = self._last_function()
         return last is not None and "Sigmoid" in last.name()
 
     def _last_function(self) -> Any:
-        """Return what autograd knows of the last thing that the module computes."""
+        """Return the autograd function of the module's last operation."""
         with torch.enable_grad():
             result, _ = self._forward(self._inputs(self.encoding.example).requires_grad_().clone(), ())
         return _computed(result.grad_fn)
@@ -284,7 +283,7 @@ class Network:
 
 
 def _computed(function: Any) -> Any:
-    """Return the function of autograd whose result was only reshaped by those after it."""
+    """Return the last autograd function before any that only reshape its result."""
     while function is not None and any(word in function.name() for word in _RESHAPED):
         function = function.next_functions[0][0]
     return function
@@ -305,7 +304,7 @@ def _as_scores(result: Tensor, x: Tensor) -> Tensor:
 
 @contextmanager
 def _own_code(module: nn.Module, x: Tensor) -> Iterator[None]:
-    """Say on which rows a module failed, whatever its code raises; Ctrl-C stays Ctrl-C."""
+    """Turn any error of the module's own code into a ModelError with the shape of the rows."""
     try:
         yield
     except NeuronFairError:

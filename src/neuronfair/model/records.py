@@ -1,8 +1,8 @@
-"""The records of a data set, about which a model is asked with their original cells.
+"""Scores of the records of a data set from their original cells.
 
-A code stands for a value of the domain, and a cell may lie between two of these, or be a label that the domain counts
-as another. Metrics of the data set must not depend on that. So a record is a row of codes and its own number: wherever
-a code is still the record's own, the model is given the original cell, and elsewhere what the code stands for.
+A cell of the table may lie between two values of the domain, or be a label that the domain merges with another. Metrics
+of the data set must not depend on such rounding. So a record is a row of codes with a record number: where a code is
+the record's own, the model reads the original cell, and elsewhere the value of the code.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ from neuronfair.model.open.preprocessing import FeatureCurve
 
 RECORD = "number of the record"
 REFUSES_EMPTY = "the model refuses empty cells, so they are read as the domain says"
-RecordForm = Literal["cells", "numbers", "codes"]  # what the model is given of a record: see `records_of`
+RecordForm = Literal["cells", "numbers", "codes"]  # the inputs for a record: see `records_of`
 RecordScores = Callable[[np.ndarray, Tensor], Tensor]  # from numbers of records and rows of codes to scores
 
 
 @dataclass(frozen=True)
 class Records:
-    """A data set whose rows have one more column, the number of the record, and a model of such rows.
+    """A data set whose rows have one more column, the record number, and a model of such rows.
 
-    `form` says what the model is given: the original "cells", the original "numbers" by its encoding, or "codes".
-    `why` says why it is not given some cells as they are: some are no values of the domain, but it can be given codes
-    only, or it refuses empty cells.
+    `form` says what the model reads: the original "cells", the original "numbers" by its encoding, or "codes". `why`
+    says why some original cells are not used: the model reads codes only, or refuses these cells.
     """
 
     model: Model
@@ -52,9 +51,8 @@ class Records:
 def records_of(source: Opened | Model, data: Dataset) -> Records:
     """Return a data set ready for its own metrics.
 
-    A model that can be given a DataFrame is given the original cells. Another that reads numbers by an encoding of the
-    domain is given the original numbers; of labels the code is all that it reads. What can be given codes only, or
-    refuses the original cells, is given codes.
+    A model that reads DataFrames gets the original cells. One that reads the domain's encoding gets the original
+    numbers, and codes for labels. All others, and models that refuse the original cells, get codes.
     """
     model: Model = source.model if isinstance(source, Opened) else source
     original, domain = data.original, data.domain
@@ -64,16 +62,18 @@ def records_of(source: Opened | Model, data: Dataset) -> Records:
     frame_scores = source.scores_of_frame if isinstance(source, Opened) else None
     for filled in (False, True) if frame_scores is not None else ():
         assert frame_scores is not None
-        found = RecordModel(model, data.rows, _by_frame(_Cells(original, data, filled=filled), frame_scores, model))
+        found = RecordModel(
+            model, data.rows, _by_frame(_OriginalCells(original, data, filled=filled), frame_scores, model)
+        )
         try:
-            found.own  # noqa: B018  # the model is asked about every record
+            found.own  # noqa: B018  # computes the scores of every record
             return replace(_records(found, data, "cells"), why=REFUSES_EMPTY if filled else "")
         except ModelError as error:
             why = why or f"the model refuses the original cells ({one_line(error)})"
     off_grid = original.off_grid(domain, data.rows.cpu().numpy())
     encoding = model.encoding
     if isinstance(encoding, TableEncoding):
-        off_grid &= _matters(encoding)
+        off_grid &= _is_number(encoding)
         predict = _by_numbers(source, encoding, original, data) if off_grid.any() else None
         if predict is not None:
             return _records(RecordModel(model, data.rows, predict), data, "numbers")
@@ -87,13 +87,13 @@ def _records(model: RecordModel, data: Dataset, form: RecordForm) -> Records:
 
 
 def _numbered(domain: TableDomain, records: int) -> TableDomain:
-    """Return a domain with one more column, the number of the record, which no model is given."""
+    """Return a domain with one more column, the record number, which is no input of a model."""
     number = Attribute(RECORD, "ordinal", low=0, high=max(1, records - 1), encode="none")
     return replace(domain, attributes=(*domain.attributes, number))
 
 
 class RecordModel:
-    """A model of rows of codes whose last column is the number of a record."""
+    """A model of rows of codes whose last column is a record number."""
 
     def __init__(self, model: Model, rows: Tensor, predict: RecordScores) -> None:
         self._model, self._rows, self._predict = model, rows, predict
@@ -101,24 +101,24 @@ class RecordModel:
         self.dtype, self.outputs, self.rows_forward = torch.float64, model.outputs, 0
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Return the scores of rows: float64, (n, outputs). Every record itself is asked about once."""
+        """Return the scores of rows: float64, (n, outputs). Those of the records themselves are computed once."""
         codes, record = rows[:, :-1].long(), rows[:, -1].long()
         other = (codes != self._rows[record]).any(1)
         scores = self.own[record]
         if bool(other.any()):
-            scores[other] = self._answered(record[other], codes[other])
+            scores[other] = self._scored(record[other], codes[other])
         return scores
 
     @cached_property
     def own(self) -> Tensor:
         """The scores of the records themselves: (records, outputs)."""
-        return self._answered(torch.arange(len(self._rows), device=self._rows.device), self._rows)
+        return self._scored(torch.arange(len(self._rows), device=self._rows.device), self._rows)
 
     def double(self) -> RecordModel:
-        """Return the same model: it answers in float64 already."""
+        """Return the same model: its scores are float64 already."""
         return self
 
-    def _answered(self, record: Tensor, codes: Tensor) -> Tensor:
+    def _scored(self, record: Tensor, codes: Tensor) -> Tensor:
         size = self.encoding.rows_per_pass
         parts = zip(torch.split(record, size), torch.split(codes, size), strict=True)
         scores = torch.cat([self._predict(some.cpu().numpy(), part).double() for some, part in parts])
@@ -126,10 +126,10 @@ class RecordModel:
         return scores.to(codes.device)
 
 
-class _Cells:
-    """The records of a data set as a DataFrame of original cells, in which cells can be replaced by those of codes.
+class _OriginalCells:
+    """The records of a data set as a DataFrame of original cells, in which codes can replace cells.
 
-    With `filled`, empty cells are the numbers that the domain takes them for.
+    With `filled`, an empty cell is the number that the domain declares for it.
     """
 
     def __init__(self, original: Original, data: Dataset, *, filled: bool = False) -> None:
@@ -142,7 +142,7 @@ class _Cells:
             self._frame = original.frame.iloc[original.rows].reset_index(drop=True)
             self._frame.columns = list(map(str, self._frame.columns))
         place = {name: number for number, name in enumerate(self._frame.columns)}
-        # Attributes that stand beside the table are no columns of it, and no model is given them.
+        # Joined attributes are no columns of the table and no inputs of a model.
         known = enumerate(data.domain.attributes)
         self._columns = {column: (place[a.name], a) for column, a in known if a.is_input and a.name in place}
         for number, attribute in self._columns.values() if filled else ():
@@ -150,7 +150,7 @@ class _Cells:
                 self._frame.isetitem(number, self._frame.iloc[:, number].fillna(attribute.missing))
 
     def of(self, record: np.ndarray, codes: np.ndarray) -> Any:
-        """Return the DataFrame of some records, whose cells are those of codes where these are not their own."""
+        """Return the DataFrame of some records, with the values of codes where these differ from the record's own."""
         table = self._frame.iloc[record].reset_index(drop=True)
         changed = codes != self._own[record]
         for column, (number, _) in self._columns.items():
@@ -159,7 +159,7 @@ class _Cells:
         return table
 
     def _replaced(self, column: int, record: np.ndarray, codes: np.ndarray, changed: np.ndarray) -> Any:
-        """Return a column of some records in which some cells are those of codes, of the same type if it has them."""
+        """Return a column of some records in which codes replace the changed cells, with the same type if possible."""
         number, attribute = self._columns[column]
         cells = self._frame.iloc[record, number].reset_index(drop=True)
         distinct, inverse = np.unique(codes[changed], return_inverse=True)
@@ -177,7 +177,7 @@ class _Cells:
         return cells
 
     def _first(self, column: int, code: int) -> int | None:
-        """Return the first record that has a code, and not for another label that the domain counts as this one."""
+        """Return the first record with a code, preferably not one with a merged label."""
         number, attribute = self._columns[column]
         if (column, code) not in self._known:
             having = np.flatnonzero(self._own[:, column] == code)
@@ -195,8 +195,8 @@ def _column(original: Original, attribute: Attribute) -> Any:
     return numbers.astype(np.int64) if whole else numbers
 
 
-def _by_frame(cells: _Cells, scores_of_frame: Callable[[Any], Any], model: Model) -> RecordScores:
-    """Return how to predict a model that is given a DataFrame."""
+def _by_frame(cells: _OriginalCells, scores_of_frame: Callable[[Any], Any], model: Model) -> RecordScores:
+    """Return the scores of records by a model that reads a DataFrame."""
 
     def predict(record: np.ndarray, codes: Tensor) -> Tensor:
         table = cells.of(record, codes.cpu().numpy())
@@ -217,17 +217,17 @@ def _by_frame(cells: _Cells, scores_of_frame: Callable[[Any], Any], model: Model
 def _by_numbers(
     source: Opened | Model, encoding: TableEncoding, original: Original, data: Dataset
 ) -> RecordScores | None:
-    """Return how to predict a model that reads numbers by an encoding, which may lie between those of two codes."""
+    """Return the scores of records by a model that reads encoded numbers, which may lie between those of two codes."""
     model: Model = source.model if isinstance(source, Opened) else source
     inputs = source.inputs if isinstance(source, Opened) else None
     answers: Callable[[Any], Any] | None = model.answers if isinstance(model, Network) else inputs
     if isinstance(model, Network) and any(isinstance(part, FeatureCurve) for part in model.module.modules()):
-        return None  # what a number becomes is known for the values of the domain only
+        return None  # its curves are known for the values of the domain only
     if answers is None:
         return None
     own = data.rows.cpu()
     places = own.double()  # where among the codes the numbers lie
-    for column in np.flatnonzero(_matters(encoding)).tolist():
+    for column in np.flatnonzero(_is_number(encoding)).tolist():
         attribute = data.domain.attributes[column]
         place = torch.from_numpy((original.numbers(attribute) - attribute.low) / attribute.step)
         places[:, column] = torch.where(place.isnan(), places[:, column], place)
@@ -243,6 +243,6 @@ def _by_numbers(
     return predict
 
 
-def _matters(encoding: TableEncoding) -> np.ndarray:
-    """Return for which attributes a model reads more than the code: numbers that are no one-hot block, bool (d,)."""
+def _is_number(encoding: TableEncoding) -> np.ndarray:
+    """Return which attributes are numbers and no one-hot blocks, so that values between codes exist: bool, (d,)."""
     return np.array([a.is_input and not a.values and a.encode != "onehot" for a in encoding.attributes])

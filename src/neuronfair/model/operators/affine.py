@@ -1,4 +1,4 @@
-"""Affine maps in twice the digits of float64: what the operators of a graph do to tensors of them."""
+"""Affine maps in twice the digits of float64, and the operators of a graph on tensors of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from neuronfair.errors import ModelError
 
 MAX_MATRIX_SIZE = 1 << 24  # numbers of one matrix
-LONGEST = 1 << 30  # products that are added up in twice the digits
+LONGEST = 1 << 30  # products in one sum
 _SPLIT = float(2**27 + 1)
 Shape = tuple[int | None, ...]  # None: the dimension of the rows
 
@@ -28,9 +28,8 @@ class Form:
     """A tensor whose numbers are affine functions of one layer's neurons, the same for each row.
 
     `parts` is (3, *shape, neurons + 1): the weights and, last, the constant. Each number is the sum of a float64 and of
-    a second one that holds its next digits. The third is its size: the sum of the sizes of all that was added up for
-    it, which says how far the network's own rounding may be off. The dimension of the rows has the length 1 and is
-    called `rows`.
+    a second one with its next digits. The third is its size, the sum of the absolute values of its terms, which bounds
+    the network's own rounding. `rows` is the dimension of the rows, of length 1.
     """
 
     layer: int

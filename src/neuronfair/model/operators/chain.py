@@ -1,41 +1,31 @@
-"""A network as a chain of matrices: what a page can compute by itself, and what a proof can bound.
+"""A network as a chain of matrices and activation functions, which a proof can bound.
 
-Between one activation and the next an ordinary network is an affine map, whatever its modules are called. Maps and
-activations are read from the graph of its operators (`reader`), never from samples: a sample misses what bends, jumps
-or branches for few people. A module with an operator that is not known is refused by its name.
+Between one activation and the next an ordinary network is an affine map. Maps and activations are read from the graph
+of its operators (`reader`), never from samples: a sample misses what bends, jumps or branches for few rows. A module
+with an unknown operator is refused by its name.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.model.layers import evaluating
 from neuronfair.model.network import Network
 from neuronfair.model.operators.purity import check_parts, check_pure
-from neuronfair.model.operators.reader import WIDEST, NetworkReading, Reader
+from neuronfair.model.operators.reader import WIDEST, Curve, NetworkReading, Reader
 
-SCORE_TOLERANCE = 1e-6  # of the largest score: so near must the chain's scores be to the network's own
+SCORE_TOLERANCE = 1e-6  # relative to the largest score, of the chain's scores to the network's own
 
 End = Literal["none", "softmax", "sigmoid"]
-CURVES: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "elu": functional.elu,
-    "softplus": functional.softplus,
-}
 
 
 @dataclass(frozen=True)
@@ -46,27 +36,15 @@ class Affine:
     bias: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the images of rows."""
+        """Return the map of rows."""
         return x @ self.weight.T + self.bias
 
 
 @dataclass(frozen=True)
-class Curve:
-    """An activation function by its name; a leaky ReLU by its slope below 0."""
-
-    name: str
-    leak: float = 0.0
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the function of numbers."""
-        return functional.leaky_relu(x, self.leak) if self.name == "leaky_relu" else CURVES[self.name](x)
-
-
-@dataclass(frozen=True)
 class Chain:
-    """Affine maps with a curve after each but the last, and what makes scores of the last one's numbers.
+    """Affine maps with a curve after each but the last, and the function `end` that turns the last numbers into scores.
 
-    `sizes` bound what the network itself adds up for each weight and bias, without sign, and so its rounding.
+    `sizes` bound the absolute terms that the network itself adds for each weight and bias, and so its rounding.
     """
 
     affines: tuple[Affine, ...]
@@ -83,7 +61,7 @@ class Chain:
 
 
 def chain_of(network: Network, rows: Tensor) -> Chain:
-    """Return a network as a chain of float64 matrices; one that is none is refused with the reason.
+    """Return a network as a chain of float64 matrices; refuse any other network with the reason.
 
     The weights are those of the module, each as it is, in float64. On the rows the chain must give the network's own
     scores.
@@ -109,7 +87,7 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
         tuple(Affine(weight.to(device), bias.to(device)) for weight, bias in maps)
         for maps in (read.affines, read.sizes)
     )
-    chain = Chain(affines, sizes, tuple(Curve(a.name, a.leak) for a in read.activations), cast(End, read.end))
+    chain = Chain(affines, sizes, read.curves, cast(End, read.end))
     scores = network.double().scores(rows)
     ours = chain.scores(network.encoding.encode(rows, torch.float64))
     near = SCORE_TOLERANCE * scores.abs().amax().clamp(min=1e-3)
@@ -119,7 +97,7 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
 
 
 class _Whole(nn.Module):
-    """A module as it is called, hooks and all, with one tensor of rows."""
+    """A module called as a whole, with its hooks, on one tensor of rows."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -162,7 +140,7 @@ def _writes(target: Any) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what torch says about the export, of which no user knows."""
+    """Silence torch's warnings about the export, which is internal."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

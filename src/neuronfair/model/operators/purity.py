@@ -1,7 +1,7 @@
-"""Whether a module is a function of its input alone: what forward() calls, reads and leaves changed is watched.
+"""Checks that a module is a function of its input alone, by what forward() calls, reads and changes.
 
-An operator graph holds one way through forward(). It is the only way if no number of a tensor ever reaches Python, so
-that no branch can depend on one, and if a call changes nothing that the next call could read.
+An operator graph holds one path through forward(). It is the only path if no number of a tensor reaches Python, so that
+no branch can depend on one, and if no call changes anything that a later call could read.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from neuronfair.model.operators.reader import is_known, is_known_on_constants, n
 _TAKES_OUT = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "unique", "_unique2"}
 _LEAVES = {"numpy", "tolist", "item", "__array__", "data_ptr", "untyped_storage", "storage"}
 _WORLD = {"time", "_datetime", "datetime", "posix", "nt", "_io", "_socket", "select", "signal", "_random"}
-# What tells under which circumstances it is called.
+# Functions that tell forward() in which mode it is called.
 _MODES = {"is_grad_enabled", "is_inference_mode_enabled", "is_inference", "is_autocast_enabled"}
-# What tells that it is traced or watched.
+# Names that tell forward() that it is traced.
 _WATCHERS = {
     *("is_compiling", "is_dynamo_compiling", "is_exporting", "is_tracing", "is_scripting", "is_fx_tracing"),
     *("is_in_onnx_export", "is_fake", "FakeTensor", "FunctionalTensor", "fake_mode", "__class__", "__torch_dispatch__"),
@@ -52,16 +52,16 @@ LARGEST = 100_000  # things that are compared
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the operators of a run, and which of them are not known. It raises nothing: forward() might catch it."""
+    """Records the operators of a run, and the unknown ones. It raises nothing, since forward() might catch it."""
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
         self._refused: list[tuple[int, ModelError]] = []
-        self._of_rows = {id(rows): rows}  # tensors are kept, lest another one gets the number of one
+        self._of_rows = {id(rows): rows}  # tensors are kept, so that no id is used again
 
     def check(self) -> None:
-        """Refuse what was not known: first what leads to branches and random numbers, for it explains the others."""
+        """Refuse unknown operators: first branches and random numbers, since they explain the others."""
         for _, error in sorted(self._refused, key=lambda found: found[0]):
             raise error
 
@@ -83,7 +83,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_users(frame: FrameType | None) -> bool:
-    """Return whether a function of the user's called: itself, or through the standard library."""
+    """Return whether the user's code made a call, directly or through the standard library."""
     while frame is not None and _is_standard(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None and not frame.f_code.co_filename.startswith(_OWN)
@@ -94,7 +94,7 @@ def _is_standard(file: str) -> bool:
 
 
 class _Python:
-    """Records what the user's own functions could remember things in, and refuses what takes numbers to Python."""
+    """Records where the user's functions could keep state, and refuses calls that take numbers to Python."""
 
     def __init__(self) -> None:
         self.left: ModelError | None = None
@@ -102,7 +102,7 @@ class _Python:
         self._held: State = {}
 
     def note(self, frame: FrameType, event: str, function: Any) -> None:
-        """Look at a call of a function."""
+        """Record a call of a function."""
         file, code = frame.f_code.co_filename, frame.f_code
         own = file.startswith(_OWN) or _is_standard(file)
         if event == "call" and not own:
@@ -123,7 +123,7 @@ class _Python:
 
     @property
     def roots(self) -> State:
-        """What the functions could read, besides their arguments, by name."""
+        """The objects that the functions could read besides their arguments, by name."""
         found = dict(self._held)
         for code, names in self._globals.items():
             for name in code.co_names:
@@ -136,7 +136,7 @@ class _Python:
 
 @cache
 def _tells_tracing(code: CodeType) -> str | None:
-    """Return the name by which a function could notice that it is traced, and then compute something else."""
+    """Return a name in the code of a function by which it could notice that it is traced."""
     texts = {one for one in code.co_consts if isinstance(one, str)}  # hasattr(x, "fake_mode")
     asked = _WATCHERS & {*code.co_names, *texts}
     if "type" in code.co_names:
@@ -149,16 +149,16 @@ def _tells_tracing(code: CodeType) -> str | None:
 
 @dataclass(frozen=True)
 class _Watched:
-    """What was seen in a few calls."""
+    """The record of a few calls."""
 
     names: list[list[str]]  # the operators of each call
-    states: list[State]  # all that a later call could read, after each
-    left: ModelError | None  # about what took numbers out of tensors, or may notice that it is watched
+    states: list[State]  # everything that a later call could read, after each
+    left: ModelError | None  # about numbers taken out of tensors, or code that may notice tracing
 
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile: callbacks of others at a collection would be taken for code of the module."""
+    """Disable the garbage collector: callbacks of a collection would be taken for code of the module."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -169,7 +169,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> _Watched:
-    """Call a module in the thread that this runs in, which must be its own: no other profiler may be at work there."""
+    """Call a module with a profiler; the thread must have no other profiler."""
     names, states, left = list[list[str]](), list[State](), None
     for number, x in enumerate(inputs):
         python = _Python()
@@ -208,14 +208,14 @@ def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.
 
 
 def check_parts(module: nn.Module) -> None:
-    """Refuse modules whose computing cannot be seen from here, and tensors that compute in ways of their own."""
+    """Refuse compiled modules, preprocessing with unknown code, and tensors of other types."""
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             raise ModelError(
                 f"its part '{name or type(part).__name__}' is compiled (TorchScript). Use the module itself"
             )
         if (program := getattr(part, "unknown_program", None)) is not None:
-            raise ModelError(f"{program} was asked for its values, and what it does between them is not known")
+            raise ModelError(f"{program} has unknown code: only its outputs for the tried values are known")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
             raise ModelError(f"its weights '{name}' are no plain tensor but {type(tensor).__name__}")
@@ -225,7 +225,7 @@ def check_parts(module: nn.Module) -> None:
 
 
 def _state(module: nn.Module, roots: State) -> State:
-    """Return all that a later call could read: attributes of the parts, what functions hold, random numbers."""
+    """Return everything that a later call could read: attributes of the parts, closures, random states."""
     snapshot = _Snapshot()
     for name, part in reversed([*module.named_modules()]):  # each part by its own name
         snapshot.add(f"its part '{name}'" if name else "the module", part)
@@ -243,7 +243,7 @@ class _Snapshot:
             "the state of numpy.random": repr(np.random.get_state()),
             "the state of torch's random numbers": torch.get_rng_state(),
         }
-        self._seen: dict[int, Any] = {}  # things are kept, lest another one gets the number of one
+        self._seen: dict[int, Any] = {}  # objects are kept, so that no id is used again
 
     def add(self, place: str, thing: Any, depth: int = 0) -> None:
         """Add an object and all that it refers to; `depth` counts the steps that led to it."""
@@ -345,7 +345,7 @@ _RECORDERS: tuple[tuple[Callable[[Any], bool], Callable[[_Snapshot, str, Any, in
     (_is(np.random.RandomState), _value(lambda generator: repr(generator.get_state()))),
     (_is(np.random.Generator), _value(lambda generator: repr(generator.bit_generator.state))),
     (lambda thing: hasattr(thing, "cache_info"), _value(lambda function: repr(function.cache_info()))),
-    (_is(Generator), _value(lambda _: object())),  # what it gives next is not to be seen: it is never the same
+    (_is(Generator), _value(lambda _: object())),  # its next value is unknown, so it is never the same
     (_is(type), _Snapshot.add_class),
     (_is(partial), _Snapshot.add_partial),
     (_is(MethodType), _Snapshot.add_method),

@@ -1,7 +1,7 @@
 """The operators of a network, read one by one from its graph as a chain of affine maps and curves.
 
 Every operator that meets a number of a row must be in one of the tables below. Any other one is refused by its name:
-what is not known here could bend, jump or branch where no sample shows it.
+an unknown operator could bend, jump or branch where no sample shows it.
 """
 
 from __future__ import annotations
@@ -36,29 +36,44 @@ _CONTINUOUS = {
 }
 
 
+CURVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "elu": functional.elu,
+    "softplus": functional.softplus,
+}
+
+
 @dataclass(frozen=True)
-class Activation:
-    """An activation function by its name, and the slope below 0 of a leaky ReLU."""
+class Curve:
+    """An activation function by its name; a leaky ReLU by its slope below 0."""
 
     name: str
     leak: float = 0.0
 
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the function of numbers."""
+        return functional.leaky_relu(x, self.leak) if self.name == "leaky_relu" else CURVES[self.name](x)
+
 
 @dataclass(frozen=True)
 class NetworkReading:
-    """What a graph computes: affine maps (weight, bias), the activations between them, and what makes scores of it.
+    """What a graph computes: affine maps (weight, bias), the curves between them, and the function that ends it.
 
-    `sizes` are those of the numbers that were added up for each weight and bias: what cancels is rounded all the same.
+    `sizes` are sums of absolute values for each weight and bias, since terms that cancel are rounded all the same.
     """
 
     affines: tuple[tuple[Tensor, Tensor], ...]
     sizes: tuple[tuple[Tensor, Tensor], ...]
-    activations: tuple[Activation, ...]
+    curves: tuple[Curve, ...]
     end: str
 
 
 def is_known(name: str) -> bool:
-    """Return whether an operator, by its name without the overload, may meet the numbers of a row."""
+    """Return whether an operator, by its name without the overload, may read the numbers of a row."""
     plain = name[:-1] if name.endswith("_") and not name.startswith("__") else name
     return plain in _OPERATORS or plain in _FUNCTIONS or plain in ENDS
 
@@ -84,7 +99,7 @@ class Reader:
     dtype: torch.dtype
     affines: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     sizes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    activations: list[Activation] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
     end: str = "none"
     _rows: str = ""
     _known: dict[fx.Node, Any] = field(default_factory=dict)
@@ -102,7 +117,7 @@ class Reader:
         if form.rows != 0:
             raise ModelError("it mixes the numbers of several rows")
         self._affine(form)
-        return NetworkReading(tuple(self.affines), tuple(self.sizes), tuple(self.activations), self.end)
+        return NetworkReading(tuple(self.affines), tuple(self.sizes), tuple(self.curves), self.end)
 
     def _needed(self, scores: fx.Node) -> set[fx.Node]:
         """Return the nodes that the scores depend on."""
@@ -115,7 +130,7 @@ class Reader:
         return found
 
     def _of(self, node: fx.Node, scores: fx.Node, needed: set[fx.Node]) -> Any:
-        if node.op == "get_attr":  # a graph in the graph: whoever calls it is refused
+        if node.op == "get_attr":  # a graph in the graph: its caller is refused
             return None
         if node.op == "placeholder":
             if node.name in self.values:
@@ -132,7 +147,7 @@ class Reader:
         if isinstance(made, _SYMBOLS):
             if name in ("item", "_local_scalar_dense"):
                 raise refused(str(node.target), "takes a number out of a tensor")
-            return made  # a shape, which whoever reads it looks at
+            return made  # a shape, which its readers check
         arguments = [self._filled(part) for part in node.args]
         options = {key: self._filled(part) for key, part in node.kwargs.items()}
         forms = any(isinstance(part, Form) for part in _leaves([arguments, options]))
@@ -151,11 +166,11 @@ class Reader:
             raise refused(str(node.target), "is random")
         try:
             return _OPERATORS[name](self, node, *arguments, **options)
-        except (TypeError, RuntimeError, IndexError, ValueError) as error:  # in a form that the table does not know
+        except (TypeError, RuntimeError, IndexError, ValueError) as error:  # in a form that the table does not have
             raise refused(str(node.target), f"is used in a form that is not known here ({error})") from error
 
     def _check_types(self, node: fx.Node, made: Any) -> None:
-        """Refuse what rounds numbers of a row more than the module's own type does."""
+        """Refuse operators that round numbers of a row more than the module's own type does."""
         for one in made if isinstance(made, (list, tuple)) else [made]:
             if isinstance(one, Tensor):
                 kind = one.dtype
@@ -186,7 +201,7 @@ class Reader:
         return tuple(sizes)
 
     def _constant(self, node: fx.Node, name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
-        """Return what an operator makes of weights, in float64."""
+        """Return the result of an operator on weights, in float64."""
         leaves = _leaves([arguments, options])
         symbolic = any(isinstance(part, _SYMBOLS) for part in leaves)
         if symbolic and name not in (_SYMBOLIC | {"expand"}):
@@ -194,7 +209,7 @@ class Reader:
         if not is_known_on_constants(name) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise refused(str(node.target))
         if name == "empty":
-            raise refused(str(node.target), "gives numbers that nobody set")
+            raise refused(str(node.target), "gives uninitialised numbers")
         if symbolic:
             arguments = [_with_one_row(part) for part in arguments]
         source = next((part for part in leaves if isinstance(part, Tensor)), None)
@@ -210,7 +225,7 @@ class Reader:
         return made.double() if isinstance(made, Tensor) and made.is_floating_point() else made
 
     def _affine(self, form: Form) -> None:
-        """Take a tensor as what the next layer is given."""
+        """Add a tensor as the input of the next layer."""
         if form.layer != len(self.affines):
             raise ModelError(f"layer {form.layer} is read again behind layer {len(self.affines)}: it is no chain")
         numbers, size = form.high, form.size
@@ -220,16 +235,16 @@ class Reader:
         self.affines.append((numbers[:, :-1].contiguous(), numbers[:, -1].contiguous()))
         self.sizes.append((size[:, :-1].contiguous(), size[:, -1].contiguous()))
 
-    def _activated(self, node: fx.Node, found: tuple[Form, Activation]) -> Form:
-        form, activation = found
+    def _activated(self, node: fx.Node, found: tuple[Form, Curve]) -> Form:
+        form, curve = found
         if math.prod(size or 1 for size in form.shape) > WIDEST:
             raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
         self._affine(form)
-        self.activations.append(activation)
+        self.curves.append(curve)
         return Form.of_layer(len(self.affines), form.shape)
 
     def _ended(self, node: fx.Node, name: str, arguments: list[Any]) -> Form:
-        """Take a softmax or sigmoid behind which nothing is computed."""
+        """Record a final softmax or sigmoid."""
         form: Form = arguments[0]
         if ENDS[name] == "softmax" and not (form.rows == 0 and len(form.shape) == 2 and arguments[1] in (1, -1)):
             raise refused(str(node.target), "does not run over the scores of a row")
@@ -262,7 +277,7 @@ def _as_wide(source: Tensor, result: Tensor) -> bool:
 
 
 def _ends(node: fx.Node, scores: fx.Node, needed: set[fx.Node]) -> bool:
-    """Return whether nothing but another shape is made of a node's value before it is the scores."""
+    """Return whether a node's value is only reshaped before it becomes the scores."""
     while node is not scores:
         (*others, user) = [user for user in node.users if user in needed]
         if others or user.op != "call_function" or name_of(user.target) not in (_VIEWS | _SAME):
@@ -274,33 +289,33 @@ def _ends(node: fx.Node, scores: fx.Node, needed: set[fx.Node]) -> bool:
 ENDS = {"softmax": "softmax", "_softmax": "softmax", "sigmoid": "sigmoid"}
 
 
-def _plain(name: str) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Activation]]:
-    return lambda node, _, arguments: (arguments[0], Activation(name))
+def _plain(name: str) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Curve]]:
+    return lambda node, _, arguments: (arguments[0], Curve(name))
 
 
-def _only(name: str, **defaults: Any) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Activation]]:
+def _only(name: str, **defaults: Any) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Curve]]:
     """Return an activation that is known with its default parameters only."""
 
-    def found(node: fx.Node, _: str, arguments: list[Any]) -> tuple[Form, Activation]:
+    def found(node: fx.Node, _: str, arguments: list[Any]) -> tuple[Form, Curve]:
         used = dict(zip(defaults, arguments[1:], strict=False)) | node.kwargs
         if len(arguments) > 1 + len(defaults) or any(value != defaults.get(key) for key, value in used.items()):
             parameters = ", ".join(f"{key}={value}" for key, value in used.items())
             raise refused(str(node.target), f"has the parameters {parameters}, with which it is not known")
-        return arguments[0], Activation(name)
+        return arguments[0], Curve(name)
 
     return found
 
 
-def _leaky(node: fx.Node, name: str, arguments: list[Any]) -> tuple[Form, Activation]:
+def _leaky(node: fx.Node, name: str, arguments: list[Any]) -> tuple[Form, Curve]:
     slope: Any = arguments[1] if len(arguments) > 1 else node.kwargs.get("negative_slope", 0.01)
     if isinstance(slope, Tensor):  # the learned slope of a PReLU
         slope = slope.item() if slope.numel() == 1 else math.nan
     if isinstance(slope, Form) or not math.isfinite(slope):
         raise refused(str(node.target), "has several slopes, or none that is a number")
-    return arguments[0], Activation("leaky_relu", float(slope))
+    return arguments[0], Curve("leaky_relu", float(slope))
 
 
-_FUNCTIONS: dict[str, Callable[[fx.Node, str, list[Any]], tuple[Form, Activation]]] = {
+_FUNCTIONS: dict[str, Callable[[fx.Node, str, list[Any]], tuple[Form, Curve]]] = {
     "relu": _plain("relu"),
     "sigmoid": _plain("sigmoid"),
     "tanh": _plain("tanh"),
@@ -327,7 +342,7 @@ def _cast(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) ->
 
 
 def _alike(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Tensor:
-    """Return constants in a shape that a tensor of rows has."""
+    """Return constants in the shape of a tensor of rows."""
     name = name_of(node.target)
     value = {"zeros": 0.0, "ones": 1.0}.get(name.removesuffix("_like").removeprefix("new_"), rest[-1] if rest else None)
     return torch.full(lengths(reader._shape(node)), float(_number(node, value)), dtype=torch.float64)
