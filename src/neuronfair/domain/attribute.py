@@ -1,4 +1,4 @@
-"""One column of a table: its values, their codes, and the columns that it depends on in the causal graph."""
+"""An attribute of a table: its values, their codes, and its parents in the causal graph."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 
 def number(text: str, decimal: str = ".") -> float | None:
-    """Return the number that is written, without its unit, or None if it is none.
+    """Return the number in a text, without its unit, or None.
 
     >>> number("$1,234.50"), number("(3)"), number("12.5%"), number("1.234,5 €", ","), number("1,5")
     (1234.5, -3.0, 12.5, 1234.5, None)
@@ -58,7 +58,7 @@ def number(text: str, decimal: str = ".") -> float | None:
 
 
 def days(text: str, form: str) -> int | None:
-    """Return a date as days since 1970-01-01, or None if it is not written in this form; a time of day is dropped.
+    """Return a date as days since 1970-01-01, or None for a text in another form; a time of day is dropped.
 
     >>> days("31.12.1999", "%d.%m.%Y"), days("1970-01-02 10:30", ISO), days("Monday", ISO)
     (10956, 1, None)
@@ -71,7 +71,7 @@ def days(text: str, form: str) -> int | None:
 
 
 def day(number: float, form: str) -> str:
-    """Return the date that lies so many days after 1970-01-01, in the form of the table.
+    """Return the date a number of days after 1970-01-01, in a form.
 
     >>> day(10956, "%d.%m.%Y")
     '31.12.1999'
@@ -86,7 +86,7 @@ def as_days(moment: date) -> int:
 
 
 def is_day(number: float) -> bool:
-    """Return whether there is such a day."""
+    """Return whether a number of days gives a date."""
     return float(number).is_integer() and 0 < number + _EPOCH <= date.max.toordinal()
 
 
@@ -94,18 +94,18 @@ def is_form(form: str) -> bool:
     """Return whether dates can be written and read in a form."""
     try:
         return days(day(0, form), form) == 0
-    except (ValueError, re.error):  # the latter if a part is there twice
+    except (ValueError, re.error):  # the latter if a part occurs twice
         return False
 
 
 def date_forms(texts: Sequence[str]) -> list[str]:
-    """Return the forms in which all of the texts are dates.
+    """Return the forms that read all texts as dates.
 
     >>> date_forms(["03/04/2020", "12/11/2021"])
     ['%m/%d/%Y', '%d/%m/%Y']
     """
     forms = [ISO, *(form + time for form in _DAYS for time in _TIMES)]
-    for some in (texts[:1], texts[:100], texts):  # most columns are no dates, as their first cells show
+    for some in (texts[:1], texts[:100], texts):  # the first cells exclude most columns
         forms = [form for form in forms if all(days(text, form) is not None for text in some)]
     return forms
 
@@ -115,32 +115,32 @@ Encoding = Literal["raw", "scaled", "onehot", "none"]
 Outside = Literal["error", "keep"]
 Outliers = Literal["clip"]
 
-MISSING = "missing"  # what an empty cell is called
+MISSING = "missing"  # the name of an empty cell
 MISSING_CELLS = frozenset({"", "?", "nan", "na", "n/a", "null", "none", "<na>"})
 MAX_VALUES = 2**53  # beyond this a code is no longer exact as a float64
-MAX_ONEHOT = 1_000_000  # values of an attribute that becomes one network input per value
-KEEP = "keep"  # what `missing` says of a number whose empty cell is a value of its own
+MAX_ONEHOT = 1_000_000  # values of an attribute that becomes one model input per value
+KEEP = "keep"  # the `missing` of a number whose empty cell is a value of its own
 _TRUTH_TYPES = frozenset({bool, np.bool_})
-GRID_TOLERANCE = 1e-6  # of a step: how far an ordinal number may lie from its grid point and still be that point
+GRID_TOLERANCE = 1e-6  # of a step: how far an ordinal number may lie from its grid point
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute: its kind, its values, and how the network sees it.
+    """One attribute: its kind, its values, and how a model sees it.
 
-    A value is held as a code 0, 1, …, size - 1. Numbers have `low`, `high` and `step`, and their code c stands
-    for low + step · c; labels have `values`, and their code is the position in it. A code outside this range can
-    be held (published data contain such cells) but is not valid. `missing` is the value that an empty cell stands for;
-    with "keep" an empty cell among numbers is a value of its own, which has the last code and no neighbours. With
-    encode "none" it is no input: no model is given it, though it exists, may be sensitive and may have rules.
+    A value has a code 0, 1, …, size - 1. Numbers have `low`, `high` and `step`: code c means low + step · c. Labels
+    have `values`: a code is a position in them. A code outside this range can occur (published data contain such cells)
+    but is not valid. `missing` is the value of an empty cell; with "keep" an empty cell among numbers is a value of its
+    own, with the last code and no neighbours. With encode "none" the attribute is no input of the model; it may still
+    be sensitive and have rules.
 
-    How a cell of a table is read is no part of what exists, nor of a fingerprint: with `date` it is a date in that
-    form and stands for the days since 1970-01-01; `decimal` is the decimal mark; a label that is not one of the
-    `values` counts as the value that `other` names; with outliers "clip" a number beyond the bounds counts as the
-    nearest of them. Where it is sensitive, `bands` are the numbers at which a new band begins: records of one band are
-    compared with the `band_values` of the others (by default their medians in the data set). Three more are for
-    counterfactual twins: whether no group moves it (`fixed`), whether it may differ between groups and may count
-    (`legitimate`), and its parents in the causal graph (`causes`).
+    The following settings of reading a cell are not part of the fingerprint: `date`, a form in which dates become days
+    since 1970-01-01; `decimal`, the decimal mark; `other`, the value of labels that are not in `values`; outliers
+    "clip" moves a number beyond the bounds to the nearest one. For a sensitive attribute, `bands` are the numbers at
+    which a new band begins: records of one band are compared with the `band_values` of the others (by default their
+    medians in the data set). Three settings are for counterfactual twins: the group does not influence the attribute
+    (`fixed`), its differences between groups are justified (`legitimate`), and its parents in the causal graph
+    (`causes`).
 
     >>> Attribute("age", "ordinal", low=17, high=90).codes(["17", 39])
     array([ 0, 22])
@@ -202,7 +202,7 @@ class Attribute:
         if self.outliers is not None and (self.outliers not in get_args(Outliers) or self.values):
             raise self._error(f'outliers must be "clip", and is for numbers only; it is {self.outliers!r}')
         if self.fixed and self.legitimate:
-            raise self._error("is fixed and legitimate: say one of the two")
+            raise self._error("is fixed and legitimate: set one of the two")
         if self.date is not None:
             self._check_date()
         if self.bands or self.band_values:
@@ -242,13 +242,13 @@ class Attribute:
 
     @cached_property
     def band_codes(self) -> tuple[int, ...]:
-        """The code that stands for each band: that of its value, or in its middle."""
+        """The code that represents each band: that of its value, or of its middle."""
         if self.band_values:
             return tuple(self._number_code(str(value), "error") for value in self.band_values)
         return tuple((first + end - 1) // 2 for first, end in pairwise((*self.band_starts, self.points)))
 
     def group_name(self, code: int) -> str:
-        """Return what a demographic group is called: a value, or a band of numbers."""
+        """Return the name of a demographic group: a value, or a band of numbers."""
         if not self.bands:
             return str(self.value(code))
         cuts, band = [self.value(start) for start in self.band_starts], self.band(code)
@@ -261,33 +261,33 @@ class Attribute:
 
     @cached_property
     def size(self) -> int:
-        """How many values the attribute may take."""
+        """How many values the attribute has."""
         return self.points + (self.missing == KEEP and not self.values)
 
     @cached_property
     def points(self) -> int:
-        """How many values are labels or numbers: all but an empty cell that is a value of its own."""
+        """How many values are labels or numbers: all except an empty cell as a value of its own."""
         if self.values:
             return len(self.values)
         return int(np.floor((self.high - self.low) / self.step + GRID_TOLERANCE)) + 1
 
     @property
     def empty(self) -> int | None:
-        """The code of an empty cell that is a value of its own; None where it stands for another, or is refused."""
+        """The code of an empty cell as a value of its own; None where it has another meaning, or is refused."""
         return self.points if self.points < self.size else None
 
     @property
     def is_input(self) -> bool:
-        """Whether a model is given it as an input."""
+        """Whether it is an input of the model."""
         return self.encode != "none"
 
     @property
     def ordered(self) -> bool:
-        """Whether a step of one code is a small change: true for all kinds but nominal."""
+        """Whether its codes have an order: true for all kinds but nominal."""
         return self.kind != "nominal"
 
     def value(self, code: int) -> str | int | float:
-        """Return what a code stands for: a label, or a number."""
+        """Return the value of a code: a label, or a number."""
         if self.values:
             if 0 <= code < self.size:
                 return self.values[code]
@@ -303,15 +303,15 @@ class Attribute:
 
     @cached_property
     def _decimals(self) -> int:
-        """How many decimals hide the rounding of low + step * code (0.1 * 3) and keep every sensible grid apart."""
+        """The number of decimals that hides the rounding of low + step * code (0.1 * 3) and separates grid points."""
         largest = max(abs(self.low), abs(self.high), self.step)
         return max(14 - math.floor(math.log10(largest)), 1 - math.floor(math.log10(self.step)))
 
     def codes(self, cells: Sequence[Any] | npt.NDArray[Any], *, outside: Outside = "error") -> npt.NDArray[np.int64]:
         """Turn cells of a table (labels or numbers, as text or not) into codes.
 
-        Raises a `CellError` that names the first bad cell by its position; `outside="keep"` lets numbers beyond
-        the bounds through as codes that are not valid.
+        Raises a `CellError` with the position of the first bad cell; with `outside="keep"` numbers beyond the bounds
+        become codes that are not valid.
         """
         if isinstance(cells, Cells):
             table = self._grid_codes(cells.texts, outside)
@@ -329,7 +329,7 @@ class Attribute:
         return np.fromiter(map(codes.__getitem__, cells), dtype=np.int64, count=len(cells))
 
     def _each(self, distinct: Sequence[Any], outside: Outside, row: Callable[[int], int]) -> Iterator[tuple[Any, int]]:
-        """Yield each of some different cells with its code; `row` tells where one of them stands, by its place."""
+        """Yield each of some different cells with its code; `row` gives the row of a cell from its position."""
         for place, cell in enumerate(distinct):
             try:
                 # A label may have blanks at its ends; anything else is read without them.
@@ -339,7 +339,7 @@ class Attribute:
                 raise CellError(row(place), str(error)) from None
 
     def _grid_codes(self, texts: Sequence[str], outside: Outside) -> npt.NDArray[np.int64] | None:
-        """Return the codes of numbers all at once; None if one of the texts is no plain number of the grid."""
+        """Return the codes of numbers in one operation; None if one of the texts is no plain number of the grid."""
         if self.values or self.date is not None or self.decimal != ".":
             return None
         try:
@@ -410,7 +410,7 @@ class Attribute:
         return code
 
     def number(self, text: str) -> float | None:
-        """Return the number that a text stands for, for a date its day; None if it is none."""
+        """Return the number in a text, for a date its days since 1970-01-01; None if there is none."""
         if self.date is not None:
             return days(text, self.date)
         truth = {"true": 1.0, "false": 0.0}.get(text.casefold())
@@ -441,7 +441,7 @@ def _is_nan(cell: Any) -> bool:
 
 
 def _text(cell: Any) -> str:
-    """Return a cell as text, so that 1, 1.0, np.int64(1) and "1" are one value."""
+    """Return a cell as text, so that 1, 1.0, np.int64(1) and "1" are equal."""
     if isinstance(cell, str):
         return cell.strip()
     if isinstance(cell, (float, np.floating)) and float(cell).is_integer():
@@ -450,7 +450,7 @@ def _text(cell: Any) -> str:
 
 
 def check_graph(attributes: Sequence[Attribute]) -> None:
-    """Refuse causes that are no attributes, and attributes that depend on themselves."""
+    """Refuse parents that are no attributes, and cycles in the causal graph."""
     names = [attribute.name for attribute in attributes]
     for attribute in attributes:
         for name in attribute.causes or ():
@@ -467,9 +467,9 @@ def check_graph(attributes: Sequence[Attribute]) -> None:
 
 
 def graph(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None:
-    """Return the columns that each column depends on; None where no attribute has causes.
+    """Return the parents of each column in the causal graph; None where no attribute declares any.
 
-    An attribute without causes depends on none if others have some.
+    An attribute without `causes` has no parents if others declare some.
     """
     if all(attribute.causes is None for attribute in attributes):
         return None
@@ -479,7 +479,7 @@ def graph(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None
 
 
 def without_others(attributes: Sequence[Attribute], names: Collection[str]) -> tuple[Attribute, ...]:
-    """Return the attributes of some names; a cause that is not among them is stood in for by its own causes."""
+    """Return the attributes of some names; parents that are left out are replaced by their own parents."""
     kept = tuple(attribute for attribute in attributes if attribute.name in names)
     causes = {attribute.name: attribute.causes or () for attribute in attributes}
     if all(attribute.causes is None for attribute in attributes):

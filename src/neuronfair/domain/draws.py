@@ -1,7 +1,7 @@
-"""Randomness by address: every draw is a function of where it is used, not of what was drawn before.
+"""Counter-based random numbers: every draw is a function of its address, not of earlier draws.
 
-The number for walker `origin` at step `t` of a phase depends on (seed, phase, t, origin) alone. Retiring a walker,
-splitting the seeds into batches, resuming after a kill or using another device changes no other walker's path.
+The number for search chain `origin` at step `t` of a phase depends on (seed, phase, t, origin) only. Ending a chain,
+splitting the seeds into batches, resuming after a kill or using another device changes no other chain.
 """
 
 from __future__ import annotations
@@ -27,41 +27,40 @@ class Draws:
     phase: str
 
     def uniform(self, t: int, origin: Tensor, count: int | tuple[int, ...], *, use: str, every: int = 1) -> Tensor:
-        """Return float64 numbers in [0, 1) for each walker: (n, count), or of these the ones in the given places.
+        """Return float64 numbers in [0, 1) for each search chain: (n, count), or only those at the given places.
 
-        `use` names what they are for, so that two uses in one step do not share numbers. They change after `every` so
-        many steps.
+        `use` names their purpose, so that two uses in one step do not share numbers. They change every `every` steps.
         """
-        walkers = _mix(origin * _GOLDEN + self.start(t - t % every, use))
-        return _to_unit(_mix(walkers[:, None] + _ahead(count, origin.device)))
+        chains = _mix(origin * _GOLDEN + self.start(t - t % every, use))
+        return _to_unit(_mix(chains[:, None] + _ahead(count, origin.device)))
 
     def below(self, limit: Tensor, t: int, origin: Tensor, *, use: str) -> Tensor:
         """Return whole numbers in 0 … limit - 1: int64, of the shape of `limit`, (n, count)."""
         return (self.uniform(t, origin, limit.shape[1], use=use) * limit).long()
 
     def normal(self, t: int, origin: Tensor, count: int, *, use: str) -> Tensor:
-        """Return standard normal numbers for each walker: float64, (n, count)."""
+        """Return standard normal numbers for each search chain: float64, (n, count)."""
         u = self.uniform(t, origin, 2 * count, use=use)
         radius = torch.sqrt(-2 * torch.log1p(-u[:, :count]))  # Box and Muller
         return radius * torch.cos(2 * torch.pi * u[:, count:])
 
     def start(self, t: int, use: str) -> int | Tensor:
-        """Return what all numbers of an address start from; as a tensor, where a recorded step is played again."""
+        """Return the start of the numbers of an address; a tensor where a recorded step is replayed."""
         address = f"{self.seed}/{self.phase}/{t}/{use}".encode()
         return int.from_bytes(hashlib.blake2b(address, digest_size=8).digest(), "little", signed=True)
 
 
 @lru_cache(maxsize=64)
 def _ahead(count: int | tuple[int, ...], device: torch.device) -> Tensor:
-    """Return how far each of a walker's numbers is ahead; kept, since to make it anew may wait for a GPU."""
+    """Return the offset of each of a chain's numbers; cached, since making it may wait for a GPU."""
     places = torch.arange(count) if isinstance(count, int) else torch.tensor(count)
     return ((places + 1) * _GOLDEN).to(device)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Scramble 64-bit numbers (the finaliser of splitmix64), which are lost: in place it takes two thirds of the time.
+    """Scramble 64-bit numbers in place (the finaliser of splitmix64), which takes two thirds of the time of a copy.
 
-    Shifts are as if the numbers had no sign.
+    Shifts are unsigned.
     """
     y = x >> 30
     y.bitwise_and_((1 << 34) - 1).bitwise_xor_(x).mul_(_MIX_1)

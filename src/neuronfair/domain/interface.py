@@ -1,4 +1,4 @@
-"""What every kind of input has in common: what the judge, the interpretation and the search ask of a domain."""
+"""The interface of a declared input space, for tables and for images."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class TwinRows(NamedTuple):
 
 
 class Domain(Protocol):
-    """A finite set of rows of whole numbers, some columns of which are sensitive: a table or a set of pictures."""
+    """A finite set of rows of whole numbers with sensitive columns: a table or a set of images."""
 
     @property
     def device(self) -> torch.device:
-        """Where the rows live."""
+        """The device of the rows."""
 
     @property
     def compact(self) -> torch.dtype:
@@ -44,7 +44,7 @@ class Domain(Protocol):
 
     @property
     def twins_are_mutual(self) -> bool:
-        """Whether the twins of a record are one another's twins, too, so that any two of them can be compared."""
+        """Whether the twins of a record are also twins of one another, so that any two of them can be compared."""
 
     @property
     def free(self) -> Tensor:
@@ -56,7 +56,7 @@ class Domain(Protocol):
 
     @property
     def points(self) -> Tensor:
-        """How many values of each code one can step to; what comes after them has no neighbours: (d,)."""
+        """How many values of each code have neighbours; all later ones have none: (d,)."""
 
     @property
     def ordered(self) -> Tensor:
@@ -71,13 +71,13 @@ class Domain(Protocol):
         """How many random numbers `rows_at` takes for one row."""
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the valid rows that stand at random places u: numbers in [0, 1), (n, draws_per_row)."""
+        """Return the valid rows at random places u: numbers in [0, 1), (n, draws_per_row)."""
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n rows uniformly from the valid rows."""
 
     def valid(self, rows: Tensor) -> Tensor:
-        """Return for each row whether it exists: bool, (n,)."""
+        """Return for each row whether it is in the domain: bool, (n,)."""
 
     def clip(self, rows: Tensor) -> Tensor:
         """Return the nearest valid rows."""

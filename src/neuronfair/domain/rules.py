@@ -1,4 +1,4 @@
-"""Rules between attributes: which combinations no real record has."""
+"""Rules between attributes: combinations of values that no real record has."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RuleGroup:
 
 
 class RuleBook:
-    """The rules of one domain, compiled to lookup tables over codes, `most` combinations of classes in each."""
+    """The rules of one domain, compiled to lookup tables over codes with at most `most` combinations of classes."""
 
     def __init__(self, attributes: Sequence[Attribute], rules: Sequence[Rule], *, most: int = MAX_COMBINATIONS) -> None:
         self.rules = tuple(rules)
@@ -96,7 +96,7 @@ class RuleBook:
 
     @property
     def conditions(self) -> list[tuple[list[tuple[int, Tensor]], list[tuple[int, Tensor]]]]:
-        """The conditions of each rule, of `when` and of `then`: the column, and which of its codes meet it."""
+        """The conditions of each rule, of `when` and of `then`: a column, and which of its codes meet them."""
         return list(zip(self._when, self._then, strict=True))
 
     @property
@@ -140,7 +140,7 @@ class RuleBook:
             1, len(self._attributes), dtype=torch.int64
         )  # each combination by the first code of its classes
         for j, column in enumerate(columns):
-            # One more column at a time; what breaks a rule already is dropped before the next one multiplies it.
+            # One column at a time; combinations that break a rule are dropped before the next column multiplies them.
             k = len(counts[j])
             check_size(len(rows) * k * (len(self._attributes) + j + 1), "the cases of the rules", times=16)
             classes = torch.arange(k).repeat(len(rows))
@@ -168,7 +168,7 @@ class RuleBook:
         )
 
     def _newly_broken(self, rows: Tensor, column: int, known: set[int]) -> Tensor:
-        """Return which rows break a rule that names a column, whatever the columns that are not yet known hold."""
+        """Return which rows break a rule that names a column for any values of the columns that are not yet known."""
         broken = torch.zeros(len(rows), dtype=torch.bool)
         for when, then, named in zip(self._when, self._then, self._named, strict=True):
             if column in named and {c for c, _ in when} <= known:
@@ -187,7 +187,7 @@ class RuleBook:
         return result
 
     def count(self) -> int:
-        """Return how many rows the rules leave, exactly."""
+        """Return the exact number of rows that keep the rules."""
         free = math.prod(a.size for c, a in enumerate(self._attributes) if c not in self.columns)
         return free * math.prod(group.total for group in self._groups)
 
@@ -208,7 +208,7 @@ class RuleBook:
         """
         for i, group in enumerate(self._groups):
             ends = group.weights.to(u.device).cumsum(0)
-            # The last end may fall short of 1 by rounding; what lies beyond belongs to the last combination.
+            # The last end may be below 1 by rounding; numbers beyond it belong to the last combination.
             place = torch.searchsorted(ends, u[:, i].contiguous(), right=True).clamp(max=len(ends) - 1)
             drawn = group.allowed.to(u.device)[place]
             for j, column in enumerate(group.columns):
@@ -217,10 +217,10 @@ class RuleBook:
                 rows[:, column] = group.members[j].to(u.device)[group.starts[j].to(u.device)[chosen] + within]
 
     def mend(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Return rows moved to the nearest ones that keep the rules; rows that keep them are left alone.
+        """Return the nearest rows that keep the rules; rows that keep them do not change.
 
-        Nearest means: the fewest changed attributes, each counted with its entry of `weights`, then the shortest way
-        within the ordered ones.
+        Nearest means: the fewest changed attributes, weighted by `weights`, then the shortest distance within the
+        ordered ones.
         """
         rows = rows.clone()
         for group in self._groups:
@@ -240,7 +240,7 @@ class RuleBook:
             class_of, empty = group.class_of[j].to(rows.device), self._attributes[column].empty
             target, way = _nearest(class_of, code, len(group.counts[j]), empty)
             nearest.append(target)
-            # Ties between equally many changes go to the shorter way, scaled so that it never outweighs a change.
+            # Distance breaks ties between equally many changes, scaled so that it never outweighs a change.
             ordered = self._attributes[column].ordered
             price = (
                 (way > 0)
@@ -257,7 +257,7 @@ class RuleBook:
 def _nearest(class_of: Tensor, code: Tensor, classes: int, empty: int | None) -> tuple[Tensor, Tensor]:
     """Return for each code and each class the nearest member and the distance to it: (n, classes) each.
 
-    The code of an empty cell is near to none: it is taken where it is there already, or the only one.
+    The code of an empty cell has no neighbours: it is chosen only for itself, or as the only member of its class.
     """
     distinct, inverse = torch.unique(code, return_inverse=True)
     target = torch.empty(len(distinct), classes, dtype=torch.int64, device=code.device)
@@ -290,7 +290,7 @@ def meets(attribute: Attribute, condition: Condition) -> Tensor:
         numbers = float(attribute.low) + float(attribute.step) * torch.arange(attribute.size, dtype=torch.float64)
         slack = 1e-9 * max(1.0, abs(attribute.low), abs(attribute.high))
         met = (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
-        met[attribute.points :] = False  # an empty cell is neither much nor little
+        met[attribute.points :] = False  # an empty cell is in no range
         return met
     met = torch.zeros(attribute.size, dtype=torch.bool)
     codes = torch.from_numpy(attribute.codes(condition))
@@ -302,10 +302,10 @@ def meets(attribute: Attribute, condition: Condition) -> Tensor:
 
 @dataclass(frozen=True)
 class CompletionStep:
-    """A column of a group that rules tie together, as it is met after the group's earlier ones.
+    """A column of a group that rules tie together, completed after the group's earlier columns.
 
-    What the earlier ones hold is a *state*: a beginning of an allowed combination of classes. `follow` gives the
-    state that each class leads to, and -1 where no valid row goes on from there.
+    A *state* is the beginning of an allowed combination of classes, in the earlier columns. `follow` gives the next
+    state for each class, and -1 where no valid row can be completed.
     """
 
     group: int
@@ -317,14 +317,14 @@ class CompletionStep:
 
 
 def steps(groups: Sequence[RuleGroup], order: Sequence[int], device: torch.device) -> dict[int, CompletionStep]:
-    """Return the columns that rules name, in an order, with what may follow there."""
+    """Return the completion step of each column that rules name, in the given order."""
     place = {column: i for i, column in enumerate(order)}
     found: dict[int, CompletionStep] = {}
     for number, group in enumerate(groups):
         states, count = torch.zeros(len(group.allowed), dtype=torch.int64), 1
         for j in sorted(range(len(group.columns)), key=lambda j: place[group.columns[j]]):
             classes = len(group.counts[j])
-            check_size(count * classes * 8, "what may follow under the rules")
+            check_size(count * classes * 8, "the completions under the rules")
             key = states * classes + group.allowed[:, j]
             follow = torch.full((count * classes,), -1)
             distinct, states = torch.unique(key, return_inverse=True)

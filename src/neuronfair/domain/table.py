@@ -1,4 +1,4 @@
-"""What a row of a table may be, and which rows describe the same record."""
+"""The declared input space of a table: valid rows, twins, and keys of records."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from neuronfair.errors import DomainError, did_you_mean, repeated
 
 
 class Neighbours(NamedTuple):
-    """Which values are next to which, attribute by attribute; made once, so that a step makes nothing anew."""
+    """The neighbours of the values of each attribute, precomputed for search steps."""
 
-    last: Tensor  # (d,) the last value that one can step to
-    others: Tensor  # the attributes that have values without a neighbour: no order, an empty cell, or one value only
-    sizes: Tensor  # of these, how many values each has
-    points: Tensor  # how many of them one can step to; 0: none has a neighbour
+    last: Tensor  # (d,) the last value with a neighbour
+    others: Tensor  # the attributes with values without a neighbour: no order, an empty cell, or one value only
+    sizes: Tensor  # of these, the number of values
+    points: Tensor  # of these, the number of values with a neighbour
 
     @staticmethod
     def of(sizes: Tensor, points: Tensor, ordered: Tensor) -> Neighbours:
-        """Return the neighbours of attributes with so many values, so many of them in order: (d,) each."""
+        """Return the neighbours of attributes with these numbers of values and of ordered values: (d,) each."""
         points = torch.where(ordered & (points > 1), points, 0)
         others = (points < sizes).nonzero()[:, 0]
         return Neighbours(points - 1, others, sizes[others], points[others])
@@ -46,7 +46,7 @@ class Neighbours(NamedTuple):
     def drawn(self, rows: Tensor, u: Tensor) -> Tensor:
         """Return for each attribute a random other value, from numbers u in [0, 1): (n, d) each.
 
-        An ordered one goes one step up or down, at a bound inwards; a nominal one, or an empty cell, anywhere else.
+        An ordered value goes one step up or down, at a bound inwards; a nominal one, or an empty cell, to any other.
         """
         up = ((u >= 0.5) & (rows < self.last)) | (rows <= 0)
         near = rows.add(up, alpha=2).sub_(1)
@@ -63,7 +63,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Target:
-    """The column to predict and its classes in the order of the network's outputs; a quantity has none."""
+    """The column to predict and its classes in the order of the model's outputs; a quantity has none."""
 
     column: str
     classes: tuple[str, ...]
@@ -94,7 +94,8 @@ class TableDomain:
             raise DomainError(f"{self.name}: attribute '{twice}' is declared twice")
         if not any(attribute.is_input for attribute in self.attributes):
             raise DomainError(
-                f'{self.name}: every attribute has encode = "none", so no model is given anything. Say another encode'
+                f'{self.name}: every attribute has encode = "none", so a model has no input. Set another `encode` for '
+                "at least one attribute"
             )
         groups = {a.name: len(a.bands) + 1 if a.bands else a.size for a in self.attributes}
         check_sensitive(self.name, groups, self.sensitive)
@@ -104,7 +105,7 @@ class TableDomain:
                 f"{self.name}: favourable '{self.favourable}' is not a class of the target. "
                 f"{did_you_mean(self.favourable, classes) if classes else 'The target has no classes'}"
             )
-        self._rulebook  # noqa: B018  # compile now, so that wrong rules are reported where the domain is made
+        self._rulebook  # noqa: B018  # compile now, to report wrong rules early
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -133,12 +134,12 @@ class TableDomain:
 
     @cached_property
     def points(self) -> Tensor:
-        """How many values of each attribute one can step to, all but an empty cell that is one of its own: (d,)."""
+        """How many values of each attribute are numbers or labels, without an empty cell as a value: (d,)."""
         return torch.tensor([a.points for a in self.attributes], device=self.device)
 
     @cached_property
     def compact(self) -> torch.dtype:
-        """The smallest type that holds every code, for keeping many rows."""
+        """The smallest type that holds every code, for storing many rows."""
         largest = max(a.size for a in self.attributes)
         return next(t for t in (torch.int8, torch.int16, torch.int32, torch.int64) if largest <= torch.iinfo(t).max)
 
@@ -153,26 +154,26 @@ class TableDomain:
 
     @cached_property
     def count(self) -> int:
-        """How many valid rows there are, exactly."""
+        """The exact number of valid rows."""
         return self._rulebook.count()
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of everything that decides which rows exist (not of the sensitive choice)."""
+        """A digest of everything that defines the valid rows (not of the choice of sensitive attributes)."""
         bands = [(a.name, a.bands, a.band_codes) for a in self.attributes if a.bands]
         return digest(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules, *bands)
 
     @cached_property
     def input_fingerprint(self) -> str:
-        """A digest of what a network is given and answers: attributes, their encoding, and classes, but no rules."""
+        """A digest of the inputs and outputs of a model: attributes, their encoding, and classes, but no rules."""
         return digest(self.target, *(attribute for attribute in self.attributes if attribute.is_input))
 
     def with_sensitive(self, *names: str) -> TableDomain:
-        """Return this domain with other sensitive attributes; twins differ in nothing else then."""
+        """Return this domain with other sensitive attributes, and twins that differ in these only."""
         return dataclasses.replace(self, sensitive=tuple(names), twinning=FLIPS)
 
     def to_toml(self) -> str:
-        """Return the text of a domain file: with comments where it was inferred and nothing has changed since."""
+        """Return the text of a domain file, with the comments of an inferred domain that was not changed."""
         from neuronfair.domain.schema.toml import format_domain, parse_domain
 
         return self.draft if self.draft and parse_domain(self.draft) == self else format_domain(self)
@@ -203,9 +204,9 @@ class TableDomain:
         return inside & ~self.broken(rows).any(1) if self.rules else inside
 
     def clip(self, rows: Tensor) -> Tensor:
-        """Return the nearest valid rows: codes are moved into their bounds, and valid rows stay as they are.
+        """Return the nearest valid rows: codes are moved into their bounds, and valid rows do not change.
 
-        Where a rule is broken, the fewest attributes are changed that mend it, a sensitive one if nothing else does.
+        Where a rule is broken, as few attributes as possible change, sensitive ones only if nothing else helps.
         """
         rows = rows.clamp(*self._bounds)
         return self._rulebook.mend(rows, self._mending_weights) if self.rules else rows
@@ -228,9 +229,9 @@ class TableDomain:
         return len(self.attributes) + self._rulebook.groups
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the valid rows that stand at random places u: numbers in [0, 1), (n, draws_per_row).
+        """Return the valid rows at random places u: numbers in [0, 1), (n, draws_per_row).
 
-        Uniform numbers give rows that are uniform over the valid rows, without drawing and rejecting.
+        Uniform numbers give uniform valid rows without rejection.
         """
         v, w = u[:, : len(self.attributes)], u[:, len(self.attributes) :]
         rows = (v * self.sizes).long()
@@ -238,7 +239,7 @@ class TableDomain:
         return rows
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Return the nearest valid rows to `codes` with the sensitive values of `rows`; if none is, the row stays."""
+        """Return the nearest valid rows to `codes` with the sensitive values of `rows`, or the row if there is none."""
         moved = self.clip(torch.where(self.free, codes, rows))
         if self.sensitive_are_ruled:
             kept = (self.free | (moved == rows)).all(1, keepdim=True)
@@ -246,10 +247,7 @@ class TableDomain:
         return moved
 
     def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
-        """Return for each attribute a random other value, from numbers u in [0, 1): (n, d) each.
-
-        An ordered one goes one step up or down, at a bound inwards; a nominal one, or an empty cell, anywhere else.
-        """
+        """Return for each attribute a random other value, from numbers u in [0, 1): (n, d) each."""
         return self._neighbours.drawn(rows, u)
 
     @cached_property
@@ -258,7 +256,7 @@ class TableDomain:
 
     @cached_property
     def ordered(self) -> Tensor:
-        """Which attributes have an order, so that one code more or less is a small step: bool, (d,)."""
+        """Which attributes have an order: bool, (d,)."""
         return torch.tensor([a.ordered for a in self.attributes], device=self.device)
 
     @cached_property
@@ -278,11 +276,11 @@ class TableDomain:
 
     @property
     def has_bands(self) -> bool:
-        """Whether a sensitive attribute is in bands, so that one value stands for all records of a band."""
+        """Whether a sensitive attribute is in bands, so that one value represents each band."""
         return any(self.attributes[column].bands for column in self.sensitive_columns)
 
     def with_band_values(self, rows: Tensor) -> TableDomain:
-        """Return this domain with the median of the rows as the value of each band, where none is given."""
+        """Return this domain with the medians of the rows as the values of bands without values."""
         attributes = tuple(
             a if not a.bands or a.band_values else _with_medians(a, rows[:, column].cpu())
             for column, a in enumerate(self.attributes)
@@ -295,10 +293,7 @@ class TableDomain:
         return self.combinations.values
 
     def twins(self, rows: Tensor) -> TwinRows:
-        """Return the twins of each row, one for each other combination of sensitive values: all k of them.
-
-        One that is marked as not valid does not exist, so nothing is to be compared.
-        """
+        """Return the twins of each row, one for each other combination of sensitive values, and whether they exist."""
         return self.twinning.twins(self, rows)
 
     def member(self, rows: Tensor, number: Tensor) -> Tensor:
@@ -312,7 +307,7 @@ class TableDomain:
 
     @property
     def twins_are_mutual(self) -> bool:
-        """Whether the twins of a record are one another's twins, too, so that any two of them can be compared."""
+        """Whether the twins of a record are also twins of one another, so that any two of them can be compared."""
         return not self.twinning.key_has_group
 
     def key(self, rows: Tensor) -> Tensor:
@@ -343,8 +338,7 @@ class TableDomain:
     def from_table(self, columns: Mapping[str, Sequence[Any]]) -> Tensor:
         """Return the rows of a table given as columns of labels and numbers.
 
-        Columns that the domain does not know are ignored. Raises a `DomainError` that names the column, the row and
-        the value it cannot read.
+        Other columns are ignored. Raises a `DomainError` that names the column, the row and the value it cannot read.
         """
         for name in self.names:
             if name not in columns:
@@ -362,12 +356,12 @@ class TableDomain:
         return table
 
     def describe(self, row: Tensor) -> str:
-        """Return one row in human words."""
+        """Return one row as text."""
         return ", ".join(f"{name} {values[0]}" for name, values in self.to_table(row[None]).items())
 
 
 def _with_medians(attribute: Attribute, codes: Tensor) -> Attribute:
-    """Return an attribute with a value for each band: the median of its codes, or its middle where it has none."""
+    """Return an attribute with a value for each band: the median of its codes, or the middle of an empty band."""
     values = []
     for band, (first, end) in enumerate(pairwise((*attribute.band_starts, attribute.points))):
         inside = codes[(codes >= first) & (codes < end)]

@@ -19,7 +19,7 @@ from neuronfair.errors import DomainError, did_you_mean, repeated
 if TYPE_CHECKING:
     from neuronfair.domain.table import TableDomain
 
-TwinKind = Literal["flip", "counterpart"]  # what a record is compared with: see Flips and CounterfactualTwins
+TwinKind = Literal["flip", "counterpart"]  # Flips and CounterfactualTwins
 
 
 class Twinning(Protocol):
@@ -53,10 +53,7 @@ class Flips:
         return domain.sensitive_columns
 
     def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
-        """Return all k twins of each row; one that breaks a rule does not exist.
-
-        A rule that the row itself breaks already does not count against its twin.
-        """
+        """Return all k twins of each row; a twin that breaks a rule does not exist, unless the row breaks it too."""
         twins = domain.combinations.ahead(rows, domain.combinations.others)
         valid = torch.ones(twins.shape[:2], dtype=torch.bool, device=rows.device)
         if domain.sensitive_are_ruled:
@@ -80,31 +77,31 @@ MAX_COMBINATIONS = 100_000  # combinations of sensitive values
 
 
 class Bands(NamedTuple):
-    """The bands of a column: the first code of each, and the code that stands for it."""
+    """The bands of a column: the first code and the representative code of each."""
 
     starts: Sequence[int]
     codes: Sequence[int]
 
 
 class Combinations(NamedTuple):
-    """All combinations of the sensitive codes in a fixed order, and where that of a row stands among them.
+    """All combinations of the sensitive codes in a fixed order, and the number of the combination of a row.
 
-    Where the codes of a column are in bands, one code stands for all of a band.
+    For a column in bands, one code represents each band.
     """
 
     values: Tensor  # (combinations, columns)
     columns: Tensor
     first: Tensor  # the lowest and the highest code of each column
     last: Tensor
-    strides: Tensor  # how many places one code more of each is ahead
-    others: Tensor  # how many places ahead the other combinations are
-    starts: tuple[Tensor | None, ...] = ()  # the first code of each band after the first, for each column; or none
+    strides: Tensor  # how many places one more code of each column moves a combination
+    others: Tensor  # how many places the other combinations are ahead
+    starts: tuple[Tensor | None, ...] = ()  # the first code of each band after the first, for each column
 
     @staticmethod
     def of(
         columns: Sequence[int], sizes: Sequence[int], device: torch.device, bands: Sequence[Bands | None] = ()
     ) -> Combinations:
-        """Return the combinations of so many codes in each of these columns, or of the bands that they are in."""
+        """Return the combinations of the codes of these columns, or of their bands."""
         every = bands or [None] * len(sizes)
         codes = [range(size) if band is None else band.codes for size, band in zip(sizes, every, strict=True)]
         counts = list(map(len, codes))
@@ -116,7 +113,7 @@ class Combinations(NamedTuple):
         return Combinations(values, places, first, last, steps, others, starts)
 
     def number(self, rows: Tensor) -> Tensor:
-        """Return where the values of each row stand, from (…, d) to (…); codes outside are moved into their bounds."""
+        """Return the number of the combination of each row, from (…, d) to (…); codes are clipped to their bounds."""
         codes = rows.index_select(-1, self.columns).clamp(self.first, self.last)
         for place, starts in enumerate(self.starts):
             if starts is not None:
@@ -124,12 +121,12 @@ class Combinations(NamedTuple):
         return (codes * self.strides).sum(-1) if len(self.columns) > 1 else codes[..., 0]
 
     def ahead(self, rows: Tensor, places: Tensor) -> Tensor:
-        """Return each row with the values that come so many places, (k,) or (n, k), after its own: (n, k, d)."""
+        """Return each row with the combinations that many places, (k,) or (n, k), after its own: (n, k, d)."""
         copies = rows[:, None].expand(-1, places.shape[-1], -1).clone()  # a third of the time of repeat()
         return copies.index_copy_(2, self.columns, self._values(rows, places))
 
     def member(self, rows: Tensor, places: Tensor) -> Tensor:
-        """Return each row with the values that come so many places, (n,), after its own; with 0 it stays as it is."""
+        """Return each row with the combination that many places, (n,), after its own; for 0 the row itself."""
         values = self._values(rows, places[:, None])[:, 0]
         own = rows.index_select(1, self.columns)  # a row outside its bounds stays itself
         return rows.index_copy(1, self.columns, torch.where(places[:, None] > 0, values, own))
@@ -141,7 +138,7 @@ class Combinations(NamedTuple):
 
 
 def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[str]) -> None:
-    """Refuse sensitive attributes that are none, unknown, named twice, or that have one value or too many."""
+    """Refuse no, unknown or repeated sensitive attributes, and those with one value or too many."""
     if not sensitive:
         raise DomainError(f"{domain}: no sensitive attribute is named. {did_you_mean('', sizes)}")
     for name in sensitive:
@@ -159,7 +156,7 @@ _SEED = 0x6E66  # fixes the coefficients of hashed keys; a key means the same in
 
 
 def exact(sizes: Sequence[int]) -> bool:
-    """Return whether all combinations of so many values per column fit a 64-bit number."""
+    """Return whether all combinations of columns of these sizes fit a 64-bit number."""
     return all(number < 2**63 for number in accumulate(sizes, operator.mul))
 
 
@@ -179,5 +176,5 @@ def key_coefficients(sizes: Sequence[int]) -> Tensor:
 
 
 def digest(*parts: object) -> str:
-    """Return the SHA-256 of dataclasses of plain values, which print all of them in the order of their fields."""
+    """Return the SHA-256 of dataclasses of plain values, by their repr."""
     return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()

@@ -10,13 +10,23 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
+from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import trees
-from neuronfair.domain.population.model import EQUAL, PopulationLayout, fit_likelihood, fit_population, grown
+from neuronfair.domain.population.model import (
+    EQUAL,
+    PopulationLayout,
+    fit_likelihood,
+    fit_population,
+    grown,
+    own_population,
+    population_quality,
+    read_people,
+    real_synthetic_auc,
+)
 from neuronfair.domain.rules import Rule, Span
-from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import load_dataset
-from neuronfair.errors import DomainError
+from neuronfair.errors import DataError, DomainError
 
 
 def flag(name):
@@ -315,3 +325,64 @@ def test_what_lies_far_beyond_everybody_is_not_plausible_and_hardly_drawn():
         drawn = model.sample(20_000, g)[:, 1]
         beyond = (drawn < rows[:, 1].min()) | (drawn > rows[:, 1].max())
         assert 0 < float(beyond.double().mean()) < 3 / n
+
+
+DOMAIN = TableDomain(
+    "pair",
+    (Attribute("sex", "flag", values=("f", "m")), Attribute("job", "nominal", values=tuple("abcd"))),
+    ("sex",),
+)
+
+
+def test_people_drawn_alike_cannot_be_told_apart_and_copies_can():
+    g = torch.Generator().manual_seed(0)
+    real, drawn = DOMAIN.sample(400, g), DOMAIN.sample(400, g)
+    assert real_synthetic_auc(DOMAIN, real, drawn) == pytest.approx(0.5, abs=0.08)
+    real[:, 1], drawn[:, 1] = real[:, 0], 3 - drawn[:, 0]
+    assert real_synthetic_auc(DOMAIN, real, drawn) == 1
+
+
+def test_a_population_of_even_chances_is_found_to_be_that():
+    rows = DOMAIN.sample(1000, torch.Generator().manual_seed(0))
+    quality = population_quality(DOMAIN, rows)
+    assert quality.log_likelihood == pytest.approx(-math.log(8), abs=0.03)
+    assert quality.auc == pytest.approx(0.5, abs=0.08)
+
+
+def test_few_people_tell_nothing():
+    assert population_quality(DOMAIN, DOMAIN.sample(9, torch.Generator().manual_seed(0))) is None
+    assert population_quality(DOMAIN, torch.tensor([[0, 1]]).repeat(10, 1)).auc == pytest.approx(0.5, abs=0.5)
+
+
+OWN_DOMAIN = TableDomain(
+    "people",
+    (Attribute("age", "ordinal", low=0, high=9), Attribute("s", "flag")),
+    ("s",),
+    (Rule("nobody is 9", {"age": Span(low=9)}, {}),),
+)
+
+
+def test_the_people_are_those_that_were_given():
+    rows = read_people({"age": [1, 2, 2], "s": [0, 1, 1], "more": ["x", "y", "z"]}, OWN_DOMAIN)
+    assert rows.tolist() == [[1, 0], [2, 1], [2, 1]]
+    population = own_population(OWN_DOMAIN, rows)
+    assert population.draws_per_row == 1
+    assert population.rows_at(torch.tensor([[0.0], [0.34], [0.99]])).tolist() == rows.tolist()
+    drawn = population.sample(3000, torch.Generator().manual_seed(0))
+    assert {tuple(row) for row in drawn.tolist()} == {(1, 0), (2, 1)}
+    assert float((drawn[:, 0] == 2).double().mean()) == pytest.approx(2 / 3, abs=0.05)
+    usual, seldom = torch.tensor([[2, 1]]), torch.tensor([[8, 0]])
+    assert population.log_likelihood(usual) > population.log_likelihood(seldom)
+    # The first is as far from the others as the seldom one is: half of those who are as unusual count.
+    assert population.plausibility(usual) > population.plausibility(seldom) == pytest.approx(1 / 6)
+
+
+def test_people_who_break_a_rule_are_left_out():
+    assert read_people(lambda n: {"age": [9, 3], "s": [0, 1]}, OWN_DOMAIN).tolist() == [[3, 1]]
+    with pytest.raises(DataError, match="population: expected people who keep the rules of people, got none"):
+        read_people({"age": [9], "s": [0]}, OWN_DOMAIN)
+
+
+def test_an_error_among_these_people_is_not_taken_for_one_of_the_table():
+    with pytest.raises(DataError, match=r"^population: column 's' is missing"):
+        read_people({"age": [3]}, OWN_DOMAIN)
