@@ -1,4 +1,4 @@
-"""A graph of operations from a file, run as a torch module; what it would take is worked out first."""
+"""A graph of operations from a file as a torch module, whose memory is measured before it runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from neuronfair.limits import TooLarge, check_size
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.open.request import Request
 
-GRADIENTS = 4  # a pass with gradients keeps what all steps have made, and may take that many times as much
+GRADIENTS = 4  # a pass with gradients keeps the results of all steps, and may take that many times as much
 RANK = 32  # dimensions of a tensor; numpy has no more than 64
-_SMALL = 1024  # numbers: shapes are computed with, and such tensors keep their numbers
+_SMALL = 1024  # numbers: smaller tensors are computed, since shapes may depend on them
 _NUMBER = 4  # bytes; float64 takes twice as much, for the few passes that need it
 _CONVOLUTION = torch.ops.aten.convolution.default
 _READ = torch.ops.aten._local_scalar_dense.default
@@ -28,9 +28,9 @@ _READ = torch.ops.aten._local_scalar_dense.default
 
 @dataclass(frozen=True)
 class PassSize:
-    """What a pass of so many rows makes in all its steps, and in its widest convolution: how many numbers.
+    """How many numbers a pass of some rows makes in all its steps, and in its widest convolution.
 
-    In float64 a convolution lays every window of every row side by side; those are its `columns`.
+    In float64 a convolution copies every window of every row; those are its `columns`.
     """
 
     rows: int
@@ -38,12 +38,12 @@ class PassSize:
     columns: float
 
     def check(self, *, gradients: bool, double: bool) -> None:
-        """Refuse a pass that keeps too much, though each step for itself would fit."""
+        """Refuse a pass that needs too much memory in all, even if each step fits."""
         most = max(self.total / GRADIENTS if gradients else 0, self.columns if double else 0)
         check_numbers(most, self.rows, "a pass")
 
     def toward(self, other: PassSize, rows: int) -> PassSize:
-        """Return what a pass of `rows` takes, if it grows in proportion from this one to the other."""
+        """Return the size of a pass of `rows`, interpolated between this one and another."""
         share = (rows - self.rows) / (other.rows - self.rows)
         total, columns = (a + share * (b - a) for a, b in ((self.total, other.total), (self.columns, other.columns)))
         return PassSize(rows, total, columns)
@@ -55,9 +55,9 @@ def check_numbers(numbers: float, rows: int, what: str) -> None:
 
 
 class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it operations on tensors of the meta device give shapes, and none may be larger than a file may take.
+    """Runs operations on tensors of the meta device, and refuses results larger than a file may take.
 
-    Small tensors that do not depend on the input are computed: a graph may reshape by sizes that it has worked out.
+    Small tensors that do not depend on the input are computed: a graph may reshape by sizes that it computes.
     """
 
     def __init__(self, rows: int) -> None:
@@ -73,7 +73,7 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return PassSize(self.rows, self._total, self._columns)
 
     def keep(self, name: str, value: Any, done: Iterable[str]) -> None:
-        """Count what a step has made, and then forget the values that no later step reads."""
+        """Count the result of a step, then forget the values that no later step reads."""
         self._alive[name] = _numbers(value)
         if isinstance(value, (int, float)):
             self.sizes.append((value,))
@@ -83,7 +83,7 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._alive.pop(name, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Work out the shape of what one of torch's own operations returns."""
+        """Return the shape of the result of one of torch's operations."""
         kwargs = kwargs or {}
         if func is _READ:
             return func(*args, **kwargs)
@@ -146,12 +146,12 @@ STEPS = 2000  # of one graph, and tensors of weights; a network of fifty layers 
 
 
 class Unsupported(Exception):  # noqa: N818 - not an error: the model is then a black box, or refused in plain words
-    """An operation of the graph, or a variant of one, that is not known here."""
+    """An operation of the graph, or a variant of one, is not supported."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """Stands for the value with this name in the arguments of a step."""
+    """A reference to the value with this name, in the arguments of a step."""
 
     name: str
 
@@ -172,8 +172,8 @@ class GraphStep:
 class Graph(nn.Module):
     """Runs steps in order, from its inputs to one output; nothing but the given functions is ever called.
 
-    `inputs` are the names of tensors with a line for each row, which are passed in this order or by name.
-    What a batch takes is worked out and checked before it is computed, and what no later step reads is let go.
+    `inputs` are the names of tensors with a line for each row, which are passed in this order or by name. The memory of
+    a batch is checked before it is computed, and values that no later step reads are freed.
 
     >>> import torch
     >>> graph = Graph([GraphStep("hidden", "y", nn.ReLU(), (Ref("x"),))], {}, ["x"], "y")
@@ -209,13 +209,13 @@ class Graph(nn.Module):
         inputs = (*inputs, *(named[name] for name in self.inputs[len(inputs) :]))
         if torch.compiler.is_exporting():  # its operators are read, and nothing is computed
             return self._run(inputs)
-        # What is looked up by whole numbers has a gradient, too.
+        # The results of embedding lookups have a gradient, too.
         graded = torch.is_grad_enabled() and any(x.requires_grad or not x.is_floating_point() for x in inputs)
         self._need(inputs).check(gradients=graded, double=any(x.dtype == torch.float64 for x in inputs))
         return self._run(inputs)
 
     def check_memory(self, examples: Sequence[Tensor]) -> None:
-        """Refuse a graph whose full pass does not fit; see whether smaller ones take memory in proportion."""
+        """Refuse a graph whose full pass does not fit; find out whether memory grows in proportion to rows."""
         passes = [
             self._measure([torch.empty(rows, *x.shape[1:], dtype=x.dtype, device="meta") for x in examples])
             for rows in (2, 3, ROWS_PER_PASS)
@@ -274,7 +274,7 @@ def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor] |
         graph.check_memory(examples)
     except NeuronFairError as error:
         raise request.error(str(error)) from error
-    except Exception:  # it will fail on rows, too, and there the reason is told in other words
+    except Exception:  # it fails on rows, too, and the reason is reported there
         return
 
 
@@ -289,7 +289,7 @@ def _last_reads(steps: Sequence[GraphStep], result: str) -> list[list[str]]:
 
 
 def _names_read(arguments: Any) -> Iterator[str]:
-    """Return the names of the values that arguments stand for."""
+    """Return the names of the values that arguments refer to."""
     if isinstance(arguments, Ref):
         yield arguments.name
     elif isinstance(arguments, (list, tuple)):

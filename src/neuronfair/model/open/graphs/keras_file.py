@@ -40,7 +40,7 @@ DEPTH = 20  # of models in models
 
 
 def keras_graph(model: Any, sources: Sequence[str], texts: Sequence[str]) -> Graph:
-    """Return a model in torch; `given` are the names of its inputs, and a text is its place in `texts`."""
+    """Return a Keras model as a graph of torch modules; a text input is a position in `texts`."""
     joined = _GraphBuilder(sources, texts)
     results = joined.model(model, sources, 0)
     if len(results) != 1:
@@ -49,14 +49,14 @@ def keras_graph(model: Any, sources: Sequence[str], texts: Sequence[str]) -> Gra
 
 
 class _GraphBuilder:
-    """Steps that are found by following a model from its inputs."""
+    """Collects the steps of a graph along a model, from its inputs."""
 
     def __init__(self, sources: Sequence[str], texts: Sequence[str]) -> None:
         self.steps: list[GraphStep] = []
         self.sources, self.texts = set(sources), texts
 
     def model(self, model: Any, values: Sequence[str], depth: int) -> list[str]:
-        """Follow a model that is given these values; return the names of what it computes."""
+        """Add the steps of a model with these inputs; return the names of its outputs."""
         kind = type(model).__name__
         if depth > DEPTH:
             raise Unsupported(f"more than {DEPTH} models in models")
@@ -76,7 +76,7 @@ class _GraphBuilder:
         return [known[id(tensor)] for tensor in model.outputs]
 
     def layer(self, layer: Any, values: Sequence[str], depth: int) -> list[str]:
-        """Add the steps of a layer that is given these values."""
+        """Add the steps of a layer with these inputs; return the names of its outputs."""
         if type(layer).__name__ in ("Sequential", "Functional"):
             return self.model(layer, values, depth + 1)
         if not isinstance(layer, needs("keras", "keras").layers.Layer):
@@ -90,7 +90,7 @@ class _GraphBuilder:
         return list(values)
 
 
-_ROWS = 4096  # that Keras is asked about at once, and fewer if a layer makes many numbers of each
+_ROWS = 4096  # of one prediction by Keras; fewer if a layer makes many numbers of each
 _NUMBERS = 1 << 26
 _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}  # of a .keras archive, besides the folder assets
 
@@ -106,7 +106,7 @@ def is_keras(thing: Any) -> bool:
 
 
 def open_object(request: Request, model: Any) -> Opened:
-    """Take a Keras model that is in memory; it is known by its weights and what it says of its layers."""
+    """Open a Keras model in memory; its fingerprint covers its configuration and weights."""
     known = hashlib.sha256(json.dumps(model.get_config(), default=str, sort_keys=True).encode())
     for weight in model.get_weights():
         known.update(np.ascontiguousarray(weight).tobytes())
@@ -118,7 +118,7 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
         inputs = _inputs(model)
         texts = _texts(request, inputs)
         found = graph_inputs(request, inputs, raw="all" if _prepares(model) else "named", texts=texts)
-    except Unsupported as reason:  # a model that says nothing of its inputs
+    except Unsupported as reason:  # a model that does not describe its inputs
         found = preprocessed_tensors(request) if request.preprocess is not None else None
         return black_box(request, "Keras", _predictor(request, model, found, ()), str(reason), digest=known)
     width = inputs[0].shape
@@ -148,7 +148,7 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
 
 
 def _prepares(model: Any) -> bool:
-    """Return whether a model makes its numbers small by itself, so that it takes them as they are in the table."""
+    """Return whether a model scales its inputs itself, so that it takes unscaled numbers."""
     inner = (part for layer in model.layers for part in (layer, *getattr(layer, "layers", ())))
     return any(type(part).__name__ in ("Normalization", "Rescaling", "Discretization") for part in inner)
 
@@ -163,9 +163,9 @@ def _load(request: ModelFile) -> Any:
     keras = needs("keras", "keras")
     content = _checked(request)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
-        warnings.simplefilter("ignore")  # old files make Keras talk about optimizers, which play no part here
+        warnings.simplefilter("ignore")  # Keras warns about optimizers in old files, which are not used
         path = Path(folder) / f"model{request.path.suffix.lower()}"
-        path.write_bytes(content)  # Keras is given what was checked, whatever becomes of the file meanwhile
+        path.write_bytes(content)  # so that Keras reads the bytes that were checked
         options = {"compile": False, "safe_mode": not request.trust_pickle, "custom_objects": stand_ins(keras)}
         try:
             if keras.config.backend() == "torch":
@@ -184,7 +184,7 @@ def _load(request: ModelFile) -> Any:
 
 
 def _checked(request: ModelFile) -> bytes:
-    """Return the content of the file, its archive unpacked, after a look at it in another process."""
+    """Return the content of the file, with its archive unpacked, after a check in a sandbox."""
     content = weights = request.content
     try:
         if request.path.suffix.lower() == ".keras":
@@ -217,7 +217,7 @@ def _as_keras3(content: bytes) -> bytes:
 
 
 def _entry_as_keras3(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of the description of an old model: how weights begin plays no part, since they are in the file."""
+    """Return a part of an old model's description for Keras 3, without the initializers of weights."""
     entry = {name: value for name, value in entry.items() if not name.endswith("_initializer")}
     layers, axis = entry.get("config"), entry.get("axis")
     if entry.get("class_name") == "Sequential" and isinstance(layers, list):
@@ -239,12 +239,12 @@ def _decoded(attribute: Any) -> str:
 
 
 def _with_stand_in(entry: dict[str, Any]) -> dict[str, Any]:
-    """Let a layer that looks something up be the one that stands in for it, see `stand_ins`."""
+    """Replace a lookup layer in a description by its stand-in, see `stand_ins`."""
     return entry | {"registered_name": entry["class_name"]} if entry.get("class_name") in LOOKUPS else entry
 
 
 def _inputs(model: Any) -> list[NetworkInput]:
-    """Return what a model says of its inputs, by the names under which they are given to it."""
+    """Return the inputs that a model describes, by the names under which they are passed."""
     if not getattr(model, "inputs", None):
         raise Unsupported(f"it is of the class '{type(model).__name__}', which says nothing of its inputs")
     named = getattr(model, "_inputs_struct", None)
@@ -260,7 +260,7 @@ def _inputs(model: Any) -> list[NetworkInput]:
 
 
 def _texts(request: Request, inputs: Sequence[NetworkInput]) -> list[str]:
-    """Return all words that inputs of text can be given."""
+    """Return all possible values of text inputs."""
     read = {i.name for i in inputs if i.kind == "text"}
     return list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in texts_of(a)))
 
@@ -268,7 +268,7 @@ def _texts(request: Request, inputs: Sequence[NetworkInput]) -> list[str]:
 def _predictor(
     request: Request, model: Any, inputs: ModelInputs | None, texts: Sequence[str]
 ) -> Callable[[Tensor], Any]:
-    """Return how to predict Keras itself."""
+    """Return the prediction by Keras itself."""
     inputs, named = inputs or declared_numbers(request), getattr(model, "_inputs_struct", None)
     words = np.array(list(texts) or [""], dtype=object)
 
@@ -294,7 +294,7 @@ def _predictor(
 
 
 def _widest(request: Request, model: Any) -> int:
-    """Return how many numbers a layer makes of one row at most; refuse a model that would fill all memory."""
+    """Return how many numbers the widest layer makes of a row; refuse a model that would fill all memory."""
     widest = 1
     for layer in model.layers:
         tensors = [tensor for node in layer._inbound_nodes for tensor in node.output_tensors]

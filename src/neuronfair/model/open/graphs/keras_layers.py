@@ -1,4 +1,4 @@
-"""Keras layers in torch, in the layout of Keras; vocabularies are read as data."""
+"""Keras layers as torch modules, in the layout of Keras; vocabularies are read as data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Merge(nn.Module):
 
 
 class EmbeddingTable(nn.Module):
-    """Gives each whole number its own numbers; others are cut to whole ones, as Keras does."""
+    """An embedding of whole numbers; others are truncated, as Keras does."""
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class CategoryEncoding(nn.Module):
 
 
 class VocabularyIndex(nn.Module):
-    """The places of whole numbers in a vocabulary; those that are not in it share others, by their remainder."""
+    """The positions of whole numbers in a vocabulary; unknown ones share positions by their remainder."""
 
     def __init__(self, known: dict[int, int], other: int, others: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class VocabularyIndex(nn.Module):
         self.other, self.others = other, others
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the place of each number."""
+        """Return the position of each number."""
         x = x.long()
         place = torch.searchsorted(self.keys, x.contiguous()).clamp(max=len(self.keys) - 1)
         other = self.other + (x % self.others if self.others > 1 else 0)
@@ -99,14 +99,14 @@ class VocabularyIndex(nn.Module):
 
 
 class BinIndex(nn.Module):
-    """The numbers of the bins that numbers fall into."""
+    """The index of the bin of each number."""
 
     def __init__(self, boundaries: Sequence[float]) -> None:
         super().__init__()
         self.boundaries = nn.Parameter(torch.tensor(list(boundaries), dtype=torch.float32), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return how many boundaries each number has reached."""
+        """Return how many boundaries are at most each number."""
         return torch.bucketize(x.to(self.boundaries.dtype).contiguous(), self.boundaries, right=True)
 
 
@@ -118,7 +118,7 @@ def discretization(layer: Any) -> nn.Module:
 
 
 def lookup(layer: Any, texts: Sequence[str]) -> nn.Module:
-    """Return an IntegerLookup or StringLookup layer in torch; what it looks up is given as its place in the texts."""
+    """Return an IntegerLookup or StringLookup layer in torch; a text is its position in `texts`."""
     words = list(layer.get_vocabulary(include_special_tokens=False))
     of_text = type(layer).__name__ == "StringLookup"
     if layer.invert or not words or (of_text and (layer.num_oov_indices > 1 or not texts)):
@@ -145,9 +145,9 @@ def _with_encoding(layer: Any, part: nn.Module, depth: int) -> nn.Module:
 
 
 def stand_ins(keras: Any) -> dict[str, type]:
-    """Return layers in the place of those that need TensorFlow, and could name any file as their vocabulary.
+    """Return stand-ins for layers that need TensorFlow, and could name any file as their vocabulary.
 
-    They hold what a model file says of them, and cannot be called.
+    They hold the configuration in the model file, and cannot be called.
     """
 
     class Lookup(keras.layers.Layer):  # type: ignore[misc]
@@ -176,7 +176,7 @@ def stand_ins(keras: Any) -> dict[str, type]:
             return self.vocabulary[count:] if self.vocabulary[:count] == special else self.vocabulary
 
         def load_own_variables(self, store: Any) -> None:
-            """What it weighs words with is of no use here."""
+            """Ignore the weights of words, which are not used."""
 
         def load_assets(self, place: str | None) -> None:
             if place is not None and not self.vocabulary:
@@ -201,9 +201,9 @@ def stand_ins(keras: Any) -> dict[str, type]:
 
 
 def convert(layer: Any, inputs: int = 1, texts: Sequence[str] = ()) -> dict[str, nn.Module]:
-    """Return the torch modules of one Keras layer that is given so many tensors, its activation apart.
+    """Return the torch modules of a Keras layer with this number of inputs; its activation is one of its own.
 
-    A text is its place in `texts`.
+    A text is a position in `texts`.
     """
     kind = type(layer).__name__
     makers = _LAYERS if inputs == 1 else {}
@@ -252,7 +252,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class ScaleAndShift(nn.Module):
-    """Multiplies and shifts along one axis: normalisation with fixed figures, or rescaling."""
+    """Multiplies and shifts along one axis: normalisation with fixed statistics, or rescaling."""
 
     def __init__(self, scale: Any, shift: Any, axis: int = -1) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ class ScaleAndShift(nn.Module):
 
 
 class ChannelsLast(nn.Module):
-    """Runs a module of torch, which has the channels of a picture first, on pictures that have them last."""
+    """Runs a torch module, which expects channels first, on images with channels last."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -416,7 +416,7 @@ _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
 
 @contextmanager
 def without_numpy_warning() -> Iterator[None]:
-    """Silence what NumPy 2 says about how torch's tensors become arrays inside Keras."""
+    """Silence a warning of NumPy 2 about the conversion of torch's tensors inside Keras."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
         yield

@@ -34,7 +34,7 @@ _ENDLESS = {"Loop", "StringConcat"}  # can run, or grow outside of what onnxrunt
 
 
 def read_model(request: ModelFile) -> Any:
-    """Return the model of an ONNX file with all its tensors inside; it names no other file any more."""
+    """Return the model of an ONNX file with all its tensors; it refers to no other file any more."""
     onnx = needs("onnx", "onnx")
     check_size(len(request.content), request.path, times=TEXT)
     try:
@@ -71,7 +71,7 @@ def _check(request: ModelFile, onnx: Any, model: Any) -> None:
 
 
 def _parts(message: Any) -> Iterator[Any]:
-    """Return a message and all messages in it, wherever the standard puts them."""
+    """Return a message and all messages in it."""
     waiting = [message]
     while waiting:
         part = waiting.pop()
@@ -88,7 +88,7 @@ def _width(onnx: Any, tensor: Any) -> int:
 
 
 def _external_data(request: ModelFile, tensor: Any, size: int) -> bytes:
-    """Return the bytes of a tensor that lie in another file, which must be in the model's own folder."""
+    """Return the bytes of a tensor in another file, which must be in the model's own folder."""
     location = {entry.key: entry.value for entry in tensor.external_data}
     place = location.get("location", "")
     parts = PurePosixPath(place).parts
@@ -116,7 +116,7 @@ def _written_out(nodes: Iterable[Any], functions: Mapping[Any, Any], known: dict
     for node in nodes:
         name = (node.domain, node.op_type, node.overload)
         if name in functions and name not in known:
-            known[name] = math.inf  # unless it calls itself, it is known in a moment
+            known[name] = math.inf  # if it calls itself; else replaced by the next line
             known[name] = _written_out(functions[name], functions, known)
         total += known.get(name, 1)
         for attribute in node.attribute:
@@ -133,7 +133,7 @@ _WHOLE = {2, 3, 4, 5, 6, 7, 9}  # and truth values
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
-    """Read an ONNX graph; its scores are its tensor of floating-point numbers."""
+    """Read an ONNX graph; its scores are its output of floating-point numbers."""
     model = read_model(request)
     inputs = _inputs(model.graph)
     outputs = model.graph.output
@@ -186,7 +186,7 @@ def _inputs(graph: Any) -> list[Any]:
 
 
 def _input(graph_input: Any) -> NetworkInput | None:
-    """Return what a graph says of an input; None if it is no tensor of numbers with a fixed width."""
+    """Return an input of a graph; None if it is no tensor of numbers with a fixed width."""
     tensor = graph_input.type.tensor_type
     sizes = [size.dim_value for size in tensor.shape.dim[1:]]
     if not tensor.shape.dim or not all(sizes) or tensor.elem_type not in (_FLOATS.keys() | _WHOLE):
@@ -247,7 +247,7 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
 
 
 def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInputs | None, why: str) -> Opened:
-    """Return a graph that only onnxruntime can run: it reads the table itself, if it takes that, or numbers."""
+    """Return a graph that only onnxruntime can run: it reads the table itself, if it can, or numbers."""
     predict = None
     for way in (found,) if request.preprocess is not None else (None, found):
         try:
@@ -255,7 +255,7 @@ def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInpu
         except ModelError as error:
             last = error
             continue
-        with suppress(Exception):  # the graph refuses these rows, which is said below if there is no other way
+        with suppress(Exception):  # the graph refuses these rows, so the next way is tried
             predict(request.drawn[:2])
             break
     if predict is None:
@@ -266,7 +266,7 @@ def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInpu
 def _predictor(
     request: Request, model: Any, inputs: list[Any], found: ModelInputs | None = None
 ) -> tuple[Callable[[Tensor], np.ndarray], str]:
-    """Return how to predict onnxruntime, and a remark; a graph with one input per column is given the table itself."""
+    """Return the prediction by onnxruntime, and a remark; a graph with an input per column reads the table itself."""
     session = _session(request, model.SerializeToString())
     names = [one.name for one in inputs]
     kinds = {one.name: one.type for one in session.get_inputs()}
@@ -327,7 +327,7 @@ def _session(request: Request, model: bytes) -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it keeps a device id and a database
     try:
         runtime = needs("onnxruntime", "onnx")
-        read_sandboxed("onnxruntime", model, request.path)  # so that one that ends the process does not end ours
+        read_sandboxed("onnxruntime", model, request.path)  # a graph that crashes ends another process
         _bound(runtime, max_bytes())
         options = runtime.SessionOptions()
         options.log_severity_level = 4  # errors are raised, and need not be printed as well
@@ -343,7 +343,7 @@ def _session(request: Request, model: bytes) -> Any:
 
 @lru_cache(maxsize=1)  # again only if the limit was changed
 def _bound(runtime: Any, limit: int) -> None:
-    """Let all graphs that onnxruntime runs share so much memory, taken as it is asked for."""
+    """Limit the memory that all graphs in onnxruntime share; it is allocated on demand."""
     place = runtime.OrtMemoryInfo("Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT)
     runtime.create_and_register_allocator(place, runtime.OrtArenaCfg({"max_mem": limit, "arena_extend_strategy": 1}))
 

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def read(file: ModelFile) -> Any:
-    """Return the classifier or regressor in a file, which CatBoost has written again in another process."""
+    """Return the classifier or regressor in a file, after CatBoost has rewritten it in a sandbox."""
     catboost = needs("catboost", "catboost")
     if not file.content.startswith(b"CBM1"):
         raise file.error("not a CatBoost model: it does not begin with 'CBM1'")
@@ -48,13 +48,13 @@ def columns_of(model: Any) -> TreeColumns:
 
 
 def trees_of(model: Any) -> FittedTrees:
-    """Return the trees of CatBoost. A category is the number that CatBoost makes of its text (`Hashed`)."""
+    """Return the trees of CatBoost, in which a category is the hash of its text (`Hashed`)."""
     written = _written(model)
     try:
         return _trees(written)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise ModelError(
-            f"what CatBoost writes of its trees is not understood ({type(error).__name__}: {one_line(error)})"
+            f"the JSON that CatBoost writes of its trees is unknown ({type(error).__name__}: {one_line(error)})"
         ) from error
 
 
@@ -77,13 +77,13 @@ def _trees(written: Json) -> FittedTrees:
 
 
 class Hashed:
-    """Makes numbers of a table as CatBoost does: of a category its hash, which CatBoost tells when it saves a model."""
+    """Encodes a table as CatBoost does: a category becomes its hash, which CatBoost writes when it saves a model."""
 
     def __init__(self, model: Any) -> None:
         self._model, self._known = model, dict[str, float]()
 
     def transform(self, table: Any) -> npt.NDArray[np.float64]:
-        """Return the numbers of a table's cells."""
+        """Return the cells of a table as numbers."""
         kinds = set(self._model.get_cat_feature_indices())
         cells = np.asarray(table, dtype=object)
         texts = {str(text) for column in kinds for text in cells[:, column]}
@@ -98,7 +98,7 @@ class Hashed:
 
 
 def _written(model: Any) -> Json:
-    """Return a model as JSON, which is written in another process: a damaged one can end it."""
+    """Return a model as JSON, written in a sandbox, since a damaged model can end the process."""
     try:
         content: Json = json.loads(
             read_sandboxed("catboost trees", bytes(model._serialize_model()), "a CatBoost model")
@@ -109,7 +109,7 @@ def _written(model: Any) -> Json:
 
 
 def _hashes(model: Any, pool: Any) -> dict[str, float]:
-    """Return the number that CatBoost makes of each category in a pool."""
+    """Return CatBoost's hash of each category in a pool."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
         model.save_model(str(path), format="json", pool=pool)
@@ -118,7 +118,7 @@ def _hashes(model: Any, pool: Any) -> dict[str, float]:
 
 
 def _oblivious(tree: Json, outputs: int) -> Json:
-    """Return a tree that asks the same on all nodes of a level as nodes; the first split is the last bit of a leaf."""
+    """Return a tree with one split per level as nodes; the first split is the last bit of a leaf's index."""
     values = np.array(tree["leaf_values"], dtype=np.float64).reshape(-1, outputs)
     nodes: list[Json] = [{"value": value} for value in values]
     for split in tree["splits"]:
@@ -128,7 +128,7 @@ def _oblivious(tree: Json, outputs: int) -> Json:
 
 def _tree(tree: Json, columns: dict[str, list[int]], empty: set[int], scale: float, outputs: int) -> Tree:
     nodes, ways = [tree], list[tuple[int, int]]()
-    for node in nodes:  # which grows
+    for node in nodes:  # the list grows
         ways.append((len(nodes), len(nodes) + 1) if "split" in node else (0, 0))
         nodes += [node["left"], node["right"]] if "split" in node else []
     splits = [node.get("split") for node in nodes]

@@ -1,4 +1,4 @@
-"""The trees inside fitted models of all frameworks over codes, compared with the models' own scores."""
+"""The trees of fitted models of all frameworks as trees over codes, checked against the models' own scores."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from neuronfair.model.forest import FittedTrees, Forest, Link, Tree, below_limit
 from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.trees import catboost, lightgbm, xgboost
 
-EMPTIED = 64  # rows that are tried with an empty cell, for each column that may have one
+EMPTIED = 64  # rows to check with an empty cell, for each column that may have one
 AGREE = 1e-5  # how close the scores must be to the model's own
 FRAMEWORKS = {"xgboost": "XGBoost", "lightgbm": "LightGBM", "catboost": "CatBoost"}
 
 
 def framework(model: Any) -> str:
-    """Return the name of the framework of boosted trees that a model belongs to, or nothing."""
+    """Return the name of a model's framework of boosted trees, or an empty text."""
     return FRAMEWORKS.get(type(model).__module__.partition(".")[0], "")
 
 
@@ -61,7 +61,7 @@ def forest_of(
         before = catboost.Hashed(final) if name.startswith("CatBoost") else getattr(final, "_preprocessor", None)
         tried = torch.cat([tried, *_emptied(domain, tried)])
         made = forest(fitted, partial(_numbers, inputs, before), domain, tried[0])
-    except TooLarge as error:  # the model can still be asked
+    except TooLarge as error:  # the model still has scores
         raise ModelError(f"its trees are too large ({one_line(error)})") from error
     scores = torch.from_numpy(np.asarray(predict(tried), dtype=np.float64).reshape(len(tried), -1))
     made = _with_classes(made, scores.shape[1], order)
@@ -72,7 +72,7 @@ def forest_of(
 
 
 def _emptied(domain: TableDomain, rows: Tensor) -> Iterator[Tensor]:
-    """Yield rows with an empty cell in one column after the other: a table may have too few to notice an error."""
+    """Yield rows with an empty cell in one column after the other, since a table may have too few."""
     for column, attribute in enumerate(domain.attributes):
         if attribute.empty is not None:
             emptied = rows[:EMPTIED].clone()
@@ -81,9 +81,9 @@ def _emptied(domain: TableDomain, rows: Tensor) -> Iterator[Tensor]:
 
 
 def _numbers(inputs: Callable[[Tensor], Any], before: Any, rows: Tensor) -> npt.NDArray[np.float64]:
-    """Return what the trees compare: a category is its place among the categories, an empty cell NaN."""
+    """Return the features of the trees: a category is its position among the categories, an empty cell NaN."""
     table = inputs(rows)
-    if before is not None:  # histogram-based boosting puts its categories first, CatBoost makes numbers of texts
+    if before is not None:  # the encoder of histogram-based boosting, or the hashes of CatBoost
         return np.asarray(before.transform(table), dtype=np.float64)
     if hasattr(table, "dtypes") and hasattr(table, "columns"):
         places = {name: table[name].cat.codes for name in table.columns if hasattr(table[name], "cat")}
@@ -92,7 +92,7 @@ def _numbers(inputs: Callable[[Tensor], Any], before: Any, rows: Tensor) -> npt.
 
 
 def _with_classes(made: Forest, outputs: int, order: Sequence[int] | None) -> Forest:
-    """Return trees with a score for each class in the order of the domain's."""
+    """Return trees with a score for each class, in the domain's order."""
     sums = len(made.base)
     matrix = torch.eye(max(sums, outputs), dtype=torch.float64)
     link = made.link
@@ -114,7 +114,7 @@ def _of_tree(tree: Any, value: npt.NDArray[np.float64]) -> Tree:
 
 
 def _averaged(model: Any) -> FittedTrees:
-    """Return a forest of scikit-learn, or one tree: the mean of what its leaves hold."""
+    """Return a forest of scikit-learn, or one tree: the mean of its leaves."""
     parts = getattr(model, "estimators_", [model])
     trees = []
     for part in parts:
@@ -125,7 +125,7 @@ def _averaged(model: Any) -> FittedTrees:
 
 
 def _boosted(model: Any) -> FittedTrees:
-    """Return gradient boosting of scikit-learn: a first guess, and trees that are added to it."""
+    """Return gradient boosting of scikit-learn: an initial value, and trees that are added to it."""
     outputs = model.estimators_.shape[1]
     trees = []
     for stage in model.estimators_:

@@ -20,8 +20,8 @@ from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.request import TRIED, ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
-_ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on
-_PLACE = re.compile(r"Column_\d+")  # how LightGBM calls a column without a name
+_SCORE_SIZE = 80  # bytes that opening a model takes for each score of a tried row, measured
+_PLACE = re.compile(r"Column_\d+")  # LightGBM's name of a column without a name
 _KINDS = (str, int, float, bool)
 
 
@@ -32,7 +32,7 @@ def read(file: ModelFile) -> Any:
         raise file.error("not a LightGBM model: it does not begin with the line 'tree'. Other text is no model")
     check_size(len(file.content), file.source, times=TEXT)
     try:
-        _checked(file.content.decode(), file.source)  # first: LightGBM would walk in circles
+        _checked(file.content.decode(), file.source)  # first, since LightGBM would loop for ever
         text = read_sandboxed("lightgbm", file.content, file.source).decode()
         trees, rest = _checked(text, file.source)
         categories = _categories(rest)
@@ -62,7 +62,7 @@ def entries(text: str) -> dict[str, str]:
 
 
 def categorical_places(text: str) -> list[int]:
-    """Return which columns were categories in the training of a LightGBM model, by the parameters in its text.
+    """Return the positions of categorical columns, by the parameters in the text of a LightGBM model.
 
     >>> categorical_places("parameters:\\n[categorical_feature: 1,3]\\n")
     [1, 3]
@@ -84,7 +84,7 @@ def _matching(names: Sequence[str], known: Sequence[Sequence[Any]], domain: Tabl
                 places.append(place)
                 break
         else:
-            places.append(len(names))  # of a column that the domain does not have, as will be said
+            places.append(len(names))  # of a column that the domain does not have, which is refused later
     return places
 
 
@@ -100,9 +100,9 @@ def _categories(text: str) -> list[list[Any]]:
     return list(known)
 
 
-# LightGBM believes its file: a node that does not exist is read in foreign memory, and a way back has no end.
+# LightGBM trusts its file: it reads a node that does not exist beyond its array, and follows a cycle for ever.
 def _checked(text: str, source: str) -> tuple[str, str]:
-    """Return head and trees of a model without their lengths, and the rest, after a look at every number."""
+    """Return head and trees of a model without their lengths, and the rest; refuse any number out of range."""
     model, _, rest = text.partition("\nend of trees\n")
     head, *trees = re.split(r"^Tree=\d+$", model, flags=re.MULTILINE)
     known = entries(head)
@@ -113,14 +113,14 @@ def _checked(text: str, source: str) -> tuple[str, str]:
     answers, rounds = int(known["num_class"]), int(known["num_tree_per_iteration"])
     if answers < 1 or rounds < 1 or len(trees) % rounds or rounds not in (answers, 1):
         raise ValueError("it does not have as many trees for each class")
-    check_size(answers * TRIED, f"{source}: its answers", times=_ANSWER)
+    check_size(answers * TRIED, f"{source}: its answers", times=_SCORE_SIZE)
     for tree in trees:
         _check_tree(entries(tree), columns)
     return re.sub(r"^tree_sizes=.*\n", "", model, flags=re.MULTILINE), rest
 
 
 def _check_tree(tree: dict[str, str], columns: int) -> None:
-    """Refuse a tree whose branches lead nowhere or back, or that asks for what does not exist."""
+    """Refuse a tree with cycles, or with branches, columns or categories that do not exist."""
     leaves, kinds = int(tree["num_leaves"]), int(tree.get("num_cat", 0))
     lengths = [len(tree["leaf_value"].split())]
     if tree.get("is_linear", "0") != "0":
@@ -141,7 +141,7 @@ def _check_tree(tree: dict[str, str], columns: int) -> None:
         raise ValueError("a tree does not have the branches it counts")
     _check_places("a tree asks for a column", features, columns)
     place = np.arange(leaves - 1)
-    for branch in (left, right):  # a branch below 0 is the end in a leaf: -1 in the first
+    for branch in (left, right):  # a branch below 0 ends in a leaf, the first at -1
         if ((branch >= 0) & ((branch <= place) | (branch >= leaves - 1))).any() or (branch < -leaves).any():
             raise ValueError("a branch of a tree leads nowhere")
     sets = threshold[kind % 2 == 1]
@@ -173,7 +173,7 @@ def trees_of(model: Any) -> FittedTrees:
 
 
 def _tree(tree: dict[str, str], output: int, outputs: int) -> Tree:
-    """Return a tree: its branches, then its leaves, which its branches name by -1, -2, …."""
+    """Return a tree: its inner nodes, then its leaves, which are -1, -2, … in the text."""
     if tree.get("is_linear", "0") != "0":
         raise ModelError("its leaves are linear models")
     leaves = np.array(tree["leaf_value"].split(), dtype=np.float64)

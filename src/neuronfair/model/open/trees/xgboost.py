@@ -1,4 +1,4 @@
-"""XGBoost: its files, checked number by number, how its boosters are asked, and their trees."""
+"""XGBoost: its files, checked number by number, the predictions of its boosters, and their trees."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from neuronfair.model.forest import FittedTrees, Link, Tree, below_limit
 from neuronfair.model.open.request import TRIED, ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
-Json = dict[str, Any]  # a part of what XGBoost writes
-_ANSWER = 80  # bytes that opening a model takes for one score of one row that it is tried on, measured
+Json = dict[str, Any]  # a part of XGBoost's own format
+_SCORE_SIZE = 80  # bytes that opening a model takes for each score of a tried row, measured
 
 
 def read(file: ModelFile) -> tuple[Any, str]:
@@ -33,13 +33,13 @@ def read(file: ModelFile) -> tuple[Any, str]:
 
 
 class BoosterPredictor:
-    """How a booster is asked, and what it says of its inputs as estimators of scikit-learn do."""
+    """Predicts with a booster, and describes its inputs as estimators of scikit-learn do."""
 
     def __init__(self, booster: Any) -> None:
         self._booster, self._xgboost = booster, needs("xgboost", "xgboost")
         learner = learner_of(booster)
         objective, best = learner["objective"]["name"], best_rounds(learner)
-        self._margin = objective == "multi:softmax"  # it would answer with the number of a class instead of scores
+        self._margin = objective == "multi:softmax"  # it would return the number of a class instead of scores
         self.probability = objective != "binary:logitraw"
         self.note = ""
         if best is not None and best < _rounds(learner):
@@ -52,22 +52,22 @@ class BoosterPredictor:
             self.feature_names_in_ = booster.feature_names
 
     def __call__(self, table: Any) -> Any:
-        """Return the booster's answers."""
-        if self._numbers and hasattr(table, "assign"):  # else XGBoost would take a number for the place of a category
+        """Return the booster's scores."""
+        if self._numbers and hasattr(table, "assign"):  # else XGBoost would read a number as the position of a category
             kind = needs("pandas", "xgboost").Categorical
             table = table.assign(**{name: kind(table[name], values) for name, values in self._numbers.items()})
         return self._booster.predict(self._xgboost.DMatrix(table, enable_categorical=True), output_margin=self._margin)
 
 
 def learner_of(model: Any) -> Json:
-    """Return what a booster, or an estimator around one, writes of itself."""
+    """Return the JSON of a booster, or of an estimator around one."""
     booster = model.get_booster() if hasattr(model, "get_booster") else model
     learner: Json = json.loads(bytes(booster.save_raw("json")))["learner"]
     return learner
 
 
 def _checked(file: ModelFile) -> tuple[bytes, Json]:
-    """Return the model as JSON, written by XGBoost in another process, and what it says, after a look at its trees."""
+    """Return the model as JSON, written by XGBoost in a sandbox, and its entry 'learner', with checked trees."""
     if b"learner" not in file.content[:64]:
         raise file.error("not an XGBoost model: it does not begin with the entry 'learner'")
     try:
@@ -80,7 +80,7 @@ def _checked(file: ModelFile) -> tuple[bytes, Json]:
 
 
 def best_rounds(learner: Json) -> int | None:
-    """Return after how many rounds early stopping has found a model best; None without it, or for a linear model."""
+    """Return the number of rounds that early stopping has chosen; None without it, or for a linear model."""
     best = learner.get("attributes", {}).get("best_iteration")
     return None if best is None or "trees" not in _model(learner) else int(best) + 1
 
@@ -90,7 +90,7 @@ def _rounds(learner: Json) -> int:
 
 
 def _cut(learner: Json, rounds: int) -> None:
-    """Leave out the trees of later rounds; a slice of a booster would lose its categories."""
+    """Remove the trees of later rounds; a slice of a booster would lose its categories."""
     booster, model = learner["gradient_booster"], _model(learner)
     ends = model["iteration_indptr"][: rounds + 1]
     model["iteration_indptr"] = ends
@@ -107,14 +107,14 @@ def _model(learner: Json) -> Json:
 
 
 def _texts(entry: Json) -> list[str]:
-    """Return the categories of a column that XGBoost remembers as text, none for numbers."""
+    """Return the categories of a column that XGBoost stores as text; none for numbers."""
     if not entry.get("offsets") or "type" in entry:
         return []
     return [bytes(entry["values"][start:end]).decode() for start, end in pairwise(entry["offsets"])]
 
 
 def trees_of(model: Any) -> FittedTrees:
-    """Return the trees of XGBoost from what it writes."""
+    """Return the trees of XGBoost from its JSON."""
     learner = learner_of(model)
     if learner["gradient_booster"]["name"] != "gbtree":
         raise ModelError(f"XGBoost's {learner['gradient_booster']['name']} is more than a sum of trees")
@@ -163,16 +163,16 @@ def _goes_left(
     return below_limit(node, numbers, limit=limit, missing=missing, strict=True, single=True)
 
 
-# XGBoost believes its file: a place beyond an array is read, or written, in foreign memory.
+# XGBoost trusts its file: it reads, or writes, an index beyond an array in foreign memory.
 def _check(learner: Json, source: str) -> None:
-    """Refuse a model one of whose numbers points to a column, class, tree, node or category that does not exist."""
+    """Refuse a model with an index of a column, class, tree, node or category that does not exist."""
     parameters = learner["learner_model_param"]
     columns, *classes = (int(parameters.get(name, 0)) for name in ("num_feature", "num_class", "num_target"))
     model = _model(learner)
     trees = model.get("trees", [])
     for tree in trees:
         _check_tree(tree, columns)
-    check_size(max(1, *classes) * TRIED, f"{source}: its answers", times=_ANSWER)
+    check_size(max(1, *classes) * TRIED, f"{source}: its answers", times=_SCORE_SIZE)
     _check_places("a tree counts for a class", model.get("tree_info", []), max(1, *classes))
     rounds = model.get("iteration_indptr", [])
     if rounds:
@@ -213,7 +213,7 @@ def _check_offsets(what: str, offsets: Any, end: int) -> None:
 
 
 def _check_tree(tree: Json, columns: int) -> None:
-    """Refuse a tree whose branches lead nowhere or back, so that XGBoost would never end."""
+    """Refuse a tree with cycles or branches that do not exist, with which XGBoost would never end."""
     _check_places("a tree asks for a column", tree["split_indices"], columns)
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     place = np.arange(len(left))
