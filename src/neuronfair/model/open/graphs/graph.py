@@ -69,7 +69,7 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def need(self) -> PassSize:
-        """What has been meter so far."""
+        """The size of the pass so far."""
         return PassSize(self.rows, self._total, self._columns)
 
     def keep(self, name: str, value: Any, done: Iterable[str]) -> None:
@@ -233,7 +233,7 @@ class Graph(nn.Module):
 
     def _measure(self, inputs: Sequence[Tensor]) -> MemoryMeter:
         meter = MemoryMeter(len(inputs[0]))
-        # Whoever watches what is computed is not shown what is only meter.
+        # Modes that watch torch functions do not see a measurement.
         with torch.no_grad(), torch._C.DisableTorchFunction(), meter:
             self._run(inputs, meter)
         return meter
