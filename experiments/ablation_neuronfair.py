@@ -257,8 +257,9 @@ def report(scale: Scale, results: Results) -> Report:
     )
     tables = {"models": Table(heading, lines, note, on_page=False), "parts": _parts(scale, known, done)}
     text = (
-        "Lift is the success rate divided by that of the same search with noise instead of gradients. Each line "
-        "changes one part of `neuronfair-plus`. 'Before' is `neuronfair`, from which it was made, in steps of one code."
+        "Lift is the success rate divided by that of the same search with noise instead of gradients. 'Before' is "
+        "`neuronfair`, from which `neuronfair-plus` was made, in steps of one code. The file `parts` says what each "
+        "part of `neuronfair-plus` is worth."
     )
     if not lifts:
         return Report("What NeuronFair's guidance is worth", text, tables)
@@ -319,7 +320,7 @@ def _parts(scale: Scale, known: Mapping[str, Case], done: Mapping[tuple[str, str
         "Lift: geometric mean over the models, and on how many it is below 1. Success rate and findings are multiples "
         f"of those of the method as shipped, on the same run seeds. Run seeds of the parts: {scale.few}."
     )
-    return Table(heading, lines, note)
+    return Table(heading, lines, note, on_page=False)
 
 
 def _geometric(values: list[float]) -> str:

@@ -101,7 +101,7 @@ def report(scale: Scale, results: Results) -> Report:
             "distance": "Mean distance between two findings, without the sensitive attributes.",
             "regions": "Regions of the domain that the findings lie in, among at most 20,000 of them.",
         }[name]
-        tables[name] = Table(["model", *LINES], lines, f"{note} {span(counts)} run seeds.", name == "success")
+        tables[name] = Table(["model", *LINES], lines, f"{note} {span(counts)} run seeds.", on_page=False)
     asked = [
         [f"{t}, {k}", *(figure([run["queries"] for run in done[t, k, m]]) for m in LINES)]
         for t in TABLES

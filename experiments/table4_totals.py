@@ -87,6 +87,7 @@ def report(scale: Scale, results: Results) -> Report:
                 lifts,
                 "Lift: the success rate divided by that of the strongest control of any method: random records, or the "
                 "search of a method in random directions (a tenth of the starts, one run seed).",
+                on_page=False,
             ),
             "own": Table(
                 ["case", *OWN],

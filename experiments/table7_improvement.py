@@ -216,6 +216,7 @@ def _consistency(scale: Scale, results: Results) -> Table:
         ["case", "classifiers", "Spearman", "σ of AUC", "σ of DM-RS"],
         lines,
         "The paper has six classifiers a case and a Spearman correlation of 1 in all.",
+        on_page=False,
     )
 
 
