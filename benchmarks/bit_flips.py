@@ -43,7 +43,7 @@ from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import Card, save
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.journal import JOURNAL, PHASES
+from neuronfair.store.ledger import JOURNAL, PHASES
 from neuronfair.store.manifest import MANIFEST, make_manifest
 from neuronfair.store.run import Run
 

@@ -30,11 +30,10 @@ from neuronfair.model import weights
 from neuronfair.model.network import Network
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig, SearchResult
-from neuronfair.searches.engine import run_phase
+from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import Setting, phases
-from neuronfair.searches.tally import Budget
 
 import torch
 

@@ -24,11 +24,10 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.searches.engine import run_phase
+from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import Setting, phases
-from neuronfair.searches.tally import Budget
 
 import torch
 from torch import nn

@@ -28,7 +28,8 @@ from neuronfair import __version__
 from neuronfair.atomic import write_text
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.stats import mean_interval
-from neuronfair.scale.pool import PieceProgress, Pool, Processes
+from neuronfair.progress import PieceProgress
+from neuronfair.scale.pool import Pool, Processes
 
 FOLDER = Path(__file__).parent
 

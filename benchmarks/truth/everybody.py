@@ -21,7 +21,6 @@ from torch import Tensor
 
 AT_ONCE = 1 << 14  # rows: what is computed for them stays in the cache
 CLOSE = 1e-11  # of the largest score: nearer to a boundary than this, rounding may decide
-Progress = Callable[[int, int], None]
 
 
 class Asked(Protocol):
@@ -98,7 +97,7 @@ def everybody(
     decision: Decision,
     *,
     doubt: Doubt | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Truth:
     """Ask a model about everybody of a domain; of trees, one of all those whom no tree and no rule tells apart."""
     columns = tuple(c for c in range(len(domain.attributes)) if c not in domain.sensitive_columns)

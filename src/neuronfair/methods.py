@@ -11,10 +11,10 @@ A method registers itself in the pyproject.toml of its package, and from then on
 from typing import Any
 
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import Method, State, World
-from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
-from neuronfair.searches.methods.uniform import Uniform
-from neuronfair.searches.steps import (
+from neuronfair.searches.method import (
+    Method,
+    State,
+    World,
     agreed,
     choose,
     confidence,
@@ -24,6 +24,8 @@ from neuronfair.searches.steps import (
     random_neighbours,
     where,
 )
+from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
+from neuronfair.searches.methods.uniform import Uniform
 
 __all__ = [
     "METHODS",

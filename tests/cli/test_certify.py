@@ -14,7 +14,7 @@ import pytest
 from neuronfair.proof import session
 from neuronfair.proof.report import ProofReport
 from neuronfair.scale.pool import Serial
-from neuronfair.store.journal import JOURNAL
+from neuronfair.store.ledger import JOURNAL
 from tests.conftest import Result
 from tests.proof.planted import DOMAIN, FLIPS, PEOPLE
 

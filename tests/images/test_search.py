@@ -13,12 +13,11 @@ from neuronfair.images.domain import FLAG, SEED, ImageDomain, PictureEncoding
 from neuronfair.images.drawn import drawn_pictures
 from neuronfair.images.search import search_pictures
 from neuronfair.images.subject import flip
-from neuronfair.searches.engine import PhaseResult, run_phase
+from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import METHODS, Setting, picture_methods, picture_walk
-from neuronfair.searches.tally import Budget
 
 FACES, STEPS = 24, 12
 LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "misses")

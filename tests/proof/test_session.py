@@ -20,7 +20,7 @@ from neuronfair.proof.decide import prove
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import ProofRequest, ProofRun, certify
-from neuronfair.store.journal import JOURNAL
+from neuronfair.store.ledger import JOURNAL
 from tests.proof.planted import DOMAIN, FLIPS, PEOPLE, make
 from tests.store.runs import Killed, Killer, contents, forged, listing
 

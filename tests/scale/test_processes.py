@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import NeuronFairError
+from neuronfair.progress import PieceProgress
 from neuronfair.scale import pool as processes
-from neuronfair.scale.pool import PieceProgress, Processes
+from neuronfair.scale.pool import Processes
 
 
 def scaled(by: int, item: int, note: PieceProgress) -> tuple[int, int, str]:
@@ -64,7 +65,7 @@ def test_a_piece_whose_process_is_killed_begins_again(tmp_path):
 
 
 def test_work_that_always_kills_its_process_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "LOST", 1)
+    monkeypatch.setattr(processes, "MOST_LOSSES", 1)
     with pytest.raises(NeuronFairError, match=r"killed 2 times.*--workers"):
         list(Processes(1).map(always_killed, tmp_path, [1]))
 

@@ -9,10 +9,9 @@ import torch
 
 from neuronfair.errors import RunError
 from neuronfair.model.blackbox import BlackBox
-from neuronfair.searches.engine import Checkpoint, Record, background_writer, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, Record, background_writer, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
-from neuronfair.searches.tally import Budget
 from tests.planted import networks
 
 WORLD = networks.world(networks.one_biased_neuron(), networks.domain())

@@ -9,12 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neuronfair.domain.draws import Draws
-from neuronfair.searches.cuda_graphs import AHEAD, CudaGraphs, _Clocked
 from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.keys import KeySet
+from neuronfair.searches.method import where
 from neuronfair.searches.methods import METHODS, Setting, frontier, phases
-from neuronfair.searches.stepping import step
-from neuronfair.searches.steps import where
+from neuronfair.searches.stepping import AHEAD, CudaGraphs, _Clocked, step
 from neuronfair.testing.cases import case
 
 # Their result, or the place they read from, is known to the host only: on a GPU it waits for them.

@@ -13,14 +13,13 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import ModelError, RunError
 from neuronfair.searches import engine
-from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods.frontier import Frontier
 from neuronfair.searches.methods.neuronfair import NeuronFair
-from neuronfair.searches.tally import Budget
 from tests.conftest import PEOPLE
 from tests.planted import networks
 from tests.searches.test_evaluate import three_scores

@@ -15,10 +15,9 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.searches.engine import run_phase
+from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, EDGES, MAX_PILOT, RECENT, Frontier, binning, chances
-from neuronfair.searches.tally import Budget
 from tests.conftest import PEOPLE
 from tests.planted import networks
 

@@ -8,10 +8,9 @@ from torch import nn
 from neuronfair import Decision, Network
 from neuronfair.domain.draws import Draws
 from neuronfair.images.domain import PIXELS, ImageDomain, PictureEncoding
-from neuronfair.searches.engine import run_phase
+from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.method import World
 from neuronfair.searches.methods.halving import Halving
-from neuronfair.searches.tally import Budget
 
 
 class Stride:

@@ -15,11 +15,10 @@ from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.model.weights import load as load_weights
 from neuronfair.searches.campaign import cluster_seeds, search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.engine import Record, run_phase
+from neuronfair.searches.engine import Budget, Record, run_phase
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.neuronfair import NeuronFair
-from neuronfair.searches.tally import Budget
 from tests.planted import networks
 
 DOMAIN = networks.domain(attributes=2)

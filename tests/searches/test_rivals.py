@@ -11,17 +11,15 @@ from torch import Tensor, nn
 
 from neuronfair import Decision, TableDomain, evaluate
 from neuronfair.domain.attribute import Attribute
-from neuronfair.searches.engine import run_phase
+from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet
-from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.method import Method, State, World, choose, confidence, inverse_influence, metropolis
 from neuronfair.searches.methods import METHODS, Setting, phases
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas
 from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.searches.methods.uniform import Uniform
-from neuronfair.searches.steps import choose, confidence, inverse_influence, metropolis
-from neuronfair.searches.tally import Budget
 from tests.planted import networks
 
 MANY = 20_000  # chains, where shares are measured

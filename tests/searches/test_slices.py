@@ -11,11 +11,10 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.searches import evaluate as judging
 from neuronfair.searches import stepping as slicing
-from neuronfair.searches.engine import run_phase
+from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.searches.stepping import joined, slices
-from neuronfair.searches.tally import Budget
 from neuronfair.testing.cases import COUNTERPART, case
 from neuronfair.testing.checks import LINES, STEPS, explore, kept
 from tests.planted import networks

@@ -8,11 +8,19 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.searches.method import BEYOND, MAX_UNIT_STEP_VALUES, StepSizes
+from neuronfair.searches.method import (
+    BEYOND,
+    MAX_UNIT_STEP_VALUES,
+    StepSizes,
+    agreed,
+    in_scale,
+    inverse_influence,
+    random_neighbours,
+    uphill,
+)
 from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas
-from neuronfair.searches.steps import agreed, in_scale, inverse_influence, random_neighbours, uphill
 from tests.planted import networks
 
 # Ten people: six without a gain, and gains of 10, 20, 30 and 40 on a grid that ends 255 codes farther on.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neuronfair import Decision
-from neuronfair.searches.steps import SAFE, exchanged, inverse_harm, renewed, room
+from neuronfair.searches.method import SAFE, exchanged, inverse_harm, renewed, room
 from tests.planted import networks
 
 DOMAIN = networks.domain(attributes=3)

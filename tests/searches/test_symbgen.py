@@ -13,12 +13,11 @@ from neuronfair import Decision, TableDomain, evaluate
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.keys import NOBODY, _slots, remember
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.symbgen import MAX_BINS, QUEUE, CodeCells, Path, SymbGen, _beyond, grow
 from neuronfair.searches.methods.uniform import Uniform
-from neuronfair.searches.tally import Budget
 from tests.conftest import PEOPLE
 from tests.planted import networks
 

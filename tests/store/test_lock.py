@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import RunError
-from neuronfair.store import lock as module
+from neuronfair.store import files as module
+from neuronfair.store.files import LOCK, Lock
 from neuronfair.store.ledger import check_folder
-from neuronfair.store.lock import LOCK, Lock
 from neuronfair.store.manifest import is_unused
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from neuronfair.store import lock as module
-from neuronfair.store.lock import Lock
+from neuronfair.store import files as module
+from neuronfair.store.files import Lock
 module.BY_FILE = module.BY_FILE or "BY_FILE" in os.environ
 lock = Lock.of(Path(sys.argv[1]))
 print("held", flush=True)

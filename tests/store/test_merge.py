@@ -19,23 +19,14 @@ from neuronfair.errors import RunError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
 from neuronfair.searches import engine
-from neuronfair.searches.engine import Checkpoint, Record
-from neuronfair.searches.findings import Findings
+from neuronfair.searches.engine import Budget, ChainRange, Checkpoint, Record
+from neuronfair.searches.findings import DOUBTFUL, FOUND, MISS, REJECTED, Findings, evaluated_lines, is_sampled_miss
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import StepSizes, World
 from neuronfair.searches.methods import Setting, phases
-from neuronfair.searches.tally import (
-    DOUBTFUL,
-    FOUND,
-    MISS,
-    REJECTED,
-    Budget,
-    ChainRange,
-    evaluated_lines,
-    is_sampled_miss,
-)
-from neuronfair.store import shards as merge
-from neuronfair.store.shards import ShardStore, merged
+from neuronfair.store import sharding as merge
+from neuronfair.store.sharding import merged
+from neuronfair.store.shards import ShardStore
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, planted
 from tests.store.test_tables import assert_same
 

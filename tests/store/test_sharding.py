@@ -23,9 +23,9 @@ from neuronfair.searches.keys import KeySet
 from neuronfair.store import sharding
 from neuronfair.store.files import load_array
 from neuronfair.store.ledger import Ledger
-from neuronfair.store.remote import RemoteFolder
 from neuronfair.store.run import Run
 from neuronfair.store.sharding import Division, ShardRunner
+from neuronfair.store.shards import RemoteFolder
 from tests.planted import networks
 from tests.store.runs import (
     DOMAIN_OF_RUN,

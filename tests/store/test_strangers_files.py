@@ -31,7 +31,7 @@ from neuronfair.proof.decide.distributed import PieceFolder
 from neuronfair.proof.decide.queue import State
 from neuronfair.proof.report import ProofReport
 from neuronfair.store import files
-from neuronfair.store.journal import Journal
+from neuronfair.store.ledger import Journal
 from neuronfair.store.manifest import read_manifest
 from neuronfair.store.shards import ShardStore
 from neuronfair.store.tables import read_findings
@@ -168,4 +168,4 @@ def test_every_reader_of_a_run_folder_is_in_the_list():
         "read_sealed(",
     )
     found = {path.stem for path in source.glob("*.py") if any(word in path.read_text() for word in reading)}
-    assert found == {"files", "tables", "journal", "manifest", "run", "shards", "sharding"}
+    assert found == {"files", "tables", "ledger", "manifest", "run", "sharding"}

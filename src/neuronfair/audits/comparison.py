@@ -16,8 +16,8 @@ from neuronfair.measure.diversity import clusters, mean_distance, regions, sever
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
-from neuronfair.progress import Progress, silent
-from neuronfair.scale.pool import PieceProgress, Pool
+from neuronfair.progress import PieceProgress, Progress, silent
+from neuronfair.scale.pool import Pool
 from neuronfair.searches.campaign import cluster_seeds, search
 from neuronfair.searches.config import SearchConfig, SearchResult
 from neuronfair.searches.evaluate import comparing

@@ -19,8 +19,7 @@ from neuronfair.audits.report.report import Report
 from neuronfair.domain.schema.toml import quoted
 from neuronfair.errors import OtherRunError, RunError
 from neuronfair.model.weights import Card, save
-from neuronfair.store.files import Json, check_digest, seal, sha256, write_whole
-from neuronfair.store.lock import Lock
+from neuronfair.store.files import Json, Lock, check_digest, seal, sha256, write_whole
 from neuronfair.store.manifest import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
 
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"

@@ -36,8 +36,7 @@ from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.config import SearchResult
-from neuronfair.store.files import Json
-from neuronfair.store.lock import Lock
+from neuronfair.store.files import Json, Lock
 from neuronfair.store.manifest import rows_digest, versions
 
 

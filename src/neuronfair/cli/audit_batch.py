@@ -39,9 +39,10 @@ from neuronfair.domain.tables.files import read_header
 from neuronfair.errors import NeuronFairError, OtherRunError, RunError, did_you_mean, internal
 from neuronfair.limits import read_text
 from neuronfair.parameters import Parameter, build, checked, parameters
+from neuronfair.progress import PieceProgress, PoolProgress
 from neuronfair.render.page import index_page
 from neuronfair.render.terminal import make_console
-from neuronfair.scale.pool import PieceProgress, Pool, PoolProgress
+from neuronfair.scale.pool import Pool
 from neuronfair.searches.methods import METHODS
 from neuronfair.store.files import sha256
 from neuronfair.store.ledger import check_discardable, discard

@@ -200,8 +200,8 @@ def _results(outcome: SearchResult, data: Dataset) -> dict[str, Any]:
 
 def _in_shards(asked: SearchOptions, out: Path, ray: str | None, shards: str | None) -> bool:
     """Return whether a search is cut into shards; refuse options that do not fit."""
-    from neuronfair.store.remote import RemoteFolder
     from neuronfair.store.sharding import LONG
+    from neuronfair.store.shards import RemoteFolder
 
     if ray is not None and asked.seconds is not None:
         raise NeuronFairError("--seconds does not work with --ray: shards share no clock. Leave one of them out")
@@ -217,7 +217,7 @@ def _in_shards(asked: SearchOptions, out: Path, ray: str | None, shards: str | N
 
 def _trained(out: Path) -> str | None:
     """Return the classifier that was trained for a run; None if there is none yet."""
-    from neuronfair.store.journal import JOURNAL
+    from neuronfair.store.ledger import JOURNAL
     from neuronfair.store.run import Run
 
     # Without a journal that has its digest, training was interrupted.

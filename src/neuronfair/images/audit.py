@@ -136,7 +136,7 @@ def _trained(split: ImageSplit, settings: PictureSettings, show: Progress) -> tu
         epochs=settings.epochs,
         seed=settings.seed,
         weights=settings.weights,
-        progress=lambda done, total, loss: show("Training the detector", done, total, f"loss {loss:.4f}"),
+        progress=show,
     )
     return module, DetectorCard(settings.body, split.pixels.shape[-1])
 

@@ -26,6 +26,7 @@ from neuronfair.model.layers import evaluating
 from neuronfair.model.train import train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected, read_safetensors
+from neuronfair.progress import Progress
 
 FACE = 1  # the class; 0 is anything else
 BATCH = 128
@@ -34,7 +35,6 @@ HEAD_SETTINGS = TrainingSettings(epochs=40, batch=256, patience=8, restarts=1)
 CARD_KEY = "neuronfair-detector"
 _BYTES = 4096  # for each pixel: of the first layer after ResNet50, the largest there is
 
-Progress = Callable[[int, int, float], None]
 #: Hidden layers of the fully connected part, of detectors and of attribute classifiers.
 HEAD: tuple[int, ...] = (512, 256, 128, 64, 16)
 SMALL_HEAD: tuple[int, ...] = (64, 32, 16)
@@ -189,7 +189,7 @@ def learn(
 
     The learning rate rises to `lr` within the first tenth of the steps and falls to 0 along a cosine. On a GPU the
     arithmetic is bfloat16. A pretrained part learns at a tenth of the rate, lest it forget. `progress` is called after
-    every epoch with (epoch, epochs, mean loss).
+    every epoch.
     """
     device = pixels.device
     slow = set() if pretrained is None else set(pretrained.parameters())
@@ -219,7 +219,7 @@ def learn(
             schedule.step()
             total += loss.detach()
         if progress is not None:
-            progress(epoch, epochs, float(total) / batches)
+            progress("Training the detector", epoch, epochs, f"loss {float(total) / batches:.4f}")
     module.eval()
 
 

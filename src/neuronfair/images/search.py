@@ -13,12 +13,11 @@ from neuronfair.images.domain import ImageDomain, PictureEncoding
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.searches.engine import run_phase
+from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import Setting, picture_walk
-from neuronfair.searches.tally import Budget
 
 STEPS = 40  # max_iter_g of the paper
 

@@ -40,7 +40,7 @@ from neuronfair.model.weights import HFCN, LFCN, Card, fingerprint, fully_connec
 
 # Initialisations that die (see `train`) are replaced by new ones, this many at most.
 REPLACEMENTS = 5
-Progress = Callable[[int, int, float], None]
+RestartCallback = Callable[[int, int, float], None]
 
 
 def train_module(
@@ -51,7 +51,7 @@ def train_module(
     validation: Rows,
     settings: TrainingSettings | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: RestartCallback | None = None,
 ) -> TrainingResult[M]:
     """Train the module that `build()` returns to predict the classes y (0, 1, …) from the inputs x.
 
@@ -97,7 +97,7 @@ def accuracy(model: nn.Module | Network, x: Tensor, y: Tensor) -> float:
     return float((scores.argmax(dim=1) == y.to(scores.device)).double().mean())
 
 
-def _note(progress: Progress | None, numbers: Sequence[int]) -> EpochCallback | None:
+def _note(progress: RestartCallback | None, numbers: Sequence[int]) -> EpochCallback | None:
     """Return a callback that passes the loss of each network to `progress`, with its number."""
     if progress is None:
         return None

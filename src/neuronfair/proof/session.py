@@ -29,8 +29,7 @@ from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.report import Part, ProofReport
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, seal, writing
-from neuronfair.store.journal import PROOF
-from neuronfair.store.ledger import Ledger
+from neuronfair.store.ledger import PROOF, Ledger
 from neuronfair.store.manifest import make_manifest
 
 CERTIFICATE, METRICS = "certificate.parquet", "proof.json"  # made of the last state: no line names them

@@ -1,4 +1,4 @@
-"""Who does many pieces of work: this process, one after the other, or a cluster (`scale/ray_cluster.py`)."""
+"""Pools that do many pieces of work: one after the other, in processes, or on a cluster (`scale/ray_cluster.py`)."""
 
 from __future__ import annotations
 
@@ -7,33 +7,41 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from neuronfair.errors import NeuronFairError
+from neuronfair.progress import PieceProgress, PoolProgress
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
-PieceProgress = Callable[[int, int, int], None]
-"""How a piece of work says how far it is: steps done, steps in all, findings so far."""
-
-PoolProgress = Callable[[Sequence[tuple[int, int, int]]], None]
-"""Called with what all pieces have said so far, one line for each; (0, 0, 0) for one that has said nothing."""
+REPORT_SECONDS = 0.5  # between two looks at the progress of all pieces
 
 
-class Pool(Protocol):
+@dataclass(frozen=True)
+class PoolTask:
+    """The pieces of one call of `map`."""
+
+    work: Callable[[Any, Any, PieceProgress], Any]
+    shared: Any
+    items: Sequence[Any]
+    progress: PoolProgress | None
+    gpus: float
+
+
+class Pool(ABC):
     """Does pieces of work side by side. A piece may be done again, elsewhere, when its worker is killed."""
 
-    @property
-    def size(self) -> int:
-        """How many pieces are done at the same time, about."""
+    size: int  # how many pieces are done at the same time, about
 
     def map(
         self,
@@ -46,115 +54,100 @@ class Pool(Protocol):
     ) -> Iterator[Made]:
         """Yield `work(shared, item, note)` for each item, in the order of the items.
 
-        `shared` is sent to each worker once. Work that raises ends it all with that error; a worker or a machine that
-        is gone does not: its piece begins again, from whatever it has kept itself. `gpus` is what a piece takes.
+        `work` is a function of a module, and `shared` is sent to each worker once. An exception in a piece ends all
+        pieces and is raised here; so does leaving the iterator. When a worker or its machine is lost, its piece starts
+        again from whatever it has saved itself. `gpus` is how many GPUs a piece takes.
         """
+        made: dict[int, Made] = {}
+        following = 0
+        with closing(self._completed(PoolTask(work, shared, items, progress, gpus))) as completed:
+            for number, result in completed:
+                made[number] = result
+                while following in made:
+                    yield made.pop(following)
+                    following += 1
+
+    @abstractmethod
+    def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
+        """Yield the number and the result of each piece as it is completed."""
 
 
 @dataclass(frozen=True)
-class Serial:
+class Serial(Pool):
     """This process: one piece after the other."""
 
     size: int = 1
 
-    def map(
-        self,
-        work: Callable[[Shared, Item, PieceProgress], Made],
-        shared: Shared,
-        items: Sequence[Item],
-        *,
-        progress: PoolProgress | None = None,
-        gpus: float = 0.0,
-    ) -> Iterator[Made]:
-        """Yield what the work makes of each item."""
-        lines: list[tuple[int, int, int]] = [(0, 0, 0)] * len(items)
-        for number, item in enumerate(items):
+    def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
+        lines: list[tuple[int, int, int]] = [(0, 0, 0)] * len(task.items)
+        for number, item in enumerate(task.items):
 
-            def note(*figures: Any, number: int = number) -> None:
-                lines[number] = figures
-                if progress is not None:
-                    progress(lines)
+            def note(*counts: Any, number: int = number) -> None:
+                lines[number] = counts
+                if task.progress is not None:
+                    task.progress(lines)
 
-            yield work(shared, item, note)
+            yield number, task.work(task.shared, item, note)
 
 
-TELL = 0.5  # seconds between two looks at how far all are
-LOST = 10  # times that a process may be lost; work that crashes must not be tried for ever
-FIGURES = 3  # in what a piece says of how far it is
+MOST_LOSSES = 10  # times that a process may be killed: work that crashes must not be repeated for ever
+COUNTS = 3  # numbers in the progress of a piece
 
 
 @dataclass(frozen=True)
-class Processes:
-    """So many processes of one thread each: one for each core, unless told otherwise."""
+class Processes(Pool):
+    """Processes of one thread each; by default one for each core."""
 
     size: int = field(default_factory=lambda: os.cpu_count() or 1)
 
-    def map(
-        self,
-        work: Callable[[Shared, Item, PieceProgress], Made],
-        shared: Shared,
-        items: Sequence[Item],
-        *,
-        progress: PoolProgress | None = None,
-        gpus: float = 0.0,
-    ) -> Iterator[Made]:
-        """Yield what the work makes of each item, in their order; `work` is a function of a module.
-
-        Where a piece fails, or the caller goes away (Ctrl-C, a kill), all processes end.
-        """
-        lines: Any = get_context("spawn").RawArray("q", max(1, FIGURES * len(items)))  # needs no lock: one writer each
-        common = pickle.dumps((work, shared))
-        made: dict[int, Made] = {}
-        given = lost = 0
-        while given < len(items):
-            missing = [number for number in range(given, len(items)) if number not in made]
+    def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
+        # The array needs no lock: each piece writes to its own line.
+        lines: Any = get_context("spawn").RawArray("q", max(1, COUNTS * len(task.items)))
+        common = pickle.dumps((task.work, task.shared))
+        missing, losses = list(range(len(task.items))), 0
+        while missing:
             try:
-                for number, one in self._round(common, items, missing, lines, progress):
-                    made[number] = one
-                    while given in made:
-                        yield made.pop(given)
-                        given += 1
+                for number, result in self._round(task, common, lines, missing):
+                    missing.remove(number)
+                    yield number, result
             except BrokenProcessPool as error:
-                lost += 1
-                if lost > LOST:
+                losses += 1
+                if losses > MOST_LOSSES:
                     raise NeuronFairError(
-                        f"processes were killed {lost} times: the memory may not suffice for {self.size}. Ask for "
+                        f"processes were killed {losses} times: the memory may not suffice for {self.size}. Ask for "
                         "fewer with --workers"
                     ) from error
 
-    def _round(
-        self, common: bytes, items: Sequence[Any], missing: list[int], lines: Any, progress: PoolProgress | None
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield the numbers of pieces and what was made of them, as they are done, until a process is lost."""
+    def _round(self, task: PoolTask, common: bytes, lines: Any, missing: list[int]) -> Iterator[tuple[int, Any]]:
+        """Yield the results of the missing pieces as they are completed, until a process is lost."""
         context = get_context("spawn")
         watched, here = context.Pipe(duplex=False)
         pool = ProcessPoolExecutor(min(self.size, len(missing)), context, _prepare, (common, lines, watched))
         try:
-            running = {pool.submit(_piece, number, items[number]): number for number in missing}
+            running = {pool.submit(_piece, number, task.items[number]): number for number in missing}
             while running:
-                done = wait(running, TELL if progress is not None else None, FIRST_COMPLETED).done
-                if progress is not None:
-                    told = zip(*[iter(lines[: FIGURES * len(items)])] * FIGURES, strict=True)
-                    progress([*told])
+                done = wait(running, REPORT_SECONDS if task.progress is not None else None, FIRST_COMPLETED).done
+                if task.progress is not None:
+                    task.progress([*zip(*[iter(lines[: COUNTS * len(task.items)])] * COUNTS, strict=True)])
                 for future in sorted(done, key=running.__getitem__):  # earlier results come before a later error
                     yield running.pop(future), future.result()
         finally:
-            here.close()  # which ends those that still work
+            here.close()  # ends the processes that still work
             pool.shutdown(cancel_futures=True)
             watched.close()
 
 
-_kept: list[Any] = []  # in a process: the work and what its pieces share, and where they say how far they are
+_common: list[Any] = []  # in a process: the work with what its pieces share, and the array for progress
 
 
 def _prepare(common: bytes, lines: Any, watched: Connection) -> None:
-    # There are as many processes as cores; torch, if nobody has imported it yet, reads these.
+    # There are as many processes as cores; torch, if it is not imported yet, reads these variables.
     os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is told to all: the caller decides what ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the caller decides what ends
     threading.Thread(target=_end_with_caller, args=(watched,), daemon=True).start()
-    _kept[:] = common, lines
+    _common[:] = common, lines
 
 
 def _end_with_caller(watched: Connection) -> None:
@@ -166,12 +159,12 @@ def _end_with_caller(watched: Connection) -> None:
 
 def _piece(number: int, item: Any) -> Any:
     """Do one piece, in a process."""
-    common, lines = _kept
-    if isinstance(common, bytes):  # read once, and here, so that what cannot be read is an error of a piece
-        common = _kept[0] = pickle.loads(common)
+    common, lines = _common
+    if isinstance(common, bytes):  # unpickled once, and here, so that a failure is an error of a piece
+        common = _common[0] = pickle.loads(common)
     work, shared = common
 
-    def note(*line: int) -> None:
-        lines[FIGURES * number : FIGURES * (number + 1)] = line
+    def note(*counts: int) -> None:
+        lines[COUNTS * number : COUNTS * (number + 1)] = counts
 
     return work(shared, item, note)

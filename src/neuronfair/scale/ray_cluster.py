@@ -1,4 +1,4 @@
-"""A Ray cluster does many pieces of work side by side: on all cores of this machine, or of many machines."""
+"""A pool of Ray workers: all cores of this machine, or of many machines."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pickle import PicklingError
 from typing import Any
 
 from neuronfair.errors import NeuronFairError, needs, one_line
-from neuronfair.scale.pool import Item, Made, PieceProgress, PoolProgress, Shared
+from neuronfair.scale.pool import REPORT_SECONDS, Pool, PoolTask
 
-LOCAL = "local"  # the address of a cluster of our own, on this machine
+LOCAL = "local"  # the address that starts a cluster on this machine
 ADDRESS = re.compile(rf"{LOCAL}|auto|ray://\S+|[^\s/\\]+:\d+")
-RETRIES = 100  # times that the worker of a piece may be lost; a model that crashes must not be tried for ever
-TELL = 0.5  # seconds between two looks at how far all are
-GRACE = 10.0  # seconds for a piece to keep what it has, when it is told to end
+RETRIES = 100  # times that the worker of a piece may be lost: a model that crashes must not be repeated for ever
+GRACE = 10.0  # seconds for a cancelled piece to save what it has
 
 
 @contextmanager
@@ -35,14 +34,14 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
         yield Ray()
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of what it will do one day
-    said: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns of a coming change
     path = os.environ.get("PYTHONPATH")
-    if address == LOCAL:  # Ray may listen on all addresses nevertheless: see SECURITY.md; workers find our modules
-        said |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    local: dict[str, object] = {}
+    if address == LOCAL:  # Ray may listen on all addresses nevertheless: see SECURITY.md
+        local = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # so that workers find our modules
     try:
-        ray.init(address, **said)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except (OSError, RuntimeError, ValueError, ImportError) as error:  # ConnectionError is an OSError
         raise NeuronFairError(f"--ray {address}: no cluster could be joined there: {one_line(error)}") from error
     finally:
@@ -55,7 +54,7 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
 
 
 def check_address(address: str) -> Any:
-    """Return the package of Ray; refuse an address where nobody listens, and where Ray itself would wait for ever."""
+    """Return the module `ray`; refuse an address where no cluster listens: Ray itself would wait for ever."""
     ray = needs("ray", "ray", "--ray", NeuronFairError)
     if not ADDRESS.fullmatch(address):
         raise NeuronFairError(f"--ray {address}: expected auto, HOST:PORT or ray://HOST:PORT, or nothing behind --ray")
@@ -68,62 +67,49 @@ def check_address(address: str) -> Any:
     return ray
 
 
+def _cores() -> int:
+    return max(1, int(_resource("CPU")))
+
+
+def _resource(name: str) -> float:
+    return float(needs("ray", "ray").cluster_resources().get(name, 0.0))
+
+
 @dataclass(frozen=True)
-class Ray:
-    """The cluster that this process has joined."""
+class Ray(Pool):
+    """The cluster that this process has joined; one piece runs on each core."""
 
-    @property
-    def size(self) -> int:
-        """How many pieces are done at the same time: one on each core."""
-        return max(1, int(self._has("CPU")))
+    size: int = field(default_factory=_cores)
 
-    def _has(self, resource: str) -> float:
-        return float(needs("ray", "ray").cluster_resources().get(resource, 0.0))
-
-    def map(
-        self,
-        work: Callable[[Shared, Item, PieceProgress], Made],
-        shared: Shared,
-        items: Sequence[Item],
-        *,
-        progress: PoolProgress | None = None,
-        gpus: float = 0.0,
-    ) -> Iterator[Made]:
-        """Yield what the work makes of each item, in their order.
-
-        Where a piece fails, or the caller goes away (Ctrl-C), the others are told to end, as Ctrl-C does it.
-        """
+    def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
         import ray
 
-        if gpus and not self._has("GPU"):
+        if task.gpus and not _resource("GPU"):
             raise NeuronFairError("--device cuda: the cluster has no GPU")
         board = None
-        if progress is not None:
-            board = ray.remote(_Board).options(num_cpus=0, max_restarts=-1, **_here()).remote(len(items))
-        takes = {"num_cpus": 1, "num_gpus": gpus, "max_retries": RETRIES}
-        remote, common = ray.remote(_piece).options(**takes), _put((work, shared))
-        refs = [remote.remote([common], item, number, board) for number, item in enumerate(items)]
-        places = {ref: number for number, ref in enumerate(refs)}
-        made: dict[int, Made] = {}
-        waiting, given = refs, 0
+        if task.progress is not None:
+            board = ray.remote(_Board).options(num_cpus=0, max_restarts=-1, **_here()).remote(len(task.items))
+        remote = ray.remote(_piece).options(num_cpus=1, num_gpus=task.gpus, max_retries=RETRIES)
+        common = _put((task.work, task.shared))
+        refs = [remote.remote([common], item, number, board) for number, item in enumerate(task.items)]
+        numbers = {ref: number for number, ref in enumerate(refs)}
+        waiting = refs
         try:
-            while given < len(refs):
-                ready, _ = ray.wait(waiting, timeout=TELL)
+            while waiting:
+                ready, _ = ray.wait(waiting, timeout=REPORT_SECONDS)
                 if ready:
                     ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-                made |= {places[ref]: _taken(ref) for ref in ready}
-                if progress is not None:
-                    with suppress(ray.exceptions.RayError):  # its machine is gone: it comes again, on another
-                        progress(ray.get(board.read.remote(), timeout=10 * TELL))  # type: ignore[union-attr]
-                while given in made:
-                    yield made.pop(given)
-                    given += 1
+                results = {numbers[ref]: _result(ref) for ref in ready}
+                if task.progress is not None:
+                    with suppress(ray.exceptions.RayError):  # its machine is lost: it starts again on another one
+                        task.progress(ray.get(board.read.remote(), timeout=10 * REPORT_SECONDS))  # type: ignore[union-attr]
+                yield from results.items()
         finally:
             _end(waiting)
 
 
 class _Board:
-    """Where all pieces write how far they are."""
+    """An actor that holds the progress of all pieces."""
 
     def __init__(self, pieces: int) -> None:
         self._lines = [(0, 0, 0)] * pieces
@@ -135,8 +121,8 @@ class _Board:
         return self._lines
 
 
-def _here() -> dict[str, Any]:
-    """Return what keeps an actor on the machine of the caller, as long as that is there."""
+def _here() -> dict[str, object]:
+    """Return the options that keep an actor on the machine of the caller, as long as that one lives."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -144,37 +130,38 @@ def _here() -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
 
 
-_kept: dict[str, Any] = {}  # in a worker: the last work and what its pieces share, so that it is read once
+_common: tuple[str, Any] = ("", None)  # in a worker: the last work with what its pieces share, unpickled once
 
 
 def _piece(common: list[Any], item: Any, number: int, board: Any) -> Any:
     """Do one piece, in a worker."""
+    global _common
     import ray
     import torch
 
     torch.set_num_threads(1)  # there is a worker for each core
     name = common[0].hex()
-    if name not in _kept:
-        _kept.clear()
-        _kept[name] = ray.get(common[0])
-    work, shared = _kept[name]
-    last, told = (0, 0, 0), 0.0
+    if name != _common[0]:
+        _common = "", None  # frees its memory before the next one is read
+        _common = name, ray.get(common[0])
+    work, shared = _common[1]
+    last, reported = (0, 0, 0), 0.0
 
-    def note(*line: int) -> None:
-        nonlocal last, told
-        last = line  # type: ignore[assignment]
-        if board is not None and time.monotonic() - told > TELL:
+    def note(*counts: int) -> None:
+        nonlocal last, reported
+        last = counts  # type: ignore[assignment]
+        if board is not None and time.monotonic() - reported > REPORT_SECONDS:
             board.write.remote(number, last)
-            told = time.monotonic()
+            reported = time.monotonic()
 
-    made = work(shared, item, note)
+    result = work(shared, item, note)
     if board is not None:
         board.write.remote(number, last)
-    return made
+    return result
 
 
 def _put(common: Any) -> Any:
-    """Put what all pieces need where they can get it."""
+    """Put what all pieces share into the object store."""
     import ray
 
     try:
@@ -185,8 +172,8 @@ def _put(common: Any) -> Any:
         ) from error
 
 
-def _taken(ref: Any) -> Any:
-    """Return what a piece has made; what it raised is raised here, in one line if its machine lacks something."""
+def _result(ref: Any) -> Any:
+    """Return the result of a piece, or raise its error; in one line if its machine lacks something."""
     import ray
 
     try:
@@ -194,15 +181,15 @@ def _taken(ref: Any) -> Any:
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         if isinstance(cause, OSError | ImportError | ray.exceptions.RayError):
-            said = NeuronFairError(str(cause).partition("\n")[0])  # below it Ray shows a traceback of the worker
-            raise NeuronFairError(f"--ray: on a machine of the cluster: {one_line(said)}") from error
+            first = NeuronFairError(str(cause).partition("\n")[0])  # Ray shows a traceback of the worker below it
+            raise NeuronFairError(f"--ray: on a machine of the cluster: {one_line(first)}") from error
         raise cause from error
     except ray.exceptions.RayError as error:
         raise NeuronFairError(f"--ray: a piece of the work was lost {RETRIES} times: {one_line(error)}") from error
 
 
 def _end(refs: list[Any]) -> None:
-    """Tell pieces to end; after a while, make them."""
+    """Cancel pieces; kill those that have not ended after `GRACE` seconds."""
     import ray
 
     for ref in refs:

@@ -23,10 +23,9 @@ from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding
 from neuronfair.model.network import Network
-from neuronfair.progress import Progress, silent
-from neuronfair.scale.pool import PieceProgress
+from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.searches.config import Count, SearchConfig, SearchResult
-from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import comparing, counterparts_of
 from neuronfair.searches.findings import NO_SEED, Findings
 from neuronfair.searches.health import check_health, weak_guidance
@@ -34,7 +33,6 @@ from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, StepSizes, World
 from neuronfair.searches.methods import METHODS, Setting, check_method, phases
 from neuronfair.searches.methods.uniform import Uniform
-from neuronfair.searches.tally import Budget
 
 RANDOM_CHAINS = 4096  # rows that the random control evaluates at a time
 CLUSTERS = 4  # N_c of the paper

@@ -130,4 +130,39 @@ def violations(findings: Findings, domain: Domain) -> int:
     return sum(int((~domain.valid(part.long())).sum()) for part in torch.split(findings.packed, ROWS_PER_PASS))
 
 
+MISS, FOUND, REJECTED, DOUBTFUL = range(4)  # same decision; finding; no finding in float64; seen before it counted
+_KINDS = 4
+MISS_SHARE = 64  # one in so many misses is kept as a sample
+
+
+def evaluated_lines(keys: Tensor, step: Tensor, place: Tensor, chains: int, kind: Tensor) -> Tensor:
+    """Return the lines of people: their keys, and their order and kind in one number: int64, (n, 2)."""
+    return torch.stack([keys, (step * chains + place) * _KINDS + kind], 1)
+
+
+def keys_of(lines: Tensor) -> Tensor:
+    """Return the keys of the people: (n,)."""
+    return lines[:, 0]
+
+
+def order_of(lines: Tensor) -> Tensor:
+    """Return the order in which they were judged in their phase, different for all: (n,)."""
+    return lines[:, 1] // _KINDS
+
+
+def kind_of(lines: Tensor) -> Tensor:
+    """Return what came of it: (n,)."""
+    return lines[:, 1] % _KINDS
+
+
+def with_kind(lines: Tensor, kind: Tensor) -> Tensor:
+    """Return the lines with other results."""
+    return torch.stack([lines[:, 0], lines[:, 1] - kind_of(lines) + kind], 1)
+
+
+def is_sampled_miss(keys: Tensor) -> Tensor:
+    """Return which keys belong to the sample of misses: bool, (n,)."""
+    return (((keys * -7046029254386353131) >> 33) & 0x7FFFFFFF) % MISS_SHARE == 0
+
+
 _LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "plausibility")

@@ -1,4 +1,7 @@
-"""Methods of other packages, which register themselves through an entry point."""
+"""Methods of other packages, which register themselves through an entry point.
+
+Without torch: the command line lists their names.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ GROUP = "neuronfair.methods"
 
 
 def registered() -> list[EntryPoint]:
-    """Return what other packages have registered; none of it is imported."""
+    """Return the entry points of other packages; none is imported."""
     return sorted(entry_points(group=GROUP), key=lambda point: point.name)
 
 
 def loaded(kind: type, taken: set[str]) -> Iterator[tuple[str, Any]]:
-    """Give the registered things by name; one that is broken, or whose name is taken, is left out with a warning."""
+    """Yield the registered objects by name; one that is broken, or whose name is taken, is left out with a warning."""
     for point in registered():
         try:
             if point.name in taken:
@@ -29,7 +32,7 @@ def loaded(kind: type, taken: set[str]) -> Iterator[tuple[str, Any]]:
             thing = point.load()
             if not isinstance(thing, kind):
                 raise TypeError(f"expected a neuronfair.methods.{kind.__name__}, got {type(thing).__name__}")
-        except (Exception, SystemExit) as error:  # whatever it does must not keep anybody from using the others
+        except (Exception, SystemExit) as error:  # a broken package must not disable the others
             origin = point.dist.name if point.dist is not None else point.value
             warnings.warn(
                 f"the method '{point.name}' of {origin} is left out ({type(error).__name__}: {one_line(error)})",

@@ -7,7 +7,7 @@ import platform
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy
 import torch
@@ -17,9 +17,7 @@ from neuronfair import __version__
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import OtherRunError, RunError
 from neuronfair.model.decision import DecisionKind
-from neuronfair.store.files import Json, read_text, seal, unseal, write_whole
-from neuronfair.store.journal import Kind
-from neuronfair.store.lock import LOCK
+from neuronfair.store.files import LOCK, Json, read_text, seal, unseal, write_whole
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,6 +26,7 @@ MANIFEST, DOMAIN = "manifest.json", "domain.toml"
 NEW = ".manifest.json.new"  # until it is whole
 FORMAT = 2  # of run folders and of the folders of audits; the first had no checksums
 MAX_OUTPUTS = 100_000
+Kind = Literal["search", "proof"]  # what a folder holds
 _BEFORE = {"plausible": 0.0, "twins": "flip"}  # what runs did that are older than the setting, or say nothing of it
 # Before version 0.3 methods had other names. A run of it, or of a later one, says so.
 METHOD_NAMES = 2

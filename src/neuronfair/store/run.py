@@ -27,8 +27,7 @@ from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.findings import Findings
 from neuronfair.store import files
 from neuronfair.store.files import Json
-from neuronfair.store.journal import COUNTERPARTS, PHASES, POPULATION, SEEDS, Journal
-from neuronfair.store.ledger import Ledger, Writers
+from neuronfair.store.ledger import COUNTERPARTS, PHASES, POPULATION, SEEDS, Journal, Ledger, Writers
 from neuronfair.store.tables import read_findings, write_findings
 
 _Known = TypeVar("_Known")

@@ -11,27 +11,40 @@ import math
 import secrets
 import shutil
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neuronfair.errors import NeuronFairError
-from neuronfair.scale.pool import PieceProgress, Pool
+from neuronfair.errors import NeuronFairError, RunError
+from neuronfair.progress import PieceProgress
+from neuronfair.scale.pool import Pool
 from neuronfair.searches.campaign import PhaseTask, in_one_piece
-from neuronfair.searches.engine import PhaseResult, Record, Stop, run_phase
-from neuronfair.searches.findings import Findings, FindingsSummary
+from neuronfair.searches.engine import ChainRange, Checkpoint, PhaseResult, Record, Stop, run_phase
+from neuronfair.searches.findings import (
+    DOUBTFUL,
+    FOUND,
+    MISS,
+    REJECTED,
+    Findings,
+    FindingsSummary,
+    is_sampled_miss,
+    keys_of,
+    kind_of,
+    order_of,
+)
 from neuronfair.searches.keys import KeySet
-from neuronfair.searches.tally import ChainRange, keys_of
 from neuronfair.store.files import load_array, save_array, seal, unseal, writing
-from neuronfair.store.remote import RemoteFolder
 from neuronfair.store.run import Run
-from neuronfair.store.shards import ShardStore, merged
+from neuronfair.store.shards import RemoteFolder, ShardPart, ShardStore
 
 LONG = 20_000_000  # rows of a search, beyond which it is walked in shards, and its findings stay on disk
 ROWS = 20_000_000  # of a shard, at most
@@ -235,3 +248,146 @@ def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
             on_disk = look if on_disk is None else on_disk + look
         kept.append(part if holds else part.counts())
     return PhaseResult(Findings.join(kept), found, "steps", 0.0, on_disk)
+
+
+# Putting shards together
+
+SORTED = 1 << 22  # lines that are sorted at a time
+MOST_FILES = 512  # that are open at a time
+_KNOWN = -1  # stands for an order before all others
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+Longs = npt.NDArray[np.int64]
+
+
+def merged(
+    shards: Sequence[ShardStore], known: Sequence[Path | Tensor], work: Path, *, skip: int = 0
+) -> Iterator[Checkpoint]:
+    """Yield the parts of a phase whose shards are all done, in their order, without the first `skip`.
+
+    `known` are people whom earlier phases have judged: keys, or files of lines in a run folder. The folder `work` is
+    made, used and removed; what a kill has left in it is removed first. The seconds are those of all shards together.
+    Only the last part has the chains.
+    """
+    parts = [shard.parts() for shard in shards]
+    for shard, own in zip(shards, parts, strict=True):
+        if not own or own[-1].stop in (None, "interrupted"):
+            raise RunError(f"{shard.address}: shard {shard.number} of the phase '{shard.phase}' is not finished")
+        if any(b.t <= a.t and b.people for a, b in pairwise(own)):
+            raise RunError(f"{shard.address}: shard {shard.number} of '{shard.phase}' has been written twice")
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        with writing(work):
+            work.mkdir(parents=True)
+            lost = _duplicate_mask([part for own in parts for part in own], known, work)
+        ends, seconds = _windows(parts), dict[str, float]()
+        for number, (t, window) in enumerate(ends):
+            seconds |= {part.place.address: part.seconds for part in window}
+            if number >= skip:
+                part = Checkpoint(t, {}, *_first_evaluations(window, lost), sum(seconds.values()))
+                yield part if number < len(ends) - 1 else _last(part, [own[-1] for own in parts])
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _windows(shards: Sequence[Sequence[ShardPart]]) -> list[tuple[int, list[ShardPart]]]:
+    """Return the parts that belong together: those between steps at which all shards had a checkpoint, or had ended.
+
+    Each comes with the step at its end. The last one is what the shards wrote when they ended.
+    """
+    end = max(own[-1].t for own in shards)
+    common = {part.t for own in shards for part in own[:-1]}
+    for own in shards:
+        common &= {part.t for part in own[:-1]} | {t for t in common if t > own[-1].t}
+    ends = sorted(common)
+    found: list[tuple[int, list[ShardPart]]] = [(t, []) for t in (*ends, end)]
+    for own in shards:
+        for part in own:
+            last = part is own[-1] and part.t == end
+            found[-1 if last else bisect_left(ends, part.t)][1].append(part)
+    return found
+
+
+def _last(part: Checkpoint, ends: Sequence[ShardPart]) -> Checkpoint:
+    """Return the last part with the chains of all shards, and why they have ended."""
+    stops, states = {shard.stop for shard in ends}, [shard.state() for shard in ends]
+    order: tuple[Stop, ...] = ("seconds", "steps", "walkers")  # it is over for want of chains if none has any left
+    state = {name: torch.cat([own[name] for own in states]) for name in states[0]}
+    return replace(part, state=state, stop=next(stop for stop in order if stop in stops))
+
+
+def _first_evaluations(parts: Sequence[ShardPart], lost: npt.NDArray[np.uint8]) -> tuple[Findings, Tensor]:
+    """Return the findings and lines of those in some parts who count, in the order of the search."""
+    counting = [_counting(part, lost) for part in parts]
+    lines, found = torch.cat([own for own, _ in counting]), Findings.join([own for _, own in counting])
+    kind = kind_of(lines)
+    by_order, missed = torch.argsort(lines[kind == FOUND, 1]), torch.argsort(lines[_is_missed(lines), 1])
+    result = replace(
+        found[by_order],
+        misses=found.misses[missed],
+        tried=len(lines),
+        judged=sum(part.judged for part in parts),
+        rejected=int(((kind == REJECTED) | (kind == DOUBTFUL)).sum()),
+    )
+    return result, lines[torch.argsort(lines[:, 1])]
+
+
+def _counting(part: ShardPart, lost: npt.NDArray[np.uint8]) -> tuple[Tensor, Findings]:
+    """Return the lines and findings of a part that have not lost."""
+    lines, found = part.lines(), part.findings()
+    is_found, is_missed, number = kind_of(lines) == FOUND, _is_missed(lines), order_of(lines).numpy()
+    if (len(lines), len(found), len(found.misses)) != (part.people, int(is_found.sum()), int(is_missed.sum())):
+        raise RunError(f"{part.place.address}: the files of checkpoint {part.number} do not belong together")
+    wins = torch.from_numpy((lost[number >> 3] >> (number & 7)) & 1 == 0)
+    return lines[wins], replace(found[wins[is_found]], misses=found.misses[wins[is_missed]])
+
+
+def _is_missed(lines: Tensor) -> Tensor:
+    """Return who is kept in the sample of misses: bool, (n,)."""
+    kind = kind_of(lines)
+    return is_sampled_miss(keys_of(lines)) & ((kind == MISS) | (kind == DOUBTFUL))
+
+
+def _duplicate_mask(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], work: Path) -> npt.NDArray[np.uint8]:
+    """Return which judgements do not count, one bit for each in the order of the search, in a file."""
+    people = sum(part.people for part in parts)
+    people += sum(one.stat().st_size // 16 if isinstance(one, Path) else len(one) for one in known)
+    bits = max(1, min(MOST_FILES - 1, people // SORTED).bit_length())
+    names, last = [work / f"{number:03d}" for number in range(1 << bits)], 0
+    with ExitStack() as stack:
+        open_files = [stack.enter_context(name.open("wb")) for name in names]
+        for one in known:
+            keys = keys_of(load_array(one, 2)) if isinstance(one, Path) else one.cpu()
+            _spread(torch.stack([keys, torch.full_like(keys, _KNOWN)], 1).numpy(), open_files, bits)
+        for part in parts:
+            lines = part.lines()
+            if len(lines) and int(lines[:, 1].min()) < 0:
+                raise RunError(f"{part.place.address}: the files of checkpoint {part.number} do not belong together")
+            last = max(last, int(order_of(lines).max()) if len(lines) else 0)
+            _spread(lines.numpy(), open_files, bits)
+    lost = np.memmap(work / "lost", np.uint8, "w+", shape=(last // 8 + 1,))
+    for name in names:
+        numbers = _duplicates(np.fromfile(name, np.int64).reshape(-1, 2))
+        name.unlink()
+        np.bitwise_or.at(lost, numbers >> 3, (1 << (numbers & 7)).astype(np.uint8))
+    return lost
+
+
+def _spread(lines: Longs, open_files: Sequence[BinaryIO], bits: int) -> None:
+    """Write lines to files by a hash of their keys."""
+    number = ((lines[:, 0].view(np.uint64) * _GOLDEN) >> np.uint64(64 - bits)).astype(np.uint16)
+    order = np.argsort(number, kind="stable")
+    ends = np.cumsum(np.bincount(number, minlength=len(open_files)))
+    for file, some in zip(open_files, np.split(lines[order], ends[:-1]), strict=True):
+        file.write(some.tobytes())
+
+
+def _duplicates(lines: Longs) -> Longs:
+    """Return the order numbers of lines with whose key there is an earlier one."""
+    if len(lines) == 0:
+        return lines[:, 1]
+    lines = lines[np.argsort(lines[:, 0])]
+    keys, order = lines.T
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    best = np.repeat(np.minimum.reduceat(order, first), np.diff(first, append=len(keys)))
+    return order_of(torch.from_numpy(lines[(order != best) & (order != _KNOWN)])).numpy()

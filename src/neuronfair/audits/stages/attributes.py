@@ -29,8 +29,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Scale
 from neuronfair.model.open import Opened
-from neuronfair.progress import Progress, silent
-from neuronfair.scale.pool import PieceProgress
+from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.files import Json
 from neuronfair.store.manifest import where

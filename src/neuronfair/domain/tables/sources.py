@@ -29,7 +29,7 @@ CATALOG = Path(__file__).parent / "catalog"
 TIMEOUT_SECONDS = 30.0
 _CHUNK = 1 << 16
 
-Progress = Callable[[int, int | None], None]
+DownloadProgress = Callable[[int, int | None], None]
 """Called with the bytes received so far and, where the server says, the bytes in all."""
 
 
@@ -113,7 +113,7 @@ def read(name: str) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def get(name: str, progress: Progress | None = None) -> tuple[Path, ...]:
+def get(name: str, progress: DownloadProgress | None = None) -> tuple[Path, ...]:
     """Return the files of a data set, downloading missing ones to the cache.
 
     A download is kept only if its checksum is right.
@@ -155,7 +155,7 @@ def _check(content: bytes, file: SourceFile, place: str) -> None:
         )
 
 
-def _download(file: SourceFile, name: str, progress: Progress | None) -> Path:
+def _download(file: SourceFile, name: str, progress: DownloadProgress | None) -> Path:
     failures = []
     for url in file.urls:
         try:
@@ -173,7 +173,7 @@ def _download(file: SourceFile, name: str, progress: Progress | None) -> Path:
     )
 
 
-def _fetch(url: str, progress: Progress | None) -> bytes:
+def _fetch(url: str, progress: DownloadProgress | None) -> bytes:
     address, *members = url.split("#")
     received = bytearray()
     with urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS) as reply:

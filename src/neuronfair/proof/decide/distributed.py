@@ -23,13 +23,14 @@ from neuronfair.errors import RunError
 from neuronfair.interruption import Interruption, interruptible
 from neuronfair.limits import check_size
 from neuronfair.model.training_loop import threads
+from neuronfair.progress import PieceProgress
 from neuronfair.proof.boxes.space import Boxes
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.decide.counts import certified_shares
 from neuronfair.proof.decide.prove import BranchAndBound, Keep, ProofProgress, advance, proof_of
 from neuronfair.proof.decide.queue import Columns, State
 from neuronfair.proof.problem import Problem
-from neuronfair.scale.pool import PieceProgress, Pool
+from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, writing
 
 EACH = 2  # pieces for each worker in a round: who is done early takes another one

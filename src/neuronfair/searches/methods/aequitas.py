@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import State, World
-from neuronfair.searches.steps import choose, in_scale, metropolis, where
+from neuronfair.searches.method import State, World, choose, in_scale, metropolis, where
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import State, World
-from neuronfair.searches.steps import (
+from neuronfair.searches.method import (
+    State,
+    World,
     agreed,
     confidence,
     inverse_influence,

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.searches.engine import Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet, among
-from neuronfair.searches.method import State, World
-from neuronfair.searches.steps import renewed, where
-from neuronfair.searches.tally import Budget
+from neuronfair.searches.method import State, World, renewed, where
 
 # The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.
 EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)

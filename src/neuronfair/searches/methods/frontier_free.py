@@ -15,15 +15,13 @@ from neuronfair.domain.interface import Domain
 from neuronfair.domain.population.plausible import Plausible
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision, leaning, with_row
-from neuronfair.searches.engine import PhaseResult, run_phase
+from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
-from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.method import Method, State, World, renewed, where
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, SHRINK, binning, chances
 from neuronfair.searches.methods.uniform import Uniform
-from neuronfair.searches.steps import renewed, where
-from neuronfair.searches.tally import Budget
 
 MOST_PLACES = 32  # per attribute; neighbouring cells share one where there are more
 ALL_PLACES = 2048  # of all attributes together, about: a system of so many equations is solved

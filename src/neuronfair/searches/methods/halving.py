@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import Method, State, World
-from neuronfair.searches.steps import renewed
+from neuronfair.searches.method import Method, State, World, renewed
 
 
 @dataclass(frozen=True)

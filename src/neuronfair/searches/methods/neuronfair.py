@@ -16,9 +16,10 @@ from torch import Tensor
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import LayerBias
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import State, World
-from neuronfair.searches.steps import (
+from neuronfair.searches.method import (
     FLOOR,
+    State,
+    World,
     exchanged,
     inverse_harm,
     inverse_influence,
