@@ -63,7 +63,7 @@ class RunError(NeuronFairError):
 
 
 class OtherRunError(RunError):
-    """A folder holds a run that was begun with something else, so it cannot be resumed."""
+    """A folder holds a run that was begun with other inputs or settings, so it cannot be resumed."""
 
 
 def needs(package: str, extra: str, what: str = "such a model", kind: type[NeuronFairError] = ModelError) -> Any:

@@ -182,7 +182,7 @@ def test_what_is_gone_from_an_audit(run, refused, briefly):
         Path("aside").rename(Path("run", name))
     manifest = Path("run/manifest.json")
     manifest.write_text('{"audit": 1, "neuronfair": "0.1.0"}', encoding="utf-8")
-    refused(*words, says=("run: was written in format 1", "Begin anew with another --out"))
+    refused(*words, says=("run: was written in format 1", "Begin again with another --out"))
     manifest.write_text('{"name": "my web app"}', encoding="utf-8")
     refused(*words, says=("manifest.json: damaged",))
 

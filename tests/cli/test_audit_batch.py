@@ -330,7 +330,7 @@ def test_force_throws_nothing_away_if_an_audit_reads_it(audits):
     text = f'{TWO}[[audit]]\nname = "last"\nbaseline = "../all/other-model/audit.json"\n'
     result, index = audits(text, "--force")
     assert result.status == 2
-    assert "which --force throws away. Copy it" in result.err
+    assert "which --force deletes. Copy it" in result.err
     assert len(index["audits"]) == 2
     assert Path("all/table-model/audit.json").exists()
 

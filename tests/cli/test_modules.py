@@ -125,7 +125,7 @@ def test_a_search_goes_on_where_the_model_failed(run, code):
     whole = json.loads(Path("r.json").read_text(encoding="utf-8"))
     sys.modules[code].Late.calls = 0
     Path("broken").touch()
-    failed(run(*SEARCH, *model, "run"), "the server is gone. What was found before is kept: the same command goes on")
+    failed(run(*SEARCH, *model, "run"), "the server is gone. Earlier findings are saved: the same command resumes")
     Path("broken").unlink()
     assert run(*SEARCH, *model, "run").status == 0
     again = json.loads(Path("r.json").read_text(encoding="utf-8"))

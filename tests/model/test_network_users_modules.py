@@ -307,7 +307,7 @@ def test_a_search_that_is_recorded_says_that_nothing_is_lost():
         return x
 
     config = replace(SearchConfig("neuronfair-plus", seeds=8, steps=50), decision=Decision())
-    with pytest.raises(ModelError, match=r": gone. What was found before is kept: the same command goes on from there"):
+    with pytest.raises(ModelError, match=r": gone. Earlier findings are saved: the same command resumes"):
         search(Network(Own(fail_late), DOMAIN), DOMAIN, ROWS, config, recorder=Nothing())
     calls.clear()
     with pytest.raises(ModelError, match=r": gone$"):

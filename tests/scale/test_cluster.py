@@ -199,7 +199,7 @@ def test_after_ctrl_c_the_same_search_goes_on(machines, whole, tmp_path):
 
 
 def test_a_model_that_fails_ends_all_in_one_line(machines, whole, tmp_path):
-    with pytest.raises(ModelError, match=r"^this model has had enough. What was found before is kept"):
+    with pytest.raises(ModelError, match=r"^this model has had enough. Earlier findings are saved"):
         searched(tmp_path / "run", upset=lambda task: replace(task, rule=Upset(task.rule, fail, tmp_path, 5)))
     searched(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
@@ -210,7 +210,7 @@ def test_a_worker_that_cannot_write_says_where(machines, tmp_path):
     taken = tmp_path / "run" / "shards" / run.ledger.mark / "local-00001"
     taken.parent.mkdir(parents=True)
     taken.touch()  # where a folder should be
-    with pytest.raises(RunError, match=r"local-00001: cannot be written .*What was found before is kept"):
+    with pytest.raises(RunError, match=r"local-00001: cannot be written .*Earlier findings are saved"):
         searched(tmp_path / "run")
 
 

@@ -139,7 +139,7 @@ def test_a_search_of_another_version_cannot_go_on():
     run_phase(planted(), Frontier(), seeds, budget=Budget(steps=3), record=Record(places.append))
     state = {name: tensor for name, tensor in places[-1].state.items() if name != "sloping"}
     old = replace(places[-1], state=state, stop=None)
-    with pytest.raises(RunError, match="begun by another version"):
+    with pytest.raises(RunError, match="started by another version"):
         run_phase(planted(), Frontier(), seeds, budget=Budget(steps=6), record=Record(resume=old))
 
 

@@ -150,11 +150,15 @@ def test_many_twins_keep_the_look_small():
 @pytest.mark.parametrize(
     ("own", "blind", "said"),
     [
-        ((90, 1000), (200, 1000), "less often than the same walk in random directions: its gradients did not help"),
-        ((0, 1000), (200, 1000), "less often than the same walk in random directions: its gradients did not help"),
-        ((210_000, 1_000_000), (200_000, 1_000_000), "only 1.05 times as often as the same walk in random directions"),
-        ((21, 100), (20, 100), "not measurably more often than the same walk in random directions"),
-        ((18, 100), (20, 100), "not measurably more often than the same walk in random directions"),
+        ((90, 1000), (200, 1000), "less often than the same method in random directions: its gradients did not help"),
+        ((0, 1000), (200, 1000), "less often than the same method in random directions: its gradients did not help"),
+        (
+            (210_000, 1_000_000),
+            (200_000, 1_000_000),
+            "only 1.05 times as often as the same method in random directions",
+        ),
+        ((21, 100), (20, 100), "not measurably more often than the same method in random directions"),
+        ((18, 100), (20, 100), "not measurably more often than the same method in random directions"),
     ],
 )
 def test_that_gradients_did_not_help_is_said_only_where_the_intervals_are_apart(own, blind, said):
@@ -166,7 +170,7 @@ def test_that_gradients_did_not_help_is_said_only_where_the_intervals_are_apart(
 def test_the_intervals_of_success_rates_are_those_of_wilson():
     """By hand: 20 of 100 gives 13.3 to 28.9%, 0 of 100 at most 3.7%."""
     assert "20% of 100 (13.3% to 28.9%)" in weak_guidance("adf", ("sex",), (0, 100), (20, 100)).seen
-    assert "0% of 100 people tried (0% to 3.7%)" in weak_guidance("adf", ("sex",), (0, 100), (20, 100)).seen
+    assert "0% of 100 records (0% to 3.7%)" in weak_guidance("adf", ("sex",), (0, 100), (20, 100)).seen
 
 
 @pytest.mark.parametrize(("own", "blind"), [((221, 1000), (200, 1000)), ((5, 10), (0, 10)), ((0, 10), (0, 10))])

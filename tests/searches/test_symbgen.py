@@ -14,7 +14,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
-from neuronfair.searches.keys import NOBODY, _slots, remember
+from neuronfair.searches.keys import NO_KEY, _slots, remember
 from neuronfair.searches.method import State, World
 from neuronfair.searches.methods.symbgen import MAX_BINS, QUEUE, CodeCells, Path, SymbGen, _beyond, grow
 from neuronfair.searches.methods.uniform import Uniform
@@ -246,10 +246,10 @@ def test_a_restart_stays_near_the_seed():
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=40))
 def test_the_memory_forgets_but_never_invents(keys):
     keys = torch.tensor([keys])
-    memory = remember(torch.full((1, 1024), NOBODY), keys)
-    assert set(memory.unique().tolist()) <= {NOBODY, *keys[0].tolist()}
+    memory = remember(torch.full((1, 1024), NO_KEY), keys)
+    assert set(memory.unique().tolist()) <= {NO_KEY, *keys[0].tolist()}
     assert len(memory.unique()) == 1 + len(_slots(keys).unique())
-    assert torch.equal(remember(memory, torch.full((1, 3), NOBODY)), memory)
+    assert torch.equal(remember(memory, torch.full((1, 3), NO_KEY)), memory)
 
 
 # The search

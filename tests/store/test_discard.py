@@ -35,7 +35,7 @@ def test_all_of_a_used_folder_goes_and_what_a_link_names_stays(used):
 
 def test_a_folder_that_is_not_ours_stays(used):
     for name in (used.parent, used.parent / "mine.txt"):
-        with pytest.raises(RunError, match="no audit or run, so --force leaves it alone"):
+        with pytest.raises(RunError, match="no audit or run, so --force does not delete it"):
             discard(name)
     (used / MANIFEST).write_text('{"audit": 2}')
     with pytest.raises(RunError, match="damaged"):
@@ -45,7 +45,7 @@ def test_a_folder_that_is_not_ours_stays(used):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "sex/run/manifest.json", "../audit/model.safetensors"])
 def test_a_file_that_is_to_be_read_stays(used, name):
-    with pytest.raises(RunError, match=r"lies in .*, which --force throws away"):
+    with pytest.raises(RunError, match=r"lies in .*, which --force deletes"):
         check_discardable(used, (None, used / name))
     check_discardable(used, (None, used.parent / "mine.txt"))
 

@@ -213,7 +213,7 @@ def test_a_full_disk(tmp_path, config, reference, monkeypatch, share, call):
         patch.setattr(os, call, counted)
         search(tmp_path / "counted", config)
         patch.setattr(os, call, full)
-        with pytest.raises(RunError, match=r"No space left on device.*What was found before is kept"):
+        with pytest.raises(RunError, match=r"No space left on device.*Earlier findings are saved"):
             search(folder, config)
     if (folder / DOMAIN).exists():
         assert_beginning(Run.open(folder).findings(), Run.open(reference).findings())

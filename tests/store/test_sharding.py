@@ -154,7 +154,7 @@ def test_a_merge_that_was_cut_needs_its_shards(tmp_path, monkeypatch):
     monkeypatch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {})
     monkeypatch.setattr(sharding, "EVERY", 3)
     assert len(Run.open(tmp_path / "run").journal.parts["local"]) == 1
-    with pytest.raises(RunError, match="was walked in shards that are not yet all put together"):
+    with pytest.raises(RunError, match="was searched in shards that are not all merged yet"):
         searched(tmp_path / "run", replace(PLAN, global_steps=0))
     searched(tmp_path / "run", replace(PLAN, global_steps=0), 2)
     searched(tmp_path / "one", replace(PLAN, global_steps=0))
@@ -196,7 +196,7 @@ def test_ctrl_c_while_shards_are_put_together(tmp_path, whole, monkeypatch):
 
 @pytest.mark.parametrize("limit", ["seconds", "instances"])
 def test_limits_over_all_walkers_are_refused(tmp_path, limit):
-    with pytest.raises(NeuronFairError, match="takes no limit of seconds, people judged or findings"):
+    with pytest.raises(NeuronFairError, match="takes no limit of seconds, evaluated records or findings"):
         searched(tmp_path / "run", replace(PLAN, **{limit: 5}), 2)
 
 

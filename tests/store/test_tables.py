@@ -212,7 +212,7 @@ def test_a_file_of_another_domain(tmp_path, mixed):
 def test_an_array_of_another_form_is_refused(tmp_path, array):
     """Somebody may have made the folder, checksums included."""
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(RunError, match="an array of another form"):
+    with pytest.raises(RunError, match="an array of another shape or type"):
         load_array(tmp_path / "a.npy", 3)
 
 

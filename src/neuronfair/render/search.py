@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Group, RenderableType
@@ -18,8 +17,9 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import apart, likelihood, listed, percent, shift, times
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
-from neuronfair.searches.config import SearchResult
+from neuronfair.searches.config import ControlFigures, SearchResult, SearchSummary
 from neuronfair.searches.evaluate import counterparts_of
+from neuronfair.searches.findings import PlausibilityFigures
 from neuronfair.searches.health import WEAK
 from neuronfair.searches.shrink import examples
 from neuronfair.store.run import Run
@@ -40,14 +40,13 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
     for heading in ("", "records tried", "findings", "success rate", "lift"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row(outcome.config.method, *_cells(figures), "", style="bold")
-    for name, lift, label in (
-        ("random", "lift", "drawn at random, realistic" if outcome.config.plausible else "drawn uniformly"),
-        ("random_direction", "lift_over_random_direction", "random directions"),
+    uniform = "drawn at random, realistic" if outcome.config.plausible else "drawn uniformly"
+    for control, lift, label in (
+        (figures["random"], figures["lift"], uniform),
+        (figures["random_direction"], figures["lift_over_random_direction"], "random directions"),
     ):
-        if figures[name] is not None:
-            table.add_row(
-                label, *_cells(figures[name]), "found none" if figures[lift] is None else times(figures[lift])
-            )
+        if control is not None:
+            table.add_row(label, *_cells(control), "found none" if lift is None else times(lift))
     per_1000 = figures["seconds_per_1000"]
     cost = f", {per_1000:.3f} seconds per 1,000 findings" if per_1000 is not None else ""
     lines = [f"{note.seen} {note.remedy}" for note in outcome.health if note.name == WEAK]  # the verdict on the search
@@ -75,7 +74,7 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
     return Group(table, *lines)
 
 
-def _usual(outcome: SearchResult, figures: dict[str, float] | None) -> list[str]:
+def _usual(outcome: SearchResult, figures: PlausibilityFigures | None) -> list[str]:
     """Return how usual the people are who were found, and among whom they were searched for."""
     least, lines = outcome.config.plausible, []
     if least:
@@ -89,7 +88,7 @@ def _usual(outcome: SearchResult, figures: dict[str, float] | None) -> list[str]
     return lines
 
 
-def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
+def _cells(figures: ControlFigures | SearchSummary) -> tuple[str, str, str]:
     return f"{figures['tried']:,}", f"{figures['findings']:,}", percent(figures["gsr"])
 
 

@@ -1,4 +1,4 @@
-"""A whole search: the global phase, the local phase, and the two controls that say what the guidance is worth."""
+"""A whole search: the global phase, the local phase, and two controls that show what the guidance is worth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypedDict, Unpack
 
@@ -39,29 +39,29 @@ CLUSTERS = 4  # N_c of the paper
 
 
 class Recorder(Protocol):
-    """Where a search leaves what it finds, and finds it again after a kill."""
+    """Saves what a search finds, and restores it after a kill."""
 
     def begin(
         self, seeds: Tensor, population: PopulationModel | None, counterparts: CounterfactualTwins | None = None
     ) -> None:
-        """Keep the rows that the chains start from, the population, and the counterfactual twins, if there are any."""
+        """Save the rows that the chains start from, the population, and the counterfactual twins, if there are any."""
 
     def resume(self, phase: str) -> Checkpoint | None:
-        """Return where a phase stood, if it was begun."""
+        """Return the last state of a phase, if it was started."""
 
     def checkpoint(self, phase: str, where: Checkpoint) -> None:
-        """Keep what a phase found since the last time."""
+        """Save what a phase found since the last checkpoint."""
 
     def control(self, name: str) -> Count | None:
-        """Return a control that is already done."""
+        """Return the counts of a finished control."""
 
     def keep_control(self, name: str, count: Count) -> None:
-        """Keep the counts of a control."""
+        """Save the counts of a control."""
 
 
 @dataclass(frozen=True)
 class PhaseTask:
-    """A phase that is to be run."""
+    """A phase to run."""
 
     name: str  # global, local, or random
     world: World
@@ -69,14 +69,14 @@ class PhaseTask:
     starts: Tensor
     budget: Budget
     origin: Tensor | None = None  # 0, 1, … by default
-    seen: KeySet | None = None  # people evaluated before, but for those of earlier phases that were run elsewhere
-    keep: bool = True  # False: a control, whose findings are counted only
+    seen: KeySet | None = None  # records evaluated before, except in earlier phases that were run elsewhere
+    keep: bool = True  # False: a control, whose findings are only counted
     recorder: Recorder | None = None
     progress: PieceProgress | None = None
 
 
 PhaseRunner = Callable[[PhaseTask], PhaseResult]
-"""Who runs a phase: this process, in one piece, or others (`store/sharding.py`)."""
+"""Runs a phase: in one piece in this process, or in shards (`store/sharding.py`)."""
 
 
 def in_one_piece(task: PhaseTask) -> PhaseResult:
@@ -97,7 +97,7 @@ def in_one_piece(task: PhaseTask) -> PhaseResult:
 
 
 class Fitted(TypedDict, total=False):
-    """The keyword arguments of a search for what has been fitted already; a search fits the rest itself."""
+    """Keyword arguments of a search for models that are fitted already; the search fits the others itself."""
 
     profile: BiasProfile | None  # of the network and these rows, from `interpret`
     population: PopulationModel | None  # of these rows, from `fit_population`, or one of your own
@@ -118,20 +118,20 @@ def search(
 ) -> SearchResult:
     """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
 
-    The seeds are taken in turn from the k-means clusters of the table, unless you give rows as `seeds`. What has been
-    fitted already can be given, too: the bias `profile` of the network, the `population` that says how plausible each
-    finding is, and the `counterparts` that `config.twins` compares with (see `Fitted`). With `config.plausible` the
-    search stays among people who are at least so plausible, and leaves out less plausible seeds.
+    The seeds are taken in turn from the k-means clusters of the table, unless you pass rows as `seeds`. Models that
+    are fitted already can be passed, too: the bias `profile` of the network, the `population` that gives the
+    plausibility of findings, and the `counterparts` for `config.twins` (see `Fitted`). With `config.plausible` the
+    search stays among records that are at least so plausible, and omits less plausible seeds.
 
-    With a recorder the search can be killed at any time and resumes when it is run again. `runner` runs the phases,
-    for instance on a cluster (`store.sharding.ShardRunner`): the findings do not depend on it.
+    With a recorder, the search can be killed at any time and resumes when it is run again. `runner` runs the phases,
+    for instance on a cluster (`store.sharding.ShardRunner`); the findings do not depend on it.
     """
     config, queries_before = config or SearchConfig(), network.rows_forward
     _check(network, domain, config)
     world, compared = _world(network, domain, rows, config, **fitted)
     world, searched, seeds = _starting_point(world, compared, rows, config, seeds)
     health = check_health(world, seeds, rows) if len(seeds) else ()
-    _ = world.exact  # a model that cannot compute in float64 is refused now, not when the first findings are checked
+    _ = world.exact  # refuses a model that cannot compute in float64 now, not when the first findings are confirmed
     if recorder is not None:
         recorder.begin(seeds, world.population, counterparts_of(searched))
     runs = _Runs(config, world, runner, progress or silent, recorder)
@@ -142,7 +142,7 @@ def search(
         if not config.controls or "interrupted" in (first.stop, local.stop):
             return outcome
         random = runs.control("random", lambda: runs.random(outcome.total.judged))
-        if random is None or not METHODS[config.method].gradients:  # Ctrl-C, or there are no directions to take away
+        if random is None or not METHODS[config.method].gradients:  # Ctrl-C, or no gradients to replace
             return replace(outcome, random=random)
         direction = runs.control("random_direction", lambda: runs.random_directions(seeds))
         if direction is not None:
@@ -155,17 +155,17 @@ def search(
 def random_directions(
     network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **fitted: Unpack[Fitted]
 ) -> Count | None:
-    """Return the counts of a method that gets noise for gradients, without the search itself; None on Ctrl-C."""
+    """Return the counts of a method with noise in place of gradients, without the search itself; None on Ctrl-C."""
     _check(network, domain, config)
     world, _ = _world(network, domain, rows, config, **fitted)
     return _Runs(config, world).random_directions(seeds)
 
 
 def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
-    """Return seed rows taken in turn from the k-means clusters of a table, so that all kinds of people are among them.
+    """Return seed rows taken in turn from the k-means clusters of a table, so that all kinds of records are included.
 
-    Distances are those of the encoding: a model's own. When there are fewer rows than seeds, rows come again: their
-    chains draw other random numbers.
+    Distances are those of the model's encoding. If there are fewer rows than seeds, rows repeat: their chains draw
+    different random numbers.
     """
     if len(rows) == 0:
         raise NeuronFairError("no rows to choose seeds from")
@@ -186,7 +186,7 @@ def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0
 
 
 def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
-    """Refuse a search that cannot be done."""
+    """Refuse an impossible search."""
     config.decision.check(network.outputs)
     check_method(config.method, network, config.decision)
     if not bool(domain.free.any()):
@@ -203,7 +203,7 @@ def _world(
     population: PopulationModel | None = None,
     counterparts: CounterfactualTwins | None = None,
 ) -> tuple[World, TableDomain]:
-    """Return what the methods may look at, and the domain with the twins that people are compared with."""
+    """Return what the methods may look at, and the domain with its twins."""
     compared = comparing(domain, rows, config.twins, counterparts)
     if profile is None and isinstance(network, Network) and network.layers:
         profile = interpret(network, compared, rows)
@@ -215,30 +215,30 @@ def _world(
 def _starting_point(
     world: World, compared: TableDomain, rows: Tensor, config: SearchConfig, seeds: Tensor | None
 ) -> tuple[World, TableDomain, Tensor]:
-    """Return the world and the domain, limited to people who are plausible enough, and the seeds."""
-    searched, people = compared, rows
+    """Return the world and the domain, limited to plausible records if the configuration says so, and the seeds."""
+    searched, records = compared, rows
     if config.plausible:
         population = world.population or fit_population(compared, rows)
         inside = plausible(compared, population, config.plausible, compared.clip(rows))
         world = replace(world, domain=inside, population=population)
-        searched, people = inside, inside.records
+        searched, records = inside, inside.records
         if seeds is not None:
             seeds = inside.among(compared.clip(seeds))  # clipped as the engine clips all rows to start from
     if seeds is None:
         encoding = world.network.encoding
-        seeds = cluster_seeds(encoding, people, config.seeds, seed=config.seed) if config.seeds else rows[:0]
+        seeds = cluster_seeds(encoding, records, config.seeds, seed=config.seed) if config.seeds else rows[:0]
     return world, searched, seeds
 
 
 @contextmanager
 def _kept(recorder: Recorder | None) -> Iterator[None]:
-    """Say of a model that fails in the middle of a search that what was found is not lost, where it is recorded."""
+    """Add to the error of a model that fails during a recorded search that its findings are not lost."""
     try:
         yield
     except ModelError as error:
         if recorder is None:
             raise
-        raise ModelError(f"{error}. What was found before is kept: the same command goes on from there") from error
+        raise ModelError(f"{error}. Earlier findings are saved: the same command resumes the search") from error
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class _Runs:
     runner: PhaseRunner = in_one_piece
     progress: Progress = silent
     recorder: Recorder | None = None
-    label: str = field(default="")  # of a control, before the names of its phases
+    label: str = ""  # of a control, before the names of its phases
 
     def both_phases(self, seeds: Tensor) -> tuple[PhaseResult, PhaseResult]:
         """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
@@ -260,25 +260,25 @@ class _Runs:
         if config.instances is not None:
             rows = min(rows, config.instances)
         method = phases(config.method, Setting(world, seen, rows))
-        nobody = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
-        pilot = method.pilot or replace(nobody, stop="steps")
+        nothing = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
+        pilot = method.pilot or replace(nothing, stop="steps")
         pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
         if pilot.stop == "interrupted":
-            return pilot, nobody
+            return pilot, nothing
         pilot = self._recorded(pilot, seeds)
         most = None if config.instances is None else max(0, config.instances - pilot.findings.tried)
         limit = Budget(config.global_steps, most, findings_per_seed=1, seconds=self._left(pilot))
         first = self._phase("global", method.first, seeds, limit, seen=seen)
         both = _joined(pilot, first)
         if first.stop == "interrupted":
-            return both, nobody
+            return both, nothing
         starts, origin = first.findings.rows, first.findings.origin
         if config.global_steps == 0:  # the seeds go straight into the local phase, and do not count
             seen.add(world.domain.key(world.domain.clip(seeds)))
             starts, origin = seeds, torch.arange(len(seeds), device=seeds.device)
         else:
             most = config.instances
-        # The first step of the local phase looks at its seeds once more, which are findings already.
+        # The first step of the local phase evaluates its seeds again, which are findings already.
         limit = Budget(config.steps + 1 if config.steps else 0, most, seconds=self._left(both))
         keep = not world.blind  # a control is a count only
         local = self._phase("local", method.local, starts, limit, origin=origin, seen=seen, keep=keep)
@@ -289,7 +289,7 @@ class _Runs:
         return None if self.config.seconds is None else max(0.0, self.config.seconds - done.seconds)
 
     def random(self, evaluated: int) -> Count | None:
-        """Evaluate as many random rows as the search did."""
+        """Evaluate as many random rows as the search evaluated."""
         steps = math.ceil(evaluated / RANDOM_CHAINS)
         chains = evaluated // steps if steps else 0
         domain = self.world.domain
@@ -298,13 +298,13 @@ class _Runs:
         return _count(runs._phase("random", Uniform(), starts, Budget(steps), keep=False))
 
     def random_directions(self, seeds: Tensor) -> Count | None:
-        """Run the same phases with random numbers in the place of every gradient."""
+        """Run the same phases with random numbers in place of every gradient."""
         label = "control: random directions, "
         runs = replace(self, world=replace(self.world, blind=True), recorder=None, label=label)
         return _count(*runs.both_phases(seeds))
 
     def control(self, name: str, make: Callable[[], Count | None]) -> Count | None:
-        """Return a control from the recorder, or make it and leave it there; None where Ctrl-C ended it."""
+        """Return a control from the recorder, or run and save it; None if Ctrl-C ended it."""
         count = self.recorder.control(name) if self.recorder is not None else None
         if count is None:
             count = make()
@@ -335,7 +335,7 @@ class _Runs:
         return self.runner(task if self.progress is silent else replace(task, progress=show))
 
     def _recorded(self, pilot: PhaseResult, seeds: Tensor) -> PhaseResult:
-        """Keep a pilot. It is short and made anew after a kill: only its findings and its seconds are kept."""
+        """Save a pilot. It is short and repeated after a kill: only its findings and its seconds are saved."""
         if self.recorder is None:
             return pilot
         before = self.recorder.resume("pilot")
@@ -347,7 +347,7 @@ class _Runs:
 
 
 def _joined(pilot: PhaseResult, phase: PhaseResult) -> PhaseResult:
-    """Return a phase with what its pilot found and took."""
+    """Return a phase with the findings and the seconds of its pilot."""
     findings = Findings.join([pilot.findings, phase.findings])
     found, seconds = pilot.found + phase.found, pilot.seconds + phase.seconds
     return replace(phase, findings=findings, found=found, seconds=seconds)

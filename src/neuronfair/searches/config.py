@@ -1,10 +1,10 @@
-"""What a search is to do, and what came of it."""
+"""The configuration of a search, and its result."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -16,29 +16,29 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.searches.engine import PhaseResult
-from neuronfair.searches.findings import Findings, FindingsSummary, violations
+from neuronfair.searches.findings import Findings, FindingsSummary, PlausibilityFigures, violations
 from neuronfair.searches.health import HealthNote
 from neuronfair.searches.methods import METHODS, check_method, current_name
 
-SAME_KEY = 2.0**-63  # the chance that two people share a key, where keys are not exact
+SAME_KEY = 2.0**-63  # the chance that two records share a key, where keys are not exact
 
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """What a search is to do; the defaults are the paper's budget."""
+    """The configuration of a search; the defaults are the paper's budget."""
 
     method: str = "frontier"
     seeds: int = 1000
-    steps: int = 1000  # of the local phase, after a look at the row that a chain starts from, which is judged, too
-    global_steps: int = 40  # 0: the seeds go straight into the local phase and do not count
-    instances: int | None = None  # different people judged, at most, in each phase
+    steps: int = 1000  # of the local phase, not counting the evaluation of the row that a chain starts from
+    global_steps: int = 40  # 0: the local phase starts from the seeds, which do not count
+    instances: int | None = None  # distinct records evaluated, at most, in each phase
     seconds: float | None = None  # for both phases together
     seed: int = 0
     decision: Decision = field(default_factory=Decision)
     controls: bool = True
-    plausible: float = 0.0  # the least plausibility of the people searched among; 0: the whole domain
-    twins: TwinKind = "flip"  # whom people are compared with: the same person in another group, or a counterpart
-    scale: Scale | None = None  # what the model's scores are, for those who read what was found
+    plausible: float = 0.0  # the least plausibility of generated records; 0: the whole domain
+    twins: TwinKind = "flip"  # what records are compared with: attribute flips, or counterfactual twins
+    scale: Scale | None = None  # of the model's scores, for reports
 
     def __post_init__(self) -> None:
         for name in ("seeds", "steps", "global_steps", "instances", "seconds"):
@@ -57,7 +57,7 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class Count:
-    """How a search went, in three figures."""
+    """How many distinct records a search tried, how many findings they are, and how many rows it evaluated."""
 
     tried: int
     findings: int
@@ -65,13 +65,45 @@ class Count:
 
     @property
     def gsr(self) -> float:
-        """The success rate: findings among the different people judged."""
+        """The success rate: findings among the distinct records evaluated."""
         return self.findings / self.tried if self.tried else 0.0
+
+
+class ControlFigures(TypedDict):
+    """The counts of a control, and its success rate."""
+
+    tried: int
+    findings: int
+    gsr: float
+
+
+class SearchSummary(TypedDict):
+    """The figures of a search, as they are written to JSON."""
+
+    method: str
+    findings: int
+    findings_global: int
+    findings_local: int
+    tried: int
+    confused: float
+    gsr: float
+    random: ControlFigures | None
+    lift: float | None
+    random_direction: ControlFigures | None
+    lift_over_random_direction: float | None
+    violations: int
+    plausibility: PlausibilityFigures | None
+    rejected_on_recheck: int
+    seconds: float
+    seconds_per_1000: float | None
+    rows_judged: int
+    stop: dict[str, str]
+    health: list[dict[str, str]]
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, phase by phase, with its controls at the same number of judged rows."""
+    """What a search found, phase by phase, with its controls at the same number of evaluated rows."""
 
     config: SearchConfig
     domain: TableDomain
@@ -82,7 +114,7 @@ class SearchResult:
     random: Count | None
     random_direction: Count | None
     health: tuple[HealthNote, ...]
-    queries: int = 0  # rows that the model scored in both phases and before them, twins included
+    queries: int = 0  # rows that the model scored in both phases and to prepare them, twins included
 
     @property
     def findings(self) -> Findings:
@@ -91,14 +123,14 @@ class SearchResult:
 
     @property
     def total(self) -> Count:
-        """How both phases went together."""
+        """The counts of both phases together."""
         first, local = self.first.findings, self.local.findings
         found = self.first.found + self.local.found
         return Count(first.tried + local.tried, found, first.judged + local.judged)
 
     @property
     def confused(self) -> float:
-        """The chance that anybody was taken for another one and not counted: 0 where keys are exact."""
+        """The chance that any record was taken for another one and not counted: 0 if keys are exact."""
         pairs = self.total.tried * (self.total.tried - 1) / 2
         return 0.0 if self.domain.keys_are_exact else -math.expm1(-pairs * SAME_KEY)
 
@@ -109,8 +141,8 @@ class SearchResult:
         missing = self.config.controls and (self.random is None or (guided and self.random_direction is None))
         return missing or "interrupted" in (self.first.stop, self.local.stop)
 
-    def _plausibility(self) -> dict[str, float] | None:
-        """Return how usual the people are who were found; None where nobody was, or nothing is known of it."""
+    def _plausibility(self) -> PlausibilityFigures | None:
+        """Return how plausible the findings are; None without findings, or if that is not known."""
         if self.local.on_disk is not None:  # the first phase has at most one finding for each chain
             return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(PLAUSIBLE)
         both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
@@ -120,12 +152,12 @@ class SearchResult:
         share = float((known >= PLAUSIBLE).double().mean())
         return {"least": PLAUSIBLE, "share": share, "median": float(known.median())}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> SearchSummary:
         """Return the figures as plain values."""
         first, local, total = self.first.findings, self.local.findings, self.total
         seconds = self.first.seconds + self.local.seconds
         on_disk = 0 if self.local.on_disk is None else self.local.on_disk.violations
-        result: dict[str, Any] = {
+        return {
             "method": self.config.method,
             "findings": total.findings,
             "findings_global": self.first.found,
@@ -133,10 +165,10 @@ class SearchResult:
             "tried": total.tried,
             "confused": self.confused,
             "gsr": total.gsr,
-            "random": None,
-            "lift": None,
-            "random_direction": None,
-            "lift_over_random_direction": None,
+            "random": _control(self.random),
+            "lift": _lift(total, self.random),
+            "random_direction": _control(self.random_direction),
+            "lift_over_random_direction": _lift(total, self.random_direction),
             "violations": violations(first, self.domain) + violations(local, self.domain) + on_disk,
             "plausibility": self._plausibility(),
             "rejected_on_recheck": first.rejected + local.rejected,
@@ -146,11 +178,12 @@ class SearchResult:
             "stop": {"global": self.first.stop, "local": self.local.stop},
             "health": [{"name": note.name, "seen": note.seen, "remedy": note.remedy} for note in self.health],
         }
-        for name, lift, control in (
-            ("random", "lift", self.random),
-            ("random_direction", "lift_over_random_direction", self.random_direction),
-        ):
-            if control is not None:
-                result[name] = {"tried": control.tried, "findings": control.findings, "gsr": control.gsr}
-                result[lift] = total.gsr / control.gsr if control.gsr else None
-        return result
+
+
+def _control(count: Count | None) -> ControlFigures | None:
+    return None if count is None else {"tried": count.tried, "findings": count.findings, "gsr": count.gsr}
+
+
+def _lift(total: Count, control: Count | None) -> float | None:
+    """Return how many times as often a search succeeds as its control."""
+    return total.gsr / control.gsr if control is not None and control.gsr else None

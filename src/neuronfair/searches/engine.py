@@ -21,6 +21,7 @@ from neuronfair.errors import NeuronFairError, OtherRunError
 from neuronfair.interruption import interruptible
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.training_loop import one_thread
+from neuronfair.progress import PieceProgress
 from neuronfair.searches.evaluate import not_finite
 from neuronfair.searches.findings import (
     DOUBTFUL,
@@ -37,29 +38,25 @@ from neuronfair.searches.findings import (
 )
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
-from neuronfair.searches.stepping import Judged, Steps, differ_exactly, stepper
+from neuronfair.searches.stepping import EvaluatedStep, Steps, differ_exactly, stepper
 
-PhaseProgress = Callable[[int, int, int], None]  # steps done, steps in all, findings
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
 FEW_CHAINS = 4096  # up to here one thread is faster than several that wait for each other: benchmarks/search.py
-SHOW = 0.5  # seconds after which the findings are counted, so that they can be shown
-
-
-Limit = Literal["instances", "findings"]
-PENDING = {"cpu": 1 << 16, "cuda": 1 << 23}  # judged rows that are put aside before they are counted
-FINER = {"cpu": 4}  # smaller passes for findings: what is computed of them stays in the processor's cache
-WIDE = 256  # codes of a row, from which on fewer are put aside: pictures have very many
+SHOW = 0.5  # seconds between two counts of the findings for the progress display
+PENDING = {"cpu": 1 << 16, "cuda": 1 << 23}  # evaluated rows that are collected before they are counted
+FINER = {"cpu": 4}  # findings are evaluated in passes smaller by this factor, which fit into the processor's cache
+WIDE = 256  # of wider rows, such as images, fewer are collected
 
 
 @dataclass(frozen=True)
 class Budget:
     """The limits of one phase; whichever is reached first ends it.
 
-    `steps` counts the rows judged for each seed. `instances` (different people judged) and `findings` count over all
-    seeds. `findings_per_seed` retires a chain when it has met so many discriminatory rows, whether or not another
-    chain met them before: what a chain does must not depend on the others. `seconds` is wall-clock time, the one
-    limit that does not give the same findings twice.
+    `steps` counts the rows evaluated for each seed. `instances` (distinct records evaluated) and `findings` count over
+    all seeds. `findings_per_seed` retires a chain after so many discriminatory rows, whether or not another chain met
+    them before: chains must not depend on each other. `seconds` is wall-clock time, the only limit under which two
+    searches may differ.
     """
 
     steps: int = 1000
@@ -70,7 +67,7 @@ class Budget:
 
     @property
     def counts_findings(self) -> bool:
-        """Whether a finding can end something: the search, or the way of its chain."""
+        """Whether a finding can end the search or retire its chain."""
         return self.findings is not None or self.findings_per_seed is not None
 
     def __post_init__(self) -> None:
@@ -82,7 +79,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class ChainRange:
-    """Which part of the chains of a phase these are: the place of the first, and how many there are in all."""
+    """The part of a phase's chains that is run here: the place of the first, and how many the phase has in all."""
 
     first: int = 0
     total: int | None = None  # None: these are all
@@ -93,26 +90,26 @@ WHOLE = ChainRange()
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a phase stands after `t` steps: with what came before it, enough to go on as if nothing had happened."""
+    """The state of a phase after `t` steps. With the checkpoints before it, it suffices to resume the phase exactly."""
 
     t: int
     state: State
     findings: Findings  # since the last checkpoint
-    lines: Tensor  # of all people judged for the first time since then: see `judged`
+    lines: Tensor  # the log of the records evaluated for the first time since then: see `evaluated_lines`
     seconds: float = 0.0  # spent on the phase so far
     stop: Stop | None = None  # why the phase is over, if it is
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of a phase on the way, and where it goes on from."""
+    """What is recorded of a phase, and where it resumes."""
 
-    checkpoint: Callable[[Checkpoint], None] | None = None  # called after every so many steps, and at the end
+    checkpoint: Callable[[Checkpoint], None] | None = None  # called every `every` steps, and at the end
     every: int = 50
     resume: Checkpoint | None = None  # holds all findings and keys up to it
     keep: bool = True  # False: findings are confirmed and counted, but not kept
-    chains: ChainRange = WHOLE  # which part of the chains these are
-    even: bool = False  # go the same way, to the last bit, in any batch; the rule may not look at chains together
+    chains: ChainRange = WHOLE
+    even: bool = False  # chains take the same path, to the last bit, in any batch
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class PhaseResult:
     found: int
     stop: Stop
     seconds: float
-    on_disk: FindingsSummary | None = None  # of the findings that are not among them, but on disk only
+    on_disk: FindingsSummary | None = None  # of the findings that are on disk only
 
 
 def run_phase(
@@ -135,15 +132,14 @@ def run_phase(
     origin: Tensor | None = None,
     seen: KeySet | None = None,
     record: Record | None = None,
-    progress: PhaseProgress | None = None,
+    progress: PieceProgress | None = None,
 ) -> PhaseResult:
-    """Let one chain start from every seed and return the discriminatory instances they find.
+    """Run one search chain from every seed and return the discriminatory instances that they find.
 
-    All chains advance together. `origin` numbers the seeds (0, 1, … by default): a chain's path depends on its
-    number and its seed only, so a search may be split into batches. `seen` holds people judged by earlier phases, who
-    do not count again. Every finding is judged once more, in float64, before it retires a chain, counts for the
-    budget, is returned or given to a checkpoint. Ctrl-C ends the phase and keeps what was found; a second Ctrl-C ends
-    it at once.
+    All chains advance together. `origin` numbers the seeds (0, 1, … by default): the path of a chain depends on its
+    number and its seed only, so a search may be split into batches. `seen` holds the records of earlier phases, which
+    do not count again. Every finding is evaluated a second time, in float64, before it retires a chain, counts for the
+    budget, is returned or saved. Ctrl-C ends the phase and keeps its findings; a second Ctrl-C aborts it.
     """
     run = PhaseRun(world, method, seeds, origin, budget=budget, seen=seen, record=record or Record())
     if run.ended is not None:
@@ -164,7 +160,7 @@ def run_phase(
 
 
 class PhaseRun:
-    """A phase on its way: the chains after `t` steps, and the account of what they have found."""
+    """A running phase: the chains after `t` steps, and the tally of what they found."""
 
     def __init__(
         self,
@@ -200,7 +196,7 @@ class PhaseRun:
         """Continue from a checkpoint."""
         if resume.state.keys() != self._state.keys():
             raise OtherRunError(
-                "this search was begun by another version of neuronfair, so it cannot go on. Begin a new one"
+                "this search was started by another version of neuronfair, so it cannot be resumed. Start a new one"
             )
         self._state, self._t = resume.state, resume.t
         self._tally.take(resume.findings, keys_of(resume.lines))
@@ -218,16 +214,16 @@ class PhaseRun:
 
     @property
     def has_few_chains(self) -> bool:
-        """Whether one thread is enough. Rows so wide that few of them fill a pass keep all threads busy."""
+        """Whether one thread is faster than several. Rows so wide that a few fill a pass keep all threads busy."""
         return len(self._state["origin"]) <= min(FEW_CHAINS, self._world.network.encoding.rows_per_pass // 8)
 
     @property
     def writes_in_background(self) -> bool:
-        """Whether checkpoints are made in another thread; a black box may not allow two threads at once."""
+        """Whether checkpoints are written by another thread; a black box may not allow two threads at once."""
         return self.on_cpu and self._world.exact is not self._world.network
 
     def reason_to_stop(self, *, interrupted: bool) -> Stop | None:
-        """Return why the phase ends before the next step; None if it goes on."""
+        """Return why the phase ends before the next step; None if it continues."""
         budget = self._budget
         if self._tally.stop is not None:
             return self._tally.stop
@@ -241,13 +237,13 @@ class PhaseRun:
 
     def step(self) -> None:
         """Take a step of all chains and record what was found."""
-        state, judged = self._take_step(self._state, self._t)
-        self._tally.record(judged, self._t)
-        self._state = _retired(state, judged.hits, self._budget)
+        state, evaluated = self._take_step(self._state, self._t)
+        self._tally.record(evaluated, self._t)
+        self._state = _retired(state, evaluated.hits, self._budget)
         self._t += 1
 
-    def show(self, progress: PhaseProgress) -> None:
-        """Show how far the phase is; the findings are counted anew now and then only."""
+    def show(self, progress: PieceProgress) -> None:
+        """Report progress; findings are counted every `SHOW` seconds only."""
         if time.perf_counter() - self._last_count > SHOW:
             self._tally.count()
             self._last_count = time.perf_counter()
@@ -255,16 +251,16 @@ class PhaseRun:
 
     @property
     def checkpoint_is_due(self) -> bool:
-        """Whether to make a checkpoint after this step; the end of the phase makes its own."""
+        """Whether to write a checkpoint after this step; the end of the phase writes its own."""
         return self._t % self._record.every == 0 and self._tally.stop is None
 
     def next_checkpoint(self) -> Callable[[], object]:
-        """Return what makes a checkpoint of this moment, in any thread."""
+        """Return a function that writes a checkpoint of this moment, in any thread."""
         state = {name: tensor.clone() for name, tensor in self._state.items()}  # the next steps may overwrite them
         return partial(self._save, self._t, state, *self._tally.since_last())
 
-    def finish(self, stop: Stop, progress: PhaseProgress | None) -> PhaseResult:
-        """Make the last checkpoint and return the result."""
+    def finish(self, stop: Stop, progress: PieceProgress | None) -> PhaseResult:
+        """Write the last checkpoint and return the result."""
         recent = self._tally.since_last()
         if progress is not None:
             progress(self._t, self._budget.steps, self._tally.found)
@@ -272,9 +268,9 @@ class PhaseRun:
         return PhaseResult(self._tally.findings(), self._tally.confirmed, stop, seconds)
 
     def _save(self, t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
-        """Confirm recent findings, give them to the checkpoint if there is one, and return the seconds so far."""
+        """Confirm recent findings, save them if the phase is recorded, and return the seconds so far."""
         checkpoint = self._record.checkpoint
-        found, lines = self._tally.confirm(recent, lines, told=checkpoint is not None)
+        found, lines = self._tally.confirm(recent, lines, saved=checkpoint is not None)
         seconds = self._seconds
         if checkpoint is not None:
             checkpoint(Checkpoint(t, state, found, lines, seconds, stop))
@@ -286,7 +282,7 @@ class PhaseRun:
 
 
 def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
-    """Let the chains go that have met as many discriminatory rows as the budget allows each."""
+    """Remove the chains that have met as many discriminatory rows as the budget allows for each."""
     if budget.findings_per_seed is None:
         return state
     state = state | {"found": state["found"] + discriminates}
@@ -295,21 +291,21 @@ def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
 
 
 class PhaseTally:
-    """The account of a phase."""
+    """Counts what a phase evaluates and finds, each record once and never beyond the budget."""
 
     def __init__(self, world: World, budget: Budget, seen: KeySet, *, keep: bool, chains: int) -> None:
         self._world, self._budget, self._seen, self._keep, self._chains = world, budget, seen, keep, chains
         self._limited = budget.instances is not None or budget.findings is not None
         self._most = PENDING.get(world.domain.device.type, PENDING["cpu"]) // (1 + world.domain.codes_per_row // WIDE)
-        self._pending: list[tuple[int, Judged]] = []
+        self._pending: list[tuple[int, EvaluatedStep]] = []
         self._waiting = 0  # rows in them
-        self._recent: list[Findings] = []  # not judged a second time yet
+        self._recent: list[Findings] = []  # not confirmed in float64 yet
         self._lines: list[Tensor] = []
         self._parts: list[Findings] = []
         self.tried = self.found = self.confirmed = 0
 
     @property
-    def stop(self) -> Limit | None:
+    def stop(self) -> Stop | None:
         """The limit that is reached, if any."""
         if self._budget.instances is not None and self.tried >= self._budget.instances:
             return "instances"
@@ -318,42 +314,42 @@ class PhaseTally:
         return None
 
     def take(self, before: Findings, keys: Tensor) -> None:
-        """Start from what an interrupted run has left."""
+        """Start from the findings and keys of an interrupted run."""
         self._parts = [before]
         self._seen.add(keys)
         self.tried = before.tried
         self.found = self.confirmed = len(before)
 
-    def record(self, judged: Judged, t: int) -> None:
-        """Put a judged step aside."""
-        self._pending.append((t, judged))
-        self._waiting += len(judged.rows)
+    def record(self, evaluated: EvaluatedStep, t: int) -> None:
+        """Collect an evaluated step, and count all collected ones when they are many or may reach a limit."""
+        self._pending.append((t, evaluated))
+        self._waiting += len(evaluated.rows)
         if self._waiting >= self._most or self._may_be_the_last():
             self.count()
 
     def _may_be_the_last(self) -> bool:
-        """Whether a limit may be reached by what is put aside: nobody beyond it is to be judged."""
+        """Whether the collected steps may reach a limit: no record beyond it is to be evaluated."""
         limits = ((self._budget.instances, self.tried), (self._budget.findings, self.found))
         return any(limit is not None and so_far + self._waiting >= limit for limit, so_far in limits)
 
     def count(self) -> None:
-        """Count what was put aside and keep its findings."""
+        """Count the collected steps and keep their findings."""
         if not self._pending:
             return
-        counts = [len(judged.rows) for _, judged in self._pending]
+        counts = [len(evaluated.rows) for _, evaluated in self._pending]
         number = torch.tensor([t for t, _ in self._pending], device=self._world.domain.device)
         step = number.repeat_interleave(torch.tensor(counts, device=number.device), output_size=self._waiting)
-        steps = Judged.join([judged for _, judged in self._pending])
+        steps = EvaluatedStep.join([evaluated for _, evaluated in self._pending])
         keys = self._world.domain.key(steps.rows)
         judged, self._pending, self._waiting = self._waiting, [], 0
-        # People beyond the budget are not judged, so they may count in a later phase.
+        # Records beyond the budget do not count here, so they may count in a later phase.
         new = self._seen.unseen(keys) if self._limited else self._seen.add(keys)
         found = new & steps.hits
         if self._budget.instances is not None:
             new &= torch.cumsum(new, 0) <= self._budget.instances - self.tried
             found &= new
         if self._budget.findings is not None:
-            # Whoever comes after the last finding that fits was never asked for.
+            # Records after the last finding that fits the budget do not count.
             new &= torch.cumsum(found, 0) - found.long() < self._budget.findings - self.found
             found &= new
         if self._limited:
@@ -371,7 +367,7 @@ class PhaseTally:
         self._lines.append(lines[new])
         self.tried, self.found = self.tried + tried, self.found + hits
 
-    def _findings(self, steps: Judged, number: Tensor) -> Findings:
+    def _findings(self, steps: EvaluatedStep, number: Tensor) -> Findings:
         domain, rows = self._world.domain, steps.rows.long()
         twins = domain.member(rows, steps.other)
         if self._world.decision.kind == "tolerance":
@@ -387,21 +383,19 @@ class PhaseTally:
         )
 
     def since_last(self) -> tuple[Findings, Tensor]:
-        """Return what was found, not judged a second time yet, and the lines of all judged, since the last call."""
+        """Return the unconfirmed findings and the log lines since the last call."""
         self.count()
-        nobody = Findings.empty(self._world.domain, self._world.network.outputs)
-        recent, lines = (
-            Findings.join(self._recent or [nobody]),
-            torch.cat(self._lines or [nobody.origin.new_empty(0, 2)]),
-        )
+        none = Findings.empty(self._world.domain, self._world.network.outputs)
+        recent = Findings.join(self._recent or [none])
+        lines = torch.cat(self._lines or [none.origin.new_empty(0, 2)])
         self._recent, self._lines = [], []
         return recent, lines
 
-    def confirm(self, recent: Findings, lines: Tensor, *, told: bool) -> tuple[Findings, Tensor]:
-        """Return the findings that stand the second judgement, and the lines that say so.
+    def confirm(self, recent: Findings, lines: Tensor, *, saved: bool) -> tuple[Findings, Tensor]:
+        """Return the findings that float64 confirms, and the log lines with its results.
 
-        How usual the people are is found out if the findings are kept, here or by somebody who is told of them. This
-        may be done beside the search, part by part.
+        Their plausibility is computed if they are kept, in memory or by a checkpoint (`saved`). The search may
+        continue in another thread meanwhile.
         """
         if not self._budget.counts_findings:
             holds = holds_exactly(self._world, recent)
@@ -409,7 +403,7 @@ class PhaseTally:
             kind[kind == FOUND] = torch.where(holds, FOUND, REJECTED)
             lines = with_kind(lines, kind)
             recent = replace(recent[holds], rejected=recent.rejected + int((~holds).sum()))
-        if (self._keep or told) and self._world.population is not None:
+        if (self._keep or saved) and self._world.population is not None:
             recent = replace(recent, plausibility=_plausibility(self._world.population, recent.packed))
         self._parts.append(recent if self._keep else recent.counts())
         self.confirmed += len(recent)
@@ -421,7 +415,7 @@ class PhaseTally:
 
 
 def holds_exactly(world: World, findings: Findings) -> Tensor:
-    """Judge each pair once more, on its own and in float64; return which are decided differently then: bool, (f,)."""
+    """Evaluate each pair again in float64, and return which get different decisions then: bool, (f,)."""
     holds = torch.zeros(len(findings), dtype=torch.bool, device=world.domain.device)
     size = max(1, world.network.encoding.rows_per_pass // FINER.get(holds.device.type, 1))
     for start in range(0, len(findings), size):
@@ -436,30 +430,30 @@ def _plausibility(population: PopulationModel, packed: Tensor) -> Tensor:
 
 
 class BackgroundWriter:
-    """Does one piece of work at a time, in a thread if it has one."""
+    """Does one piece of work at a time, in a thread if there is one."""
 
     def __init__(self, pool: ThreadPoolExecutor | None) -> None:
         self._pool = pool
-        self._going: Future[object] | None = None
+        self._running: Future[object] | None = None
 
     def do(self, work: Callable[[], object]) -> None:
-        """Begin a piece of work as soon as the one before is done; what that one has raised is raised here."""
+        """Start a piece of work once the one before is done; its exception, if any, is raised here."""
         self.wait()
         if self._pool is None:
             work()
         else:
-            self._going = self._pool.submit(work)
+            self._running = self._pool.submit(work)
 
     def wait(self) -> None:
-        """Wait for the piece that is being done, and raise what it raises."""
-        going, self._going = self._going, None
-        if going is not None:
-            going.result()
+        """Wait for the running piece, and raise its exception."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
 
 
 @contextmanager
 def background_writer(threaded: bool) -> Iterator[BackgroundWriter]:
-    """Give somebody who does work in a thread, or at once; what is begun is done at the end, whatever happens."""
+    """Yield a writer that works in a thread, or at once; what it has started is completed at the end in any case."""
     if not threaded:
         yield BackgroundWriter(None)
         return
@@ -470,6 +464,6 @@ def background_writer(threaded: bool) -> Iterator[BackgroundWriter]:
         except BaseException as error:
             try:
                 writer.wait()
-            except Exception as other:  # what could not be written matters more
+            except Exception as other:  # the failure to write matters more
                 raise other from error
             raise

@@ -1,4 +1,4 @@
-"""Whether people get the same decision as their twins: Definition 1, if only the sensitive attributes differ."""
+"""Whether records get the same decision as their twins: Definition 1, if only the sensitive attributes differ."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU, families
 
-NUMBERS = 1 << 27  # that a pass holds at most, where rows are very wide
-EVEN = 16  # rows that a processor computes at a time; it rounds those that are left at the end otherwise
+NUMBERS = 1 << 27  # inputs of a pass at most, where rows are very wide
+EVEN = 16  # rows that a processor computes at a time; it rounds the remaining rows of a batch differently
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """The scores of rows and of all their twins, and which twins get a different decision.
 
-    The twins' own codes are made when they are asked for: there may be thousands for each row.
+    The codes of the twins are computed on demand: there may be thousands for each row.
     """
 
     domain: Domain
@@ -40,7 +40,7 @@ class Evaluation:
     only: Tensor | None = None  # (n, d): the twins themselves, where each row has one
 
     def __getitem__(self, chosen: Tensor | slice) -> Evaluation:
-        """Return the judgement of some of the rows."""
+        """Return the evaluation of some of the rows."""
         names = ("rows", "family", "valid", "apart", "discriminates")
         only = None if self.only is None else self.only[chosen]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names}, only=only)
@@ -67,7 +67,7 @@ class Evaluation:
 
     @cached_property
     def gaps(self) -> Tensor:
-        """How far each twin's scores lie from those of its row, negative for a twin that does not exist: (n, k)."""
+        """How far each twin's scores are from those of its row, negative for a twin that does not exist: (n, k)."""
         return torch.where(self.valid, self.decision.gap(self.family[:, :1], self.family[:, 1:]), -1.0)
 
     @cached_property
@@ -77,7 +77,7 @@ class Evaluation:
 
     @cached_property
     def partner(self) -> Tensor:
-        """The twin to compare each row with: one with another decision if there is one, of those the farthest: (n,)."""
+        """The twin to compare each row with, (n,): the farthest of those with another decision, or else of all."""
         if self.only is not None:
             return torch.zeros_like(self.rows[:, 0])
         gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
@@ -90,7 +90,7 @@ class Evaluation:
 
     @cached_property
     def ends(self) -> Ends:
-        """How far each family reaches to both sides of the boundary, and which of its members do."""
+        """The two ends of each family: how far it reaches to both sides of the boundary, and with which members."""
         exists = with_row(self.valid)
         lean = self.decision.lean(self.family, exists)
         leanings = leaning(self.family, lean)
@@ -100,9 +100,9 @@ class Evaluation:
 
     @cached_property
     def pair(self) -> Pair:
-        """Which two members of each family to compare, with different decisions if possible: the row and its partner.
+        """The two members of each family to compare, with different decisions if possible: the row and its partner.
 
-        With a tolerance they are the two ends of the family where no twin lies too far from the row itself.
+        With a tolerance, they are the two ends of the family if no twin is too far from the row itself.
         """
         other = self.partner + 1
         own = torch.zeros_like(other)
@@ -117,7 +117,7 @@ class Evaluation:
         return Pair(own, other, self.family[every, own], self.family[every, other])
 
     def pairs(self) -> Pairs:
-        """Return these two members of each family themselves, and what the model says of them."""
+        """Return the rows of these two members, and their scores."""
         own, other, scores, twin_scores = self.pair
         if self.decision.kind != "tolerance" or self.only is not None:
             return Pairs(self.rows, self.twin, scores, twin_scores)
@@ -125,7 +125,7 @@ class Evaluation:
 
 
 class Pair(NamedTuple):
-    """Two members of each family, by number (0 is the row itself), and what the model says of them."""
+    """Two members of each family, by number (0 is the row itself), and their scores."""
 
     own: Tensor  # (n,)
     other: Tensor  # (n,)
@@ -144,7 +144,7 @@ class Ends(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Two members of a family for each row, and what the model says of them."""
+    """Two members of each family as rows, and their scores."""
 
     rows: Tensor  # (n, d)
     twins: Tensor  # (n, d)
@@ -157,8 +157,8 @@ def evaluate(
 ) -> Evaluation:
     """Score rows and all their twins and compare the decisions (Definition 1).
 
-    All go through the network in one forward pass, or in several where they are many: memory does not grow with the
-    twins' columns. Scores that are NaN or infinite are an error; the engine looks for them itself (`checked=False`).
+    Passes through the network are bounded, so memory does not grow with the columns of the twins. Scores that are NaN
+    or infinite are an error; the engine checks for them itself (`checked=False`).
     """
     decision = decision or Decision()
     decision.check(network.outputs)
@@ -167,7 +167,7 @@ def evaluate(
     parts = [_family(network, domain, part) for part in torch.split(rows, in_full_batches(size))]
     family, valid, only = parts[0] if len(parts) == 1 else _joined(parts)
     apart = decision.apart(family) & valid
-    # What differs between two counterparts of one person says nothing of that person.
+    # Two counterfactual twins of a record that differ from each other say nothing about the record.
     if decision.kind == "tolerance" and domain.twins_are_mutual:
         splits = decision.splits(family, valid)
     else:
@@ -191,7 +191,7 @@ def in_full_batches(size: int) -> int:
 
 
 def _family(network: Model, domain: Domain, rows: Tensor) -> _Part:
-    """Return the scores of rows and their twins, which twins exist, and the twins where each row has one."""
+    """Return the scores of rows and their twins, which twins exist, and the twins if each row has only one."""
     twins, valid = domain.twins(rows)
     family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
     scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs)
@@ -211,9 +211,9 @@ def not_finite() -> ModelError:
 def comparing(
     domain: TableDomain, rows: Tensor, twins: TwinKind, counterparts: CounterfactualTwins | None = None
 ) -> TableDomain:
-    """Return a domain whose people are compared with twins of a kind; one that has counterparts stays as it is.
+    """Return the domain with twins of a kind; a domain with counterfactual twins stays as it is.
 
-    CounterfactualTwins are fitted to the rows of the table if none are given.
+    Counterfactual twins are fitted to the rows of the table unless they are given.
     """
     if twins == "flip" or counterparts_of(domain) is not None:
         return domain
@@ -221,19 +221,19 @@ def comparing(
 
 
 def counterparts_of(domain: TableDomain) -> CounterfactualTwins | None:
-    """Return how the counterparts of a domain's people are made; None where twins differ in their group only."""
+    """Return the model of a domain's counterfactual twins; None if twins differ in the sensitive attributes only."""
     return domain.twinning if isinstance(domain.twinning, CounterfactualTwins) else None
 
 
 class Drawn(NamedTuple):
-    """How many twins were drawn for each person, and how many of them get a different decision: (n,) both."""
+    """How many of the twins drawn for each record get a different decision, and how many were drawn: (n,) both."""
 
     otherwise: Tensor
     of: Tensor
 
 
 def flip_share_of_drawn_twins(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Drawn | None:
-    """Count the drawn twins of each person that get a different decision; None without counterfactual twins."""
+    """Count the drawn twins of each record that get a different decision; None without counterfactual twins."""
     counterparts = counterparts_of(domain)
     if counterparts is None:
         return None

@@ -1,10 +1,11 @@
-"""What a search found: pairs of a person and a twin who are decided differently."""
+"""What a search found: pairs of a record and a twin that get different decisions, and the log of evaluated records."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor
@@ -13,31 +14,32 @@ from neuronfair.domain.interface import Domain
 from neuronfair.model.decision import Decision, Scale, scale_of
 from neuronfair.model.encoding import ROWS_PER_PASS
 
-NO_SEED = -1  # the origin of what a pilot finds: it starts from random rows
+NO_SEED = -1  # the origin of findings of a pilot, which starts from random rows
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Individual discriminatory instances, one per line of every tensor, and what it took to find them.
+    """Individual discriminatory instances, one per line of every tensor, and how many records were evaluated for them.
 
-    `tried` counts the different people judged, `judged` all of them, duplicates included; `rejected` counts those that
-    did not stand the second judgement in float64 and are not here. The success rate (GSR) is findings over tried.
+    `tried` counts the distinct records evaluated, `judged` all of them, duplicates included; `rejected` counts hits
+    that the second evaluation in float64 did not confirm and that are not included. The success rate (GSR) is findings
+    over tried.
     """
 
     packed: Tensor  # (f, d) codes, in the domain's compact type
-    twin_values: Tensor  # (f, s) codes of the twin for whom the decision flips, where it may differ: `twin_columns`
+    twin_values: Tensor  # (f, s) codes of the twin with the other decision, in the domain's `twin_columns`
     scores: Tensor  # (f, outputs)
     twin_scores: Tensor  # (f, outputs)
     origin: Tensor  # (f,) which seed the chain came from
     step: Tensor  # (f,)
-    misses: Tensor  # (m, d) a sample of the people judged alike, in the compact type too
+    misses: Tensor  # (m, d) a sample of the records with the same decision as all their twins, in the compact type too
     tried: int = 0
     judged: int = 0
     rejected: int = 0
-    plausibility: Tensor = field(default_factory=lambda: torch.empty(0))  # (f,) of each person; NaN: not known
+    plausibility: Tensor = field(default_factory=lambda: torch.empty(0))  # (f,) of each record; NaN: not known
 
     def __post_init__(self) -> None:
-        if len(self.plausibility) == 0:  # nobody has said
+        if len(self.plausibility) == 0:
             unknown = torch.full((len(self.packed),), torch.nan, device=self.packed.device)
             object.__setattr__(self, "plausibility", unknown)
 
@@ -51,17 +53,17 @@ class Findings:
 
     @property
     def gsr(self) -> float:
-        """The share of different people judged who are findings; 0 where nobody was judged."""
+        """The share of distinct evaluated records that are findings; 0 if none was evaluated."""
         return len(self) / self.tried if self.tried else 0.0
 
     def twins(self, domain: Domain) -> Tensor:
-        """Return the other person of each pair: (f, d)."""
+        """Return the twin of each pair: (f, d)."""
         twins = self.rows.clone()
         twins[:, list(domain.twin_columns)] = self.twin_values
         return twins
 
     def scale(self, decision: Decision, known: Scale | None) -> Scale:
-        """Return what the scores are; where that is not known, judged by those of people and twins."""
+        """Return the scale of the scores; if it is not known, the one inferred from the findings' scores."""
         return known or scale_of(decision, torch.cat([self.scores, self.twin_scores]))
 
     def __getitem__(self, chosen: Tensor | slice) -> Findings:
@@ -71,7 +73,7 @@ class Findings:
 
     @staticmethod
     def empty(domain: Domain, outputs: int) -> Findings:
-        """Return a search that found nobody."""
+        """Return the findings of a search that found none."""
         rows = torch.empty(0, domain.codes_per_row, dtype=domain.compact, device=domain.device)
         number = torch.empty(0, dtype=torch.int64, device=domain.device)
         scores = torch.empty(0, outputs, device=domain.device)
@@ -85,28 +87,38 @@ class Findings:
         return Findings(**lines, **counts)
 
     def counts(self) -> Findings:
-        """Return the counts alone. What an empty slice is taken from stays in memory; a copy of it holds nothing."""
-        lines: dict[str, Any] = {name: getattr(self, name)[:0].clone() for name in (*_LINES, "misses")}
-        return replace(self, **lines)
+        """Return the counts without the findings."""
+        return self._each(lambda lines: lines[:0].clone())  # a slice alone would keep all lines in memory
 
     def to(self, device: torch.device) -> Findings:
         """Return the findings on another device."""
-        lines: dict[str, Any] = {name: getattr(self, name).to(device) for name in (*_LINES, "misses")}
+        return self._each(lambda lines: lines.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Findings:
+        lines: dict[str, Any] = {name: change(getattr(self, name)) for name in (*_LINES, "misses")}
         return replace(self, **lines)
+
+
+class PlausibilityFigures(TypedDict):
+    """How plausible the findings are."""
+
+    least: float  # the plausibility from which on a record counts as plausible
+    share: float  # of findings that are plausible
+    median: float
 
 
 @dataclass(frozen=True)
 class FindingsSummary:
-    """What is known of findings that are on disk only, since there are too many to hold."""
+    """A summary of findings that are too many to hold in memory and are on disk only."""
 
-    violations: int  # break a rule or a bound
-    usual: Tensor  # (STEPS + 1,) how many are so plausible: in steps, rounded down
+    violations: int  # findings that break a rule or a bound
+    usual: Tensor  # (STEPS + 1,) a histogram of plausibility: how many findings lie in each step, rounded down
 
     STEPS: ClassVar[int] = 100_000
 
     @staticmethod
     def of(findings: Findings, domain: Domain) -> FindingsSummary:
-        """Look at findings that are about to be let go."""
+        """Summarise findings."""
         known = findings.plausibility[~findings.plausibility.isnan()].double()
         steps = (known * FindingsSummary.STEPS + 0.01).long()  # float32 may be a little below a step
         usual = torch.bincount(steps.clamp(0, FindingsSummary.STEPS), minlength=FindingsSummary.STEPS + 1)
@@ -115,8 +127,8 @@ class FindingsSummary:
     def __add__(self, other: FindingsSummary) -> FindingsSummary:
         return FindingsSummary(self.violations + other.violations, self.usual + other.usual)
 
-    def plausibility(self, least: float) -> dict[str, float] | None:
-        """Return how many are plausible, and how plausible they are in the middle, both to a step; None: not known."""
+    def plausibility(self, least: float) -> PlausibilityFigures | None:
+        """Return the share of plausible findings and the median plausibility, both to a step; None if not known."""
         count = int(self.usual.sum())
         if count == 0:
             return None
@@ -130,33 +142,35 @@ def violations(findings: Findings, domain: Domain) -> int:
     return sum(int((~domain.valid(part.long())).sum()) for part in torch.split(findings.packed, ROWS_PER_PASS))
 
 
-MISS, FOUND, REJECTED, DOUBTFUL = range(4)  # same decision; finding; no finding in float64; seen before it counted
-_KINDS = 4
-MISS_SHARE = 64  # one in so many misses is kept as a sample
+# The log of evaluated records has a line of two numbers for each distinct record.
+
+MISS, FOUND, REJECTED, DOUBTFUL = range(4)  # same decision; finding; two kinds of hits that float64 does not confirm
+_KINDS = 4  # DOUBTFUL hits are noticed in the step itself, REJECTED ones when they are counted
+MISS_SHARE = 64  # one in 64 misses is kept as a sample
 
 
 def evaluated_lines(keys: Tensor, step: Tensor, place: Tensor, chains: int, kind: Tensor) -> Tensor:
-    """Return the lines of people: their keys, and their order and kind in one number: int64, (n, 2)."""
+    """Return the log lines of records: their keys, and their order and kind in one number: int64, (n, 2)."""
     return torch.stack([keys, (step * chains + place) * _KINDS + kind], 1)
 
 
 def keys_of(lines: Tensor) -> Tensor:
-    """Return the keys of the people: (n,)."""
+    """Return the keys of the records: (n,)."""
     return lines[:, 0]
 
 
 def order_of(lines: Tensor) -> Tensor:
-    """Return the order in which they were judged in their phase, different for all: (n,)."""
+    """Return the place of each record in the order of its phase, unique: (n,)."""
     return lines[:, 1] // _KINDS
 
 
 def kind_of(lines: Tensor) -> Tensor:
-    """Return what came of it: (n,)."""
+    """Return the result of each evaluation: (n,)."""
     return lines[:, 1] % _KINDS
 
 
 def with_kind(lines: Tensor, kind: Tensor) -> Tensor:
-    """Return the lines with other results."""
+    """Return the lines with new results."""
     return torch.stack([lines[:, 0], lines[:, 1] - kind_of(lines) + kind], 1)
 
 

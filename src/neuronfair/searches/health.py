@@ -1,4 +1,4 @@
-"""What would make the result of a search misleading: checks with a name, run before it starts."""
+"""Health checks: what would make the result of a search misleading, checked before it starts."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import Evaluation, evaluate
 from neuronfair.searches.method import World
 
-CHECKED_SEEDS = 1000  # how many seeds, and how many uniform rows, are looked at
-LOOK_ROWS = 1 << 18  # … and how many network rows at most, twins included
-WEAK = "weak-guidance"  # the name of the note about it
-NORMAL = 1.96  # standard deviations on each side of an interval of 95%
-GUIDED = 1.1  # times as often as in random directions a search must succeed to be called guided
+CHECKED_SEEDS = 1000  # seeds, and as many uniform rows, that are checked
+CHECKED_ROWS = 1 << 18  # rows that are scored for that at most, twins included
+WEAK = "weak-guidance"  # the name of the note that gradients do not help
+NORMAL = 1.96  # standard deviations on each side of a 95% interval
+GUIDED = 1.1  # how many times as often as in random directions a guided search must succeed
 
 
 @dataclass(frozen=True)
 class HealthNote:
-    """Something that makes a result less telling than it looks: what was seen, why it matters, and what to do."""
+    """A problem that makes the result of a search misleading."""
 
-    name: str  # give it to `silenced` to hear no more of it
-    seen: str  # what was seen, in figures, and why it matters
-    remedy: str
+    name: str  # in `silenced`, it switches the check off
+    seen: str  # what was measured, and why it matters
+    remedy: str  # what to do
 
 
 def check_health(
     world: World, seeds: Tensor, rows: Tensor, *, silenced: Collection[str] = ()
 ) -> tuple[HealthNote, ...]:
-    """Return what would make a search from these seeds misleading; nothing if all is well.
+    """Return what would make a search from these seeds misleading, if anything.
 
-    `rows` is the table. The first thousand seeds and a thousand uniform rows of the domain are looked at. A check
-    named in `silenced` is left out.
+    `rows` is the table. The first thousand seeds and a thousand uniform rows of the domain are evaluated. A check
+    named in `silenced` is skipped.
     """
     for name in silenced:
         if name not in CHECKS:
             raise NeuronFairError(f"no health check is named '{name}'. {did_you_mean(name, CHECKS)}")
-    look = _look(world, seeds, rows)
-    notes = {name: check(look) for name, check in CHECKS.items() if name not in silenced}
+    sample = _evaluated(world, seeds, rows)
+    notes = {name: check(sample) for name, check in CHECKS.items() if name not in silenced}
     return tuple(HealthNote(name, *note) for name, note in notes.items() if note is not None)
 
 
 def weak_guidance(
     method: str, sensitive: Sequence[str], own: tuple[int, int], blind: tuple[int, int]
 ) -> HealthNote | None:
-    """Return a note if a search succeeds hardly more often than the same walk in random directions.
+    """Return a note if a search succeeds hardly more often than the same method in random directions.
 
-    `own` and `blind` are the findings and the different people tried of both. That gradients did not help is said only
-    where the confidence intervals of the two success rates are apart.
+    `own` and `blind` are the findings and the distinct records tried of both. The note says that gradients did not help
+    only if the confidence intervals of the two success rates do not overlap.
     """
     if not blind[0] or not own[1] or own[0] * blind[1] >= GUIDED * blind[0] * own[1]:
         return None
     share, other = own[0] / own[1], blind[0] / blind[1]
     (low, high), (blind_low, blind_high) = _interval(*own), _interval(*blind)
     if high < blind_low:
-        said = "less often than the same walk in random directions: its gradients did not help"
+        result = "less often than the same method in random directions: its gradients did not help"
     elif low > blind_high:
-        said = f"only {share / other:.2f} times as often as the same walk in random directions"
+        result = f"only {share / other:.2f} times as often as the same method in random directions"
     else:
-        said = "not measurably more often than the same walk in random directions: the 95% intervals overlap"
+        result = "not measurably more often than the same method in random directions: the 95% intervals overlap"
     return HealthNote(
         WEAK,
-        f"{method} ({listed(sensitive)}) succeeded {said}. Success rates: {percent(share)} of {own[1]:,} people tried "
+        f"{method} ({listed(sensitive)}) succeeded {result}. Success rates: {percent(share)} of {own[1]:,} records "
         f"({percent(low)} to {percent(high)}) versus {percent(other)} of {blind[1]:,} ({percent(blind_low)} to "
         f"{percent(blind_high)}).",
         "Compare methods: neuronfair compare.",
@@ -76,7 +76,7 @@ def weak_guidance(
 
 
 def _interval(found: int, tried: int) -> tuple[float, float]:
-    """Return the score interval of Wilson (1927) of a success rate, with 95% confidence."""
+    """Return the 95% confidence interval of a success rate: the score interval of Wilson (1927)."""
     share, weight = found / tried, NORMAL**2 / tried
     middle = (share + weight / 2) / (1 + weight)
     half = NORMAL * math.sqrt(share * (1 - share) / tried + weight / (4 * tried)) / (1 + weight)
@@ -84,8 +84,8 @@ def _interval(found: int, tried: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What the checks look at."""
+class _Sample:
+    """The evaluated rows that the checks look at."""
 
     world: World
     table: Tensor
@@ -97,28 +97,28 @@ class _Look:
 _Note = tuple[str, str] | None
 
 
-def _look(world: World, seeds: Tensor, table: Tensor) -> _Look:
+def _evaluated(world: World, seeds: Tensor, table: Tensor) -> _Sample:
     domain = world.domain
-    count = max(1, min(CHECKED_SEEDS, LOOK_ROWS // len(domain.sensitive_values)))
+    count = max(1, min(CHECKED_SEEDS, CHECKED_ROWS // len(domain.sensitive_values)))
     seeds = domain.clip(seeds[:count])
     uniform = domain.sample(count, torch.Generator().manual_seed(world.draws.seed))
     both = evaluate(world.network, domain, torch.cat([seeds, uniform]), world.decision)
-    return _Look(world, table, seeds, both[: len(seeds)], torch.cat([both.scores, both.twin_scores[both.valid]]))
+    return _Sample(world, table, seeds, both[: len(seeds)], torch.cat([both.scores, both.twin_scores[both.valid]]))
 
 
-def _constant_decision(look: _Look) -> _Note:
-    scores = look.scores
-    if not look.world.decision.alike(scores):
+def _constant_decision(sample: _Sample) -> _Note:
+    scores = sample.scores
+    if not sample.world.decision.alike(scores):
         return None
     return (
-        f"All {len(scores):,} people looked at get one decision. A search that finds nobody says nothing about "
+        f"All {len(scores):,} records checked get the same decision. A search without findings says nothing about "
         "fairness then: the network does not decide.",
         "Check that the weights belong to this encoding, and the threshold or tolerance if there is one.",
     )
 
 
-def _zero_gradient(look: _Look) -> _Note:
-    world, seeds, evaluation = look.world, look.seeds, look.evaluation
+def _zero_gradient(sample: _Sample) -> _Note:
+    world, seeds, evaluation = sample.world, sample.seeds, sample.evaluation
     if not isinstance(world.network, Network):
         return None
     ends = evaluation.ends
@@ -130,16 +130,16 @@ def _zero_gradient(look: _Look) -> _Note:
     return (
         f"The gradient is 0 in every input at {flat:,} of {len(seeds):,} seeds and their twins. A guided search "
         "goes in random directions there.",
-        "Check the scaling of the inputs; give the scores before a final softmax or sigmoid, which may be saturated.",
+        "Check the scaling of the inputs; use the scores before a final softmax or sigmoid, which may be saturated.",
     )
 
 
-def _dead_biased_neurons(look: _Look) -> _Note:
-    world = look.world
-    if world.profile is None or not isinstance(world.network, Network) or len(look.seeds) == 0:
+def _dead_biased_neurons(sample: _Sample) -> _Note:
+    world = sample.world
+    if world.profile is None or not isinstance(world.network, Network) or len(sample.seeds) == 0:
         return None
     layer = world.profile.worst
-    people = torch.cat([look.seeds, look.evaluation.twins[look.evaluation.valid]])
+    people = torch.cat([sample.seeds, sample.evaluation.twins[sample.evaluation.valid]])
     active = world.network.activations(people, [layer.name])[layer.name]
     dead = int((active[:, list(layer.biased)] == 0).all(0).sum())
     if dead == 0:
@@ -147,23 +147,23 @@ def _dead_biased_neurons(look: _Look) -> _Note:
     return (
         f"{dead} of {len(layer.biased)} biased neurons of layer '{layer.name}' are 0 for all seeds and their twins. "
         "They cannot guide the search.",
-        "Take the profile from rows like the seeds, or other seeds.",
+        "Compute the profile from rows like the seeds, or use other seeds.",
     )
 
 
-def _train_mode(look: _Look) -> _Note:
-    network = look.world.network
+def _train_mode(sample: _Sample) -> _Note:
+    network = sample.world.network
     if not isinstance(network, Network) or not network.module.training:
         return None
     return (
-        "The module is in train mode. It is judged in eval mode, without dropout and with stored batch statistics: "
-        "the findings hold for that one only.",
+        "The module is in train mode. It is evaluated in eval mode, without dropout and with stored batch statistics: "
+        "the findings hold for that mode only.",
         "Call module.eval() before the search, if that is how it is used.",
     )
 
 
-def _one_sensitive_value(look: _Look) -> _Note:
-    domain, table = look.world.domain, look.table
+def _one_sensitive_value(sample: _Sample) -> _Note:
+    domain, table = sample.world.domain, sample.table
     assert isinstance(domain, TableDomain)  # health checks look at tables
     single = [c for c in domain.sensitive_columns if len(table) and bool((table[:, c] == table[0, c]).all())]
     if not single:
@@ -173,14 +173,13 @@ def _one_sensitive_value(look: _Look) -> _Note:
         for c in single
     )
     return (
-        f"The table holds one value only of {held}. Whatever the network does with another value, no such row "
-        "taught it or speaks for it.",
-        "Check the column, or give rows of every group.",
+        f"The table holds one value only of {held}. No row shows how the network should treat another value.",
+        "Check the column, or add rows of every group.",
     )
 
 
-def _seeds_already_discriminating(look: _Look) -> _Note:
-    count, of = int(look.evaluation.discriminates.sum()), len(look.seeds)
+def _seeds_already_discriminating(sample: _Sample) -> _Note:
+    count, of = int(sample.evaluation.discriminates.sum()), len(sample.seeds)
     if 2 * count <= of:
         return None
     return (
@@ -190,8 +189,8 @@ def _seeds_already_discriminating(look: _Look) -> _Note:
     )
 
 
-def _softmax_twice(look: _Look) -> _Note:
-    network, classes = look.world.network, look.scores.shape[1]
+def _softmax_twice(sample: _Sample) -> _Note:
+    network, classes = sample.world.network, sample.scores.shape[1]
     if classes < 2 or not isinstance(network, Network) or not network.ends_in_two_softmaxes():
         return None
     # The softmax of probabilities: the least when another class has them all, the most when this one has.
@@ -199,11 +198,11 @@ def _softmax_twice(look: _Look) -> _Note:
     return (
         f"The module applies softmax twice, so its scores lie between {least:.3f} and {most:.3f}. Gradients and score "
         "gaps are too small then, and a threshold means something else.",
-        "Take the softmax out of the module, or out of what wraps it.",
+        "Remove the softmax from the module, or from its wrapper.",
     )
 
 
-CHECKS: dict[str, Callable[[_Look], _Note]] = {
+CHECKS: dict[str, Callable[[_Sample], _Note]] = {
     "constant-decision": _constant_decision,
     "zero-gradient": _zero_gradient,
     "dead-biased-neurons": _dead_biased_neurons,

@@ -1,4 +1,4 @@
-"""A set of 64-bit keys that lives on the device: have we judged this person before?"""
+"""Sets of 64-bit keys on the device that tell which records were evaluated before, by a search or by each chain."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 _EMPTY = -(2**63)  # marks a free slot
-_STAND_IN = 2**63 - 1  # takes the place of the key that equals the mark
+_STAND_IN = 2**63 - 1  # replaces the key that equals the mark
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 MAX_LOAD = 0.5
 
 
 class KeySet:
-    """A hash set with open addressing, filled and asked by whole batches.
+    """A hash set with open addressing, for whole batches of keys.
 
-    With a `limit` it forgets all its keys when more would come, and begins anew: a key may be new twice then.
+    With a `limit` it is emptied when it would hold more keys: a key may be new twice then.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class KeySet:
         return new
 
     def _probe(self, keys: Tensor, *, write: bool) -> Tensor:
-        """Look distinct keys up in the table, put the missing ones into it, and return which were missing."""
+        """Look distinct keys up in the table, add the missing ones if `write`, and return which were missing."""
         table, mask = self._table, len(self._table) - 1
         slot = ((keys * _GOLDEN) >> (64 - self._bits)) & mask  # the high bits are the well mixed ones
         missing = torch.zeros_like(keys, dtype=torch.bool)
@@ -70,7 +70,7 @@ class KeySet:
             key, place = keys[left], slot[left]
             free = table[place] == _EMPTY
             if write:
-                table[place[free]] = key[free]  # where several want one slot, one of them gets it
+                table[place[free]] = key[free]  # of several keys for one slot, one gets it
             done = (table[place] == key) if write else (table[place] == key) | free
             missing[left[done & free]] = True
             left = left[~done]
@@ -85,19 +85,19 @@ class KeySet:
 
 
 MEMORY = 1024  # keys that a chain remembers; an old one may be forgotten, a new one is never refused
-CHAINS = 1 << 16  # whose last keys are compared at a time
-NOBODY = torch.iinfo(torch.int64).min  # the key in an empty place
+CHAINS = 1 << 16  # chains whose last keys are compared at a time
+NO_KEY = torch.iinfo(torch.int64).min  # marks an empty place
 
 
 def empty_memory(chains: int, device: torch.device) -> Tensor:
-    """Return a memory of nobody for each chain: (n, MEMORY)."""
-    return torch.full((chains, MEMORY), NOBODY, device=device)
+    """Return an empty memory for each chain: (n, MEMORY)."""
+    return torch.full((chains, MEMORY), NO_KEY, device=device)
 
 
 def remember(memory: Tensor, keys: Tensor) -> Tensor:
     """Return the memory with more keys in it, (n, m); of two keys for one place the larger stays."""
-    new = torch.full_like(memory, NOBODY).scatter_reduce(1, _slots(keys), keys, "amax")
-    return torch.where(new == NOBODY, memory, new)
+    new = torch.full_like(memory, NO_KEY).scatter_reduce(1, _slots(keys), keys, "amax")
+    return torch.where(new == NO_KEY, memory, new)
 
 
 def knows(memory: Tensor, keys: Tensor) -> Tensor:
@@ -109,8 +109,8 @@ def among(recent: Tensor, keys: Tensor) -> Tensor:
     """Return which keys, (n, m), are among the last ones of their chain, (n, a multiple of 8): bool, (n, m)."""
     parts = [torch.split(x, CHAINS) for x in (recent, keys)]  # so that memory stays flat
     found = []
-    for last, asked in zip(*parts, strict=True):
-        same = asked[:, :, None] == last[:, None]
+    for last, wanted in zip(*parts, strict=True):
+        same = wanted[:, :, None] == last[:, None]
         found.append(same.view(torch.int64).sum(2) != 0)  # eight at a time: a quarter of the time of any()
     return torch.cat(found)
 

@@ -1,4 +1,7 @@
-"""What a search method is: a rule that proposes the next row of every chain. The engine does all the rest."""
+"""What a search method is: a rule that proposes the next row of every chain. The engine does all the rest.
+
+Formulas that several methods share follow: what to differentiate, which attribute to change, whether to accept a miss.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,30 +25,36 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import Evaluation
 
-MAX_UNIT_STEP_VALUES = 128  # up to so many values in order, one code is a step
-QUANTILES = 1024  # places at most
-BEYOND = 8  # places beyond each end of the table
+MAX_UNIT_STEP_VALUES = 128  # ordered attributes with more values have steps longer than one code
+QUANTILES = 1024  # of an attribute, at most
+BEYOND = 8  # places beyond each end of the data set
+FLOOR = 1e-9  # stands for a gradient of 0 where its inverse is needed: attributes without influence share the chances
+SAFE = 0.03  # the share of its room that a row may lose at no cost
+TEMPERATURE = 1.0  # of the Metropolis test in the published programs, where a miss after a finding costs 1
 
 
 @dataclass(frozen=True)
 class StepSizes:
-    """Quantiles of the attributes with many values in order; all others go as the domain goes."""
+    """How long steps of ordered attributes with many values are: as far as their quantiles in the data set lie apart.
 
-    columns: Tensor  # which attributes: (m,)
-    values: Tensor  # the codes of their places, from the lowest bound to the highest: (m, k), float64
+    All other attributes step by one code.
+    """
+
+    columns: Tensor  # these attributes: (m,)
+    values: Tensor  # the codes of their quantiles, from the lowest bound to the highest: (m, k), float64
 
     @staticmethod
     def of(domain: TableDomain, rows: Tensor) -> StepSizes | None:
-        """Return the step sizes of a table; None if every step is one code, as in the `paper` encoding."""
+        """Return the step sizes for a data set; None if every step is one code, as in the `paper` encoding."""
         wide = (domain.ordered & domain.free & (domain.points > MAX_UNIT_STEP_VALUES)).nonzero()[:, 0]
         if domain.encoding == "paper" or not len(rows) or not len(wide):
             return None
         codes = rows[:, wide].double().clamp(min=0)
         last = (domain.points[wide] - 1).double()
         middle = codes.masked_fill(codes > last, torch.nan).nanmedian(0).values.nan_to_num()
-        codes = torch.where(codes > last, middle, codes)  # an empty cell has no place in the order
+        codes = torch.where(codes > last, middle, codes)  # an empty cell is not in the order
         places = torch.linspace(0, len(rows) - 1, min(QUANTILES, len(rows)), device=rows.device).round().long()
-        places = places.clamp(max=len(rows) - 1)  # rounding may lead beyond the last of very many
+        places = places.clamp(max=len(rows) - 1)  # of very many rows, rounding may exceed the last
         inside = codes.sort(0).values[places].T
         rungs = torch.arange(1, BEYOND + 1, dtype=torch.float64, device=rows.device) / BEYOND
         low, high = inside[:, :1], inside[:, -1:]
@@ -54,14 +63,14 @@ class StepSizes:
         return StepSizes(wide, torch.cat([below, inside, above], 1).round())
 
     def stretched(self, base: Tensor, codes: Tensor, u: Tensor) -> Tensor:
-        """Return the codes with steps of one code made as long as numbers u in [0, 1) say, each in its direction."""
+        """Return the codes with steps of one code stretched by random numbers u in [0, 1), each in its direction."""
         old, near = base[:, self.columns], codes[:, self.columns]
         new = self._stepped(old.T.double(), (near - old).T.sign(), u[:, self.columns].T).T
-        single = (near - old).abs() == 1  # not to or from an empty cell, which has no place in the order
+        single = (near - old).abs() == 1  # not to or from an empty cell, which is not in the order
         return codes.index_copy(1, self.columns, torch.where(single, new.long(), near))
 
     def _stepped(self, old: Tensor, way: Tensor, u: Tensor) -> Tensor:
-        """Return where steps lead, (m, n): at least one code away, and beyond no bound but by one code."""
+        """Return the new codes of steps, (m, n): at least one code away, and at most one code beyond a bound."""
         last = self.values.shape[1] - 1
         up = way > 0
         place = torch.where(up, self._place(old, right=True), self._place(old, right=False))
@@ -73,14 +82,14 @@ class StepSizes:
         return torch.where(up, torch.maximum(there, old + 1), torch.minimum(there, old - 1))
 
     def _place(self, codes: Tensor, *, right: bool) -> Tensor:
-        """Return the places of codes among the values, between two of them in proportion; of a heap its end."""
+        """Return the places of codes among the values, interpolated; of equal values the one at the end."""
         after = torch.searchsorted(self.values, codes.contiguous(), right=right).clamp(1, self.values.shape[1] - 1)
         low, high = self.values.gather(1, after - 1), self.values.gather(1, after)
         share = torch.where(high > low, (codes - low) / (high - low).clamp(min=1e-9), 1.0 if not right else 0.0)
         return after - 1 + share.clamp(0, 1)
 
     def reach(self, width: int) -> Tensor:
-        """Return how many codes a step of each attribute goes, about: one, or the mean over the table: (width,)."""
+        """Return about how many codes a step of each attribute is long: one, or the mean over the values: (width,)."""
         old, last = self.values[:, 1:-1], self.values[:, -1:]
         sizes = []
         for u in torch.arange(0.5, 8) / 8:  # evenly spread
@@ -92,7 +101,7 @@ class StepSizes:
 
 
 State = dict[str, Tensor]
-"""Everything a method remembers: tensors with one line per living chain, `origin` and `rows` among them."""
+"""The memory of a method: tensors with one line per active chain, `origin` and `rows` among them."""
 
 
 @dataclass(frozen=True)
@@ -104,21 +113,21 @@ class World:
     decision: Decision
     draws: Draws
     profile: BiasProfile | None = None
-    population: PopulationModel | None = None  # says how usual the people are who are found
-    blind: bool = False  # the control: random numbers in the place of every gradient
-    step_sizes: StepSizes | None = None  # how far steps go; None: one code
+    population: PopulationModel | None = None  # gives the plausibility of findings
+    blind: bool = False  # the control: random numbers in place of every gradient
+    step_sizes: StepSizes | None = None  # None: every step is one code
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # others can make the rest themselves
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without the cached properties
 
     @cached_property
     def exact(self) -> Model:
-        """The model in float64, for the second judgement of findings."""
+        """The model in float64, for the second evaluation of findings."""
         return self.network.double()
 
     @cached_property
     def reach(self) -> Tensor | float:
-        """How many codes a step of each attribute goes, about."""
+        """About how many codes a step of each attribute is long."""
         return 1.0 if self.step_sizes is None else self.step_sizes.reach(self.domain.codes_per_row)
 
     @cached_property
@@ -128,7 +137,7 @@ class World:
 
     @cached_property
     def key_parts(self) -> Tensor:
-        """What one code more of each column adds to a key, which is a sum over the columns: (d,)."""
+        """What an increase of each column by one code adds to a key, which is a sum over the columns: (d,)."""
         return self.domain.key(torch.eye(self.domain.codes_per_row, dtype=torch.int64, device=self.domain.device))
 
     @cached_property
@@ -152,67 +161,63 @@ class World:
     ) -> Tensor:
         """Return the gradient of an objective by the network input, one line per row: (n, width).
 
-        The rows are one line per chain, or several such blocks; `layer` and `through` are `Network.gradient`'s. In the
-        blind control the gradient is noise, so that the same walk goes in random directions.
+        The rows are one line per chain, or several such blocks; `layer` and `through` are passed to
+        `Network.gradient`. In the blind control the gradient is noise, so that the same method takes random directions.
         """
         if self.blind:
             blocks, width = len(rows) // len(state["origin"]), math.prod(self.network.encoding.shape)
             noise = self.draws.normal(t, state["origin"], blocks * width, use="blind")
             return noise.to(self.network.dtype).view(-1, blocks, width).transpose(0, 1).flatten(0, 1)
-        assert isinstance(self.network, Network)  # methods that need gradients are not given a black box
+        assert isinstance(self.network, Network)  # `check_method` refuses a black box
         return self.network.gradient(rows, objective, layer=layer, through=through).flatten(1)
 
     def anywhere(self, u: Tensor) -> Tensor:
-        """Return values to draw attributes anew from, by numbers u in [0, 1): (…, d) each.
+        """Return new random values of the attributes, by numbers u in [0, 1): (…, d) each.
 
-        They are uniform, one by one; where the search stays among plausible people, who are rare among such rows, they
-        are all those of one plausible row of the table.
+        They are independent and uniform. In a search among plausible records, which are rare among such rows, they are
+        the values of a random plausible record of the data set.
         """
         if isinstance(self.domain, Plausible):
             return self.domain.records[(u[..., 0] * len(self.domain.records)).long()]
         return (u * self.domain.sizes).long()
 
     def no_gradient(self, rows: Tensor) -> Tensor:
-        """Return gradients of 0 for so many rows, in the type of the network's: (n, width)."""
+        """Return gradients of 0 for rows, in the type of the network: (n, width)."""
         width, dtype = math.prod(self.network.encoding.shape), self.network.dtype
         return torch.zeros(len(rows), width, dtype=dtype, device=rows.device)
 
 
 class Method(Protocol):
-    """One phase of a search method: what the engine asks of it."""
+    """One phase of a search method: the functions that the engine calls."""
 
     def start(self, world: World, state: State) -> State:
         """Return the state before the first step, given one with `origin` and `rows` (the seeds)."""
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the row each chain wants judged at step t: (n, d)."""
+        """Return the row of each chain that is to be evaluated at step t: (n, d)."""
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Return the state after the rows were judged."""
+        """Return the state after the evaluation of the rows."""
 
 
-# Formulas that several methods share: what to differentiate, which attribute to change, whether to accept a miss
-
-FLOOR = 1e-9  # stands for a gradient of 0 where its inverse is needed: attributes without influence share the chances
-SAFE = 0.03  # the share of its room that a row may lose without being thought the worse of
-TEMPERATURE = 1.0  # of the Metropolis test in the published programs, where a miss after a finding costs 1
+# Formulas that several methods share
 
 
 def confidence(decision: Decision, scores: Tensor) -> Tensor:
-    """Return how sure the decision on each row is: the probability of its class, or its way to the threshold: (n,)."""
+    """Return how sure each decision is, (n,): the probability of its class, or the distance to the threshold."""
     if decision.kind == "argmax":
         return scores.softmax(1).amax(1)
     return (scores[:, -1] - decision.boundary).abs()
 
 
 def room(decision: Decision, scores: Tensor) -> Tensor:
-    """Return how far each member of a pair may go before its decision changes: (2 n,), the rows and then the twins.
+    """Return how far the scores of each row and twin are from another decision: (2 n,), the rows and then the twins.
 
-    It is the lead of the class that is decided, or the way to the threshold. A tolerance has no such boundary: there
-    it is how far the gap of the pair exceeds the tolerance.
+    It is the lead of the winning class, or the distance to the threshold. A tolerance has no such boundary: there it
+    is how far the gap of the pair exceeds the tolerance.
     """
     if decision.kind == "argmax":
-        if scores.shape[1] == 2:  # a third of the time of topk; of equal scores the first is decided, as there
+        if scores.shape[1] == 2:  # a third of the time of topk; of equal scores the first wins, as there
             lead = scores[:, 0] - scores[:, 1]
             return torch.where(lead.detach() < 0, -lead, lead)
         best, second = scores.topk(2, 1).values.unbind(1)
@@ -224,12 +229,12 @@ def room(decision: Decision, scores: Tensor) -> Tensor:
 
 
 def exchanged(pairs: Tensor) -> Tensor:
-    """Return what belongs to the twins in the place of the rows and the other way round, as constants."""
+    """Return the lines of the twins in place of those of the rows, and vice versa, as constants."""
     return torch.cat(pairs.detach().chunk(2)[::-1])
 
 
 def in_scale(world: World, state: State, base: Tensor, codes: Tensor, t: int) -> Tensor:
-    """Return the codes with steps of one code as long as steps are in the table: `World.step_sizes`."""
+    """Return the codes with steps of one code stretched to `World.step_sizes`."""
     if world.step_sizes is None:
         return codes
     return world.step_sizes.stretched(base, codes, world.draws.uniform(t, state["origin"], base.shape[1], use="pace"))
@@ -241,12 +246,12 @@ def uphill(world: World, state: State, base: Tensor, g: Tensor, t: int) -> Tenso
 
 
 def agreed(world: World, state: State, base: Tensor, g: Tensor, g_twin: Tensor, t: int) -> Tensor:
-    """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
+    """Return the codes uphill of both gradients, and the old codes where they disagree: (n, d)."""
     return in_scale(world, state, base, world.network.encoding.agreed(g, g_twin, base), t)
 
 
 def inverse_influence(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
-    """Return a weight for each attribute, the larger the less it moves a row and its twin: 1 / (|g| + |g'|), (n, d)."""
+    """Return a weight for each attribute, larger where it has less influence: 1 / (|g| + |g'|), (n, d)."""
     size = world.network.encoding.influence(g, base).double() + world.network.encoding.influence(g_twin, base)
     if world.step_sizes is not None:
         size = size * world.reach
@@ -254,7 +259,7 @@ def inverse_influence(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> 
 
 
 def inverse_harm(world: World, state: State, codes: Tensor) -> Tensor:
-    """Return a weight for each attribute's own move, the larger the less of its room the row or its twin loses: (n, d).
+    """Return a weight for the move of each attribute, larger where row and twin lose less of their `room`: (n, d).
 
     `state` holds both rooms and their gradients, which predict the loss: `base`, `room`, `g` and `g_twin`.
     """
@@ -269,17 +274,17 @@ def inverse_harm(world: World, state: State, codes: Tensor) -> Tensor:
 
 
 def choose(world: World, state: State, weights: Tensor, t: int) -> Tensor:
-    """Return one attribute for each chain, drawn with probability in proportion to its weights: (n, 1)."""
-    # A GPU takes half a millisecond to add up many short lines, and a fiftieth of that for few long ones.
+    """Return one attribute for each chain, drawn with probability proportional to its weight: (n, 1)."""
+    # A GPU takes half a millisecond to sum many short lines, and a fiftieth of that for few long ones.
     ends = weights.cumsum(1) if weights.device.type == "cpu" else weights.T.contiguous().cumsum(0).T.contiguous()
     u = world.draws.uniform(t, state["origin"], 1, use="choice") * ends[:, -1:]
     return torch.searchsorted(ends, u, right=True).clamp(max=weights.shape[1] - 1)
 
 
 def one_attribute(world: World, state: State, base: Tensor, codes: Tensor, weights: Tensor, t: int) -> Tensor:
-    """Return the rows with one attribute taken to its new code, drawn with probability in proportion to `weights`.
+    """Return the rows with one attribute at its new code, drawn with probability proportional to `weights`.
 
-    Where the search stays among plausible people, those that would lead out are not drawn: often they weigh the most.
+    In a search among plausible records, moves to others are not drawn: they often have the largest weights.
     """
     if isinstance(world.domain, Plausible):
         weights = weights * world.domain.can_change(base, codes)
@@ -288,16 +293,16 @@ def one_attribute(world: World, state: State, base: Tensor, codes: Tensor, weigh
 
 
 def random_neighbours(world: World, state: State, base: Tensor, t: int) -> Tensor:
-    """Return for each attribute a neighbouring value, up or down at random: (n, d)."""
+    """Return a neighbouring value of each attribute, up or down at random: (n, d)."""
     u = world.draws.uniform(t, state["origin"], base.shape[1], use="sign")
     return in_scale(world, state, base, world.domain.neighbours(base, u), t)
 
 
 def metropolis(world: World, state: State, found: Tensor, t: int) -> Tensor:
-    """Return whether each chain goes on from its new row: after a miss that follows a finding, with probability 1/e.
+    """Return whether each chain accepts its new row: a miss after a finding is accepted with probability 1/e.
 
-    `state["missed"]` says whether the row it stands on is a miss itself. This is what basin hopping, the optimiser in
-    the published programs, does with an objective of 0 for a finding and 1 for a miss.
+    `state["missed"]` says whether the current row is a miss itself. This is basin hopping, the optimiser of the
+    published programs, with an objective of 0 for a finding and 1 for a miss.
     """
     u = world.draws.uniform(t, state["origin"], 1, use="metropolis")[:, 0]
     return found | state["missed"] | (u < math.exp(-1 / TEMPERATURE))
@@ -309,9 +314,9 @@ def where(condition: Tensor, new: State, old: State) -> State:
 
 
 def renewed(marked: Tensor, old: State, make: Callable[[Tensor | slice], State]) -> State:
-    """Return the old values with those of the marked chains made anew.
+    """Return the state with the values of the marked chains made anew.
 
-    `make` is told for whom: on a CPU for these alone, on a GPU for all, since to count them would wait for it.
+    `make` gets the marked chains on a CPU, and all of them on a GPU, which would have to wait for their number.
     """
     if marked.device.type != "cpu":
         return where(marked, make(slice(None)), old)

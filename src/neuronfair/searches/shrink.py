@@ -1,4 +1,4 @@
-"""The smallest change from a real row that still discriminates."""
+"""Shrinking findings: the smallest change of a real row that still discriminates."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from neuronfair.searches.config import SearchResult
 from neuronfair.searches.evaluate import Pairs, evaluate
 from neuronfair.searches.findings import NO_SEED
 
-FINE = 256  # parts of an attribute's range that bisection tells apart: a finer step costs a call and says no more
+FINE = 256  # bisection ends at a 256th of an attribute's range: finer steps cost calls and show no more
 
 
 def shrink(
     network: Model, domain: TableDomain, rows: Tensor, seeds: Tensor, decision: Decision | None = None
 ) -> Tensor:
-    """Return for each finding a row as near to its seed as one can get that still discriminates: (n, d).
+    """Return for each finding a row that still discriminates, as near to its seed as possible: (n, d).
 
-    First whole attributes are given back to the seed, the most changed ones first; then ordered attributes are moved
-    towards the seed by bisection, to a 256th of their range; until nothing changes. In the result no single attribute
-    can be given back. Sensitive values stay, rules are kept, and a row that does not discriminate stays as it is.
+    First whole attributes are reset to the seed, the most changed ones first; then ordered attributes are moved
+    towards the seed by bisection, to a 256th of their range; both until nothing changes. In the result no single
+    attribute can be reset. Sensitive values stay, rules hold, and a row that does not discriminate stays as it is.
     """
     if len(rows) != len(seeds):
         raise NeuronFairError(f"every finding needs its own seed: got {len(rows)} findings and {len(seeds)} seeds")
@@ -45,7 +45,7 @@ def shrink(
     result[left] = _accepted(result[left], goals[left], holds)
     while len(left):
         before, goal = result[left], goals[left]
-        result[left] = _bisected(_given_back(before, goal, domain, holds), goal, domain, holds)
+        result[left] = _bisected(_reset(before, goal, domain, holds), goal, domain, holds)
         left = left[(result[left] != before).any(1)]
     return result
 
@@ -54,14 +54,14 @@ _Holds = Callable[[Tensor], Tensor]
 
 
 def _accepted(rows: Tensor, trials: Tensor, holds: _Holds) -> Tensor:
-    """Return the trials that hold, and the rows where they do not."""
+    """Return the trials that still discriminate, and the rows in place of the others."""
     changed = (trials != rows).any(1).nonzero()[:, 0]
     kept = changed[holds(trials[changed])]
     return rows.index_put((kept,), trials[kept])
 
 
-def _given_back(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
-    """Give whole attributes back, one at a time, until none can be."""
+def _reset(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
+    """Reset whole attributes to the goal, one at a time, until none can be reset."""
     while True:
         span = torch.where(domain.ordered, domain.sizes - 1, 1).clamp(min=1)
         change = torch.where(domain.ordered, (rows - goals).abs(), (rows != goals).long()) / span
@@ -75,7 +75,7 @@ def _given_back(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds)
 
 
 def _bisected(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
-    """Move ordered attributes towards the goal, column by column, as far as bisection finds the row to hold."""
+    """Move ordered attributes towards the goal by bisection, column by column."""
     for column in domain.ordered.nonzero()[:, 0].tolist():
         # There is nothing between a number and an empty cell.
         whole = torch.maximum(rows[:, column], goals[:, column]) < domain.points[column]

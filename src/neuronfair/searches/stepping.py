@@ -27,13 +27,13 @@ from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import EVEN, Evaluation, evaluate, in_full_batches, not_finite
 from neuronfair.searches.method import Method, State, World
 
-# People whose scores are held at once, twins included: some 300 MB with all that is computed from them, and 5 GB on a
-# GPU, where few large steps are faster than many small ones.
+# Records whose scores are in memory at once, twins included: some 300 MB with all that is computed from them, and 5 GB
+# on a GPU, where few large steps are faster than many small ones.
 HELD = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
 def slices(domain: Domain, state: State) -> Sequence[State]:
-    """Return the chains in their order, as many at a time as their families allow; mostly that is all of them."""
+    """Return the chains in slices of bounded families; mostly one slice holds all of them."""
     size = in_full_batches(HELD.get(domain.device.type, HELD["cpu"]) // len(domain.sensitive_values))
     if len(state["origin"]) <= size:
         return [state]
@@ -44,8 +44,8 @@ def slices(domain: Domain, state: State) -> Sequence[State]:
 def release_memory() -> None:
     """Give free memory back to the system, where the C library can (Linux).
 
-    The large pieces of one slice lie between small ones that stay. It does not find room for the next slice between
-    them, and takes 50 MB more for each: 7 GB for 100,000 chains with 5,000 twins.
+    The large blocks of one slice lie between small ones that stay. The allocator finds no room for the next slice
+    between them and takes 50 MB more for each: 7 GB for 100,000 chains with 5,000 twins.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -58,13 +58,13 @@ def joined(parts: Sequence[State]) -> State:
     return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-class Judged(NamedTuple):
-    """What is kept of a judged step until it is counted: one line per chain each."""
+class EvaluatedStep(NamedTuple):
+    """What is kept of a step until it is counted: one line per chain each."""
 
     rows: Tensor  # in the domain's compact type
-    hits: Tensor  # who gets a different decision than a twin
-    doubtful: Tensor  # who would be, but is not in float64; nobody where that is looked at later
-    own: Tensor  # which member of the family stands for it, and which one gets a different decision
+    hits: Tensor  # whether the row gets a different decision than a twin
+    doubtful: Tensor  # whether only float64 denies it; all False if float64 is asked later
+    own: Tensor  # the two members of the family that are compared, by number
     other: Tensor
     scores: Tensor
     twin_scores: Tensor
@@ -73,42 +73,42 @@ class Judged(NamedTuple):
     finite: Tensor  # whether all scores are numbers: ()
 
     @staticmethod
-    def join(steps: Sequence[Judged]) -> Judged:
+    def join(steps: Sequence[EvaluatedStep]) -> EvaluatedStep:
         """Return several steps as one."""
         *lines, finite = zip(*steps, strict=True)
-        return Judged._make([*map(torch.cat, lines), torch.stack(finite).all()])
+        return EvaluatedStep._make([*map(torch.cat, lines), torch.stack(finite).all()])
 
-    def at(self, chosen: Tensor | slice) -> Judged:
+    def at(self, chosen: Tensor | slice) -> EvaluatedStep:
         """Return some of the lines."""
-        return Judged._make([*(line[chosen] for line in self[:-1]), self.finite])
+        return EvaluatedStep._make([*(line[chosen] for line in self[:-1]), self.finite])
 
 
-Steps = Callable[[State, int], tuple[State, Judged]]
+Steps = Callable[[State, int], tuple[State, EvaluatedStep]]
 
 
 def in_even_batches(steps: Steps, network: Network) -> Steps:
-    """Return steps with copies of the last chain behind the others, to a multiple of `EVEN`; they are not kept.
+    """Return steps that fill the batch up to a multiple of `EVEN` with copies of the last chain, and drop these.
 
-    A processor computes the last few rows of a batch in another way than the others, and rounds them otherwise. Only so
-    a chain goes, to the last bit, the same way in any batch; if layers have a multiple of four neurons, since a row
-    that begins elsewhere in memory may be rounded otherwise, too. The network counts no rows of copies.
+    A processor computes the last few rows of a batch in another way than the others, and rounds them differently. So
+    only full batches give a chain the same path, to the last bit, in any batch; and layers must have a multiple of
+    four neurons, since rounding may depend on the alignment of a row, too. Copies do not count as rows of the network.
     """
-    last: tuple[State, State] | None = None  # chains as they were given back, and with the copies behind them
+    last: tuple[State, State] | None = None  # the chains last returned, without and with the copies
 
-    def even(state: State, t: int) -> tuple[State, Judged]:
+    def even(state: State, t: int) -> tuple[State, EvaluatedStep]:
         nonlocal last
         chains = len(state["origin"])
         if chains % EVEN == 0:
             return steps(state, t)
         whole = last[1] if last is not None and last[0] is state else _with_copies(state, -chains % EVEN)
         before = network.rows_forward, network.rows_backward
-        whole, judged = steps(whole, t)
+        whole, evaluated = steps(whole, t)
         share = Fraction(chains, chains + -chains % EVEN)
         network.rows_forward = before[0] + int((network.rows_forward - before[0]) * share)
         network.rows_backward = before[1] + int((network.rows_backward - before[1]) * share)
         state = {name: x[:chains] for name, x in whole.items()}
         last = state, whole
-        return state, judged.at(slice(chains))
+        return state, evaluated.at(slice(chains))
 
     return even
 
@@ -117,10 +117,10 @@ def _with_copies(state: State, copies: int) -> State:
     return {name: torch.cat([x, x[-1:].expand(copies, *x.shape[1:])]) for name, x in state.items()}
 
 
-def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> tuple[State, Judged]:
-    """Return the chains after a step, and what was judged.
+def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> tuple[State, EvaluatedStep]:
+    """Return the chains after a step, and what was evaluated.
 
-    Where a finding can end something (`exact`) it is judged in float64 at once; otherwise nothing waits for a GPU.
+    If a finding can end something (`exact`), it is confirmed in float64 at once; otherwise nothing waits for a GPU.
     """
     parts = slices(world.domain, state)
     if len(parts) == 1:
@@ -129,15 +129,15 @@ def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> 
     for part in parts:
         done.append(_step(world, method, part, t, exact))
         release_memory()
-    told, judged = zip(*done, strict=True)
-    return joined(told), Judged.join(judged)
+    states, evaluated = zip(*done, strict=True)
+    return joined(states), EvaluatedStep.join(evaluated)
 
 
-def _step(world: World, method: Method, state: State, t: int, exact: bool) -> tuple[State, Judged]:
+def _step(world: World, method: Method, state: State, t: int, exact: bool) -> tuple[State, EvaluatedStep]:
     rows = method.ask(world, state, t)
     evaluation = evaluate(world.network, world.domain, rows, world.decision, checked=False)
     finite = evaluation.finite
-    if rows.device.type == "cpu" and not bool(finite):  # a GPU is asked when the step is counted
+    if rows.device.type == "cpu" and not bool(finite):  # on a GPU this is checked when the step is counted
         raise not_finite()
     if exact:
         doubtful = doubtful_hits(world, evaluation)
@@ -146,12 +146,12 @@ def _step(world: World, method: Method, state: State, t: int, exact: bool) -> tu
         doubtful = torch.zeros_like(evaluation.discriminates)
     packed = rows.to(world.domain.compact, copy=True)  # a recorded step may overwrite the rows before they are counted
     chains = state["origin"], state["place"]
-    judged = Judged(packed, evaluation.discriminates, doubtful, *evaluation.pair, *chains, finite)
-    return method.tell(world, state, rows, evaluation, t), judged
+    evaluated = EvaluatedStep(packed, evaluation.discriminates, doubtful, *evaluation.pair, *chains, finite)
+    return method.tell(world, state, rows, evaluation, t), evaluated
 
 
 def doubtful_hits(world: World, evaluation: Evaluation) -> Tensor:
-    """Return which rows discriminate in the judgement, but not in float64: bool, (n,)."""
+    """Return which rows discriminate in this evaluation, but not in float64: bool, (n,)."""
     doubtful = torch.zeros_like(evaluation.discriminates)
     hits = evaluation.discriminates.nonzero()[:, 0]
     for part in torch.split(hits, world.network.encoding.rows_per_pass) if len(hits) else ():
@@ -169,12 +169,12 @@ def differ_exactly(world: World, rows: Tensor, twins: Tensor) -> Tensor:
 # Steps on a GPU
 
 AHEAD = 64  # steps whose addresses are sent to the device at once
-USES = 32  # of random numbers in a step, at most
+USES = 32  # different uses of random numbers in a step, at most
 
 
 @dataclass(frozen=True)
 class _Clocked(Draws):
-    """The random numbers of a step whose address lies on the device: what they are used for, in the order of use."""
+    """The random numbers of a step whose addresses lie on the device, one for each use in the order of use."""
 
     starts: Tensor = field(default_factory=lambda: torch.empty(0))  # (USES,)
     uses: list[str] = field(default_factory=list)
@@ -186,13 +186,13 @@ class _Clocked(Draws):
 
 
 class _Recorded(NamedTuple):
-    """A step as a graph, with the addresses it reads and the places of what it gives."""
+    """A step as a graph, with the addresses that it reads and the tensors that it writes."""
 
     graph: torch.cuda.CUDAGraph
     world: World  # holds tensors that the graph reads
     draws: _Clocked
-    judged: Judged
-    rows: tuple[int, int]  # that went through the network, forward and backward
+    evaluated: EvaluatedStep
+    rows: tuple[int, int]  # rows through the network, forward and backward
 
 
 class CudaGraphs:
@@ -206,13 +206,13 @@ class CudaGraphs:
 
     @staticmethod
     def fit(world: World, method: Method) -> bool:
-        """Return whether the steps of a method can be recorded: where there are rules, mending rows asks the host."""
+        """Return whether the steps of a method can be recorded; rules need the host to repair rows."""
         domain, network = world.domain, world.network
         plain = domain.device.type == "cuda" and not domain.restricted
         return plain and hasattr(method, "form") and isinstance(network, Network)
 
-    def __call__(self, state: State, t: int) -> tuple[State, Judged]:
-        """Return the chains after a step, and what was judged. The chains are overwritten by the next step."""
+    def __call__(self, state: State, t: int) -> tuple[State, EvaluatedStep]:
+        """Return the chains after a step, which the next step overwrites, and what was evaluated."""
         form = self._method.form(t)  # type: ignore[attr-defined]
         if form is None:
             return step(self._world, self._method, state, t, exact=False)
@@ -233,9 +233,9 @@ class CudaGraphs:
             network.rows_forward + recorded.rows[0],
             network.rows_backward + recorded.rows[1],
         )
-        kept = ("origin", "place")  # never change while nobody retires
-        lines = {name: x if name in kept else x.clone() for name, x in recorded.judged._asdict().items()}
-        return self._state, Judged(**lines)
+        kept = ("origin", "place")  # never change while no chain retires
+        lines = {name: x if name in kept else x.clone() for name, x in recorded.evaluated._asdict().items()}
+        return self._state, EvaluatedStep(**lines)
 
     def _take(self, state: State) -> None:
         for name, tensor in state.items():
@@ -252,11 +252,11 @@ class CudaGraphs:
         draws.starts[: len(draws.uses)].copy_(table[t - first])
 
     def _record(self, t: int) -> _Recorded | None:
-        """Return the step as a graph; None if it cannot be one, or is not the same then."""
+        """Return the step as a graph; None if it cannot be recorded, or gives another result then."""
         network, before = self._world.network, {name: tensor.clone() for name, tensor in self._state.items()}
         assert isinstance(network, Network)
-        first = network.rows_forward, network.rows_backward  # what is tried here is not asked for
-        told, judged = step(self._world, self._method, before, t, exact=False)
+        first = network.rows_forward, network.rows_backward  # trials do not count
+        updated, evaluated = step(self._world, self._method, before, t, exact=False)
         starts = torch.zeros(USES, dtype=torch.int64, device=self._world.domain.device)
         draws = _Clocked(self._world.draws.seed, self._world.draws.phase, starts)
         world = replace(self._world, draws=draws)
@@ -266,7 +266,7 @@ class CudaGraphs:
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                for _ in range(2):  # libraries prepare themselves when they are first used
+                for _ in range(2):  # libraries initialise themselves on first use
                     step(world, self._method, self._state, t, exact=False)
             torch.cuda.current_stream().wait_stream(side)
             counted = network.rows_forward, network.rows_backward
@@ -285,8 +285,8 @@ class CudaGraphs:
         recorded = _Recorded(graph, world, draws, places, rows)
         self._set_clock(("trial", t), draws, t)
         graph.replay()
-        same = all(torch.equal(self._state[name], told[name]) for name in told)
-        same = same and all(torch.equal(a, b) for a, b in zip(places, judged, strict=True))
+        same = all(torch.equal(self._state[name], updated[name]) for name in updated)
+        same = same and all(torch.equal(a, b) for a, b in zip(places, evaluated, strict=True))
         self._take(before)
         return recorded if same else None
 

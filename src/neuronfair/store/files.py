@@ -72,7 +72,7 @@ def crc32(path: Path) -> int:
 
 
 def sha256(path: Path) -> str:
-    """Return the digest of a file."""
+    """Return the SHA-256 of a file."""
     with _reading(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -84,20 +84,20 @@ def save_array(tensor: Tensor, path: Path) -> None:
 
 
 def load_array(path: Path, *columns: int) -> Tensor:
-    """Read a tensor of whole numbers back: one for each line, or so many columns."""
+    """Read a tensor of whole numbers: one for each line, or with a number of columns."""
     try:
         content = read_bytes(path)
         check_array(content)
         array = torch.from_numpy(np.asarray(np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)))
         if array.dim() == 0 or array.shape[1:] != columns or array.is_floating_point():
-            raise ValueError(f"an array of another form: {array.dtype}, {tuple(array.shape)}")
+            raise ValueError(f"an array of another shape or type: {array.dtype}, {tuple(array.shape)}")
         return array
     except Exception as error:  # a damaged file can fail anywhere in the reader
         raise RunError(f"{path}: damaged or gone ({error}). The other parts of the run are untouched") from None
 
 
 def save_state(state: Mapping[str, Tensor], path: Path) -> None:
-    """Write a state, such as the chains'."""
+    """Write a state, such as that of the search chains."""
     path.write_bytes(packed_state(state))
 
 
@@ -108,7 +108,7 @@ def packed_state(state: Mapping[str, Tensor]) -> bytes:
 
 
 def load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
-    """Read a state back."""
+    """Read a state."""
     try:
         content = read_bytes(path, times=2)  # the file, and its tensors
         check_tensors(content, len(content), path)
@@ -119,13 +119,13 @@ def load_state(path: Path, device: torch.device) -> dict[str, Tensor]:
 
 @contextmanager
 def writing(folder: Path | str) -> Iterator[None]:
-    """Say what it means for the run when its folder cannot be written."""
+    """Add to an error of writing that the earlier findings of the run are saved."""
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"{folder}: cannot be written ({error.strerror or error}). What was found before is kept: the same command "
-            "goes on from there"
+            f"{folder}: cannot be written ({error.strerror or error}). Earlier findings are saved: the same command "
+            "resumes the run"
         ) from error
 
 
@@ -145,7 +145,7 @@ _MARK = b',\n  "digest": "'
 
 
 def seal(entry: Json) -> bytes:
-    """Return a JSON object as text whose last entry is the SHA-256 of all that stands before it.
+    """Return a JSON object as text whose last entry is the SHA-256 of the text before it.
 
     >>> print(seal({"a": 1}).decode()[:25])
     {
@@ -158,12 +158,12 @@ def seal(entry: Json) -> bytes:
 
 
 def is_sealed(content: bytes) -> bool:
-    """Return whether a text says what its digest is."""
+    """Return whether a text contains its digest."""
     return _MARK in content
 
 
 def unseal(content: bytes) -> Any:
-    """Return what a sealed text holds; a text that is not as it was written is a ValueError."""
+    """Return the object of a sealed text; raise a ValueError if the text was changed."""
     body, _, end = content.rpartition(_MARK)
     if end != _end(body):
         raise ValueError("it is not as it was written")
@@ -171,7 +171,7 @@ def unseal(content: bytes) -> Any:
 
 
 def read_sealed(path: Path) -> Any:
-    """Return what a sealed file holds, or say that it is damaged; one that is not there is a FileNotFoundError."""
+    """Return the object of a sealed file, or say that it is damaged; raise a FileNotFoundError without a file."""
     try:
         return unseal(read_text(path))
     except (ValueError, RecursionError):
@@ -182,14 +182,14 @@ def _end(body: bytes) -> bytes:
     return f'{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode()
 
 
-LOCK = ".lock"  # the file that is locked where a folder cannot be; it holds nothing, and stays
-BY_FILE = os.name == "nt"  # elsewhere the folder itself is locked, and nothing is left in it
+LOCK = ".lock"  # an empty file that is locked where a folder cannot be locked
+BY_FILE = os.name == "nt"  # elsewhere the folder itself is locked
 
 
 class Lock:
-    """A folder that this process has for itself, until the lock is no longer used or the process ends, even by kill.
+    """The exclusive use of a folder, until the lock is no longer referenced or the process ends, even by kill.
 
-    Where the file system has no locks a warning says so: nobody is kept out.
+    A file system without locks gives a warning: other processes are not kept out then.
     """
 
     def __init__(self, handle: int) -> None:
@@ -197,7 +197,7 @@ class Lock:
 
     @staticmethod
     def of(folder: Path) -> Lock | None:
-        """Return the lock of a folder: a new one, or the one that this process has already; None without locks."""
+        """Return the lock of a folder: a new one, or the one that this process holds already; None without locks."""
         try:
             handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT) if BY_FILE else os.open(folder, os.O_RDONLY)
         except OSError as error:
@@ -224,9 +224,8 @@ def _warn_without(folder: Path, error: OSError) -> None:
     if place not in _WARNED:
         _WARNED.add(place)
         warnings.warn(
-            f"{folder}: cannot be locked ({error.strerror or error}), so a second process that writes to it would not "
-            "be noticed, and both would spoil the run. Start no other command with this --out, or choose one on a "
-            "file system with locks",
+            f"{folder}: cannot be locked ({error.strerror or error}), so a second process could write to it and damage "
+            "the run. Start no other command with this --out, or choose one on a file system with locks",
             stacklevel=3,
         )
 
@@ -236,7 +235,7 @@ _HELD: weakref.WeakValueDictionary[tuple[int, int], Lock] = weakref.WeakValueDic
 
 
 def _forget() -> None:
-    """Give up all locks in a child process: they are its parent's."""
+    """Release all locks in a child process: they belong to its parent."""
     for lock in list(_HELD.values()):
         lock.close()
     _HELD.clear()

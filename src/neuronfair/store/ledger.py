@@ -42,9 +42,9 @@ from neuronfair.store.manifest import (
 
 JOURNAL, SEEDS = "journal.jsonl", "seeds.npy"
 POPULATION, COUNTERPARTS = "population.safetensors", "counterparts.safetensors"
-BEGUN_WITH = {"population": POPULATION, "counterparts": COUNTERPARTS}  # where there are any
+BEGUN_WITH = {"population": POPULATION, "counterparts": COUNTERPARTS}  # files of the first line, if there are any
 PHASES = ("pilot", "global", "local")
-PROOF = "proof"  # the only phase of one
+PROOF = "proof"  # the only phase of a proof
 
 _SUFFIXES = {"part": "parquet", "keys": "keys.npy", "misses": "misses.npy", "state": "state.safetensors"}
 _OF = {"search": PHASES, "proof": (PROOF,)}
@@ -55,7 +55,7 @@ _COUNTS = ("t", "findings", "tried", "judged", "rejected")
 
 
 def part_names(phase: str, number: int) -> dict[str, str]:
-    """Return what the files of a part are called.
+    """Return the names of the files of a part.
 
     >>> part_names("local", 3)["keys"]
     'local-00003.keys.npy'
@@ -66,26 +66,26 @@ def part_names(phase: str, number: int) -> dict[str, str]:
 
 @dataclass
 class Journal:
-    """The whole lines of a journal. The next line is written behind them, over one that a kill has cut off."""
+    """The complete lines of a journal. The next line overwrites one that a kill has cut off."""
 
     path: Path
     check: int  # of the last line, and before the first one of the manifest
     parts: dict[str, list[Json]]  # by phase
     lines: list[Json] = field(default_factory=list)
     size: int = 0  # bytes of the whole lines
-    missing: bytes = b""  # the line break, if just that was cut off
+    missing: bytes = b""  # the line break, if only that was cut off
 
     @staticmethod
     def read(path: Path, check: int, kind: Kind) -> Journal:
-        """Read a journal; a last line that a kill has cut off is left out, a damaged one is refused."""
+        """Read a journal; a last line that a kill has cut off is skipped, a damaged one is refused."""
         journal = Journal(path, check, {phase: [] for phase in _OF[kind]})
         try:
             *whole, end = read_text(path).split(b"\n")
         except FileNotFoundError:
             return journal
         damaged = not all(journal._take(line + b"\n") for line in whole)
-        # What comes after the last line break was being written when the run was killed. A whole line with something
-        # behind it was not: its line break is damaged.
+        # The text after the last line break was being written when the run was killed. If it is a whole line with more
+        # text behind it, its line break is damaged.
         for mark in _END.finditer(end if not damaged else b""):
             if journal._take(end[: mark.end()]):
                 damaged, journal.missing = mark.end() < len(end), b"\n"
@@ -112,7 +112,7 @@ class Journal:
         self.missing = b""
 
     def _take(self, line: bytes) -> bool:
-        """Take over a line if it is whole and goes on from the last one."""
+        """Add a line if it is complete and continues the last one."""
         body, _, _ = line.rpartition(_MARK)
         if line.removesuffix(b"\n") != _sealed(body, self.check):
             return False
@@ -133,12 +133,12 @@ class Journal:
 
 
 def _sealed(body: bytes, check: int) -> bytes:
-    """Return a line of JSON, given without its brace at the end, with the checksum that goes on from `check`."""
+    """Return a line of JSON, given without its closing brace, with the checksum that continues `check`."""
     return body + _MARK + f'{zlib.crc32(body, check):08x}"}}'.encode()
 
 
 def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
-    """Return whether a line of the journal says what its event must say; it may be anything that JSON can hold."""
+    """Return whether a line of the journal, which may be any JSON, has the entries of its event."""
     if entry["event"] == "begin":
         files = {"seeds": SEEDS, **{kind: name for kind, name in BEGUN_WITH.items() if kind in entry}}
         named = "crc32" not in entry if PROOF in parts else _names(entry, files)
@@ -157,7 +157,7 @@ def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
 
 
 def _names(entry: Json, files: dict[str, str]) -> bool:
-    """Return whether a line names these files with their checksums, and no others."""
+    """Return whether a line names exactly these files, with their checksums."""
     checks = entry["crc32"]
     return (
         {kind: entry[kind] for kind in files} == files
@@ -166,7 +166,7 @@ def _names(entry: Json, files: dict[str, str]) -> bool:
     )
 
 
-Writers = Mapping[str, tuple[str, Callable[[Path], None]]]  # by kind: what a file is called, and what writes it
+Writers = Mapping[str, tuple[str, Callable[[Path], None]]]  # by kind: the name of a file, and what writes it
 
 
 @dataclass(frozen=True)
@@ -177,14 +177,14 @@ class Ledger:
     manifest: Json
     domain: TableDomain
     journal: Journal
-    mark: str  # of the manifest: in the names of files that no line names yet
-    lock: Lock | None = None  # a folder that is only looked at has none
+    mark: str  # in temporary names: the checksum of the manifest
+    lock: Lock | None = None  # None for a folder that is only read
 
     @staticmethod
     def create_or_open(folder: Path, manifest: Json, domain: TableDomain, kind: Kind) -> Ledger:
-        """Make a folder, or open the one that is there if the same was begun in it.
+        """Create a folder, or open the one that is there if it belongs to the same work.
 
-        As long as the ledger is in use, no other process can write to its folder.
+        As long as the ledger is referenced, no other process can write to its folder.
         """
         folder = Path(folder)
         check_folder(folder)
@@ -192,7 +192,7 @@ class Ledger:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             lock = Lock.of(folder)
-            if not (folder / MANIFEST).exists():  # it comes first: from then on the folder is known to be ours
+            if not (folder / MANIFEST).exists():  # it comes first: it marks the folder as one of ours
                 write_manifest(folder, {**manifest, "files": {DOMAIN: hashlib.sha256(text).hexdigest()}})
         there = read_manifest(folder, kind)
         check_same(folder, there, manifest)
@@ -208,7 +208,7 @@ class Ledger:
 
     @staticmethod
     def open(folder: Path, kind: Kind) -> Ledger:
-        """Open a folder to look at it; a file that is not as it was written is named, and nothing is changed."""
+        """Open a folder for reading; refuse one with a damaged file."""
         folder = Path(folder)
         manifest = read_manifest(folder, kind)
         files.check_digest(folder / DOMAIN, manifest["files"].get(DOMAIN))
@@ -225,29 +225,29 @@ class Ledger:
 
     @property
     def lines(self) -> list[Json]:
-        """The journal, without a last line that a kill has cut off."""
+        """The complete lines of the journal."""
         return self.journal.lines
 
     @property
     def summary(self) -> Json | None:
-        """The figures of what is finished; None while it is unfinished."""
+        """The figures of finished work; None while it is unfinished."""
         done = [line["summary"] for line in self.lines if line["event"] == "done"]
         return done[-1] if done else None
 
     @property
     def model(self) -> str:
-        """Where the model is that it is about: a file, or package.module:name."""
+        """Where the model is: a file, or package.module:name."""
         named = str(self.manifest["model"])
         path = self.folder / named  # an absolute path stays as it is
         return str(path) if path.exists() or path.suffix in (".safetensors", ".npz") else named
 
     def begin(self, written: Writers) -> None:
-        """Write the first line: what the model's file was like, and what all begins with."""
+        """Write the first line: the digest of the model's file, and the files that the work starts from."""
         model = Path(self.model)
         self.commit({"event": "begin", "model": files.sha256(model) if model.is_file() else None}, written)
 
     def part(self, phase: str, entry: Json, writers: Mapping[str, Callable[[Path], None]]) -> None:
-        """Keep the next part of a phase; its state takes the place of that of the part before."""
+        """Save the next part of a phase; its state replaces that of the part before."""
         before = self.journal.parts[phase][-1:]
         names = part_names(phase, len(self.journal.parts[phase]))
         self.commit({"event": "part", "phase": phase, **entry}, {kind: (names[kind], writers[kind]) for kind in names})
@@ -256,12 +256,12 @@ class Ledger:
                 (self.folder / line["state"]).unlink(missing_ok=True)
 
     def finish(self, summary: Json) -> None:
-        """Keep the figures of the whole."""
+        """Save the final figures."""
         if self.summary != summary:
             self.commit({"event": "done", "summary": summary})
 
     def commit(self, entry: Json, written: Writers | None = None) -> None:
-        """Write files, then the line of the journal that names them, and then put them in their place."""
+        """Write files under temporary names, then the line of the journal that names them, and then rename them."""
         names = {kind: name for kind, (name, _) in (written or {}).items()}
         with writing(self.folder):
             for name, write in (written or {}).values():
@@ -275,54 +275,52 @@ class Ledger:
             for name in names.values():
                 self._staged(name).replace(self.folder / name)
 
-    # Names, and what is behind them
-
     def path(self, name: str) -> Path:
-        """Return where a file is that the journal names."""
+        """Return the path of a file that the journal names."""
         staged = self._staged(name)
         return staged if staged.exists() else self.folder / name
 
     def _staged(self, name: str) -> Path:
-        """Return where a file is until the journal names it and it is put in its place."""
+        """Return the temporary path of a file."""
         return self.folder / f".{name}.{self.mark}"
 
     def _named(self) -> Iterator[tuple[str, int, bool]]:
-        """Give the files that the journal names: name, checksum, and whether it is a state that has been followed."""
+        """Yield the files that the journal names: name, checksum, and whether it is a state that was replaced."""
         for line in self.lines:
             for kind, check in line.get("crc32", {}).items():
                 yield line[kind], check, kind == "state" and line is not self.journal.parts[line["phase"]][-1]
 
     def _check(self) -> None:
-        """Refuse a folder with a file that is not as it was written, or with one that the journal ought to name."""
+        """Refuse a folder with a damaged file, or with one that the journal should name."""
         for phase, lines in self.journal.parts.items():
             for name in part_names(phase, len(lines)).values():
                 self._check_free(name)
         if not self.lines:
             for name in (SEEDS, *BEGUN_WITH.values()):
                 self._check_free(name)
-        for name, check, followed in self._named():
+        for name, check, replaced in self._named():
             found = None
             for path in (self._staged(name), self.folder / name):  # in this order: another process may be renaming it
                 with suppress(FileNotFoundError):
                     found = files.crc32(path)
                     break
-            if found != check and not (followed and found is None):
+            if found != check and not (replaced and found is None):
                 what = "is gone" if found is None else "damaged: it is not as it was written"
                 raise RunError(f"{self.folder / name}: {what}. Nothing was changed")
 
     def _check_free(self, name: str) -> None:
         if (self.folder / name).exists():
             raise RunError(
-                f"{self.folder / name}: is not in {JOURNAL}, which has lost its last lines, or the file is none of "
-                "this run. Nothing was changed. To go on without it, move it away"
+                f"{self.folder / name}: is not in {JOURNAL}, which has lost its last lines, or the file is not one of "
+                "this run. Nothing was changed. To continue without it, move it away"
             )
 
     def _tidy(self) -> None:
-        """Finish what a kill has cut off: put files in their place, and remove those that are of no use any more."""
-        for name, _, followed in list(self._named()):
+        """Finish what a kill has cut off: rename files that the journal names, and remove those it does not need."""
+        for name, _, replaced in list(self._named()):
             if self._staged(name).exists():
                 self._staged(name).replace(self.folder / name)
-            if followed:
+            if replaced:
                 (self.folder / name).unlink(missing_ok=True)
         for path in list(self.folder.glob(f".*.{self.mark}")):
             path.unlink()
@@ -334,7 +332,7 @@ def _read(folder: Path, manifest: Json, domain: TableDomain, kind: Kind) -> Ledg
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else than a run, or that another process is writing to."""
+    """Refuse a folder that holds anything but a run, or that another process is writing to."""
     if not folder.exists():
         return
     if not folder.is_dir() or not ((folder / MANIFEST).exists() or is_unused(folder)):
@@ -343,25 +341,25 @@ def check_folder(folder: Path) -> None:
 
 
 def check_discardable(folder: Path, reads: Iterable[str | Path | None]) -> None:
-    """Refuse to throw away a folder that is no audit or run, is in use, or holds a file that is to be read."""
+    """Refuse to delete a folder that is no audit or run, is in use, or holds a file that will be read."""
     if not folder.exists() or (folder.is_dir() and is_unused(folder)):
         return
     if not (folder / MANIFEST).is_file():
-        raise RunError(f"{folder}: holds no audit or run, so --force leaves it alone. Choose another --out")
+        raise RunError(f"{folder}: holds no audit or run, so --force does not delete it. Choose another --out")
     load_manifest(folder)
     for path in reads:
         if path is not None and Path(realpath(path)).is_relative_to(realpath(folder)):
-            raise RunError(f"{path}: lies in {folder}, which --force throws away. Copy it, or choose another --out")
+            raise RunError(f"{path}: lies in {folder}, which --force deletes. Copy it, or choose another --out")
     for manifest in folder.rglob(MANIFEST):
         Lock.of(manifest.parent)
 
 
 def discard(folder: Path) -> None:
-    """Empty the folder of an audit or run; its manifest goes last, so that it is known as ours after a kill."""
+    """Empty the folder of an audit or run; the manifest goes last, so that the folder is ours even after a kill."""
     check_discardable(folder, ())
     if not folder.exists():
         return
-    _lock = Lock.of(folder)  # until all is gone
+    _lock = Lock.of(folder)  # until all files are deleted
     with writing(folder):
         for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
             if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""What a run was begun with: everything that must be the same when it goes on."""
+"""The manifest of a run: everything that must be the same when it resumes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 MANIFEST, DOMAIN = "manifest.json", "domain.toml"
-NEW = ".manifest.json.new"  # until it is whole
-FORMAT = 2  # of run folders and of the folders of audits; the first had no checksums
+NEW = ".manifest.json.new"  # a manifest that is being written
+FORMAT = 2  # of the folders of runs and audits; format 1 had no checksums
 MAX_OUTPUTS = 100_000
 Kind = Literal["search", "proof"]  # what a folder holds
-_BEFORE = {"plausible": 0.0, "twins": "flip"}  # what runs did that are older than the setting, or say nothing of it
-# Before version 0.3 methods had other names. A run of it, or of a later one, says so.
-METHOD_NAMES = 2
+_BEFORE = {"plausible": 0.0, "twins": "flip"}  # the values of settings in manifests that do not have them
+METHOD_NAMES = 2  # manifests from version 0.3 on have this entry; in older ones the methods have other names
 _RENAMED = {"neuronfair": "neuronfair-plus", "neuronfair-paper": "neuronfair-printed"}
 _ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict, "files": dict}
 
@@ -43,14 +42,14 @@ def make_manifest(
     outputs: int,
     extra_weights: str | None = None,
 ) -> Json:
-    """Return the manifest of what is done with `data` by `config`: a search, or a proof.
+    """Return the manifest of a search or a proof with the settings `config` on `data`.
 
-    `model` says where the model is, seen from the run folder, and `weights` is its fingerprint. `extra_weights` is the
-    weights file of a module that Python code makes.
+    `model` is the place of the model as seen from the run folder, and `weights` its fingerprint. `extra_weights` is the
+    weights file of a module that Python code builds.
     """
-    asked = asdict(config)
-    if asked.get("twins") == _BEFORE["twins"]:  # as in runs that were begun before there was a choice
-        del asked["twins"]
+    plan = asdict(config)
+    if plan.get("twins") == _BEFORE["twins"]:  # as in runs that are older than this setting
+        del plan["twins"]
     return {
         **versions(),
         "data": data.name,
@@ -62,12 +61,12 @@ def make_manifest(
         "rows": rows_digest(data.rows),
         "outputs": outputs,
         "method_names": METHOD_NAMES,
-        "plan": {"sensitive": list(data.domain.sensitive), **asked},
+        "plan": {"sensitive": list(data.domain.sensitive), **plan},
     }
 
 
 def versions() -> dict[str, str]:
-    """Return what was used, and when."""
+    """Return the versions of all libraries, and the time."""
     return {
         "neuronfair": __version__,
         "torch": str(torch.__version__),
@@ -83,13 +82,13 @@ def rows_digest(rows: Tensor) -> str:
 
 
 def where(source: str) -> str:
-    """Return where a model is, for a run folder that may be read from elsewhere: a file by its full path."""
+    """Return the place of a model for a run folder that may be read from elsewhere: the full path of a file."""
     path = Path(source)
     return str(path.absolute()) if path.is_file() else source
 
 
 def is_unused(folder: Path) -> bool:
-    """Return whether nothing was begun in a folder: it is empty, or a kill came before its manifest was whole."""
+    """Return whether a folder is empty, or has nothing but a manifest that a kill has cut off."""
     return all(path.name in (NEW, LOCK) for path in folder.iterdir())
 
 
@@ -100,7 +99,7 @@ def write_manifest(folder: Path, manifest: Json) -> None:
 
 
 def load_manifest(folder: Path) -> Json:
-    """Return the manifest of a run or of an audit if it is as it was written; without one, a FileNotFoundError."""
+    """Return the intact manifest of a run or an audit; raise a FileNotFoundError if there is none."""
     path = folder / MANIFEST
     content = read_text(path)
     try:
@@ -119,7 +118,7 @@ def load_manifest(folder: Path) -> Json:
 def _other_format(folder: Path, number: object) -> str:
     return (
         f"{folder}: was written in format {number} by another version of neuronfair; this one reads format {FORMAT}. "
-        "Begin anew with another --out"
+        "Begin again with another --out"
     )
 
 
@@ -149,16 +148,16 @@ def read_manifest(folder: Path, kind: Kind) -> Json:
 
 
 def check_same(folder: Path, there: Json, now: Json) -> None:
-    """Refuse to go on with a run that was begun on something else."""
+    """Refuse to resume a run that was started with other inputs or settings."""
     changed = ("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")
     for key, what in (*changed, ("population", "another population")):
         if there.get(key) != now.get(key):
             raise OtherRunError(
-                f"{folder}: this run was begun with {what}, so it cannot go on. Choose another --out, or --force"
+                f"{folder}: this run was begun with {what}, so it cannot be resumed. Choose another --out, or --force"
             )
     for key in (*now["plan"], "twins"):
         was, value = (config.get(key, _BEFORE.get(key)) for config in (there["plan"], now["plan"]))
-        if was != value and key != "scale":  # which changes nothing in the search, and older runs lack
+        if was != value and key != "scale":  # which does not affect the search, and is missing in older runs
             older = key == "method" and "method_names" not in there and was in _RENAMED.values()
             note = " (its name since version 0.3)" if older else ""
             raise OtherRunError(

@@ -1,4 +1,4 @@
-"""A run is the folder of a search: what was found, as Parquet parts, and the last state of its chains."""
+"""The folder of a search: its findings as Parquet parts, and the last state of its chains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Known = TypeVar("_Known")
 
 
 def written(population: PopulationModel | None, counterparts: CounterfactualTwins | None) -> Writers:
-    """Return what writes these to their files; nothing for what there is none of, or for a user's own population."""
+    """Return what writes a population and counterfactual twins to their files; nothing for a user's own population."""
     writers: dict[str, tuple[str, Callable[[Path], None]]] = {}
     if isinstance(population, TablePopulation):
         writers["population"] = POPULATION, partial(save_population, population)
@@ -44,7 +44,7 @@ def written(population: PopulationModel | None, counterparts: CounterfactualTwin
 
 
 def read_back(load: Callable[[Path, TableDomain], _Known], path: Path, domain: TableDomain) -> _Known:
-    """Read what a run has kept of people."""
+    """Read a population or counterfactual twins that a run has saved."""
     try:
         return load(path, domain)
     except DataError as error:
@@ -53,22 +53,22 @@ def read_back(load: Callable[[Path, TableDomain], _Known], path: Path, domain: T
 
 @dataclass(frozen=True)
 class Run:
-    """An open run folder. It is the recorder of one campaign."""
+    """An open run folder. It is the recorder of one search."""
 
     ledger: Ledger
     outputs: int
 
     @staticmethod
     def create_or_open(folder: Path, manifest: Json, domain: TableDomain, outputs: int) -> Run:
-        """Make a run folder, or open the one that is there if it belongs to the same search.
+        """Create a run folder, or open the one that is there if it belongs to the same search.
 
-        As long as the run is in use, no other process can write to its folder.
+        As long as the run is referenced, no other process can write to its folder.
         """
         return Run(Ledger.create_or_open(folder, manifest, domain, "search"), outputs)
 
     @staticmethod
     def open(folder: Path) -> Run:
-        """Open a run folder to look at it; a file that is not as it was written is named, and nothing is changed."""
+        """Open a run folder for reading; refuse one with a damaged file."""
         ledger = Ledger.open(folder, "search")
         return Run(ledger, ledger.manifest["outputs"])
 
@@ -79,12 +79,12 @@ class Run:
 
     @property
     def manifest(self) -> Json:
-        """What the run was begun with."""
+        """The settings and inputs of the run."""
         return self.ledger.manifest
 
     @property
     def domain(self) -> TableDomain:
-        """Who was searched for, and with whom people were compared."""
+        """The domain that was searched, with its twins."""
         return self._with_counterparts if self._has("counterparts") else self.ledger.domain
 
     @cached_property
@@ -94,20 +94,20 @@ class Run:
 
     @property
     def journal(self) -> Journal:
-        """What was done, line by line."""
+        """The journal of the run."""
         return self.ledger.journal
 
     @property
     def lines(self) -> list[Json]:
-        """The journal, without a last line that a kill has cut off."""
+        """The complete lines of the journal."""
         return self.ledger.lines
 
     def findings(self) -> Findings:
-        """Return everything the run has found, phase by phase."""
+        """Return all findings of the run, phase by phase."""
         return Findings.join([self._joined(phase) for phase in PHASES])
 
     def parts(self, phase: str) -> Iterator[Findings]:
-        """Give what a phase has found, part by part."""
+        """Yield the findings of a phase, part by part."""
         for line in self.journal.parts[phase]:
             part = read_findings(self.ledger.path(line["part"]), self.domain, self.outputs)
             misses = files.load_array(self.ledger.path(line["misses"]), len(self.domain.attributes))
@@ -115,17 +115,17 @@ class Run:
             yield replace(part, misses=misses.to(self.domain.device), **counts)
 
     def judged(self, phase: str) -> list[Path]:
-        """Return the files that say whom a phase has judged, in their order."""
+        """Return the files with the keys of the records that a phase has evaluated, in their order."""
         return [self.ledger.path(line["keys"]) for line in self.journal.parts[phase]]
 
     def is_in_one_piece(self, phase: str) -> bool:
-        """Return whether a phase is begun that is not walked in shards: it has chains to go on with."""
+        """Return whether a phase was started in one piece, not in shards: then its state has chains."""
         lines = self.journal.parts[phase]
         return bool(lines) and bool(files.load_state(self.ledger.path(lines[-1]["state"]), self.domain.device))
 
     @property
     def summary(self) -> Json | None:
-        """The figures of the finished run; None while it is unfinished."""
+        """The final figures; None while the run is unfinished."""
         return self.ledger.summary
 
     @property
@@ -135,7 +135,7 @@ class Run:
 
     @property
     def model_digest(self) -> str | None:
-        """The SHA-256 of the model's file when the search began; None if the model was no file."""
+        """The SHA-256 of the model's file when the search began; None if the model was not a file."""
         return self.lines[0]["model"] if self.lines else None
 
     @property
@@ -145,26 +145,26 @@ class Run:
 
     @property
     def population(self) -> PopulationModel | None:
-        """The population that says how usual people are; None where the run has not kept one."""
+        """The population that gives the plausibility of records; None if the run has not saved one."""
         if not self._has("population"):
             return None
         return read_back(load_population, self.ledger.path(POPULATION), self.ledger.domain)
 
     @property
     def counterparts(self) -> CounterfactualTwins | None:
-        """The counterparts with whom people were compared; None where twins differ in their group only."""
+        """The model of counterfactual twins; None if twins differ in the sensitive attributes only."""
         return counterparts_of(self.domain)
 
     def _has(self, kind: str) -> bool:
         return bool(self.lines) and kind in self.lines[0]
 
-    # What a campaign asks of a recorder
+    # The protocol of a recorder
 
     def begin(
         self, seeds: Tensor, population: PopulationModel | None = None, counterparts: CounterfactualTwins | None = None
     ) -> None:
-        """Keep the rows that the chains start from, who is usual, and whom people are compared with if not flips."""
-        # Chains start within the bounds; a code beyond them may not even fit the compact type.
+        """Save the rows that the chains start from, the population, and the counterfactual twins, if there are any."""
+        # Chains start within the bounds; a code beyond them may not fit the compact type.
         seeds = self.domain.clip(seeds).to(self.domain.compact)
         if not self.lines:
             self.ledger.begin({"seeds": (SEEDS, partial(files.save_array, seeds)), **written(population, counterparts)})
@@ -174,7 +174,7 @@ class Run:
             )
 
     def resume(self, phase: str) -> Checkpoint | None:
-        """Return where a phase stood, with all it had found."""
+        """Return the last checkpoint of a phase, with all its findings."""
         lines = self.journal.parts[phase]
         if not lines:
             return None
@@ -182,19 +182,19 @@ class Run:
         state = files.load_state(self.ledger.path(last["state"]), device)
         if last["stop"] is None and not state:
             raise RunError(
-                f"{self.folder}: its phase '{phase}' was walked in shards that are not yet all put together. Give the "
-                "same --ray and --shards as before"
+                f"{self.folder}: its phase '{phase}' was searched in shards that are not all merged yet. Use the same "
+                "--ray and --shards as before"
             )
-        if state and "place" not in state:  # what is kept of everybody judged was another form then, too
+        if state and "place" not in state:  # the log of evaluated records had another form then, too
             raise OtherRunError(
-                f"{self.folder}: this search was begun by another version of neuronfair, so it cannot go on. Begin a "
-                "new one; what was found can still be read"
+                f"{self.folder}: this search was started by another version of neuronfair, so it cannot be resumed. "
+                "Start a new one; its findings can still be read"
             )
         judged = torch.cat([files.load_array(path, 2) for path in self.judged(phase)]).to(device)
         return Checkpoint(last["t"], state, self._joined(phase), judged, last["seconds"], last["stop"])
 
     def checkpoint(self, phase: str, where: Checkpoint) -> None:
-        """Keep what was found since the last checkpoint, and the chains as they are."""
+        """Save the findings since the last checkpoint, and the current chains."""
         found = where.findings
         writers: dict[str, Callable[[Path], None]] = {
             "part": lambda path: write_findings(path, found, self.domain),
@@ -207,16 +207,16 @@ class Run:
         self.ledger.part(phase, {**entry, "seconds": where.seconds, "stop": where.stop}, writers)
 
     def control(self, name: str) -> Count | None:
-        """Return a control that is already done."""
+        """Return the counts of a finished control."""
         done = [line for line in self.lines if line["event"] == "control" and line["name"] == name]
         return Count(**done[-1]["count"]) if done else None
 
     def keep_control(self, name: str, count: Count) -> None:
-        """Keep the figures of a control."""
+        """Save the counts of a control."""
         self.ledger.commit({"event": "control", "name": name, "count": asdict(count)})
 
     def finish(self, summary: Json) -> None:
-        """Keep the figures of the whole run."""
+        """Save the final figures."""
         self.ledger.finish(summary)
 
     def _joined(self, phase: str) -> Findings:

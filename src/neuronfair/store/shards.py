@@ -32,7 +32,7 @@ from neuronfair.store.files import Json, packed_state, seal, unseal, write_whole
 
 @dataclass(frozen=True)
 class RemoteFolder:
-    """A folder by its address. It may be sent to another machine."""
+    """A folder at an address, which may be sent to another machine."""
 
     address: str
 
@@ -41,26 +41,26 @@ class RemoteFolder:
         try:
             found: tuple[AbstractFileSystem, str] = url_to_fs(self.address)
             return found
-        except (ValueError, ImportError) as error:  # no such kind of address, or a package that it needs is not here
+        except (ValueError, ImportError) as error:  # no such kind of address, or a package is missing
             raise RunError(f"{self.address}: cannot be used as an address: {one_line(error)}") from None
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder, where a file is renamed into its place; elsewhere it is put there as it can be."""
+        """Whether it is on this machine, where files are renamed into place; elsewhere a kill may tear a file."""
         return isinstance(self._found[0], LocalFileSystem)
 
     def __getstate__(self) -> dict[str, str]:
-        return {"address": self.address}  # who takes it over connects anew
+        return {"address": self.address}  # another process connects again
 
     def names(self) -> set[str]:
-        """Return the names of the files there are; none where there is no folder."""
+        """Return the names of the files; none without a folder."""
         fs, folder = self._found
         with self.reading(""):
             fs.invalidate_cache()
             return {path.rpartition("/")[2] for path in fs.find(folder)}
 
     def read(self, name: str, size: int | None = None, *, times: float = 1) -> bytes:
-        """Return the content of a file that is not too large: the first `size` bytes, or all of it."""
+        """Return the first `size` bytes of a file, or all of it, if that is not too large."""
         fs, folder = self._found
         with self.reading(name) as path:
             check_size(fs.size(f"{folder}/{name}") if size is None else size, path, times=times)
@@ -69,7 +69,7 @@ class RemoteFolder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[str]:
-        """Give the address of a file, and name it if it cannot be read."""
+        """Yield the address of a file, and name it in errors of reading."""
         path = f"{self.address}/{name}"
         try:
             yield path
@@ -79,7 +79,7 @@ class RemoteFolder:
             raise RunError(f"{path}: damaged, or cannot be read ({one_line(error)}). Nothing was changed") from None
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file, and wait until it is there."""
+        """Write a file, and wait until it is on the disk."""
         fs, folder = self._found
         with writing(self.address):
             fs.makedirs(folder, exist_ok=True)
@@ -91,7 +91,7 @@ class RemoteFolder:
                 fs.pipe_file(f"{folder}/{name}", content)
 
     def remove(self, name: str) -> None:
-        """Remove a file; somebody else may have done it."""
+        """Remove a file if it exists."""
         fs, folder = self._found
         with writing(self.address), suppress(FileNotFoundError):
             fs.rm_file(f"{folder}/{name}")
@@ -108,11 +108,11 @@ LINES, FINDINGS, STATE = "lines", "findings", "state"  # the kinds of files
 _MARKER = "{:06d}.json"
 _COUNTS = ("tried", "judged", "rejected")
 _TENSORS = tuple(one.name for one in fields(Findings) if one.name not in _COUNTS)
-_LEVEL = 1  # of zstd: a third of the size, in less than a tenth of the time that judging took
+_LEVEL = 1  # of zstd: a third of the size, in less than a tenth of the time of the search
 
 
 class _File(NamedTuple):
-    """What is known of a file: its checksum, and how many bytes it has, packed and unpacked."""
+    """The checksum of a file, and how many bytes it has, packed and unpacked."""
 
     crc32: int
     size: int
@@ -121,35 +121,35 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardPart:
-    """A checkpoint of a shard: its figures, and where the rest is."""
+    """A checkpoint of a shard: its counts, and its files."""
 
     place: RemoteFolder
     number: int
     t: int
-    judged: int  # since the checkpoint before
-    people: int  # of them, those who have a line
+    judged: int  # rows evaluated since the checkpoint before
+    people: int  # log lines since then
     seconds: float
     stop: Stop | None
     files: Mapping[str, _File]
 
     def lines(self) -> Tensor:
-        """Return the lines of everybody judged for the first time since the checkpoint before: see `judged`."""
+        """Return the log of the records evaluated for the first time since the checkpoint before."""
         return self._tensors(LINES)[LINES]
 
     def findings(self) -> Findings:
-        """Return what was found since then, and the misses; the counts are not those that count in the end."""
+        """Return the findings since then, and the misses; the counts include duplicates of other shards."""
         tensors = self._tensors(FINDINGS)
         with self.place.reading(self.name(FINDINGS)):
             if tensors.keys() != set(_TENSORS):
-                raise ValueError("it holds something else than findings")
+                raise ValueError("it does not hold findings")
             return Findings(**tensors)  # type: ignore[arg-type]
 
     def state(self) -> dict[str, Tensor]:
-        """Return the chains, which only the last checkpoint has."""
+        """Return the chains, which are saved for the last checkpoint only."""
         return self._tensors(STATE)
 
     def name(self, kind: str) -> str:
-        """Return what a file is called; by its checksum, so that whoever does the same once more spoils nothing."""
+        """Return the name of a file; it has the checksum, so that a second worker on the same shard does no harm."""
         return f"{self.number:06d}.{kind}.{self.files[kind].crc32:08x}"
 
     def _tensors(self, kind: str) -> dict[str, Tensor]:
@@ -169,33 +169,33 @@ class ShardPart:
 
 @dataclass
 class ShardStore:
-    """Where a shard is kept. It may be sent to whoever searches it."""
+    """The saved checkpoints of a shard. It may be sent to another process."""
 
     address: str  # of all shards of a search: a folder, or an address that fsspec knows
     phase: str
     number: int
-    _next: int | None = field(default=None, compare=False)  # the number of the checkpoint that comes now, if known
+    _next: int | None = field(default=None, compare=False)  # the number of the next checkpoint, if known
 
     @cached_property
     def _place(self) -> RemoteFolder:
         return RemoteFolder(f"{self.address.rstrip('/')}/{self.phase}-{self.number:05d}")
 
     def resume(self, device: torch.device | str = "cpu") -> Checkpoint | None:
-        """Return where the shard stood. Who was judged and found before stays in its files, and is not given."""
+        """Return the last checkpoint, without the findings and keys before it, which stay in the files."""
         parts = self.parts()
         self._next = len(parts)
         if not parts:
             return None
         last, found = parts[-1], parts[-1].findings()
-        nobody = Findings(**{name: getattr(found, name)[:0].to(device) for name in _TENSORS})
+        none = Findings(**{name: getattr(found, name)[:0].to(device) for name in _TENSORS})
         state = {name: tensor.to(device) for name, tensor in last.state().items()}
         lines = torch.empty(0, 2, dtype=torch.int64, device=device)
-        return Checkpoint(last.t, state, nobody, lines, last.seconds, last.stop)
+        return Checkpoint(last.t, state, none, lines, last.seconds, last.stop)
 
     def checkpoint(self, where: Checkpoint) -> None:
-        """Keep what was found since the last checkpoint, and the chains as they are."""
-        # Counted by whoever writes, not by what is there: somebody else, who was thought to be dead, may still go on
-        # with this shard. Both write the same, under the same numbers.
+        """Save the findings since the last checkpoint, and the current chains."""
+        # Numbers come from this process, not from the files: another worker that was thought to be lost may still be
+        # writing to this shard. Both write the same under the same numbers.
         number = self._count() if self._next is None else self._next
         self._next = number + 1
         before = self._part(number - 1) if number else None
@@ -214,11 +214,11 @@ class ShardStore:
             self._place.remove(before.name(STATE))
 
     def parts(self) -> list[ShardPart]:
-        """Return the checkpoints, in their order."""
+        """Return the checkpoints, in order."""
         return [self._part(number) for number in range(self._count())]
 
     def remove(self) -> None:
-        """Remove all that is kept of the shard."""
+        """Remove all files of the shard."""
         self._place.clear()
 
     def _count(self) -> int:
@@ -228,7 +228,7 @@ class ShardStore:
         if number and not self._place.is_local:
             try:
                 self._part(number - 1)
-            except RunError:  # a kill may have torn it, where files are not put whole
+            except RunError:  # a kill may have torn it
                 return number - 1
         return number
 

@@ -1,4 +1,4 @@
-"""Findings and columns as Parquet files, which may come from a stranger."""
+"""Parquet files of findings, and of plain columns. Files that are read may come from strangers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _KEY = b"neuronfair"
 
 @dataclass(frozen=True)
 class Texts:
-    """A column of texts: the different ones, and which of them stands in each row."""
+    """A column of texts: the distinct ones, and the place of each row's text among them."""
 
     known: list[str]
     places: npt.NDArray[np.int64]
 
 
 def write_columns(path: Path, columns: Mapping[str, npt.NDArray[np.int32] | list[str]], note: str) -> None:
-    """Write columns of one length and a note, whole or not at all."""
+    """Write columns of equal length and a note, whole or not at all."""
     table = pa.table({name: pa.array(column) for name, column in columns.items()})
     with replacing(path) as temporary:
         pq.write_table(table.replace_schema_metadata({_KEY: note}), temporary, compression="zstd")
@@ -54,9 +54,9 @@ def read_columns(path: Path) -> tuple[dict[str, npt.NDArray[np.int32] | Texts], 
 
 
 def read_parquet(path: Path) -> pa.Table:
-    """Return the table in a file, which may be a stranger's: it is read in a process of its own first.
+    """Return the table in a file from a stranger, which is read in a sandboxed process first.
 
-    A text that the file holds once and repeats is kept once. Raises what pyarrow and `read_sandboxed` raise.
+    Repeated texts stay dictionary-encoded. Raises the errors of pyarrow and `read_sandboxed`.
     """
     content = read_bytes(path)
     read_sandboxed("parquet", content, path)
@@ -83,12 +83,12 @@ def _column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | Texts
 
 
 ORIGIN, STEP, PLAUSIBILITY = "origin", "step", "plausibility"
-TWIN = "twin_{}"  # the value of an attribute in the twin, where it may be another
+TWIN = "twin_{}"  # the value of an attribute in the twin
 SCORE, TWIN_SCORE = "score_{}", "twin_score_{}"
 
 
 def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
-    """Write findings to a Parquet file, one column per attribute in human words."""
+    """Write findings to a Parquet file, one column per attribute with its labels or numbers."""
     packed, twins = findings.packed.cpu(), findings.twin_values.cpu()
     ours = _columns(domain, findings.scores.shape[1])
     columns: dict[str, pa.Array] = {
@@ -99,19 +99,19 @@ def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
         columns[attribute.name] = values(attribute, packed[:, i])
     for i, column in enumerate(domain.twin_columns):
         columns[ours[TWIN, column]] = values(domain.attributes[column], twins[:, i])
-    repeated = list(columns)  # these have few different values, unlike scores
+    repeated = list(columns)  # these have few distinct values, unlike scores
     for name, scores in ((SCORE, findings.scores), (TWIN_SCORE, findings.twin_scores)):
         for i in range(scores.shape[1]):
             columns[ours[name, i]] = pa.array(scores[:, i].cpu().numpy())
-    # What is not known is an empty cell.
+    # Unknown values are empty cells.
     columns[ours[PLAUSIBILITY]] = pa.array(findings.plausibility.cpu().numpy(), from_pandas=True)
-    # Without the statistics: they take a fifth of the time, and every part has everything between its extremes.
+    # Without statistics: they take a fifth of the time, and are of little use to readers.
     packing = {"compression": "zstd", "compression_level": 1, "write_statistics": False}
     pq.write_table(pa.table(columns), path, use_dictionary=repeated, **packing)
 
 
 def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
-    """Read findings back from a Parquet file."""
+    """Read findings from a Parquet file."""
     ours = _columns(domain, outputs)
     try:
         table = read_parquet(path)
@@ -135,11 +135,11 @@ def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
 
 
 def _columns(domain: TableDomain, outputs: int) -> dict[str | tuple[str, int], str]:
-    """Return what our own columns are called: a name that an attribute or an earlier one has gets a line behind it."""
+    """Return the names of the columns that are no attributes; underscores are appended until a name is unique."""
     wanted: dict[str | tuple[str, int], str] = {ORIGIN: ORIGIN, STEP: STEP}
     wanted |= {(TWIN, column): TWIN.format(domain.names[column]) for column in domain.twin_columns}
     wanted |= {(kind, i): kind.format(i) for kind in (SCORE, TWIN_SCORE) for i in range(outputs)}
-    wanted[PLAUSIBILITY] = PLAUSIBILITY  # last, as it was in no older run: the names of the others stay
+    wanted[PLAUSIBILITY] = PLAUSIBILITY  # last: older runs do not have it, and the other names must not change
     taken = set(domain.names)
     for key, name in wanted.items():
         while name in taken:
@@ -153,9 +153,9 @@ def values(attribute: Attribute, codes: Tensor) -> pa.Array:
     """Return codes of an attribute, on the CPU, as labels or numbers."""
     if attribute.values:
         return pa.DictionaryArray.from_arrays(pa.array(codes.to(torch.int32).numpy()), pa.array(list(attribute.values)))
-    # Twelve digits, as in Attribute.value: the number that a person would have written.
+    # Twelve digits, as in Attribute.value: the number as people write it.
     distinct, inverse = _distinct(codes.numpy())
-    # One type for all parts of a run, whatever numbers a part holds: readers of several files insist on it.
+    # One type for all parts of a run, as readers of several files expect.
     whole = all(float(number).is_integer() for number in (attribute.low, attribute.step))
     empty = distinct == attribute.empty
     kind: Any = np.str_ if attribute.date is not None else np.int64 if whole else np.float64
@@ -165,9 +165,9 @@ def values(attribute: Attribute, codes: Tensor) -> pa.Array:
 
 
 def _distinct(codes: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the different codes, sorted, and the place of each code among them; few far apart are sorted."""
+    """Return the distinct codes, in order, and the place of each code among them."""
     low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, 0)
-    if high - low > len(codes):
+    if high - low > len(codes):  # sorting is cheaper than counting
         return np.unique(codes, return_inverse=True)
     places = codes.astype(np.int64) - low
     there = np.bincount(places) > 0
@@ -182,7 +182,7 @@ def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
     encoded = column.unify_dictionaries().combine_chunks()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     cells = encoded.dictionary.to_pylist()
-    if attribute.values:  # as they are: a cell of a user's table would be stripped of blanks
+    if attribute.values:  # exact labels, unlike cells of a user's table, which are stripped
         known = {label: code for code, label in enumerate(attribute.values)}
         codes = np.asarray([known[cell] for cell in cells], dtype=np.int64)
     else:
@@ -194,7 +194,7 @@ def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
 
 
 def _plausibility(table: pa.Table, name: str) -> Tensor:
-    if name not in table.column_names:  # an older run has none
+    if name not in table.column_names:  # in older runs
         return torch.full((len(table),), torch.nan)
     return torch.from_numpy(table[name].to_numpy().astype(np.float32))
 

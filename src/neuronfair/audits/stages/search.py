@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from neuronfair.audits.folder import NEARER
 from neuronfair.audits.report.attribute import (
@@ -13,6 +12,7 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.progress import Progress
 from neuronfair.searches import campaign
+from neuronfair.searches.config import SearchSummary
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 
@@ -51,7 +51,7 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
             raise KeyboardInterrupt
 
 
-def _search(figures: dict[str, Any], place: str | None) -> SearchReport:
+def _search(figures: SearchSummary, place: str | None) -> SearchReport:
     random, directed, seconds = figures["random"], figures["random_direction"], figures["seconds"]
     usual = figures["plausibility"]
     return SearchReport(

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from neuronfair.domain.interface import Domain
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.keys import NOBODY, empty_memory, knows, remember
+from neuronfair.searches.keys import NO_KEY, empty_memory, knows, remember
 from neuronfair.searches.method import State, World
 
 MAX_BINS = 128  # an attribute with more codes is split between so many bins of codes only, about equally wide
@@ -155,7 +155,7 @@ class SymbGen:
         keys = world.domain.key(children)
         twice = ((keys[:, :, None] == keys[:, None]) & ranks.isfinite()[:, None]).tril(-1).any(2)
         ranks = ranks.masked_fill(twice | knows(state["memory"], keys), torch.inf)
-        memory = remember(state["memory"], keys.masked_fill(ranks.isinf(), NOBODY))
+        memory = remember(state["memory"], keys.masked_fill(ranks.isinf(), NO_KEY))
         # The first place of the queue was just judged.
         ranks, order = torch.cat([state["ranks"][:, 1:], ranks], 1).sort(dim=1, stable=True)
         queue = torch.cat([state["queue"][:, 1:], children.to(world.domain.compact)], 1)
