@@ -15,7 +15,7 @@ from neuronfair.images.drawn import drawn_pictures
 from neuronfair.images.report import walk_report
 from neuronfair.images.search import PictureSettings
 from neuronfair.images.subject import ImageSplit, compare, subject
-from neuronfair.searches.methods import picture_methods
+from neuronfair.searches.methods import image_methods
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ def main() -> None:
     for reads_cast in (True, False):
         detector = cast_detector(reads_cast=reads_cast)
         under_test = subject(detector, cast_classifier(), split, name="drawn", sensitive="cast")
-        found = compare(under_test, list(picture_methods()), PictureSettings(walkers=512))
+        found = compare(under_test, list(image_methods()), PictureSettings(walkers=512))
         walks = {name: walk_report(under_test.attribute, one) for name, one in found.items()}
         shares[reads_cast] = {name: walk.share_of_faces for name, walk in walks.items()}
         for name, walk in walks.items():

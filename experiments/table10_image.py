@@ -30,12 +30,12 @@ from neuronfair.images.repair import retrain, state
 from neuronfair.images.report import walk_report
 from neuronfair.images.search import PictureSearch, PictureSettings
 from neuronfair.images.subject import DetectorSubject, ImageSplit, compare, subject
-from neuronfair.searches.methods import picture_methods
+from neuronfair.searches.methods import image_methods
 
 import torch
 
 ATTRIBUTES = ("gender", "race")
-METHODS = tuple(picture_methods())
+METHODS = tuple(image_methods())
 PAPER = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding="utf-8"))
 
 

@@ -17,11 +17,11 @@ from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
-from neuronfair.searches.methods import METHODS, Setting, picture_methods, picture_walk
+from neuronfair.searches.methods import METHODS, Setting, image_methods, image_rule
 
 FACES, STEPS = 24, 12
 LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "misses")
-every_method = pytest.mark.parametrize("name", picture_methods())
+every_method = pytest.mark.parametrize("name", image_methods())
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0
     profile = interpret(network, domain, domain.seeds)
     world = World(network, domain, Decision(), Draws(seed, "global"), profile)
     seen, asked = KeySet(), []
-    walk = picture_walk(name, Setting(world, seen, 0))
+    walk = image_rule(name, Setting(world, seen, 0))
 
     class Noted(type(walk)):
         def ask(self, *arguments):
@@ -90,15 +90,15 @@ def test_the_same_seed_finds_the_same_also_in_two_batches(name, domain):
 
 
 def test_the_methods_of_pictures_are_those_of_tables_and_halving():
-    assert picture_methods() == {
+    assert image_methods() == {
         "neuronfair": "neuronfair-printed",
         "eidig": "eidig5",
         "adf": "adf",
         "halving": "neuronfair-printed",
     }
-    assert set(picture_methods().values()) <= set(METHODS)
-    with pytest.raises(NeuronFairError, match="no method 'fgsm' for pictures"):
-        picture_walk("fgsm", None)
+    assert set(image_methods().values()) <= set(METHODS)
+    with pytest.raises(NeuronFairError, match="no method 'fgsm' for images"):
+        image_rule("fgsm", None)
 
 
 def test_ctrl_c_in_the_engine_is_not_a_result(domain, monkeypatch):

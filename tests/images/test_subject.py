@@ -15,7 +15,7 @@ from neuronfair.images.repair import finding_pictures
 from neuronfair.images.report import walk_report
 from neuronfair.images.search import PictureSettings, search_pictures
 from neuronfair.images.subject import ImageSplit, compare, flip, random_like, subject
-from neuronfair.searches.methods import picture_methods
+from neuronfair.searches.methods import image_methods
 
 SIDE = 16
 SHORT = PictureSettings(steps=12)
@@ -31,7 +31,7 @@ def planted(*, reads_cast: bool):
 
 
 def figures(under_test):
-    found = compare(under_test, list(picture_methods()), SHORT)
+    found = compare(under_test, list(image_methods()), SHORT)
     return found, {name: walk_report(under_test.attribute, one) for name, one in found.items()}
 
 

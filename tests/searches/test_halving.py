@@ -52,7 +52,7 @@ def judged(boundary: float, method) -> tuple[list[int], list[int]]:
             levels.append(int(rows[0, PIXELS]))
             return rows
 
-    noted = Noted(method.walk) if isinstance(method, Halving) else Noted()
+    noted = Noted(method.inner) if isinstance(method, Halving) else Noted()
     result = run_phase(here, noted, here.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
     return levels, result.findings.rows[:, PIXELS].tolist()
 

@@ -36,7 +36,7 @@ def test_a_healthy_search_has_no_notes():
 def test_constant_decision():
     module = networks.one_biased_neuron(boundary=1000.0)
     assert names(module) == {"constant-decision"}
-    assert "All 2,200 people" in note(module, "constant-decision").seen
+    assert "All 2,200 records" in note(module, "constant-decision").seen
 
 
 @pytest.mark.parametrize(

@@ -148,5 +148,5 @@ def test_an_address_that_cannot_be_used(tmp_path):
     with pytest.raises(RunError, match="nowhere://a: cannot be used as an address"):
         RemoteFolder("nowhere://a").names()
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunError, match=r"cannot be written .*the same command goes on"):
+    with pytest.raises(RunError, match=r"cannot be written .*the same command resumes"):
         ShardStore(str(tmp_path / "file"), "local", 0).checkpoint(where(1))

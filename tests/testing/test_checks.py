@@ -38,7 +38,7 @@ def test_a_fresh_process_finds_the_same():
 
 @pytest.mark.parametrize("name", [name for name, entry in METHODS.items() if entry.boundary])
 def test_a_method_that_walks_to_a_boundary_is_refused_for_a_tolerance(name):
-    with pytest.raises(NeuronFairError, match=f"'{name}' walks to a boundary; a tolerance has none.*frontier"):
+    with pytest.raises(NeuronFairError, match=f"'{name}' moves to a boundary; a tolerance has none.*frontier"):
         full_search(name, "score")
 
 
@@ -133,7 +133,7 @@ BROKEN = {
     Chancy: "the_same_seed_finds_the_same_and_another_one_others",
     Social: "batches_change_no_path-local",
     Private: "a_killed_phase_goes_on_from_every_checkpoint-local",
-    Stale: "the_state_is_tensors_with_one_line_per_walker-local",
+    Stale: "the_state_is_tensors_with_one_line_per_chain-local",
     Meddling: "random_states_threads_and_rows_are_left_as_they_were",
 }
 

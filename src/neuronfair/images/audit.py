@@ -31,7 +31,7 @@ from neuronfair.images.subject import DetectorSubject, ImageSplit, compare, subj
 from neuronfair.model.weights import fingerprint
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.methods import HALVING, picture_methods
+from neuronfair.searches.methods import HALVING, image_methods
 from neuronfair.store.files import load_state, save_state, writing
 from neuronfair.store.ledger import discard
 from neuronfair.store.manifest import rows_digest, versions
@@ -100,7 +100,7 @@ def audit_pictures(
         show(f"Searching: {name}", 0, None)
         return search_once(folder, name, where, search)
 
-    found = compare(under_test, list(picture_methods()), settings, look)
+    found = compare(under_test, list(image_methods()), settings, look)
     improvement = None
     if settings.retraining and not bool(split.is_face.all()):
         show("Retraining", 0, None)

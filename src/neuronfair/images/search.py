@@ -17,7 +17,7 @@ from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
-from neuronfair.searches.methods import Setting, picture_walk
+from neuronfair.searches.methods import Setting, image_rule
 
 STEPS = 40  # max_iter_g of the paper
 
@@ -82,7 +82,7 @@ def search_pictures(
     reader = network.reading(PictureEncoding(domain))
     world = World(reader, domain, Decision(), Draws(settings.seed, "global"), profile=profile, blind=blind)
     seen = KeySet(domain.device)
-    walk = picture_walk(method, Setting(world, seen, len(numbers) * settings.steps))
+    walk = image_rule(method, Setting(world, seen, len(numbers) * settings.steps))
     budget = Budget(steps=settings.steps, findings_per_seed=1)
     parts = [Findings.empty(domain, network.outputs)]
     spent, begun = 0.0, 0

@@ -1,4 +1,4 @@
-"""What every search method promises, as checks that whoever writes one can run.
+"""Checks that every search method must pass; authors of methods can run them.
 
     import pytest
     from neuronfair.testing import CHECKS
@@ -7,8 +7,8 @@
     def test_my_method(check):
         check("my-method")
 
-The method is known by the name under which its package registers it. Each check fails with an AssertionError, or with
-what the method or the engine raises.
+The name is the one under which a package registers its method. A check fails with an AssertionError, or with the
+exception of the method or the engine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ __all__ = ["CHECKS", "MethodCheck", "check_method"]
 
 
 def check_method(name: str) -> None:
-    """Ask a method everything that is asked of ours; the first promise that it breaks is an AssertionError."""
+    """Run all checks on a method; the first failure is an AssertionError."""
     for check in CHECKS:
         check(name)

@@ -1,4 +1,4 @@
-"""Small models and domains for tests, made by hand or from fixed numbers, so that what is in them is known."""
+"""Small models and domains for tests, made by hand or from fixed numbers, so that their content is known."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from neuronfair.searches.method import World
 
 CHAINS = 8
 CASES = ("plain", "people", "pair", "score")
-PLAUSIBLE = "plausible"  # people, but young ones only
-COUNTERPART = "counterpart"  # people beside their counterparts, and a network that does not read the group
+PLAUSIBLE = "plausible"  # like people, limited to plausible ones
+COUNTERPART = "counterpart"  # counterfactual twins, and a network that does not read the sensitive attribute
 PEOPLE = """
 name = "people"
 sensitive = ["sex"]
@@ -62,15 +62,15 @@ class Young:
         return self.domain.draws_per_row
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the people who stand at random places u: anybody."""
+        """Return the records at random places u: any record."""
         return self.domain.rows_at(u)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n people."""
+        """Draw n records."""
         return self.domain.sample(n, generator)
 
     def log_likelihood(self, rows: Tensor) -> Tensor:
-        """Return the logarithm of how usual each person is."""
+        """Return the logarithm of the plausibility of each record."""
         return self.plausibility(rows).log()
 
     def plausibility(self, rows: Tensor) -> Tensor:
@@ -88,12 +88,12 @@ class ExampleCase:
 
     @cached_property
     def network(self) -> Network:
-        """The model, ready to be asked."""
+        """The model as a network."""
         return network(self.module, self.domain)
 
     @cached_property
     def world(self) -> World:
-        """What a method sees of it."""
+        """The world of a method."""
         profile = interpret(self.network, self.domain, self.rows)
         return world(self.module, self.domain, decision=self.decision, profile=profile)
 
@@ -113,13 +113,13 @@ class ExampleCase:
         return torch.cat([self.rows[~self.split][: CHAINS - 3], self.rows[self.split][:3]])
 
     def starts(self, phase: str) -> Tensor:
-        """Return the rows that a phase starts from; in the local one all of them discriminate."""
+        """Return the rows that a phase starts from; in the local phase all of them discriminate."""
         return self.seeds if phase == "first" else self.rows[self.split][:CHAINS]
 
 
 @cache
 def case(name: str) -> ExampleCase:
-    """Return a case: a boundary by hand, many attributes with rules, two sensitive ones, a score, and so on."""
+    """Return a case: a handmade boundary, many attributes with rules, two sensitive ones, a score, and so on."""
     people = parse_domain(PEOPLE)
     if name == "plain":
         return ExampleCase(one_biased_neuron(), domain())
@@ -132,14 +132,14 @@ def case(name: str) -> ExampleCase:
             random_module(people, seed=1), plausible(people, Young(people), 0.5, uniform_rows(people, 100))
         )
     if name == COUNTERPART:
-        told = domain(attributes=3)
-        rows = uniform_rows(told, 300)
-        rows[:, 0] = (rows[:, 0] + 9 * rows[:, -1]) // 2  # which tells the group: below 5, or not
-        module = random_module(told, seed=1)
+        proxied = domain(attributes=3)
+        rows = uniform_rows(proxied, 300)
+        rows[:, 0] = (rows[:, 0] + 9 * rows[:, -1]) // 2  # a proxy of the group: below 5, or not
+        module = random_module(proxied, seed=1)
         with torch.no_grad():
             next(module.parameters())[:, -1] = 0
-        return ExampleCase(module, with_counterfactuals(told, fit_counterfactuals(told, rows)))
-    pair = people.with_sensitive("sex", "marital")  # a rule ties the second one to who may be a husband
+        return ExampleCase(module, with_counterfactuals(proxied, fit_counterfactuals(proxied, rows)))
+    pair = people.with_sensitive("sex", "marital")  # a rule links the second one to `relationship`
     return ExampleCase(random_module(pair, 3, seed=2), pair)
 
 
@@ -150,7 +150,7 @@ def domain(*, attributes: int = 4, high: int = 9) -> TableDomain:
 
 
 def network(module: nn.Module, domain: TableDomain) -> Network:
-    """A module as a model that can be asked."""
+    """A module as a network."""
     return Network(module.eval(), domain)
 
 
@@ -163,7 +163,7 @@ def world(
     blind: bool = False,
     seed: int = 0,
 ) -> World:
-    """What a method sees of a module."""
+    """The world of a method, for a module."""
     net = network(module, domain)
     return World(net, domain, decision or Decision(), Draws(seed, "test"), profile=profile, blind=blind)
 

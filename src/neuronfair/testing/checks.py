@@ -1,4 +1,4 @@
-"""What every search method promises of the rows it asks for, of its seed, of its budget, and of what it borrows."""
+"""The checks of search methods: proposed rows, determinism, budgets, and side effects."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from neuronfair.testing.cases import CASES, CHAINS, COUNTERPART, PLAUSIBLE, case
 
 STEPS = 12
 PHASES = ("first", "local")
-ROWS = 32_000  # that a method is made ready for: enough for a pilot, where it has one
+ROWS = 32_000  # that a method is prepared for: enough for a pilot
 LINES = ("rows", "twin_values", "scores", "twin_scores", "origin", "step", "misses")  # of findings
 
 
 @dataclass(frozen=True)
 class MethodCheck:
-    """One thing that is asked of a method: call it with the name of the method."""
+    """One check: call it with the name of a method."""
 
     ask: Callable[..., None]
     options: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, name: str) -> None:
-        """Ask it; a broken promise is an AssertionError."""
+        """Run it; a failure is an AssertionError."""
         self.ask(name, **dict(self.options))
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ CHECKS: list[MethodCheck] = []
 
 
 def check(**options: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Enter a function into the list of checks, once for every choice of the options."""
+    """Add a function to the list of checks, once for every combination of the options."""
 
     def enter(ask: Callable[..., None]) -> Callable[..., None]:
         for chosen in itertools.product(*options.values()):
@@ -69,7 +69,7 @@ def check(**options: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[
 
 @dataclass
 class Spy:
-    """A method, with a record of what it was started from, what it asked for and what it met."""
+    """A method that records its starts, the rows that it asks for and whether they discriminate."""
 
     inner: Method
     starts: dict[int, Tensor] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Spy:
         return self.inner.tell(world, state, rows, evaluation, t)
 
     def path(self, origin: int) -> list[list[int]]:
-        """Return every row that one chain asked for."""
+        """Return all rows that one chain asked for."""
         return [row for numbers, rows in self.asked for row in rows[numbers == origin].tolist()]
 
     def hits(self, origin: int) -> list[bool]:
@@ -108,7 +108,7 @@ def _ready(name: str, where: str) -> Phases:
 
 
 def explore(name: str, where: str, phase: str, budget: Budget | None = None, **options: Any) -> tuple[PhaseResult, Spy]:
-    """Run one phase of a method on a case, and return what it found and what it did."""
+    """Run one phase of a method on a case, and return its result and its record."""
     spy = Spy(getattr(_ready(name, where), phase))
     seeds = options.pop("seeds", case(where).starts(phase))
     return run_phase(case(where).world, spy, seeds, budget=budget or Budget(STEPS), **options), spy
@@ -123,29 +123,29 @@ def full_search(name: str, where: str, *, seed: int = 0, controls: bool = False)
 
 @functools.cache
 def kept_search(name: str, where: str) -> SearchResult:
-    """Return a whole search that several checks look at."""
+    """Return a whole search that several checks share."""
     return full_search(name, where, controls=where == "people")
 
 
 @functools.cache
 def kept(name: str, where: str, phase: str) -> tuple[PhaseResult, Spy]:
-    """Return a phase that several checks look at."""
+    """Return a phase that several checks share."""
     return explore(name, where, phase)
 
 
 def digest(outcome: SearchResult) -> str:
-    """Return a number for all that a search found."""
+    """Return a digest of all findings of a search."""
     found = outcome.findings
     tensors = [getattr(found, line).contiguous().numpy().tobytes() for line in LINES]
     return hashlib.sha256(b"".join(tensors)).hexdigest()
 
 
-# Who may be asked for, and who is found
+# Rows and findings
 
 
 @check(where=(*CASES, PLAUSIBLE), phase=PHASES)
 def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str, phase: str) -> None:
-    """Every row asked for is valid, and has the sensitive values of its seed, which itself comes first."""
+    """Every proposed row is valid and has the sensitive values of its seed; the first one is the seed."""
     domain, (_, spy) = case(where).domain, kept(name, where, phase)
     rows = torch.cat([rows for _, rows in spy.asked])
     assert rows.dtype == torch.int64
@@ -163,7 +163,7 @@ def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str
 
 @check(where=(*CASES, COUNTERPART))
 def findings_satisfy_definition_1(name: str, where: str) -> None:
-    """Every finding is a valid person with a twin, who differ where twins do and are decided differently."""
+    """Every finding is a valid record and a twin of it with a different decision."""
     domain, decision = case(where).domain, case(where).decision
     if METHODS[name].boundary and decision.kind == "tolerance":
         return  # it is refused
@@ -193,7 +193,7 @@ def findings_satisfy_definition_1(name: str, where: str) -> None:
 
 @check()
 def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
-    """Nobody is found in a network that decides alike for all, and the budget is used up all the same."""
+    """A network with one decision gives no findings, and the budget is used up."""
     domain, rows = case("people").domain, case("people").seeds
     first = nn.Linear(TableEncoding.of(domain).width, 6)
     module = nn.Sequential(first, nn.ReLU(), linear([[0.0] * 6] * 2, [1.0, 0.0]))
@@ -206,7 +206,7 @@ def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
 
 @check()
 def no_seeds_give_no_findings(name: str) -> None:
-    """A search that starts from nobody asks for nobody."""
+    """A search without seeds proposes no rows."""
     here = case("people")
     nobody = here.rows[:0]
     for phase in PHASES:
@@ -218,7 +218,7 @@ def no_seeds_give_no_findings(name: str) -> None:
     assert (len(outcome.findings), outcome.findings.judged, outcome.interrupted) == (0, 0, False)
 
 
-# The same seed finds the same people
+# The same seed gives the same findings
 
 
 def _assert_same(found: Findings, other: Findings) -> None:
@@ -233,7 +233,7 @@ def _untimed(outcome: SearchResult) -> dict[str, object]:
 
 @check()
 def the_same_seed_finds_the_same_and_another_one_others(name: str) -> None:
-    """All randomness comes from the seed of the run."""
+    """The seed of the run determines all random numbers."""
     one = kept_search(name, "people")
     again, other = (full_search(name, "people", seed=seed, controls=True) for seed in (0, 1))
     _assert_same(one.findings, again.findings)
@@ -245,7 +245,7 @@ def the_same_seed_finds_the_same_and_another_one_others(name: str) -> None:
 
 @check()
 def a_fresh_process_finds_the_same(*names: str) -> None:
-    """What is found depends on nothing that this process alone knows; the fresh one finds the method by its name."""
+    """Findings depend on no state of this process; a new one finds the method by its name."""
     script = (
         "import sys\n"
         "from neuronfair.testing.checks import digest, full_search\n"
@@ -260,7 +260,7 @@ def a_fresh_process_finds_the_same(*names: str) -> None:
 
 @check(phase=PHASES)
 def batches_change_no_path(name: str, phase: str) -> None:
-    """Chains do not influence each other: each takes the same steps in any batch."""
+    """Chains are independent: each takes the same steps in any batch."""
     seeds, domain = case("people").starts(phase), case("people").domain
     # Chains that retire make the batches smaller on the way.
     budget = Budget(STEPS, findings_per_seed=5)
@@ -278,7 +278,7 @@ def batches_change_no_path(name: str, phase: str) -> None:
 
 @check(phase=PHASES)
 def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
-    """Everything that is remembered is in the state."""
+    """The state holds the whole memory of a method."""
     saved: list[Checkpoint] = []
     whole, spy = explore(name, "pair", phase, record=Record(saved.append, every=5))
     assert [at.t for at in saved] == [5, 10, STEPS]
@@ -286,7 +286,7 @@ def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
     for i, last in enumerate(saved):
         so_far = Findings.join([at.findings for at in saved[: i + 1]])
         lines = torch.cat([at.lines for at in saved[: i + 1]])
-        # What is read from a file shares nothing with the process that wrote it.
+        # A state that is read from a file shares no memory with the old one.
         state = {key: value.clone() for key, value in last.state.items()}
         where = replace(last, state=state, findings=so_far, lines=lines)
         resumed, rest = explore(name, "pair", phase, record=Record(resume=where))
@@ -297,8 +297,8 @@ def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
 
 
 @check(phase=PHASES)
-def the_state_is_tensors_with_one_line_per_walker(name: str, phase: str) -> None:
-    """Chains that retire leave the state with their lines."""
+def the_state_is_tensors_with_one_line_per_chain(name: str, phase: str) -> None:
+    """The lines of retired chains are removed from the state."""
     saved: list[Checkpoint] = []
     seeds = case("people").seeds  # of which three retire at once
     explore(
@@ -310,12 +310,12 @@ def the_state_is_tensors_with_one_line_per_walker(name: str, phase: str) -> None
         assert {len(value) for value in at.state.values()} == {count}
 
 
-# Budgets are kept exactly
+# Budgets are exact
 
 
 @check(phase=PHASES, steps=(0, 1, 5))
 def a_budget_of_steps_is_kept(name: str, phase: str, steps: int) -> None:
-    """Every chain takes so many steps, no fewer and no more."""
+    """Every chain takes exactly as many steps."""
     result, spy = explore(name, "people", phase, Budget(steps))
     assert (result.stop, result.findings.judged) == ("steps", steps * CHAINS)
     assert [len(spy.path(origin)) for origin in range(CHAINS)] == [steps] * CHAINS
@@ -323,7 +323,7 @@ def a_budget_of_steps_is_kept(name: str, phase: str, steps: int) -> None:
 
 @check(phase=PHASES)
 def a_budget_of_instances_is_kept(name: str, phase: str) -> None:
-    """So many different people are judged."""
+    """Exactly as many distinct records are evaluated."""
     whole = kept(name, "people", phase)[0].findings
     for limit in (1, whole.tried - 1):
         result, _ = explore(name, "people", phase, Budget(STEPS, instances=limit))
@@ -333,7 +333,7 @@ def a_budget_of_instances_is_kept(name: str, phase: str) -> None:
 
 @check(phase=PHASES)
 def a_budget_of_findings_is_kept(name: str, phase: str) -> None:
-    """The search ends with so many findings."""
+    """The search ends with exactly as many findings."""
     whole = kept(name, "people", phase)[0].findings
     assert len(whole) > 2
     for limit in (1, len(whole)):
@@ -352,11 +352,11 @@ def a_budget_of_findings_per_seed_is_kept(name: str, phase: str, limit: int) -> 
 
 
 class BrokenError(Exception):
-    """What the fragile model raises."""
+    """The exception of the fragile model."""
 
 
 class Fragile(nn.Module):
-    """A network with everything that could be disturbed, which breaks at a given call."""
+    """A network with everything that a search could change by mistake; it fails at a given call."""
 
     def __init__(self, domain: TableDomain, breaks_at: int | None = None) -> None:
         super().__init__()
@@ -379,11 +379,11 @@ class Fragile(nn.Module):
 
 
 def _do_nothing(*_: Any) -> None:
-    """The hook of somebody else."""
+    """A hook of the user."""
 
 
 def _snapshot(module: nn.Module) -> list[object]:
-    """Return everything that a search must leave alone."""
+    """Return everything that a search must not change."""
     values = [(name, value.tolist()) for name, value in module.state_dict().items()]
     modes = [part.training for part in module.modules()]
     slopes = [(p.requires_grad, p.grad is None) for p in module.parameters()]
@@ -399,7 +399,7 @@ def _search_fragile(name: str, module: Fragile) -> None:
 
 @check()
 def the_module_is_left_as_it_was(name: str) -> None:
-    """Weights, modes, gradients and hooks are as before, also after a search that failed on the way."""
+    """Weights, modes, gradients and hooks are unchanged, also after a search that fails."""
     domain = case("people").domain
     module = Fragile(domain)
     before = _snapshot(module)
@@ -417,7 +417,7 @@ def the_module_is_left_as_it_was(name: str) -> None:
 
 @check()
 def random_states_threads_and_rows_are_left_as_they_were(name: str) -> None:
-    """Whoever calls a search finds the random numbers, the settings and the rows as they were."""
+    """A search changes neither random states nor settings nor rows of its caller."""
     here = case("people")
     rows, seeds = here.rows.clone(), here.seeds.clone()
     threads, modes = torch.get_num_threads(), (torch.is_grad_enabled(), torch.get_default_dtype())

@@ -1,4 +1,4 @@
-"""The search methods by name, each as the rules of two phases: one instance per seed first, then many near it."""
+"""The search methods by name, each with the rules of two phases: one instance per seed first, then many near it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from neuronfair.searches.methods.symbgen import SymbGen
 from neuronfair.searches.methods.uniform import Uniform
 from neuronfair.searches.plugins import loaded
 
-HALVING = "halving"  # only for pictures, whose codes all have an order
+HALVING = "halving"  # only for images, whose codes all have an order
 
 
 class Phases(NamedTuple):
-    """The rules of the two phases of a method, and the pilot that made them ready, if there was one."""
+    """The rules of the two phases of a method, and the result of its pilot, if there was one."""
 
     first: Method  # global: until every chain has met one discriminatory row
     local: Method
@@ -39,11 +39,11 @@ class Phases(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is made ready for."""
+    """What a method is prepared for."""
 
     world: World
-    seen: KeySet  # people that are judged on the way count once
-    rows: int  # how many the search may judge, about
+    seen: KeySet  # records that a pilot evaluates count once
+    rows: int  # about how many rows the search may evaluate
 
 
 # Three rungs of NeuronFair: docs/deviations.md says what each of them changes.
@@ -54,13 +54,13 @@ def _neuronfair_printed(_: Setting) -> Phases:
 
 
 def _neuronfair(_: Setting) -> Phases:
-    # The steps of the authors' program, and the return after a miss, without which the printed counts are out of reach.
+    # The steps of the authors' program, and the return after a miss, which the printed counts require.
     local = NeuronFair(local=True, momentum=0.05, refresh=50, after_miss="reset", sign="random", choice="inverse")
     return Phases(NeuronFair(kick=True), local)
 
 
 def _neuronfair_plus(_: Setting) -> Phases:
-    # The best of the switches as measured: docs/results.md.
+    # The best settings as measured: docs/results.md.
     first = NeuronFair(loss="decision", momentum=0.0, extra_share=0.5, several="some", kick=True)
     local = replace(first, local=True, refresh=50, after_miss="reset", sign="random", choice="harm")
     return Phases(first, local)
@@ -79,17 +79,17 @@ def _frontier_free(setting: Setting) -> Phases:
 
 
 class MethodEntry(NamedTuple):
-    """A method in the list: how to make it ready, and what it needs."""
+    """A method in the list: how to prepare it, and what it needs."""
 
     make: Callable[[Setting], Phases]
     gradients: bool = True  # a black box has none
     neurons: bool = False  # a linear model has none
     boundary: bool = False  # between decisions; a tolerance has none
-    pictures: str | None = None  # what its global phase is called where it walks pictures; None: it does not
+    pictures: str | None = None  # the name of its global phase as a method for images, if it is one
 
 
 class Methods(Mapping[str, MethodEntry]):
-    """Our methods and those of other packages, which are imported at the first look: they import this module."""
+    """Our methods and those of other packages, which are imported on first access: they import this module."""
 
     def __init__(self, own: dict[str, MethodEntry]) -> None:
         self._own = own
@@ -97,7 +97,7 @@ class Methods(Mapping[str, MethodEntry]):
 
     @property
     def entries(self) -> dict[str, MethodEntry]:
-        """All of them; a name of ours stays ours."""
+        """All methods; other packages cannot replace ours."""
         if self._all is None:
             self._all = self._own  # until then: a package that is being imported may look at ours
             self._all = {**self._own, **dict(loaded(MethodEntry, set(self._own)))}
@@ -134,7 +134,7 @@ _RENAMED = {"neuronfair-paper": "neuronfair-printed"}  # the names of version 0.
 
 
 def current_name(name: str) -> str:
-    """Return the name of a method, for an old name the new one with a warning."""
+    """Return the current name of a method; an old name gives a warning."""
     if name not in _RENAMED or name in METHODS:
         return name
     new = _RENAMED[name]
@@ -144,12 +144,12 @@ def current_name(name: str) -> str:
 
 
 def phases(name: str, setting: Setting) -> Phases:
-    """Return the two phases of a method, made ready for a network and a domain."""
+    """Return the two phases of a method, prepared for a network and a domain."""
     return METHODS[name].make(setting)
 
 
-def picture_methods() -> dict[str, str]:
-    """Return the methods for pictures: whose global phase each of them walks. Halving walks NeuronFair's."""
+def image_methods() -> dict[str, str]:
+    """Return the methods for images, with the methods whose global phases they run. Halving runs NeuronFair's."""
     walks: dict[str, str] = {}
     for name, entry in METHODS.items():
         if entry.pictures is not None:
@@ -157,11 +157,11 @@ def picture_methods() -> dict[str, str]:
     return walks | {HALVING: walks["neuronfair"]}
 
 
-def picture_walk(name: str, setting: Setting) -> Method:
-    """Return the rule by which a method walks pictures: there is no local phase."""
-    known = picture_methods()
+def image_rule(name: str, setting: Setting) -> Method:
+    """Return the rule of a method for images, which have no local phase."""
+    known = image_methods()
     if name not in known:
-        raise NeuronFairError(f"no method '{name}' for pictures. {did_you_mean(name, known)}")
+        raise NeuronFairError(f"no method '{name}' for images. {did_you_mean(name, known)}")
     walk = phases(known[name], setting).first
     return Halving(walk) if name == HALVING else walk
 
@@ -173,7 +173,7 @@ def obstacle(entry: MethodEntry, model: Model | None = None, decision: Decision 
     if entry.neurons and isinstance(model, Network) and not model.layers:
         return "follows neurons, and a linear model has none"
     if entry.boundary and decision is not None and decision.kind == "tolerance":
-        return "walks to a boundary; a tolerance has none"
+        return "moves to a boundary; a tolerance has none"
     return None
 
 

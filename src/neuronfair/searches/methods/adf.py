@@ -1,7 +1,7 @@
-"""ADF: walk to the boundary where a row and its twin agree on the way, then change what matters least.
+"""ADF: move to the boundary along the signs that a row and its twin share, then change what matters least.
 
 Zhang, Wang, Sun, Dong, Wang, Wang, Dong and Dai, "White-box Fairness Testing through Adversarial Sampling", ICSE 2020.
-With the loss J(x) = -log p(x), p the probability of the class that is decided:
+With the loss J(x) = -log p(x), p the probability of the predicted class:
 
     global:  every attribute on which sign ∇J(x) = sign ∇J(x') goes one step along it
     local:   one attribute, with probability proportional to 1 / (|∇J(x)| + |∇J(x')|), goes one step up or down
@@ -42,15 +42,15 @@ class Adf:
         return state | {"base": rows, "twin": rows, "missed": missed}
 
     def form(self, t: int) -> int | None:
-        """Return the same for all steps but the first: they run the same operations."""
+        """Return the same form for all steps but the first: they run the same operations."""
         return 0 if t else None
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last judgement, at first the seeds."""
+        """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Go on from the new rows, or in the local phase sometimes from the old ones, and take a step."""
+        """Accept the new rows, or in the local phase sometimes keep the old ones, and take a step."""
         found = evaluation.discriminates
         accepted = metropolis(world, state, found, t) if self.local and t else torch.ones_like(found)
         state = state | where(accepted, {"base": rows, "twin": evaluation.twin, "missed": ~found}, state)
@@ -62,6 +62,6 @@ class Adf:
             random = random_neighbours(world, state, base, t)
             codes = one_attribute(world, state, base, random, inverse_influence(world, base, g, g_twin), t)
         else:
-            mute = (g_twin == 0).all(1, keepdim=True)  # such a twin has no say
+            mute = (g_twin == 0).all(1, keepdim=True)  # ignores twins without a gradient
             codes = agreed(world, state, base, g, torch.where(mute, g, g_twin), t)
         return state | {"rows": world.domain.move(base, codes)}

@@ -20,7 +20,7 @@ from neuronfair.searches.method import State, World, choose, in_scale, metropoli
 
 @dataclass(frozen=True)
 class Aequitas:
-    """The local phase of Aequitas. Every chain learns for itself."""
+    """The local phase of Aequitas. Every chain learns on its own."""
 
     learns: Literal["nothing", "directions", "everything"] = "everything"
     rate: float = 0.001
@@ -38,7 +38,7 @@ class Aequitas:
         }
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last judgement, at first the seeds."""
+        """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
@@ -50,8 +50,8 @@ class Aequitas:
             state = state | self._learned(state, found[:, None])
         base, column = state["base"], choose(world, state, state["chance"], t)
         u, v = world.draws.uniform(t, state["origin"], 2, use="direction").chunk(2, 1)
-        # `neighbours` takes a number below one half for a step down, and turns round at a bound; a nominal attribute
-        # goes anywhere.
+        # `neighbours` steps down for numbers below one half, and turns round at a bound; nominal attributes change to
+        # any value.
         down = torch.where(u < state["down"].gather(1, column), 0.25, 0.75)
         way = torch.where(world.domain.ordered[column], down, v)
         near = in_scale(world, state, base, world.domain.neighbours(base, way.expand(base.shape)), t)

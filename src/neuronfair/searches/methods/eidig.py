@@ -1,11 +1,11 @@
-"""EIDIG: ADF with the gradient of the output, momentum, and chances that are computed seldom.
+"""EIDIG: ADF with the gradient of the output, momentum, and probabilities that are rarely recomputed.
 
 Zhang, Zhang and Zhang, "Efficient White-box Fairness Testing through Gradient Search", ISSTA 2021. With p the
-probability of the class that is decided:
+probability of the predicted class:
 
     global:  g ← 0.5 g + ∇p(x), g' ← 0.5 g' + ∇p(x'); attributes whose signs agree go one step against them
     local:   one attribute, with probability proportional to 1 / (|∇p(x)| + |∇p(x')|), goes one step up or down; the
-             probabilities are computed anew after `interval` findings in a row, and a miss leads back to the first row
+             probabilities are recomputed after `interval` findings in a row, and a miss leads back to the first row
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EidigGlobal:
         return state | {"g": zero, "g_twin": zero}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last judgement, at first the seeds."""
+        """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
@@ -55,7 +55,7 @@ class EidigGlobal:
 
 @dataclass(frozen=True)
 class EidigLocal:
-    """The local phase of EIDIG; without an interval the probabilities are those of the first row for ever."""
+    """The local phase of EIDIG; without an interval the probabilities stay those of the first row."""
 
     interval: int | None = 5
 
@@ -66,13 +66,13 @@ class EidigLocal:
         return state | {"seed": rows, "base": rows, "first": nothing, "weights": nothing, "run": state["origin"] * 0}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last judgement, at first the seeds."""
+        """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Go on from a finding, or back to the seed with its probabilities, and change one attribute."""
+        """Continue from a finding, or return to the seed with its probabilities, and change one attribute."""
 
-        def again_weighed(some: Tensor | slice) -> State:
+        def reweighed(some: Tensor | slice) -> State:
             here, twin = {"origin": state["origin"][some]}, evaluation.twin[some]
             weights = self._weights(world, here, rows[some], twin, t)
             return {"weights": weights, "run": torch.zeros_like(here["origin"])}
@@ -86,7 +86,7 @@ class EidigLocal:
             state = state | where(evaluation.discriminates, onwards, again)
         if self.interval is not None:
             kept = {name: state[name] for name in ("weights", "run")}
-            state = state | renewed(state["run"] >= self.interval, kept, again_weighed)
+            state = state | renewed(state["run"] >= self.interval, kept, reweighed)
         random = random_neighbours(world, state, state["base"], t)
         codes = one_attribute(world, state, state["base"], random, state["weights"], t)
         return state | {"rows": world.domain.move(state["base"], codes)}

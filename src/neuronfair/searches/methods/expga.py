@@ -19,33 +19,33 @@ from neuronfair.searches.methods.symbgen import neighbours
 
 FOUND, MISSED = 3.0, 1.0  # the fitness: 2 * |difference of the two decisions| + 1
 CROSSOVER, MUTATION = 0.9, 0.05
-PEOPLE = 2  # random people of whom the one is judged whose sensitive attributes weigh more
+CANDIDATES = 2  # random records, of which the one whose sensitive attributes weigh more is evaluated
 RIDGE = 1.0  # of the linear model that explains
 
 
 @dataclass(frozen=True)
 class Explained:
-    """The global phase: random people whose decision an explanation ascribes to a sensitive attribute.
+    """The global phase: random records whose decision an explanation ascribes to a sensitive attribute.
 
-    A linear model of which attributes keep their value explains the scores of `samples` neighbours, as LIME's does;
-    they go through the model without being counted as judged.
+    As in LIME, a linear model explains the scores of `samples` neighbours by which attributes keep their values. These
+    neighbours do not count as evaluated.
     """
 
     samples: int = 100
 
     def start(self, world: World, state: State) -> State:
-        """Return the chains as they are: there is nothing to remember."""
+        """Return the chains unchanged: there is nothing to remember."""
         return state
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the seeds, and from then on those random people whose sensitive attributes rank higher."""
+        """Return the seeds first, then random records whose sensitive attributes rank high."""
         seeds, domain, n = state["rows"], world.domain, len(state["rows"])
         if t == 0:
             return seeds
-        u = world.draws.uniform(t, state["origin"], PEOPLE * domain.draws_per_row, use="rows")
-        drawn = domain.move(seeds.repeat_interleave(PEOPLE, 0), domain.rows_at(u.view(n * PEOPLE, -1)))
-        rank = self.rank(world, drawn, t).view(n, PEOPLE)
-        return drawn.view(n, PEOPLE, -1)[torch.arange(n, device=seeds.device), rank.argmin(1)]
+        u = world.draws.uniform(t, state["origin"], CANDIDATES * domain.draws_per_row, use="rows")
+        drawn = domain.move(seeds.repeat_interleave(CANDIDATES, 0), domain.rows_at(u.view(n * CANDIDATES, -1)))
+        rank = self.rank(world, drawn, t).view(n, CANDIDATES)
+        return drawn.view(n, CANDIDATES, -1)[torch.arange(n, device=seeds.device), rank.argmin(1)]
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Learn nothing."""
@@ -53,8 +53,8 @@ class Explained:
 
     def rank(self, world: World, rows: Tensor, t: int) -> Tensor:
         """Return how many attributes weigh more than the heaviest sensitive one: (n,)."""
-        everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)  # the same numbers serve all chains
-        u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
+        shared = torch.zeros(1, dtype=torch.int64, device=rows.device)  # all chains use the same numbers
+        u = world.draws.uniform(t, shared, self.samples * 2 * rows.shape[1], use="neighbours")
         # A few chains at a time: memory stays flat.
         parts = torch.split(rows, max(1, ROWS_PER_PASS // self.samples))
         return torch.cat([self._rank(world, part, u.view(1, self.samples, -1)) for part in parts])
@@ -68,7 +68,7 @@ class Explained:
 
 
 def explain(kept: Tensor, scores: Tensor) -> Tensor:
-    """Return the absolute weights of a linear model from which attributes are kept to the scores: (n, d, outputs)."""
+    """Return the absolute weights of a linear model of the scores by which attributes are kept: (n, d, outputs)."""
     x, y = kept - kept.mean(1, keepdim=True), scores - scores.mean(1, keepdim=True)
     square = x.transpose(1, 2) @ x
     square.diagonal(dim1=1, dim2=2).add_(RIDGE)
@@ -78,10 +78,10 @@ def explain(kept: Tensor, scores: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Island:
-    """The local phase: every chain breeds a population of `members`, one of whom is judged in each step.
+    """The local phase: every chain breeds a population of `members`, one of which is evaluated in each step.
 
-    The first generation is the seed and neighbours of it. When all are judged, as many children take their places:
-    parents are drawn in proportion to their fitness, a run of attributes comes from a second one, some values mutate.
+    The first generation is the seed and its neighbours. When all are evaluated, as many children replace them: parents
+    are drawn in proportion to their fitness, a run of attributes comes from a second parent, some values mutate.
     """
 
     members: int = 16
@@ -102,7 +102,7 @@ class Island:
         return state["people"][:, t % self.members]
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Note the fitness, and breed when everybody has one."""
+        """Record the fitness, and breed when all members have one."""
         fitness = state["fitness"].clone()
         fitness[:, t % self.members] = torch.where(evaluation.discriminates, FOUND, MISSED).double()
         if (t + 1) % self.members:
@@ -115,11 +115,11 @@ class Island:
 
 
 def bred(people: Tensor, fitness: Tensor, u: Tensor, sizes: Tensor) -> Tensor:
-    """Return as many children as there are people, (n, m, d), by numbers u in [0, 1), (n, m, 5 + 2 d).
+    """Return as many children as there are parents, (n, m, d), by numbers u in [0, 1), (n, m, 5 + 2 d).
 
     The first number draws a parent in proportion to fitness, the second says whether there is a crossover, the third
     draws the other parent, uniformly, and the next two the run of attributes that come from that one. Then d numbers
-    say which values mutate, and d numbers to what.
+    select the values that mutate, and d numbers give the new values.
     """
     m, d = people.shape[1:]
     ends = fitness.cumsum(1)

@@ -1,8 +1,8 @@
-"""frontier: stay between the twins' decisions, by predicting where each possible move leads.
+"""frontier: stay between the decisions of the twins, by predicting the effect of each possible move.
 
 A family (a row and its twins) is split exactly when its safety s = w - |c| is positive, where c is the centre and w the
 half-width of the decision margin over the family. One gradient at each end of the family predicts s after any move of
-any attribute to any value, so many moves are weighed for the price of one judgement. See docs/frontier.md.
+any attribute to any value, so many moves are compared for the price of one evaluation. See docs/frontier.md.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.
 BINS = len(EDGES) + 1
 DISTANCES = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
 PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most chains
-RECENT = 64  # rows that a chain remembers, and does not judge again
-SHRINK = 8.0  # how many tries of its own outweigh the estimate of the coarser cell a cell belongs to
-SCATTER = 0.5  # the share of its attributes that a chain draws anew when its seed is no finding
+RECENT = 64  # rows that a chain remembers, and does not evaluate again
+SHRINK = 8.0  # as many tries of a cell weigh as much as the estimate of its coarser cell
+SCATTER = 0.5  # the share of its attributes that a chain redraws when its seed is no finding
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """Both phases of frontier: outside it heads for the boundary, inside it roams without leaving.
+    """Both phases of frontier: chains outside move to the boundary, chains inside move without leaving.
 
-    Each step weighs `candidates` random moves. Inside, the first one is taken whose chance to stay inside is at least
+    Each step compares `candidates` random moves. Inside, the first one is taken whose chance to stay inside is at least
     `trust`. The chance comes from `table`, which a pilot fills; without one, the most central move is taken.
     """
 
@@ -46,8 +46,8 @@ class Frontier:
     ) -> tuple[Frontier, PhaseResult | None]:
         """Return this method with its table, counted in a short pilot run from random rows, and the pilot's findings.
 
-        The pilot judges at most `rows` rows; where these are too few to learn from there is no pilot and no table. It
-        depends on the network, the domain and the run's seed only. So does the table, and no chain learns from
+        The pilot evaluates at most `rows` rows; if these are too few to learn from, there is no pilot and no table. The
+        pilot, and so the table, depends on the network, the domain and the seed of the run only. No chain learns from
         another one: a search split into batches finds the same.
         """
         chains = min(MAX_PILOT, rows // PILOT_STEPS)
@@ -59,7 +59,7 @@ class Frontier:
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
         shape = domain.codes_per_row, BINS, DISTANCES
         table = torch.zeros(shape, dtype=world.network.dtype, device=domain.device).flatten()
-        # Outside it heads for the boundary; inside it trusts all moves alike and takes the first one, which is random.
+        # Inside it trusts all moves alike and takes the first one, which is random.
         pilot, ends = _Pilot(replace(self, table=table)), list[Checkpoint]()
         record = Record(ends.append, every=PILOT_STEPS + 1)
         result = run_phase(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, record=record)
@@ -79,11 +79,11 @@ class Frontier:
         return state | known | {"slope_high": slope, "slope_low": slope}
 
     def form(self, t: int) -> int | None:
-        """Return the same for all steps but the first two: they run the same operations."""
+        """Return the same form for all steps but the first two: they run the same operations."""
         return 0 if t > 1 else None
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the seeds, and from then on the best of some random moves of one attribute each."""
+        """Return the seeds first, then the best of some random moves of one attribute each."""
         rows, inside = state["rows"], state["inside"][:, None]
         if t == 0:
             return rows
@@ -91,11 +91,11 @@ class Frontier:
         high, low, cells = self._predicted(world, state, columns, codes)
         if world.decision.kind == "tolerance":
             merit = high - low
-        else:  # the centre of the family is to lie on the boundary
+        else:  # the centre of the family should lie on the boundary
             merit = -((high + low) / 2 - world.decision.boundary).abs()
         if self.table is not None:
             merit = torch.where(inside, _looked_up(self.table, cells).clamp(max=self.trust), merit)
-        # Of equal merit the first is taken: every trusted move is as good as another, and they come at random.
+        # Of equal merit the first is taken: all trusted moves are equally good, and they come in random order.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
         moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
         lost = ~state["inside"] if t == 1 else ~(state["inside"] | state["sloping"])
@@ -120,7 +120,7 @@ class Frontier:
         way = torch.exp(v * _looked_up(torch.log(domain.points - 0.01).double(), columns)).long()
         above, below = old + way, old - way
         up = torch.where(w < 0.5, below < 0, above < points)  # at a bound it turns round
-        # Elsewhere a move leads anywhere but back.
+        # Elsewhere a move leads to any other code.
         anywhere = old + 1 + (v * _looked_up((domain.sizes - 1).double(), columns)).long()
         anywhere = torch.where(anywhere >= sizes, anywhere - sizes, anywhere)
         steps = _looked_up(domain.ordered, columns) & (old < points) & state["inside"][:, None]
@@ -131,7 +131,7 @@ class Frontier:
             moved = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
             exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
             codes = torch.where(exists, codes, old)
-        # A key is a sum over the columns, so that of a moved row is known without making the row.
+        # A key is a sum over the columns, so the key of a moved row is known without making the row.
         keys = domain.key(rows)[:, None] + (codes - old) * _looked_up(world.key_parts, columns)
         return columns, codes, exists & ~among(state["recent"], keys)
 
@@ -147,20 +147,20 @@ class Frontier:
         return high, low, (columns * BINS + torch.bucketize(relative, edges)) * DISTANCES + distance
 
     def _redrawn(self, world: World, state: State, t: int) -> Tensor:
-        """Return rows with half of the attributes drawn anew, or all of them where nothing has a slope."""
+        """Return rows with half of the attributes redrawn, or all of them if the gradients are 0."""
         rows = state["rows"]
         u, v = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
         share = torch.where(state["sloping"], SCATTER, 1.0)[:, None]
         return world.domain.move(rows, torch.where(u < share, world.anywhere(v), rows))
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Measure the families and their slopes, and keep the better of the old and the new row of each chain."""
+        """Compute the ends of the families and their gradients; each chain keeps the better of its old and new row."""
         ends = evaluation.ends
         people = world.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
         slopes = world.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
         new = {"rows": rows, "inside": evaluation.discriminates, "high": ends.high, "low": ends.low}
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
-        # A finding is never given up for a miss, nor a slope for a plateau.
+        # A miss never replaces a finding, nor a plateau a row with gradients.
         better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))
         recent = torch.cat([state["recent"][:, 1:], world.domain.key(rows)[:, None]], 1)
         return state | where(better, new, state) | {"recent": recent}
@@ -168,7 +168,7 @@ class Frontier:
 
 @lru_cache(maxsize=8)
 def binning(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the edges of the bins of safety, and the bin of every length up to the longest that is told apart."""
+    """Return the edges of the bins of safety, and the bin of each length up to the first of the last bin."""
     lengths = [max(way, 1).bit_length() - 1 for way in range(1 + 2 ** (DISTANCES - 1))]
     return torch.tensor(EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
 
@@ -180,34 +180,34 @@ def _looked_up(table: Tensor, places: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Pilot:
-    """Frontier with random moves; each chain notes its moves from inside: twice their cells, and 1 if they stayed."""
+    """Frontier with random moves; each chain records its moves from inside: twice their cell, plus 1 if they stayed."""
 
-    walk: Frontier
+    method: Frontier
 
     def start(self, world: World, state: State) -> State:
-        return self.walk.start(world, state) | {
+        return self.method.start(world, state) | {
             "moves": state["origin"].new_full((len(state["rows"]), PILOT_STEPS), -1)
         }
 
     def form(self, t: int) -> int | None:
-        return self.walk.form(t)
+        return self.method.form(t)
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        return self.walk.ask(world, state, t)
+        return self.method.ask(world, state, t)
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         changed = rows != state["rows"]
         columns = changed.int().argmax(1, keepdim=True)
-        *_, cells = self.walk._predicted(world, state, columns, rows.gather(1, columns))
+        *_, cells = self.method._predicted(world, state, columns, rows.gather(1, columns))
         counted = state["inside"] & changed.any(1)
         move = torch.where(counted, 2 * cells[:, 0] + evaluation.discriminates, -1)
         moves = torch.cat([state["moves"][:, 1:], move[:, None]], 1)
-        return self.walk.tell(world, state, rows, evaluation, t) | {"moves": moves}
+        return self.method.tell(world, state, rows, evaluation, t) | {"moves": moves}
 
 
 def chances(hits: Tensor, tries: Tensor) -> Tensor:
-    """Return the share of hits in each cell, drawn towards the share of the coarser cell it belongs to."""
-    # Of what the pilot never tried, the safer looks the better: in a network with few findings that is nearly all.
+    """Return the share of hits in each cell, shrunk towards the share of its coarser cell."""
+    # Where the pilot has no tries, safer moves have better chances: with few findings that is nearly everywhere.
     chance = torch.linspace(0.05, 0.95, BINS, dtype=torch.float64, device=hits.device)[:, None]
     # By safety alone; by safety and distance; by attribute, safety and distance.
     for h, n in (

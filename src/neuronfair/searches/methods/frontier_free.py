@@ -1,4 +1,4 @@
-"""frontier-free: stay between the twins' decisions without gradients, by what earlier answers say of each move."""
+"""frontier-free: stay between the decisions of the twins without gradients, by predictions from earlier scores."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from neuronfair.searches.method import Method, State, World, renewed, where
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, SHRINK, binning, chances
 from neuronfair.searches.methods.uniform import Uniform
 
-MOST_PLACES = 32  # per attribute; neighbouring cells share one where there are more
-ALL_PLACES = 2048  # of all attributes together, about: a system of so many equations is solved
-RIDGE = 3.0  # how many people of its own outweigh the prior that a value adds nothing
-FLOOR = 1e-3  # under the logarithm of a probability
+MOST_PLACES = 32  # per attribute; if it has more cells, neighbouring ones share a place
+ALL_PLACES = 2048  # of all attributes together, about: the size of the linear system
+RIDGE = 3.0  # as many records weigh as much as the prior that a value adds nothing
+FLOOR = 1e-3  # of a probability, before its logarithm
 
 
 class _Grouped(NamedTuple):
-    """The codes of all attributes in one line, and the same in the order of their cells."""
+    """The codes of all attributes in one line, in their own order and in the order of their cells."""
 
     number: Tensor  # the cell of each code
     member: Tensor  # the codes in the order of their cells
@@ -41,9 +41,9 @@ class _Grouped(NamedTuple):
 
 @dataclass(frozen=True)
 class EffectCells:
-    """Codes that the model does not tell apart, attribute by attribute; every code is a cell where that is not known.
+    """Cells of codes that the model treats alike, attribute by attribute; single codes if that is not known.
 
-    The cells of an ordered attribute are stretches of it, in its order.
+    The cells of an ordered attribute are intervals, in its order.
     """
 
     count: Tensor  # (d,) how many cells each attribute has
@@ -51,7 +51,7 @@ class EffectCells:
 
     @staticmethod
     def of(domain: Domain, cells: Sequence[Tensor] | None) -> EffectCells:
-        """Return the cells of a forest as tables, or every code on its own."""
+        """Return the cells of a forest as tables, or single codes."""
         if cells is None:
             return EffectCells(domain.sizes)
         cells = [cell.to(domain.device) for cell in cells]
@@ -68,7 +68,7 @@ class EffectCells:
 
     @property
     def known(self) -> bool:
-        """Whether the model shows what it does not tell apart."""
+        """Whether the cells of the model are known."""
         return self.grouped is not None
 
     def of_codes(self, columns: Tensor, codes: Tensor) -> Tensor:
@@ -86,25 +86,25 @@ class EffectCells:
 
 @dataclass(frozen=True)
 class Effects:
-    """What each place of each attribute adds to the middle of every score of a family, and to its half-width."""
+    """A linear model: what each place of each attribute adds to the centre of the scores of a family and its width."""
 
     cells: EffectCells
     places: Tensor  # (d,) how many places each attribute has
     first: Tensor  # (d,) the first of them
     table: Tensor  # (places, outputs + 1)
-    base: Tensor  # (outputs + 1,) what a row of nothing has
-    warped: bool = False  # the scores are probabilities, and their logarithms add up better
+    base: Tensor  # (outputs + 1,) the intercept
+    warped: bool = False  # the scores are probabilities, whose logarithms are more nearly additive
 
     @staticmethod
     def blank(domain: Domain, cells: EffectCells, outputs: int) -> Effects:
-        """Return effects of nothing."""
+        """Return effects of 0."""
         most = max(2, min(MOST_PLACES, ALL_PLACES // domain.codes_per_row))
         places = torch.where(domain.free, cells.count.clamp(max=most), 1)
         table = torch.zeros(int(places.sum()), outputs + 1, dtype=torch.float64, device=domain.device)
         return Effects(cells, places, places.cumsum(0) - places, table, table.new_zeros(outputs + 1))
 
     def fitted(self, evaluation: Evaluation) -> Effects:
-        """Return the effects that explain judged scores best, as they are or, once and for all, as logarithms."""
+        """Return the effects that explain evaluated scores best; the first fit decides whether to take logarithms."""
         ways = [self]
         if not self.warped and not bool(self.table.any()) and _probabilities(evaluation):
             ways.append(replace(self, warped=True))
@@ -112,7 +112,7 @@ class Effects:
         return max(fits, key=lambda fit: fit[1])[0]
 
     def read(self, evaluation: Evaluation) -> Evaluation:
-        """Return a judgement with the scores that the effects speak of, decided as before."""
+        """Return an evaluation with its scores on the scale of the effects, and the same decisions."""
         if not self.warped:
             return evaluation
         family = evaluation.family.clamp(FLOOR, 1 - FLOOR)
@@ -123,24 +123,24 @@ class Effects:
         return replace(evaluation, family=family, decision=self.decision(evaluation.decision))
 
     def decision(self, decision: Decision) -> Decision:
-        """Return the same decision on the scores that the effects speak of."""
+        """Return the same decision on the scale of the effects."""
         if not self.warped or decision.kind == "argmax":
             return decision
         value = min(max(decision.value, FLOOR), 1 - FLOOR)
         return replace(decision, value=math.log(value / (1 - value)))
 
     def of_moves(self, lean: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what moves of one attribute each add to both ends of a family's leaning: (n, m) each."""
+        """Return what moves of one attribute add to both ends of the family's leaning: (n, m) each."""
         there, here = (self.table[self._place(columns, c)] for c in (codes, rows.gather(1, columns)))
         change = there - here
         centre, width = (change[..., :-1] * lean[:, None]).sum(2), change[..., -1]
         return centre + width, centre - width
 
     def of_rows(self, rows: Tensor, decision: Decision) -> Tensor:
-        """Return how far inside the families of rows are, by all their values: (n,)."""
+        """Return the predicted safety of the families of rows: (n,)."""
         total = self._total(rows) + self.base
         scores, width = total[:, :-1], total[:, -1]
-        if decision.kind == "argmax":  # the first two classes are to be even
+        if decision.kind == "argmax":  # the first two classes should be even
             first, second = scores.topk(2, 1).values.unbind(1)
             return width - (first - second)
         centre = scores[:, -1]
@@ -172,7 +172,7 @@ class Effects:
 
 
 def _targets(evaluation: Evaluation) -> Tensor:
-    """Return the middle of every score over each family, and half of the width of its leaning: (n, outputs + 1)."""
+    """Return the centre of every score over each family, and half of the width of its leaning: (n, outputs + 1)."""
     exists = with_row(evaluation.valid)[..., None]
     high = evaluation.family.masked_fill(~exists, -torch.inf).amax(1)
     low = evaluation.family.masked_fill(~exists, torch.inf).amin(1)
@@ -186,23 +186,23 @@ def _probabilities(evaluation: Evaluation) -> bool:
     return inside and (decision.kind == "argmax" or (decision.kind == "threshold" and 0 < decision.value < 1))
 
 
-DRAWN = 16  # random people of whom a promising one takes the place of a seed that is no finding
+DRAWN = 16  # random records, of which a promising one replaces a seed that is no finding
 
-SHARES = (0.25, 0.5, 1.0)  # of the attributes, of which some are drawn anew together
-STAYS = 0.5  # the chance of a chain without a trusted move to roam among people who are the same to the model
+SHARES = (0.25, 0.5, 1.0)  # of the attributes that are redrawn together
+STAYS = 0.5  # the chance of a chain without a trusted move to change to a record that the model treats alike
 
 
 @dataclass(frozen=True)
 class FrontierFree:
-    """Both phases of frontier-free: outside it heads for the boundary, inside it roams without leaving.
+    """Both phases of frontier-free: chains outside move to the boundary, chains inside move without leaving.
 
-    Each step weighs `candidates` random moves to people whom the chain has not met. Inside, the first one is taken
-    whose chance to stay inside is at least `trust`, by the `table` of the pilot. Without a pilot nothing is known of
-    any move, and the first is as good as the others: a random walk that returns to its last finding.
+    Each step compares `candidates` random moves to records that are new to the chain. Inside, the first one is taken
+    whose chance to stay inside is at least `trust`, by the `table` of the pilot. Without a pilot all moves are equal: a
+    random walk that returns to its last finding.
     """
 
     effects: Effects
-    noise: Tensor  # (d,) how far predictions are off, for moves of each attribute
+    noise: Tensor  # (d,) the error of predictions, for moves of each attribute
     table: Tensor | None = None  # (attributes * bins * distances,)
     candidates: int = 30
     trust: float = 0.9
@@ -220,7 +220,7 @@ class FrontierFree:
         }
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the seeds, and from then on the best of some random moves of one attribute each."""
+        """Return the seeds first, then the best of some random moves of one attribute each."""
         rows, inside = state["rows"], state["inside"]
         if t == 0:
             return rows
@@ -230,7 +230,7 @@ class FrontierFree:
             chance = self.table[self.kinds(world, rows, columns, codes, merit)].clamp(max=self.trust)
             merit = torch.where(inside[:, None], chance, merit)
         merit = torch.where(met, merit.amin(1, keepdim=True) - 1, merit)
-        # Of equal merit the first is taken: every trusted move is as good as another, and they come at random.
+        # Of equal merit the first is taken: all trusted moves are equally good, and they come in random order.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
         moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
         if self.table is not None and self.effects.cells.known:
@@ -244,7 +244,7 @@ class FrontierFree:
         return self._roamed(world, state, moved, t)
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Measure the families; a finding is never given up for a miss."""
+        """Record the ends of the families; a miss never replaces a finding."""
         ends, keys = self.effects.read(evaluation).ends, world.domain.key(rows)[:, None]
         new = {"rows": rows, "inside": evaluation.discriminates, "lean": ends.lean.double()}
         new |= {"high": ends.high.double(), "low": ends.low.double()}
@@ -252,13 +252,13 @@ class FrontierFree:
         return state | where(better, new, state) | {"memory": remember(state["memory"], keys)}
 
     def safety(self, world: World, state: State, columns: Tensor, codes: Tensor) -> Tensor:
-        """Return how far inside each move is predicted to lead, negative for outside: (n, m)."""
+        """Return the predicted safety after each move, negative outside: (n, m)."""
         rise, fall = self.effects.of_moves(state["lean"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
         return self.effects.decision(world.decision).safety(high, low)
 
     def kinds(self, world: World, rows: Tensor, columns: Tensor, codes: Tensor, safety: Tensor) -> Tensor:
-        """Return where each move stands in the table: by attribute, predicted safety and length, (n, m)."""
+        """Return the place of each move in the table, by attribute, predicted safety and length: (n, m)."""
         here, there = (self.effects.cells.of_codes(columns, c) for c in (rows.gather(1, columns), codes))
         relative = safety / self.noise[columns]
         bins = torch.bucketize(relative, binning(relative.dtype, relative.device)[0])
@@ -266,14 +266,14 @@ class FrontierFree:
         return (columns * BINS + bins) * DISTANCES + torch.where(world.domain.ordered[columns], length, 0)
 
     def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return random moves: attribute, new code, whether the new row exists, whether it was met: (n, m) each."""
+        """Return random moves: attribute, new code, whether the new row exists, whether it is known: (n, m) each."""
         domain, rows, cells = world.domain, state["rows"], self.effects.cells
         u = world.draws.uniform(t, state["origin"], 5 * self.candidates, use="moves")
         which, how_far, side, kind, within = u.chunk(5, 1)
         columns = world.free[(which * len(world.free)).long()]
         old, ordered = rows.gather(1, columns), domain.ordered[columns]
         here, count = cells.of_codes(columns, old), cells.count[columns]
-        # Half of the moves along an order are log-uniform in length, mostly short; the others lead anywhere.
+        # Half of the moves of ordered attributes are log-uniform in length, mostly short; the others lead anywhere.
         points = count if cells.known else domain.points[columns]
         way = torch.exp(how_far * torch.log(points - 0.01)).long() * torch.where(side < 0.5, -1, 1)
         way = torch.where((here + way < 0) | (here + way >= points), -way, way)
@@ -289,52 +289,52 @@ class FrontierFree:
         return columns, torch.where(exists, codes, old), exists, knows(state["memory"], domain.key(moved))
 
     def _stays(self, world: World, state: State, chance: Tensor, t: int) -> Tensor:
-        """Return which chains would rather roam than take a move that cannot be trusted: bool, (n, 1)."""
+        """Return which chains change within their cells because no move can be trusted: bool, (n, 1)."""
         u = world.draws.uniform(t, state["origin"], 1, use="stay")
         key = world.domain.key(self._roamed(world, state, state["rows"], t))[:, None]
         return state["inside"][:, None] & (chance < self.trust) & (u < STAYS) & ~knows(state["memory"], key)
 
     def _roamed(self, world: World, state: State, rows: Tensor, t: int) -> Tensor:
-        """Return other people who are the same to the model: every code is drawn anew within its cell."""
+        """Return other records that the model treats alike: every code is redrawn within its cell."""
         cells, domain = self.effects.cells, world.domain
         if not cells.known:
             return rows
         columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
         u, which = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
         drawn = torch.where(domain.free, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
-        for share in SHARES:  # as many of them as the rules allow
+        for share in SHARES:  # as many attributes as the rules allow
             codes = torch.where(which < share, drawn, rows)
             rows = torch.where(domain.valid(codes)[:, None], codes, rows)
         return rows
 
     def _redrawn(self, world: World, rows: Tensor, origin: Tensor, t: int) -> Tensor:
-        """Return a promising one of some random people for each chain, with its sensitive values."""
+        """Return a promising one of some random records for each chain, with its sensitive values."""
         domain, d = world.domain, rows.shape[1]
         u = world.draws.uniform(t, origin, DRAWN * domain.draws_per_row, use="redraw").view(len(rows) * DRAWN, -1)
         if not isinstance(domain, Plausible) or domain.population.draws_per_row == d:  # a number for each attribute
             u[:, :d] = torch.where(domain.ordered, to_the_ends(u[:, :d]), u[:, :d])
         drawn = domain.move(rows.repeat_interleave(DRAWN, 0), domain.rows_at(u)).view(len(rows), DRAWN, d)
-        # The first who may be a finding, not the likeliest: those would all be alike.
+        # The first that may be a finding, not the likeliest, which would all be similar.
         best = self.effects.of_rows(drawn.flatten(0, 1), world.decision).clamp(max=0).view(len(rows), DRAWN).argmax(1)
         return drawn[torch.arange(len(rows), device=rows.device), best]
 
 
 def to_the_ends(u: Tensor) -> Tensor:
-    """Return numbers of [0, 1) that lie near 0 and 1 more often than in the middle, so that chains part."""
+    """Return numbers in [0, 1) that are more often near 0 and 1 than in the middle, so that chains diverge."""
     near = 4 * torch.minimum(u, 1 - u) ** 3
     return torch.where(u < 0.5, near, (1 - near).clamp(max=1 - 1e-12))
 
 
 SURVEY, AT_ONCE = 2_000, 50  # random rows at most, and in each step
-STEPS, CHAINS = 20, 500  # of the walk: steps, and chains at most
-LEAST = 4 * AT_ONCE  # rows, below which there is no pilot
+STEPS, CHAINS = 20, 500  # of the pilot's second half: steps, and chains at most
+LEAST = 4 * AT_ONCE  # rows of a pilot
 
 
 def prepared(world: World, *, rows: int, seen: KeySet | None = None) -> tuple[FrontierFree, PhaseResult | None]:
-    """Return frontier-free with what a pilot of at most so many rows has learned, and the pilot's findings.
+    """Return frontier-free as learned in a pilot of at most `rows` rows, and the pilot's findings.
 
-    Half of the rows are random ones. The effects that are fitted to them predict the moves of the other half, random
-    ones from the findings; what the moves do gives the table of trust. Then the effects are fitted to all.
+    Half of the rows are random. The effects fitted to them predict random moves from the findings, which are the other
+    half; the results of these moves give the table of trust. Then the effects are fitted to all rows.
     """
     domain = world.domain
     cells = EffectCells.of(domain, world.network.cells if isinstance(world.network, BlackBox) else None)
@@ -344,14 +344,14 @@ def prepared(world: World, *, rows: int, seen: KeySet | None = None) -> tuple[Fr
     )
     if rows < LEAST:
         return method, None
-    survey = _Kept(Uniform())
-    nobody = torch.zeros(AT_ONCE, domain.codes_per_row, dtype=torch.int64, device=domain.device)
+    survey = _Recorded(Uniform())
+    nowhere = torch.zeros(AT_ONCE, domain.codes_per_row, dtype=torch.int64, device=domain.device)
     scout = replace(world, draws=Draws(world.draws.seed, "survey"))
-    first = run_phase(scout, survey, nobody, budget=Budget(min(SURVEY, rows // 2) // AT_ONCE), seen=seen)
+    first = run_phase(scout, survey, nowhere, budget=Budget(min(SURVEY, rows // 2) // AT_ONCE), seen=seen)
     if first.stop == "interrupted":
         return method, first
-    method = replace(method, effects=method.effects.fitted(survey.judged))
-    starts = torch.cat([first.findings.rows, survey.judged.rows])[: min(CHAINS, rows // 2 // STEPS)]
+    method = replace(method, effects=method.effects.fitted(survey.evaluated))
+    starts = torch.cat([first.findings.rows, survey.evaluated.rows])[: min(CHAINS, rows // 2 // STEPS)]
     pilot = _Pilot(replace(method, candidates=1))
     scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
     second = run_phase(scout, pilot, starts, budget=Budget(STEPS), seen=seen)
@@ -360,47 +360,47 @@ def prepared(world: World, *, rows: int, seen: KeySet | None = None) -> tuple[Fr
     if second.stop == "interrupted":
         return method, result
     method = pilot.learned(world)
-    return replace(method, effects=method.effects.fitted(_joined([survey.judged, pilot.judged]))), result
+    return replace(method, effects=method.effects.fitted(_joined([survey.evaluated, pilot.evaluated]))), result
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A method, with all that was judged for it."""
+class _Recorded:
+    """A method that records all its evaluations."""
 
-    walk: Method
+    method: Method
     parts: list[Evaluation] = field(default_factory=list)
 
     @property
-    def judged(self) -> Evaluation:
+    def evaluated(self) -> Evaluation:
         return _joined(self.parts)
 
     def start(self, world: World, state: State) -> State:
-        return self.walk.start(world, state)
+        return self.method.start(world, state)
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        return self.walk.ask(world, state, t)
+        return self.method.ask(world, state, t)
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         self.parts.append(evaluation)
-        return self.walk.tell(world, state, rows, evaluation, t)
+        return self.method.tell(world, state, rows, evaluation, t)
 
 
 @dataclass(frozen=True)
-class _Pilot(_Kept):
-    """Random moves of frontier-free: what was predicted of each that began inside, and what came of it."""
+class _Pilot(_Recorded):
+    """Random moves of frontier-free from inside, with their predictions and results."""
 
-    walk: FrontierFree
+    method: FrontierFree
     moves: list[tuple[Tensor, ...]] = field(default_factory=list)
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        walk, columns = self.walk, torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-        cells = walk.effects.cells
+        method, columns = self.method, torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+        cells = method.effects.cells
         changed = cells.of_codes(columns, rows) != cells.of_codes(columns, state["rows"])
         column = changed.int().argmax(1, keepdim=True)
         code = rows.gather(1, column)
-        safety = walk.safety(world, state, column, code)
-        # What the move has led to, seen as the prediction saw it.
-        read = walk.effects.read(evaluation)
+        safety = method.safety(world, state, column, code)
+        # The result of the move, on the scale of the prediction.
+        read = method.effects.read(evaluation)
         exists, seen = with_row(read.valid), leaning(read.family, state["lean"])
         high, low = torch.where(exists, seen, -torch.inf).amax(1), torch.where(exists, seen, torch.inf).amin(1)
         error = (safety[:, 0] - read.decision.safety(high, low)) ** 2
@@ -410,13 +410,13 @@ class _Pilot(_Kept):
         return super().tell(world, state, rows, evaluation, t)
 
     def learned(self, world: World) -> FrontierFree:
-        """Return the method with the noise of its predictions and the table of what can be trusted."""
+        """Return the method with the noise of its predictions and its table of trust."""
         rows, columns, codes, safety, error, hit = (torch.cat(part) for part in zip(*self.moves, strict=True))
         d, one = rows.shape[1], torch.ones_like(error)
         total, tries = (one.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, one))
         mean = error.sum() / max(1, len(error))
         noise = ((total + SHRINK * mean) / (tries + SHRINK)).sqrt().clamp(min=1e-9)
-        method = replace(self.walk, noise=noise, candidates=FrontierFree.candidates)
+        method = replace(self.method, noise=noise, candidates=FrontierFree.candidates)
         kinds = method.kinds(world, rows, columns, codes, safety)[:, 0]
         counts = [one.new_zeros(d * BINS * DISTANCES).index_add(0, kinds, x) for x in (hit, one)]
         return replace(method, table=chances(*(count.view(d, BINS, DISTANCES) for count in counts)))

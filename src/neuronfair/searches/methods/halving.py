@@ -1,6 +1,6 @@
-"""Halving: walk as another method does, and when a step takes a picture and its twin over the boundary, go back half.
+"""Halving: move as another method does, and when a step crosses the boundary, bisect it.
 
-A step of the paper's size moves the score of a picture far more than the shift of its attribute does, so a chain
+A step of the paper's size changes the score of an image far more than the shift of its attribute does, so a chain
 mostly steps over the strip where the decision flips. This is not in the paper.
 """
 
@@ -17,19 +17,19 @@ from neuronfair.searches.method import Method, State, World, renewed
 
 @dataclass(frozen=True)
 class Halving:
-    """A method for rows whose codes all have an order, such as pixels; `walk` says how to get to the boundary.
+    """A method for rows of ordered codes only, such as pixels; `inner` moves to the boundary.
 
-    Between the last row on the seed's side and the first one beyond, the middle is judged, and so on until the
-    decision flips or no whole step is left; then the walk goes on.
+    Between the last row on the seed's side and the first one beyond, the middle is evaluated, and so on until the
+    decision flips or no whole step is left; then `inner` continues.
     """
 
-    walk: Method
+    inner: Method
 
     def start(self, world: World, state: State) -> State:
-        """Return the chains, none of which has met the boundary yet."""
+        """Return the chains before they cross the boundary."""
         rows = state["rows"]
         no = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        return self.walk.start(world, state) | {
+        return self.inner.start(world, state) | {
             "side": no.long(),
             "near": rows,
             "far": rows,
@@ -38,11 +38,11 @@ class Halving:
         }
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the middle for chains that halve, and for the others what the walk asks for."""
-        return torch.where(state["halving"][:, None], state["next"], self.walk.ask(world, state, t))
+        """Return the middle for chains that bisect, and the rows of the inner method for the others."""
+        return torch.where(state["halving"][:, None], state["next"], self.inner.ask(world, state, t))
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Narrow the way between both sides of the boundary, or walk on."""
+        """Bisect between both sides of the boundary, or continue with the inner method."""
         decided = evaluation.scores.argmax(1)
         side = decided if t == 0 else state["side"]
         same = decided == side
@@ -59,9 +59,9 @@ class Halving:
             "next": middle,
         }
 
-        def walked(some: Tensor | slice) -> State:
+        def moved(some: Tensor | slice) -> State:
             lines = {name: tensor[some] for name, tensor in state.items()}
-            lines.pop("counted", None)  # NeuronFair draws it every so many steps, perhaps while a chain halved
-            return self.walk.tell(world, lines, rows[some], evaluation[some], t)
+            lines.pop("counted", None)  # NeuronFair redraws it in some steps only, perhaps while a chain bisects
+            return self.inner.tell(world, lines, rows[some], evaluation[some], t)
 
-        return state | renewed(~halving, state, walked)
+        return state | renewed(~halving, state, moved)

@@ -1,4 +1,4 @@
-"""NeuronFair: walk where the biased neurons differ most between the twins.
+"""NeuronFair: move where the biased neurons differ most between the twins.
 
 Zheng, Chen, Du, Zhang, Cheng, Ji, Wang, Yu and Chen, "NeuronFair: Interpretable White-Box Fairness Testing through
 Biased Neuron Identification", ICSE 2022, Algorithms 2 and 3. Where the text leaves a choice, or its authors' program
@@ -33,16 +33,16 @@ from neuronfair.searches.method import (
 
 KICK = 2 / 3  # the share of attributes that a random step changes, as in the authors' program
 LOG_FLOOR = 1e-6  # ReLU outputs can be exactly 0; the logarithm needs a floor
-MANY_NEURONS = 1 << 13  # in a larger layer r takes each neuron by chance: ranking all of them would be the slowest step
+MANY_NEURONS = 1 << 13  # in larger layers r includes each neuron by chance: ranking them would be the slowest step
 
 
 @dataclass(frozen=True)
 class NeuronFair:
-    """One phase of NeuronFair; `local` says which. Its guides are the biased neurons p of a layer, and with them r, a
-    random share of the layer that is drawn anew every `refresh` steps.
+    """One phase of NeuronFair; `local` says which.
 
-    With the loss "decision", the way to another decision is differentiated as far as it leads through these neurons:
-    globally a pair heads for the boundary, locally it keeps away from it. "dynamic" is Eq. 5 of the paper,
+    It is guided by the biased neurons p of a layer, and by r, a random share of the layer that is redrawn every
+    `refresh` steps. The loss "decision" is the distance to another decision, differentiated through these neurons
+    only: globally a pair moves to the boundary, locally away from it. "dynamic" is Eq. 5 of the paper,
     J(x) = -Σ (p | r) · f(x') · log f(x), "difference" is Σ (p | r) · |f(x) - f(x')|.
     """
 
@@ -69,18 +69,18 @@ class NeuronFair:
         return state | nowhere | {"g": zero, "g_twin": zero, "last": rows, "counted": self._counted(world, state, 0)}
 
     def form(self, t: int) -> bool | None:
-        """Return whether step t draws neurons anew: steps of one form run the same operations."""
+        """Return whether step t redraws neurons: steps of one form run the same operations."""
         return t % self.refresh == 0 if t else None
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last judgement, at first the seeds."""
+        """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Choose where to go on from, update the gradients there, and take a step."""
+        """Accept or reject the new rows, update the gradients, and take a step."""
         rooms = room(world.decision, torch.cat(evaluation.pair[2:])).view(2, -1).T
         new = {"base": rows, "twin": evaluation.twin, "missed": ~evaluation.discriminates, "room": rooms}
-        if self.after_miss == "walk" or t == 0:  # where nothing is refused there is nothing to choose
+        if self.after_miss == "walk" or t == 0:  # every row is accepted
             state = state | new
         else:
             state = state | where(self._accepted(world, state, evaluation.discriminates, t), new, state)

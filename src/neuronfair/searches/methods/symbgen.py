@@ -1,4 +1,4 @@
-"""SymbGen: leave the decision path of a tree that imitates the network, one constraint at a time."""
+"""SymbGen: leave the decision path of a tree that approximates the network, one constraint at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import NO_KEY, empty_memory, knows, remember
 from neuronfair.searches.method import State, World
 
-MAX_BINS = 128  # an attribute with more codes is split between so many bins of codes only, about equally wide
+MAX_BINS = 128  # an attribute with more codes is split between 128 bins of about equal width only
 
 
 class Path(NamedTuple):
@@ -24,8 +24,8 @@ class Path(NamedTuple):
     column: Tensor  # the attribute that is tested
     threshold: Tensor  # codes up to this one go left, larger ones right
     left: Tensor  # whether the row goes left
-    confidence: Tensor  # the share of the node's samples that go the row's way: float64
-    exists: Tensor  # False from the level on where there is nothing to tell apart
+    confidence: Tensor  # the share of the node's samples that go the same way as the row: float64
+    exists: Tensor  # False from the level on where the node is pure
 
     def negated_in_turn(self) -> Path:
         """Return the path once for each of its constraints, with that one negated: (n, depth, depth) each."""
@@ -68,7 +68,7 @@ def grow(bins: CodeCells, rows: Tensor, samples: Tensor, labels: Tensor, depth: 
     """
     n, s, d = samples.shape
     every, width = torch.arange(n, device=rows.device), len(bins.column)
-    node = every.repeat_interleave(s)  # whose node each sample is in
+    node = every.repeat_interleave(s)  # the row in whose node each sample is
     cells, labels = bins.cells(samples).view(-1, d), labels.flatten()
     levels = []
     for _ in range(depth):
@@ -79,7 +79,7 @@ def grow(bins: CodeCells, rows: Tensor, samples: Tensor, labels: Tensor, depth: 
         left = passed - total * bins.column  # the attributes before this one have passed every sample once
         best, exists = _best_split(counts, left, total - left)
         column, passed = bins.column[best], passed.sum(1)
-        # The next code that samples have is where more of them have passed.
+        # The next code of the samples is where more of them have passed.
         after = torch.searchsorted(passed, passed[every, best][:, None], right=True)[:, 0].clamp(max=width - 1)
         threshold = (bins.highest[best] + bins.lowest[after]) // 2
         goes_left = rows[every, column] <= threshold
@@ -92,7 +92,7 @@ def grow(bins: CodeCells, rows: Tensor, samples: Tensor, labels: Tensor, depth: 
 
 
 def _best_split(counts: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cell after which to split, and whether there is anything to tell apart: (n,) each.
+    """Return the cell after which to split, and whether the node can be split: (n,) each.
 
     All counts are (n, 2, cells): how many samples of each class stand in a cell, up to it, and after it. The Gini
     impurity that is left is least where Σ nₖ² / Σ nₖ, added over both sides, is largest.
@@ -104,9 +104,9 @@ def _best_split(counts: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Te
     return best, mixed & torch.isfinite(merit)
 
 
-SEED_RANK, LOCAL_RANK, GLOBAL_RANK = 5.0, 1.0, 10.0  # the lowest rank is judged next
+SEED_RANK, LOCAL_RANK, GLOBAL_RANK = 5.0, 1.0, 10.0  # the lowest rank is evaluated next
 LEAST_CONFIDENCE = 0.3  # T1: the global search goes down a path while the row's side holds this share
-REDRAWN = 0.5  # the chance of an attribute to be drawn anew in a neighbour
+REDRAWN = 0.5  # the chance of an attribute to be redrawn in a neighbour
 QUEUE = 64  # rows that wait, per chain; beyond that the last are dropped
 
 
@@ -114,12 +114,10 @@ QUEUE = 64  # rows that wait, per chain; beyond that the last are dropped
 class SymbGen:
     """One phase of SymbGen; `local` says whether the paths of findings are searched, too. Every chain has a queue.
 
-    The judged row is surrounded by `samples` neighbours, and a tree learns which of them are decided as the row is.
-    Then each constraint on the row's path, down to `depth`, is negated in turn. A child is a random point of the box
-    that is left, where the published program takes whatever its solver returns; rules may push it out again. Nominal
-    attributes are split by their codes, as published.
-
-    The neighbours go through the network without being counted as judged.
+    A tree learns which of `samples` neighbours of the evaluated row get the same decision as the row. Then each
+    constraint on the row's path, down to `depth`, is negated in turn. A child is a random point of the remaining box,
+    where the published program takes whatever its solver returns; rules may push it out again. Nominal attributes are
+    split by their codes, as published. The neighbours do not count as evaluated.
     """
 
     local: bool = False
@@ -127,7 +125,7 @@ class SymbGen:
     depth: int = 10
 
     def start(self, world: World, state: State) -> State:
-        """Return the chains with nobody but their seed in the queue."""
+        """Return the chains with only their seed in the queue."""
         rows = state["rows"]
         queue = torch.zeros(len(rows), QUEUE, rows.shape[1], dtype=world.domain.compact, device=rows.device)
         queue[:, 0] = rows
@@ -137,14 +135,14 @@ class SymbGen:
         return state | {"queue": queue, "ranks": ranks, "memory": memory}
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
-        """Return the row of the lowest rank, or a random neighbour of the seed where the queue is empty."""
+        """Return the row of the lowest rank, or a random neighbour of the seed if the queue is empty."""
         seeds = state["rows"]
         u = world.draws.uniform(t, state["origin"], 2 * seeds.shape[1], use="restart")[:, None]
         restart = world.domain.move(seeds, neighbours(world, seeds, u)[:, 0])
         return torch.where(state["ranks"][:, :1].isinf(), restart, state["queue"][:, 0].long())
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Queue the children of the judged rows, unless they were queued before."""
+        """Queue the children of the evaluated rows, unless they were queued before."""
         # A few chains at a time: memory stays flat.
         parts = [
             torch.split(x, max(1, ROWS_PER_PASS // self.samples))
@@ -156,7 +154,7 @@ class SymbGen:
         twice = ((keys[:, :, None] == keys[:, None]) & ranks.isfinite()[:, None]).tril(-1).any(2)
         ranks = ranks.masked_fill(twice | knows(state["memory"], keys), torch.inf)
         memory = remember(state["memory"], keys.masked_fill(ranks.isinf(), NO_KEY))
-        # The first place of the queue was just judged.
+        # The first place of the queue was just evaluated.
         ranks, order = torch.cat([state["ranks"][:, 1:], ranks], 1).sort(dim=1, stable=True)
         queue = torch.cat([state["queue"][:, 1:], children.to(world.domain.compact)], 1)
         queue = queue.gather(1, order[:, :QUEUE, None].expand(-1, -1, rows.shape[1]))
@@ -177,10 +175,10 @@ class SymbGen:
         return torch.cat([near, children], 1), torch.cat([first, ranks], 1)
 
     def _path(self, world: World, rows: Tensor, scores: Tensor, t: int) -> Path:
-        """Return each row's path through the tree of its neighbours: those decided as it is, and all others."""
-        # The same numbers serve all chains. They depend on the step only, so batches change nothing.
-        everybody = torch.zeros(1, dtype=torch.int64, device=rows.device)
-        u = world.draws.uniform(t, everybody, self.samples * 2 * rows.shape[1], use="neighbours")
+        """Return each row's path through the tree that separates neighbours with its decision from the others."""
+        # All chains use the same numbers. These depend on the step only, so batches change nothing.
+        shared = torch.zeros(1, dtype=torch.int64, device=rows.device)
+        u = world.draws.uniform(t, shared, self.samples * 2 * rows.shape[1], use="neighbours")
         near = neighbours(world, rows, u.view(1, self.samples, -1))
         others = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
         labels = world.decision.differ(scores[:, None], others)
@@ -188,11 +186,11 @@ class SymbGen:
 
 
 def neighbours(world: World, rows: Tensor, u: Tensor) -> Tensor:
-    """Return rows with some attributes drawn anew, the sensitive ones too, from numbers u in [0, 1): (n, s, d).
+    """Return rows with some attributes redrawn, the sensitive ones too, by numbers u in [0, 1): (n, s, d).
 
-    LIME, which the published program uses, draws from the training table, by default whatever the row is. Here each
-    attribute keeps the row's value with a chance of one half and is uniform otherwise, or a plausible person's where
-    the search stays among those; rules play no part.
+    LIME, which the published program uses, draws from the training table, by default regardless of the row. Here each
+    attribute keeps the row's value with a chance of one half and is uniform otherwise, or from a plausible record in a
+    search among these. Rules are ignored.
     """
     choice, v = u.chunk(2, 2)
     return torch.where(choice < REDRAWN, world.anywhere(v), rows[:, None])
@@ -202,7 +200,7 @@ def _beyond(world: World, rows: Tensor, path: Path, u: Tensor, *, local: bool) -
     """Return a row beyond each constraint of its path, and its rank: (n, depth, d) and (n, depth).
 
     Locally, only the attribute of the negated constraint moves, and the rest of the path is kept. Globally, the path
-    before the negated constraint is kept and what comes after it is let go. The rank is infinite where no such row is.
+    before the negated constraint is kept, and the path after it is dropped. Without such a row the rank is infinite.
     """
     domain, depth = world.domain, path.column.shape[1]
     free = path.exists & domain.free[path.column]

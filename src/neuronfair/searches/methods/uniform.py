@@ -1,4 +1,4 @@
-"""uniform: rows drawn at random, the yardstick for every other method (Themis: Galhotra, Brun and Meliou, FSE 2017)."""
+"""uniform: random rows, the baseline of every other method (Themis: Galhotra, Brun and Meliou, FSE 2017)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from neuronfair.searches.method import State, World
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every step judges a fresh row, uniform over the valid rows of the domain; seeds play no part."""
+    """Every step evaluates a new row, uniform over the valid rows of the domain; seeds are ignored."""
 
     def start(self, world: World, state: State) -> State:
-        """Return the chains as they are: there is nothing to remember."""
+        """Return the chains unchanged: there is nothing to remember."""
         return state
 
     def form(self, t: int) -> int:
-        """Return the same for all steps: they run the same operations."""
+        """Return the same form for all steps: they run the same operations."""
         return 0
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
