@@ -500,9 +500,9 @@ def test_other_commands_take_black_boxes(run, refused, mine):
     assert (result.status, "2 outputs" in result.err) == (2, True)
     rate = figures(run("rate", *box, "--population", "table", "--json", "-"))
     ages = [int(line.split(",")[0]) for line in people(200)]
-    assert rate["found"] == sum(38 <= age <= 49 for age in ages)
+    assert rate["rates"]["table"]["discriminated"] == sum(38 <= age <= 49 for age in ages)
     wide = figures(run("rate", *box, "--decision", "tolerance=0.2", "--population", "table", "--json", "-"))
-    assert wide["found"] == 0
+    assert wide["rates"]["table"]["discriminated"] == 0
     compared = figures(
         run("compare", *box, "--methods", "aequitas,uniform", "--starts", 5, "--steps", 5, "--json", "-")
     )

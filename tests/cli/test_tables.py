@@ -57,16 +57,16 @@ def test_train_infer_and_ask_without_the_column(run):
     beside = json.loads(run("rate", "table.csv", *BESIDE, "--domain", "table.toml", *asked).out)
     assert (beside["rates"]["table"]["rate"], beside["sensitive"]) == (0.0, ["sex"])
     whole = run("rate", "whole.csv", *WHO, *asked[:-2])  # it has no names, and fits without the sex only
-    assert (whole.status, whole.out.splitlines()[0]) == (0, "The model is not given sex.")
+    assert (whole.status, whole.out.splitlines()[0]) == (0, "The model does not use sex.")
     wrong = run("rate", "table.csv", *BESIDE, *WHO, "--model", "widths:six")
     assert (wrong.status, "gives 5 numbers a row" in wrong.err, "without sex" in wrong.err) == (2, True, True)
 
 
-@pytest.mark.parametrize(("name", "status", "said"), [("five", 0, "not given sex"), ("six", 0, ""), ("nine", 2, "")])
+@pytest.mark.parametrize(("name", "status", "said"), [("five", 0, "does not use sex"), ("six", 0, ""), ("nine", 2, "")])
 def test_a_model_without_names_is_given_what_fits(run, name, status, said):
     result = run("rate", "whole.csv", *WHO, "--model", f"widths:{name}", "--population", "table")
     assert (result.status, said in result.out) == (status, True)
-    assert ("not given" in result.out) == (name == "five")
+    assert ("does not use" in result.out) == (name == "five")
     if name == "nine":
         assert "gives 6 numbers a row (race 3 one-hot, the others 1), and 5 without sex" in result.err
 

@@ -1,4 +1,4 @@
-"""Files that commands write: refused early if they cannot be written, and named if writing fails."""
+"""Output files: checked before the work starts, named in errors if writing fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from neuronfair.errors import DataError
 from neuronfair.formatting import visible
@@ -22,7 +21,7 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = (), *, or_stdout: b
     """Refuse an output file that cannot be written, before any work is done for it."""
     if path is None or (or_stdout and is_stdout(path)):
         return
-    target = Path(os.path.realpath(path))  # of a link, what it stands for
+    target = Path(os.path.realpath(path))  # the target of a link
     if suffixes and target.suffix.lower() not in suffixes:
         raise DataError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
     if not target.parent.is_dir():
@@ -36,15 +35,15 @@ def check_out(path: Path | None, suffixes: tuple[str, ...] = (), *, or_stdout: b
 
 
 def check_weights(path: Path) -> Path:
-    """Return where a network and its card are written, of a link what it stands for; refuse what cannot be written."""
+    """Return the path of a weights file, links resolved; refuse it or its card if they cannot be written."""
     check_out(path, (".safetensors",))
     path = path.resolve() if path.is_symlink() else path
     check_out(path.with_suffix(".json"))
     return path
 
 
-def write_json(path: Path, results: Mapping[str, Any]) -> None:
-    """Write figures as JSON to a file or to standard output."""
+def write_json(path: Path, results: Mapping[str, object]) -> None:
+    """Write results as JSON to a file or to standard output."""
     text = visible(json.dumps(results, indent=2, allow_nan=False) + "\n", keep="\n")  # DEL; the rest is ASCII
     if is_stdout(path):
         sys.stdout.write(text)
@@ -53,7 +52,7 @@ def write_json(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file that the user has named, of a link what it stands for; if that fails, the error names it."""
+    """Write a file that the user named, following a link; an error names the file."""
     from neuronfair.atomic import write_text
 
     try:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from neuronfair import __version__
 from neuronfair.cli import files, options
 from neuronfair.cli.app import AUDIT, RESEARCH, app, command, option
 from neuronfair.cli.options import ModelOptions, OutputOptions, QuietOption, SeedOption, TableOptions
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import POPULATIONS, Population, listed, percent
-from neuronfair.parameters import BUDGET, INPUT, OUTPUT
+from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,17 +93,33 @@ def interpret(
         plot_as_curves(profile, plot, title=title)
         console.print(f"AS curves: {plot}", soft_wrap=True)
     output.write(
-        {
-            "version": __version__,
-            "data": data.name,
-            "encoding": data.domain.encoding,
-            "sensitive": list(data.domain.sensitive),
-            "rows": len(data),
-            "domain_fingerprint": data.domain.fingerprint,
-            "model_fingerprint": opened.fingerprint,
-            **interpretation_json(profile, ablation),
-        }
+        options.subject(data, opened)
+        | {"rows": len(data), "domain_fingerprint": data.domain.fingerprint}
+        | interpretation_json(profile, ablation)
     )
+
+
+@dataclass(frozen=True)
+class FlipRateOptions:
+    """Which flip rate is measured, and how exactly."""
+
+    population: Population | None = parameter(
+        None, "Population to measure. Default: all but combinations.", panel=INPUT
+    )
+    twins: Literal["flip", "counterpart"] = parameter(
+        "flip", "Attribute-flip test, or counterfactual test.", panel=INPUT
+    )
+    error: float = parameter(0.001, "Sample until the confidence interval is ± this at most.", panel=BUDGET)
+    confidence: float = parameter(0.95, "Level of the confidence interval.", panel=BUDGET)
+    samples: int = parameter(1_000_000, "Maximum number of records.", panel=BUDGET, least=1)
+    seed: int = parameter(0, options.SEED)
+
+    @property
+    def populations(self) -> tuple[Population, ...]:
+        """The populations to measure."""
+        from neuronfair.audits.report.rates import AUDITED
+
+        return AUDITED if self.population is None else (self.population,)
 
 
 @command(app, panel=AUDIT, defaults={"data": ...}, omit=("columns",))
@@ -112,17 +127,7 @@ def rate(
     table: TableOptions,
     model: ModelOptions,
     output: OutputOptions,
-    population: Annotated[
-        Population | None,
-        option("Population to measure. Default: all but combinations.", panel=INPUT),
-    ] = None,
-    twins: Annotated[
-        Literal["flip", "counterpart"], option("Attribute-flip test, or counterfactual test.", panel=INPUT)
-    ] = "flip",
-    error: Annotated[float, option("Sample until the confidence interval is ± this at most.", panel=BUDGET)] = 0.001,
-    confidence: Annotated[float, option("Level of the confidence interval.", panel=BUDGET)] = 0.95,
-    samples: Annotated[int, option("Maximum number of records.", least=1, panel=BUDGET)] = 1_000_000,
-    seed: SeedOption = 0,
+    settings: FlipRateOptions,
 ) -> None:
     """Estimate the flip rate: how often the decision changes with the attribute (Themis).
 
@@ -142,52 +147,25 @@ def rate(
     model.check()
     output.check()
     console = output.console()
-    opened, data, _ = options.open_all(table, model, console, seed)
+    opened, data, _ = options.open_all(table, model, console, settings.seed)
     if model.model is not None:
         options.warn_of_encoding(opened, data, console)
-    about: dict[str, Any] = {
-        "version": __version__,
-        "data": data.name,
-        "encoding": data.domain.encoding,
-        "sensitive": list(data.domain.sensitive),
-        "model_fingerprint": opened.fingerprint,
-        "confidence": confidence,
-    }
-    if twins == "counterpart":
-        report = _counterfactuals(opened, data, confidence, seed, console)
+    about = options.subject(data, opened) | {"confidence": settings.confidence}
+    if settings.twins == "counterpart":
+        report = _counterfactuals(opened, data, settings, console)
         output.write(about | {"counterpart": asdict(report)})
         return
-    rates, errors = _rates(opened, data, population, Sampling(error, confidence, samples, seed), console)
-    for measured in rates.values():
-        _say(console, data, measured, errors[measured.population], error)
-    entries = {one.population: {**asdict(one), "error": errors[one.population]} for one in rates.values()}
-    alone = None if population is None else rates.get(population)
-    output.write(
-        about
-        | {"rates": {name: entries.get(name) for name in _populations(population)}}
-        | ({} if alone is None else _alone(alone, errors[alone.population]))
-    )
-
-
-class Sampling(NamedTuple):
-    """How exactly a rate is measured."""
-
-    error: float
-    confidence: float
-    samples: int
-    seed: int
-
-
-def _populations(chosen: Population | None) -> tuple[Population, ...]:
-    from neuronfair.audits.report.rates import AUDITED
-
-    return AUDITED if chosen is None else (chosen,)
+    measured = _rates(opened, data, settings, console)
+    for one, error in measured.values():
+        _print_rate(console, data, one, error, settings.error)
+    entries = {name: {**asdict(one), "error": error} for name, (one, error) in measured.items()}
+    output.write(about | {"rates": {name: entries.get(name) for name in settings.populations}})
 
 
 def _rates(
-    opened: Opened, data: Dataset, chosen: Population | None, sampling: Sampling, console: Console
-) -> tuple[dict[Population, RateOf], dict[Population, float]]:
-    """Return the flip rate of the chosen population, or of all, and how exactly each is known."""
+    opened: Opened, data: Dataset, settings: FlipRateOptions, console: Console
+) -> dict[Population, tuple[RateOf, float]]:
+    """Return the flip rate of each population, with its error; a population that cannot be sampled is left out."""
     from neuronfair.audits.report.rates import covering
     from neuronfair.audits.stages.population import fit_plausible_population
     from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
@@ -195,80 +173,73 @@ def _rates(
     from neuronfair.measure.rate import Until, flip_rate, plausible_pair_rate
     from neuronfair.render.terminal import progress_bar
 
-    usual, populations = None, _populations(chosen)
-    if {"pairs", "plausible"} & {*populations}:
+    fitted = None
+    if {"pairs", "plausible"} & {*settings.populations}:
         try:
-            usual = fit_plausible_population(data, None, sampling.seed)
+            fitted = fit_plausible_population(data, None, settings.seed)
         except NeuronFairError as why:
-            if chosen is not None:
+            if settings.population is not None:
                 raise
-            console.print(f"Nothing is said of plausible people. {why}")
-    asked: dict[str, Any] = {"confidence": sampling.confidence, "decision": opened.decision, "seed": sampling.seed}
-    rates: dict[Population, RateOf] = {}
-    errors: dict[Population, float] = {}
-    for name in populations:
-        with progress_bar(f"Judging {POPULATIONS[name]}", quiet=console.quiet) as show:
+            console.print(f"No rate of plausible records. {why}")
+    shared: dict[str, Any] = {"confidence": settings.confidence, "decision": opened.decision, "seed": settings.seed}
+    measured: dict[Population, tuple[RateOf, float]] = {}
+    for name in settings.populations:
+        with progress_bar(f"Evaluating {POPULATIONS[name]}", quiet=console.quiet) as show:
             if name == "pairs":
-                if usual is not None:
-                    fits = plausible_twins(data.domain, usual, data.rows)
-                    found = plausible_pair_rate(opened, fits, data, samples=sampling.samples, progress=show, **asked)
-                    if found is not None:
-                        rates[name], errors[name] = pair_rate_of(found), found.rate.error
+                if fitted is not None:
+                    twins = plausible_twins(data.domain, fitted, data.rows)
+                    pairs = plausible_pair_rate(opened, twins, data, samples=settings.samples, progress=show, **shared)
+                    if pairs is not None:
+                        measured[name] = pair_rate_of(pairs), pairs.rate.error
                 continue
-            whom = data if name == "table" else usual if name == "plausible" else name
-            if whom is not None:
-                until = Until(sampling.error, sampling.samples)
-                one = flip_rate(opened, data.domain, population=whom, samples=until, progress=show, **asked)
-                rates[name], errors[name] = rate_of(one), one.error
-    if "table" in rates and "plausible" in rates:
-        rates["plausible"] = covering(rates["plausible"], rates["table"])
-    return rates, errors
+            population = data if name == "table" else fitted if name == "plausible" else name
+            if population is not None:
+                until = Until(settings.error, settings.samples)
+                one = flip_rate(opened, data.domain, population=population, samples=until, progress=show, **shared)
+                measured[name] = rate_of(one), one.error
+    if "table" in measured and "plausible" in measured:
+        plausible, error = measured["plausible"]
+        measured["plausible"] = covering(plausible, measured["table"][0]), error
+    return measured
 
 
 def _counterfactuals(
-    opened: Opened, data: Dataset, confidence: float, seed: int, console: Console
+    opened: Opened, data: Dataset, settings: FlipRateOptions, console: Console
 ) -> CounterfactualReport:
-    """Compare the data set with its counterfactual twins, and return the result."""
+    """Run the counterfactual test and print its result."""
     from neuronfair.audits.wording.counterfactual import counterfactual_report
     from neuronfair.measure.counterfactual_effect import counterfactual_effect
     from neuronfair.render.terminal import progress_bar
 
-    with progress_bar("Comparing people with their counterparts", quiet=console.quiet) as show:
+    with progress_bar("Comparing records with their counterfactual twins", quiet=console.quiet) as show:
         effect = counterfactual_effect(
             opened.model,
             data.domain,
             data.rows,
             decision=opened.decision,
-            confidence=confidence,
-            seed=seed,
+            confidence=settings.confidence,
+            seed=settings.seed,
             progress=show,
         )
-    report = counterfactual_report(data.domain, data.rows, effect, confidence)
+    report = counterfactual_report(data.domain, data.rows, effect, settings.confidence)
     for sentence in report.sentences:
         console.print(sentence)
     return report
 
 
-def _say(console: Console, table: Dataset, rate: RateOf, error: float, allowed: float) -> None:
+def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, allowed: float) -> None:
     console.print(
-        f"The decision flips with {listed(table.domain.sensitive)} for {rate.discriminated:,} of {rate.of:,} "
-        f"{POPULATIONS[rate.population]}: {percent(rate.rate)}, between {percent(rate.low)} and "
-        f"{percent(rate.high)} with {percent(rate.confidence)} confidence. {rate.omission}".rstrip()
+        f"The decision flips with {listed(data.domain.sensitive)} for {percent(rate.rate)} of "
+        f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI {percent(rate.low)} to {percent(rate.high)}; "
+        f"{rate.discriminated:,} of {rate.of:,}). {rate.omission}".rstrip()
     )
     if error > allowed:
-        whole = rate.population in ("pairs", "table")
-        why = "nobody was left to judge" if whole else "more people than --samples are needed"
-        console.print(f"The error of {percent(error)} is above the {percent(allowed)} asked for: {why}.")
-
-
-def _alone(rate: RateOf, error: float) -> dict[str, Any]:
-    """Return the figures of the only population that was asked for, as they were called when there was always one."""
-    figures = {"population": rate.population, "rate": rate.rate, "interval": [rate.low, rate.high]}
-    return {**figures, "error": error, "found": rate.discriminated, "sampled": rate.of}
+        why = "there are no more records" if rate.population in ("pairs", "table") else "raise --samples"
+        console.print(f"The interval is wider than ± {percent(allowed)} (--error): {why}.")
 
 
 def _sizes(text: str | None) -> list[int] | None:
-    """Return the numbers of neurons in a list with commas; None where none was given."""
+    """Return the numbers in a list such as 64,32,16; None for no text."""
     try:
         numbers = [int(n) for n in options.names(text) or []]
     except ValueError:

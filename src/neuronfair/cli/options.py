@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from neuronfair import __version__
 from neuronfair.cli.app import option
 from neuronfair.cli.files import check_out, is_stdout, write_json
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean
@@ -54,13 +55,13 @@ PopulationOption = Annotated[Path | None, option("Realistic records from your ow
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What a command prints, and its results as JSON."""
+    """Options for the output of a command."""
 
     json: Path | None = parameter(None, "Write the results as JSON; '-' prints them.", panel=OUTPUT)
     quiet: bool = parameter(False, "Print errors only.", "--quiet", "-q", panel=OUTPUT)
 
     def console(self) -> Console:
-        """Return what prints for people; silent if the results go to standard output."""
+        """Return the console; it prints nothing if the JSON goes to standard output."""
         from neuronfair.render.terminal import make_console
 
         return make_console(quiet=self.quiet or is_stdout(self.json))
@@ -69,15 +70,15 @@ class OutputOptions:
         """Refuse a file that cannot be written."""
         check_out(self.json, or_stdout=True)
 
-    def write(self, results: Mapping[str, Any]) -> None:
-        """Write the results, if they were wanted."""
+    def write(self, results: Mapping[str, object]) -> None:
+        """Write the results if --json is set."""
         if self.json is not None:
             write_json(self.json, results)
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model under test, and how it is opened."""
+    """Options that name and open the model under test."""
 
     model: str | None = parameter(
         None,
@@ -93,7 +94,7 @@ class ModelOptions:
     device: str = parameter("cpu", "Device to compute on, such as cpu or cuda.")
 
     def check(self) -> None:
-        """Refuse at once a model that no reader takes."""
+        """Refuse a model that no reader can open."""
         if self.model is not None:
             reader_of(self.model, weights=self.weights, trust_pickle=self.trust_pickle)
         elif self.weights is not None:
@@ -124,7 +125,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The data set, and what is needed to read it."""
+    """Options that name and read the data set."""
 
     data: str = parameter(
         "adult",
@@ -151,7 +152,7 @@ class TableOptions:
         return JoinOptions.of(self.attributes_file, self.key)
 
     def check(self) -> None:
-        """Refuse a table that is not there, or of which too much or too little is said."""
+        """Refuse a missing table, and options that do not fit it."""
         from neuronfair.domain.tables.dataset import DATASETS
         from neuronfair.domain.tables.files import table_file
 
@@ -168,7 +169,7 @@ class TableOptions:
             raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
         if self.encoding != "default":
             raise DataError(
-                f"--encoding {self.encoding}: for the data sets of the paper only. Say encode = … in a --domain file"
+                f"--encoding {self.encoding}: for the data sets of the paper only. Set encode = … in a --domain file"
             )
         if domain is not None and target is not None:
             raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
@@ -178,10 +179,10 @@ class TableOptions:
     def load(
         self, model: ModelOptions | None = None, take_rules: Literal["none", "free", "all"] = "none"
     ) -> AuditInput:
-        """Return a data set of the paper, or a user's table, with the columns that the model reads.
+        """Return the data set, with the columns that the model uses.
 
-        The model decides how a domain is inferred: a tolerance is for quantities, and a model that reads an empty cell
-        among numbers, as trees do, is given empty cells and not the median.
+        The model matters when the domain is inferred: a tolerance needs a quantity, and empty cells stay empty for
+        models that read them, as trees do.
         """
         from neuronfair.audits.inputs import read_input
         from neuronfair.domain.tables.dataset import DATASETS, load_dataset
@@ -210,7 +211,7 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """What --attributes-file and --key say."""
+    """The options --attributes-file and --key."""
 
     file: Path
     key: str | None
@@ -224,11 +225,11 @@ class JoinOptions:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The options again."""
+        """The options as typed on the command line."""
         return ("--attributes-file", str(self.file), *(() if self.key is None else ("--key", self.key)))
 
     def joined(self, table: Path, sensitive: Sequence[str] | None, domain: Path | TableDomain | None = None) -> Sheet:
-        """Return the table with the sensitive columns of the file, and those that the domain has as no input."""
+        """Return the table, joined with the sensitive columns and other columns that are no model inputs."""
         from neuronfair.domain.schema.toml import read_domain
         from neuronfair.domain.tables.files import read_sheet
         from neuronfair.domain.tables.sheet import joined_columns
@@ -244,17 +245,27 @@ class JoinOptions:
 def open_all(
     table: TableOptions, model: ModelOptions, console: Console, seed: int
 ) -> tuple[Opened, Dataset, Card | None]:
-    """Return the model, the table on its device, and the card of a model that was trained just now."""
+    """Return the model, the data set on its device, and the card if the model was trained now."""
     check_device(model.device)
     data = table.load(model).data
     opened, card = (model.source.open(data), None) if model.model is not None else model.train(data, console, seed)
     if outside := [attribute.name for attribute in data.domain.attributes if not attribute.is_input]:
-        console.print(f"The model is not given {listed(outside)}.")
+        console.print(f"The model does not use {listed(outside)}.")
     return opened, data.to(model.device), card
 
 
+def subject(data: Dataset, opened: Opened | None = None) -> dict[str, object]:
+    """Return the first keys of a JSON result: data set, sensitive attributes and, of a model, its fingerprint."""
+    about: dict[str, object] = {
+        "data": data.name,
+        "encoding": data.domain.encoding,
+        "sensitive": list(data.domain.sensitive),
+    }
+    return about if opened is None else {"version": __version__, **about, "model_fingerprint": opened.fingerprint}
+
+
 def warn_of_encoding(opened: Opened, data: Dataset, console: Console) -> None:
-    """Say so if a model seems to get other inputs than it was trained with."""
+    """Print a warning if the input encoding check finds a problem."""
     from neuronfair.audits.stages.encoding_check import check_encoding
 
     check = check_encoding(opened, data)
@@ -269,7 +280,7 @@ def fit_classifier(
     hidden: list[int] | None = None,
     settings: TrainingSettings | None = None,
 ) -> tuple[nn.Sequential, Card]:
-    """Train a classifier with a progress bar and say how well it does."""
+    """Train a classifier with a progress bar and print its accuracy."""
     from neuronfair.model.train import train
     from neuronfair.render.terminal import progress_bar
 
@@ -297,16 +308,16 @@ def pool_of(ray: str | None, workers: int | None = 1) -> AbstractContextManager[
     return cluster(ray)
 
 
-# What options say
+# Values of options
 
 
 def names(text: str | None) -> list[str] | None:
-    """Return the names in a list with commas."""
+    """Return the names in a text such as sex,race."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def read_decision(text: str | None) -> Decision | None:
-    """Return what --decision says; None where nothing was said."""
+    """Return the decision of --decision; None if it is not set."""
     from neuronfair.model.decision import Decision
 
     if text is None:
@@ -326,7 +337,7 @@ def read_decision(text: str | None) -> Decision | None:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that cannot be used here."""
+    """Refuse a device that is not available."""
     import torch
 
     try:

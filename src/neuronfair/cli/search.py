@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neuronfair import __version__
 from neuronfair.cli import files, options
 from neuronfair.cli.app import INTERRUPTED, RESEARCH, app, command, option
 from neuronfair.cli.options import (
@@ -192,10 +191,9 @@ def _search(
     return outcome
 
 
-def _results(outcome: SearchResult, data: Dataset) -> dict[str, Any]:
-    """Return what came of a search, as JSON has it."""
-    about = {"data": data.name, "encoding": data.domain.encoding, "sensitive": list(data.domain.sensitive)}
-    return about | {"twins": outcome.config.twins} | outcome.summary()
+def _results(outcome: SearchResult, data: Dataset) -> dict[str, object]:
+    """Return the result of a search as JSON."""
+    return options.subject(data) | {"twins": outcome.config.twins} | outcome.summary()
 
 
 def _in_shards(asked: SearchOptions, out: Path, ray: str | None, shards: str | None) -> bool:
@@ -303,12 +301,8 @@ def compare(
         plot_comparison(result, plot, title=title)
         console.print(f"Picture: {plot}", soft_wrap=True)
     output.write(
-        {
-            "version": __version__,
-            "data": data.name,
-            "encoding": data.domain.encoding,
-            "sensitive": list(data.domain.sensitive),
-            "model_fingerprint": opened.fingerprint,
+        options.subject(data, opened)
+        | {
             "twins": asked.twins,
             "seeds": result.seeds,
             "steps": result.config.steps,
