@@ -259,7 +259,7 @@ def test_without_anybody_who_has_a_counterpart_nothing_is_measured():
     rules = [Rule(f"{a} has {p}", {"group": (a,)}, {"copy": (p,)}) for a, p in (("a", "p"), ("b", "q"))]
     attributes = (DOMAIN.attributes[GROUP], fixed, *DOMAIN.attributes[SCORE:])
     domain = replace(DOMAIN, attributes=attributes, rules=tuple(rules))
-    with pytest.raises(DomainError, match="nobody has a counterpart"):
+    with pytest.raises(DomainError, match="no record has a twin"):
         counterfactual_effect(reads(SCORE, domain=domain), domain, table(), decision=Decision("threshold", 0.5))
 
 

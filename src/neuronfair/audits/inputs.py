@@ -241,7 +241,7 @@ def _inferred(
             outside=not_inputs,
         )
         data = replace(read_table(sheet, draft.domain), inferred=True)
-        return AuditInput(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.beside)
+        return AuditInput(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.joined)
 
     kept = found(source.model is not None)
     if source.model is not None and any(a.empty is not None for a in kept.data.domain.attributes):
@@ -289,13 +289,13 @@ def _declared(
     if isinstance(table, Dataset):
         return AuditInput(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
     sheet = read_sheet(table)
-    for name in sheet.beside.names if sheet.beside is not None else ():
+    for name in sheet.joined.names if sheet.joined is not None else ():
         if name in kept.names and kept.attributes[kept.column(name)].is_input:
             raise DomainError(
                 f"{kept.name}: '{name}' stands beside the table, so no model is given it. Write encode = \"none\" for "
                 "it in the domain file"
             )
-    return AuditInput(read_table(sheet, kept), text, False, reads, left_out, sheet.remarks, sheet.beside)
+    return AuditInput(read_table(sheet, kept), text, False, reads, left_out, sheet.remarks, sheet.joined)
 
 
 def _fitting(find: Callable[[Sequence[str]], AuditInput], found: AuditInput, source: ModelSource) -> AuditInput:

@@ -145,7 +145,7 @@ def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[s
         if name not in sizes:
             raise DomainError(f"{domain}: sensitive attribute '{name}' is not a column. {did_you_mean(name, sizes)}")
         if sizes[name] < 2:
-            raise DomainError(f"{domain}: sensitive attribute '{name}' has one value only, so nobody has a twin")
+            raise DomainError(f"{domain}: sensitive attribute '{name}' has one value only, so there are no twins")
     if repeated(sensitive) is not None:
         raise DomainError(f"{domain}: a sensitive attribute is named twice: {', '.join(sensitive)}")
     if math.prod(sizes[name] for name in sensitive) > MAX_COMBINATIONS:

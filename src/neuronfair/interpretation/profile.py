@@ -1,4 +1,4 @@
-"""Where the bias lives: how strongly each neuron reacts when only the sensitive attribute changes (Algorithm 1)."""
+"""Biased neurons: how strongly each neuron reacts when only the sensitive attribute changes (Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LayerBias:
     @cached_property
     def cut(self) -> float:
         """T_d: where the AS curve meets the line y = x, interpolated between its points."""
-        # The curve ends on the axis, at the largest reaction: nobody is above it.
+        # The curve ends on the axis, at the largest reaction.
         x = torch.cat([self.thresholds, self.reaction.max()[None].double()])
         above = torch.cat([self.rates, torch.zeros(1, dtype=torch.float64)]) - x
         i = int((above <= 0).nonzero()[0, 0])
@@ -67,7 +67,7 @@ class LayerBias:
 
     @property
     def reacts(self) -> bool:
-        """Whether any neuron reacts at all; if not, `biased` names a neuron for want of a better one."""
+        """Whether any neuron reacts at all; if not, `biased` holds an arbitrary neuron."""
         return bool(self.reaction.max() > 0)
 
 

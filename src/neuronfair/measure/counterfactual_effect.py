@@ -118,7 +118,7 @@ def counterfactual_effect(
     chosen = _people(domain, table, counterparts, thorough, seed)
     people = table[chosen]
     if len(people) == 0:
-        raise DomainError(f"{domain.name}: nobody who is compared is of a group that is large enough for counterparts")
+        raise DomainError(f"{domain.name}: no compared person is of a group that is large enough for counterfactuals")
     enough = RESAMPLED_TWINS // (len(people) * len(domain.combinations.others))
     again = min(thorough.draws, MOST_DRAWS, max(LEAST_DRAWS, enough))
     show = _Steps(progress, thorough.draws + 2 * thorough.placebos * (again + 1))
@@ -126,7 +126,7 @@ def counterfactual_effect(
     tally = scored.tally(people, show.each(counterparts.drawn(domain, people, thorough.draws)), flipped=True)
     if not bool(tally.count.any()):
         raise DomainError(
-            f"{domain.name}: nobody has a counterpart. Rules tie the group to attributes that are fixed or legitimate"
+            f"{domain.name}: no record has a twin. Rules tie the group to attributes that are fixed or legitimate"
         )
     shuffled, halves, by_chance = list[TwinTally](), list[TwinTally](), list[CounterfactualPairs]()
     for one in _learned(domain, table, thorough.placebos, counterparts.groups, seed):

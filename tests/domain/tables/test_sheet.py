@@ -106,7 +106,7 @@ def test_arrays_and_mappings_stand_beside_the_table():
     sheet, names = with_columns({"age": [1, 2, 3]}, np.array([0, 1, 0]))
     assert (names, list(sheet.columns["sensitive"])) == (("sensitive",), ["0", "1", "0"])
     sheet, names = with_columns({"age": [1, 2]}, {"sex": ["f", None], "race": ["a", "b"]})
-    assert (names, list(sheet.columns["sex"]), sheet.beside.names) == (("sex", "race"), ["f", ""], ("sex", "race"))
+    assert (names, list(sheet.columns["sex"]), sheet.joined.names) == (("sex", "race"), ["f", ""], ("sex", "race"))
     with pytest.raises(DataError, match=r"one dimension, got the shape \(2, 2\)"):
         with_columns({"age": [1, 2]}, np.zeros((2, 2)))
     with pytest.raises(DataError, match="sensitive values: has 3 rows, and table has 2"):

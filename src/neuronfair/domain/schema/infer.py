@@ -122,7 +122,7 @@ def draft_domain(
     entries = _entries(sheet, sensitive, target, columns)
     left_out = tuple(one for one in entries if isinstance(one, LeftOut))
     known = [one for one in entries if isinstance(one, ColumnEntry)]
-    added = () if sheet.beside is None else sheet.beside.names
+    added = () if sheet.joined is None else sheet.joined.names
     remarks = dict[str, list[str]]()
     for entry in known:
         if keep_missing and "missing" in entry.parts and "values" not in entry.parts:
@@ -187,7 +187,7 @@ def _entries(
 ) -> list[ColumnEntry | LeftOut]:
     """Return the entry of each column, or why it is left out; inputs of the model and sensitive columns are kept."""
     _check_groups(sheet, sensitive)
-    kept, key = {*sensitive, *(columns or ())}, None if sheet.beside is None else sheet.beside.key
+    kept, key = {*sensitive, *(columns or ())}, None if sheet.joined is None else sheet.joined.key
     decimals = decimal_marks(list(sheet.columns.values()))
     entries = list[ColumnEntry | LeftOut]()
     for name, cells in sheet.columns.items():

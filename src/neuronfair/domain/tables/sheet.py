@@ -155,16 +155,16 @@ class Sheet:
     unit: str = "line"
     remarks: tuple[str, ...] = ()  # for the user, on how it was read
     copies: Mapping[str, str] = field(default_factory=dict)
-    beside: JoinedColumns | None = None
+    joined: JoinedColumns | None = None
     types: Mapping[str, ColumnType] = field(default_factory=dict)  # by name; none for a text file
     frame: Any = None  # the pandas DataFrame that it was read from, if any
 
     def where(self, row: int) -> str:
         """Return the position of a row in its file, and in the second one."""
         here = f"{self.unit} {self.lines[row]}"
-        if self.beside is None:
+        if self.joined is None:
             return here
-        return f"{here} ({self.beside.sheet.path.name}: {self.beside.sheet.where(self.beside.rows[row])})"
+        return f"{here} ({self.joined.sheet.path.name}: {self.joined.sheet.where(self.joined.rows[row])})"
 
     def check_clear(self, used: Sequence[str]) -> None:
         """Refuse a name of two different columns, unless both are used under different names."""
@@ -221,23 +221,23 @@ def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | 
     missing = next((name for name in names if name not in table.columns and name not in other.columns), None)
     if missing is not None:
         raise DataError(f"{other.path}: no column '{missing}'. {did_you_mean(missing, other.columns)}")
-    joined = tuple(name for name in names if name in other.columns)
-    if not joined:
+    added = tuple(name for name in names if name in other.columns)
+    if not added:
         raise DataError(
             f"{other.path}: has none of the sensitive columns; {table.path} has {listed(names)}. Name a column of the "
             "file, or do without it"
         )
-    used = [*joined, *([key] if key is not None else [])]
+    used = [*added, *([key] if key is not None else [])]
     other.check_clear(used)
     table.check_clear(used)
     rows: Sequence[int] = _by_position(table, other) if key is None else _by_key(table, other, key)
-    columns = {name: Cells.of([other.columns[name][row] for row in rows]) for name in joined}
+    columns = {name: Cells.of([other.columns[name][row] for row in rows]) for name in added}
     how = "row by row" if key is None else f"by '{key}'"
-    remarks = (f"{listed(joined)} from {other.path.name}, joined {how}: no model is given it",)
+    remarks = (f"{listed(added)} from {other.path.name}, joined {how}: no model is given it",)
     return replace(
         table,
         columns={**table.columns, **columns},
-        beside=JoinedColumns(other, joined, key, rows),
+        joined=JoinedColumns(other, added, key, rows),
         remarks=(*table.remarks, *(f"{other.path.name}: {remark}" for remark in other.remarks), *remarks),
     )
 

@@ -300,7 +300,7 @@ def bank_default(text: str) -> Columns:
 
 
 def bank_paper(text: str) -> Columns:
-    """Return Bank marketing with the published coarser numbers; `pdays` is 1 where nobody had called before."""
+    """Return Bank marketing with the published coarser numbers; `pdays` is 1 for clients without an earlier call."""
     table = _bank(text)
     return table | {
         "age": _floor(table["age"], 10, 1, 9),
