@@ -79,7 +79,7 @@ class WidenOutside(Frontier):
 
 
 class WalkOn(Frontier):
-    """A finding is given up for a miss."""
+    """Continue from a miss instead of the last finding."""
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Forget what was found before."""
@@ -88,7 +88,7 @@ class WalkOn(Frontier):
 
 
 class NoRedraw(Frontier):
-    """A walker on a plateau takes a random move."""
+    """Take a random move on a plateau."""
 
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Take every place for a slope."""
@@ -96,7 +96,7 @@ class NoRedraw(Frontier):
 
 
 class NoMemory(Frontier):
-    """A walker may judge a row again."""
+    """Evaluate rows again that the chain has evaluated before."""
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Remember nothing."""

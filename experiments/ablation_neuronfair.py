@@ -1,6 +1,6 @@
 """What each part of the guidance of `neuronfair-plus` is worth, and where: one part is changed at a time.
 
-Every search stands beside the same walk with noise in the place of gradients (random directions): the lift over it is
+Every search stands next to the same walk with noise in the place of gradients (random directions): the lift over it is
 what the gradients are worth.
 """
 
@@ -116,7 +116,7 @@ OF_ONE_CODE = ("steps of one code", BEFORE)
 
 
 def cases() -> dict[str, Case]:
-    """Return the models that can be tried here: tables and published weights must be at hand."""
+    """Return the models that can be tried here: data sets and published weights must be on this machine."""
     return {
         case.name: case
         for case in ALL_CASES
@@ -150,7 +150,7 @@ def subject(name: str, quick: bool) -> tuple[Network, BiasProfile, Decision]:
 
 
 def _perceptron(table: Dataset, quick: bool) -> MLPClassifier:
-    """Return what people train in scikit-learn, on one-hot labels and scaled numbers: the default encoding."""
+    """Return a scikit-learn perceptron on one-hot labels and scaled numbers, the default encoding."""
     inputs = TableEncoding.of(table.domain).encode(table.rows).numpy()
     perceptron = MLPClassifier((32, 16), max_iter=3 if quick else 15, random_state=0)
     with warnings.catch_warnings():
@@ -164,7 +164,7 @@ def prepare(case: str, quick: bool) -> dict[str, Any]:
 
 
 def search(case: str, part: str, seeds: int, steps: int, seed: int, quick: bool) -> dict[str, Any]:
-    """Search a model with one part of the method changed, and return the figures beside its random directions."""
+    """Search a model with one part of the method changed, and return the figures next to its random directions."""
     network, profile, decision = subject(case, quick)
     table = data(*cases()[case][:3])
     starts = once(
@@ -268,7 +268,7 @@ def report(scale: Scale, results: Results) -> Report:
 
 
 def lift(figures: Mapping[str, Any]) -> float | None:
-    """Return the lift over random directions; None where these found nobody."""
+    """Return the lift over random directions; None where these found nothing."""
     found: float | None = figures["lift_over_random_direction"]
     return found
 

@@ -43,7 +43,9 @@ ALL_CASES = {  # case: data set, sensitive attribute, published weights, the pap
     "compas-race": ("compas", "race", "compas.npz", "compas-race"),
     "meps-sex": ("meps", "SEX=1", None, "meps-gender"),  # the published model cannot be fed
 }
-CASES = {case: facts for case, facts in ALL_CASES.items() if where(facts[0]) is not None}  # whose data are at hand
+CASES = {
+    case: facts for case, facts in ALL_CASES.items() if where(facts[0]) is not None
+}  # whose data are on this machine
 PUBLISHED = "published"
 WIDE = ("compas-race", "meps-sex")  # hundreds of columns: fewer run seeds
 METHODS = ("neuronfair-plus", "frontier", "eidig5", "adf", "aequitas")
@@ -55,7 +57,7 @@ PAPER_METHODS = ("aequitas", "symbgen", "adf", "eidig", "neuronfair")  # the ord
 
 
 def published(case: str) -> Path | None:
-    """Return the published weights of a case, where they are at hand (NEURONFAIR_MODELS)."""
+    """Return the published weights of a case, if they are on this machine (NEURONFAIR_MODELS)."""
     name, folder = ALL_CASES[case][2], os.environ.get("NEURONFAIR_MODELS")
     if name is None or not folder:
         return None
@@ -114,7 +116,7 @@ def profile(case: str, model: str | int) -> BiasProfile:
 
 
 def weights_of(name: str, seed: int, encoding: str = "paper") -> Path:
-    """Return where our own classifier of a data set is kept, beside the results."""
+    """Return where our own classifier of a data set is kept, next to the results."""
     kind = "" if encoding == "paper" else f"-{encoding}"
     return Path(os.environ["NEURONFAIR_LAB"]) / "models" / f"{name}{kind}-{seed}.safetensors"
 
@@ -214,7 +216,7 @@ def control_job(scale: Scale, case: str, model: str | int, method: str) -> Job:
 
 
 def control(case: str, model: str | int, **config: Any) -> dict[str, Any]:
-    """Return the success rate of a method that is given noise for gradients."""
+    """Return the success rate of a method with noise instead of gradients."""
     rows, chosen = case_data(case), SearchConfig(**config)
     seeds = starts(case, chosen.seeds, chosen.seed)
     known = profile(case, model)
@@ -225,11 +227,11 @@ def control(case: str, model: str | int, **config: Any) -> dict[str, Any]:
 
 
 def rate_job(scale: Scale, case: str, model: str | int) -> Job:
-    """Return the estimate of how many random people are discriminated."""
+    """Return the estimate of the flip rate of random records."""
     return Job("cases:rate", {"case": case, "model": model, "samples": scale.samples})
 
 
 def rate(case: str, model: str | int, samples: int) -> dict[str, Any]:
-    """Return the discrimination rate among people drawn uniformly (DM-RS), with its interval."""
+    """Return the flip rate of uniformly drawn records (DM-RS), with its confidence interval."""
     result = flip_rate(network(case, model), case_data(case).domain, samples=samples)
     return {"rate": result.rate, "interval": result.interval}

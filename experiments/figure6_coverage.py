@@ -43,7 +43,7 @@ def jobs(scale: Scale) -> list[Job]:
 
 
 def report(scale: Scale, results: Results) -> Report:
-    """Return the coverage of every method beside the paper's."""
+    """Return the coverage of every method next to the paper's."""
     lines, found, missed, counts, of = [], [], [], [], 0
     for method in METHODS:
         done = gather(results, runs(scale, method))

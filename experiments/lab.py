@@ -45,11 +45,11 @@ class Scale:
     trainings: int = 5  # our own classifiers of every data set
     seconds: float = 10.0  # stand for the paper's 500 in Table 5
     retrainings: int = 5
-    samples: int = 100_000  # random people for a discrimination rate
+    samples: int = 100_000  # random records for a flip rate
 
     @property
     def few(self) -> int:
-        """The run seeds where each takes minutes: two, or a third of what was asked for."""
+        """The run seeds where each takes minutes: two, or a third of `repeats`."""
         return min(self.repeats, max(2, self.repeats // 3))
 
 
@@ -151,7 +151,7 @@ def run_jobs(
 ) -> None:
     """Do what was not done before, several jobs at a time, and remember every result as soon as it is there.
 
-    It may be killed at any time: the same call goes on with what is missing.
+    It may be killed at any time: the same call resumes with the missing jobs.
     """
     cache.mkdir(parents=True, exist_ok=True)
     os.environ["NEURONFAIR_LAB"] = str(cache.absolute())  # where classifiers are kept

@@ -1,4 +1,4 @@
-"""Not in the paper: turning the biased neurons down instead of retraining, beside equally many random neurons."""
+"""Not in the paper: turning the biased neurons down instead of retraining, next to equally many random neurons."""
 
 from __future__ import annotations
 

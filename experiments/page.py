@@ -35,7 +35,7 @@ EXPERIMENTS = (
     "populations",
     "counterparts",
 )
-RECORDS, PICTURES = "results", "img"  # folders beside the page
+RECORDS, PICTURES = "results", "img"  # folders next to the page
 RUNGS = {  # the columns of the first table
     "neuronfair-printed": "NeuronFair as printed (`neuronfair-printed`)",
     "neuronfair": "with four changes (`neuronfair`)",

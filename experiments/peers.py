@@ -1,4 +1,4 @@
-"""Fidelity: our methods beside the authors' own programs, run the same way on the published classifiers."""
+"""Fidelity: our methods next to the authors' own programs, run the same way on the published classifiers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def jobs(scale: Scale) -> list[Job]:
 
 
 def report(scale: Scale, results: Results) -> Report:
-    """Return global findings and success rate, theirs beside the range of ours."""
+    """Return global findings and success rate, theirs next to the range of ours."""
     lines = []
     for case, methods in PEERS.items():
         for method, theirs in methods.items():

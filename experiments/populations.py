@@ -1,7 +1,7 @@
-"""Three populations: how often decisions flip among real, plausible and possible people, and how usual findings are.
+"""Flip rates of real, realistic synthetic and uniformly drawn records, and the plausibility of findings.
 
-Five tables, default domains; a network of ours, boosted trees and a forest of each. Beside them: how hard people drawn
-from the model of a table are to tell from real ones.
+Five data sets in their default domains; a network, boosted trees and a forest of each. A second part measures how hard
+it is to tell records drawn from a population model from real ones.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from torch import Tensor
 
 MODELS = ("network", *KINDS)
 LEAST = 0.05  # what a search is kept to
-FULL = {"seeds": 200, "steps": 200, "samples": 20_000}  # of every search; people for a rate
+FULL = {"seeds": 200, "steps": 200, "samples": 20_000}  # of every search; records for a rate
 QUICK = {"seeds": 20, "steps": 20, "samples": 500}
 RATES = ("table", "plausible", "domain")
 
 
 @cache
 def population(name: str) -> PopulationModel:
-    """Return the model of the people of a table."""
+    """Return the population model of a data set."""
     table = data(name, "default")
     return once(f"population-{name}", lambda: fit_population(table.domain, table.rows))
 
 
 def quality(name: str, seed: int) -> dict[str, Any]:
-    """Return how well people drawn from a model of 70% of the rows pass for the others, and how likely these are."""
+    """Return how realistic records are that a model of 70% of the rows draws, and how likely the other rows are."""
     table = data(name, "default")
     domain, (train, *rest) = table.domain, table.split(seed)
     held = domain.clip(torch.cat([part.rows for part in rest]))
@@ -57,7 +57,7 @@ def quality(name: str, seed: int) -> dict[str, Any]:
 
 
 def _independent(table: Dataset, rows: Tensor, generator: torch.Generator) -> Tensor:
-    """Return people whose attributes come from different people of the table."""
+    """Return rows whose cells are drawn from different rows."""
     drawn = [table.rows[torch.randint(len(table), (len(rows),), generator=generator), i] for i in range(rows.shape[1])]
     return torch.stack(drawn, 1)
 
@@ -103,7 +103,7 @@ def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **config
 
 
 def tables() -> list[str]:
-    """Return the tables that are at hand."""
+    """Return the data sets on this machine."""
     return list(dict.fromkeys(case[0] for case in CASES.values()))
 
 

@@ -1,4 +1,4 @@
-"""Table 10 (and the data of Table 11): findings of face detectors by method, beside controls and the paper's figures.
+"""Table 10 (and the data of Table 11): findings of face detectors by method, next to controls and the paper's figures.
 
     python experiments/table10_image.py --device cuda --images DATA/images --sets lfw_in --out out/images
 

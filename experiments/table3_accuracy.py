@@ -1,4 +1,4 @@
-"""Table 3 of the paper: the accuracy of the classifiers, beside logistic regression on the same rows.
+"""Table 3 of the paper: the accuracy of the classifiers, next to logistic regression on the same rows.
 
 Each seed draws another split into 70% for training, 10% for validation and 20% for testing. Early stopping, the
 choice between restarts and the strength of the regression's penalty use the validation part only; the test part is
@@ -34,7 +34,7 @@ def regression(name: str, encoding: str, seed: int, quick: bool) -> dict[str, An
     for penalty in PENALTIES[-1:] if quick else PENALTIES:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=300))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # judged by the validation part as it is
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the validation part decides
             models.append(model.fit(x["train"], y["train"]))
 
     def unseen(model: Pipeline) -> float:
@@ -44,7 +44,7 @@ def regression(name: str, encoding: str, seed: int, quick: bool) -> dict[str, An
 
 
 def jobs(scale: Scale) -> list[Job]:
-    """Return the trainings in both encodings, each beside a regression."""
+    """Return the trainings in both encodings, each next to a regression."""
     trainings = [job for encoding in ENCODINGS for job in train_jobs(scale, encoding)]
     return [*trainings, *(Job("table3_accuracy:regression", job.arguments) for job in trainings)]
 

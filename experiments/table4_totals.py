@@ -52,7 +52,7 @@ def jobs(scale: Scale) -> list[Job]:
 
 
 def report(scale: Scale, results: Results) -> Report:
-    """Return findings, success rates, spread and cost beside the paper's."""
+    """Return findings, success rates, spread and cost next to the paper's."""
     found = {(case, m): gather(results, runs(scale, case, m)) for case in CASES for m in SHOWN}
     lines, owns, spreads, costs, own_counts, lifts = [], [], [], [], [], []
     for case, (*_, printed) in CASES.items():

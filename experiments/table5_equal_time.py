@@ -24,7 +24,7 @@ def jobs(scale: Scale) -> list[Job]:
 
 
 def report(scale: Scale, results: Results) -> Report:
-    """Return findings and success rates in equal time, beside the paper's in 500 seconds."""
+    """Return findings and success rates in equal time, next to the paper's in 500 seconds."""
     lines, wins, counts = [], [], []
     for case, (*_, printed) in CASES.items():
         line = [case]

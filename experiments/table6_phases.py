@@ -54,7 +54,7 @@ def _search(subject: Model, rows: Dataset, config: SearchConfig, starts: Tensor 
 
 
 def _mixed(domain: TableDomain, pool: Tensor, config: SearchConfig) -> Tensor:
-    """Return `config.seeds` different people, drawn at random."""
+    """Return `config.seeds` distinct rows, drawn at random."""
     pool = pool[torch.randperm(len(pool), generator=torch.Generator().manual_seed(config.seed)).to(pool.device)]
     _, number = torch.unique(domain.key(pool), return_inverse=True)
     first = torch.full((len(pool),), len(pool)).scatter_reduce(0, number, torch.arange(len(pool)), "amin")
@@ -79,7 +79,7 @@ def jobs(scale: Scale) -> list[Job]:
 
 
 def report(scale: Scale, results: Results) -> Report:
-    """Return findings per 1,000 seeds globally, and per seed and 1,000 steps locally, beside the paper's."""
+    """Return findings per 1,000 seeds globally, and per seed and 1,000 steps locally, next to the paper's."""
     tables: dict[str, Table] = {}
     orders: dict[str, list[bool]] = {}
     for part in ("global", "local"):

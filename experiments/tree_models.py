@@ -27,7 +27,7 @@ def fitted_trees(data_name: str, kind: str, seed: int) -> tuple[Any, Dataset]:
 def fit_trees(table: Dataset, kind: str, seed: int) -> Any:
     """Return an estimator fitted to 70% of the rows of a table.
 
-    It is given the numbers of the domain's encoding, so that no pandas is needed; thresholds on them are thresholds on
+    Its inputs are the numbers of the domain's encoding, so it needs no pandas; thresholds on them are thresholds on
     codes.
     """
     train = table.split(seed).train
@@ -35,7 +35,7 @@ def fit_trees(table: Dataset, kind: str, seed: int) -> Any:
 
 
 def encoded(table: Dataset) -> npt.NDArray[np.float32]:
-    """Return the numbers that trees are given."""
+    """Return the inputs of trees."""
     return TableEncoding.of(table.domain).encode(table.rows).numpy()
 
 
