@@ -127,7 +127,7 @@ def test_a_member_that_is_larger_than_its_directory_says_is_not_unpacked_any_fur
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_ways_of_packing_that_cannot_be_cut_off_are_not_read(method: int) -> None:
-    with pytest.raises(zipfile.BadZipFile, match="packed in a way"):
+    with pytest.raises(zipfile.BadZipFile, match="unsupported method"):
         members(zipped({"a": b"x"}, method), "a.zip")
 
 
@@ -168,7 +168,7 @@ def test_a_name_that_comes_twice_is_refused() -> None:
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("a", b"one")
         archive.writestr("a", b"two")
-    with pytest.raises(zipfile.BadZipFile, match="comes twice"):
+    with pytest.raises(zipfile.BadZipFile, match="occurs twice"):
         members(file.getvalue(), "a.zip")
 
 

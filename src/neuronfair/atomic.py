@@ -12,17 +12,17 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks: what a kill leaves behind stays there
+except ImportError:  # Windows has no such locks: files that a kill has left stay there
     fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file beside `path` to write to, and put it in the place of `path` at the end.
+    """Yield a temporary file next to `path`, and rename it to `path` at the end.
 
-    On any error or interrupt the old file stays as it was and the temporary one is removed; one that a kill has left
-    behind is removed when the same file is written the next time. A link is refused: in a folder that somebody else has
-    made it may lead to any file. Who means what it stands for gives `path.resolve()`.
+    On any error or interrupt the old file stays unchanged and the temporary one is removed; a file that a kill has left
+    is removed the next time that `path` is written. A link is refused: in a folder from a stranger it may point to any
+    file. To write to its target, pass `path.resolve()`.
     """
     if path.is_symlink():
         raise FileExistsError(errno.EEXIST, "is a link, which is not followed", str(path))
@@ -52,30 +52,30 @@ def write_text(path: Path, text: str) -> None:
 
 
 def leftovers(path: Path) -> list[Path]:
-    """Return the temporary files of earlier and of other attempts to write a file."""
+    """Return the temporary files of all attempts to write a file."""
     return list(path.parent.glob(f"{escape(_prefix(path))}????????{escape(path.suffix)}"))
 
 
 def _prefix(path: Path) -> str:
-    return f".{path.name[:40]}."  # of a long name, the temporary one, which is longer, keeps the beginning only
+    return f".{path.name[:40]}."  # cut, since the temporary name is longer
 
 
 def _remove_leftovers(path: Path) -> None:
     for other in leftovers(path) if fcntl is not None else ():
         with suppress(OSError), other.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if somebody is writing it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if a process is writing it
             other.unlink()
 
 
 def _temporary(path: Path) -> tuple[int | None, Path]:
-    """Make a temporary file, and hold its lock until the handle is closed or the process ends, even by kill."""
+    """Create a temporary file that is locked until the handle is closed or the process ends, even by kill."""
     while True:
         handle, name = tempfile.mkstemp(prefix=_prefix(path), suffix=path.suffix, dir=path.parent)
         if fcntl is None:
             os.close(handle)
             return None, Path(name)
-        with suppress(OSError):  # a file system without locks: then nobody removes it either
+        with suppress(OSError):  # without locks, other processes do not remove it either
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
             return handle, Path(name)
-        os.close(handle)  # taken for a leftover before it was locked
+        os.close(handle)  # another process removed it before it was locked

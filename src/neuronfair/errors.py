@@ -1,4 +1,4 @@
-"""What can go wrong, in words a user can act on: what was expected, what came, where, and the remedy."""
+"""Errors that tell users what was expected, what came, where, and what to do."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-DEBUG = "NEURONFAIR_DEBUG"  # the variable by which a traceback is shown
+DEBUG = "NEURONFAIR_DEBUG"  # the variable that shows tracebacks
 LONGEST = 1000  # letters of a message
-LONG, MAX_WORDS = 100, 5000  # letters of a word, and words, that are compared with another
+LONG, MAX_WORDS = 100, 5000  # longest word, and most words, that are compared for suggestions
 
 
 class NeuronFairError(Exception):
-    """The parent of every error this package raises on purpose; the command line shows it as one line."""
+    """The base class of all errors that this package raises on purpose; the command line shows one line."""
 
-    status = 2  # with which the command line ends
+    status = 2  # the exit status of the command line
 
     def __str__(self) -> str:
         text = super().__str__()  # it may quote a name or a cell of any length
@@ -49,7 +49,7 @@ class Unprovable(ModelError):  # noqa: N818
 
 
 class Contradiction(NeuronFairError):  # noqa: N818
-    """A proof says one thing and the model another: one of the two is wrong, and nothing of the proof may be used."""
+    """A proof and the model disagree: one of the two is wrong, and the proof must not be used."""
 
     status = 3
 
@@ -78,7 +78,7 @@ def needs(package: str, extra: str, what: str = "such a model", kind: type[Neuro
 
 
 def internal(error: BaseException) -> str:
-    """Return the line that is shown for an error that nobody expected: what it is, where, and what to do."""
+    """Return the message for an unexpected error: what it is, where, and what to do."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return (
@@ -88,12 +88,12 @@ def internal(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says, in one line that is not too long."""
+    """Return the message of an error in one line of limited length."""
     return " ".join(str(error)[:2000].split())[:300] or type(error).__name__
 
 
 def repeated(words: Iterable[str]) -> str | None:
-    """Return a word that comes twice, or None.
+    """Return a word that occurs twice, or None.
 
     >>> repeated(["age", "sex", "age"])
     'age'
@@ -103,7 +103,7 @@ def repeated(words: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the tail of an error message that lists what is known and, if there is one, the nearest match.
+    """Return the end of an error message: the known words and, if there is one, the nearest match.
 
     >>> did_you_mean("sexx", ["age", "sex"])
     "Known: age, sex. Did you mean 'sex'?"

@@ -1,4 +1,4 @@
-"""Numbers, lists and names as people read them: enough digits to compare, and nothing a terminal could obey."""
+"""Numbers, lists and names for readers: enough digits to compare, and no control characters."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ OF: dict[Population, str] = {  # the same behind a share, where there is little 
 
 
 def percent(share: float | None) -> str:
-    """Return a share as a percentage with three digits that tell, counted from the nearer of 0 and 100.
+    """Return a share as a percentage with three significant digits, counted from the nearer of 0 and 100.
 
-    Only nobody is 0%, and only everybody 100%.
+    Only 0 is shown as 0%, and only 1 as 100%.
 
     >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, 1 - 1e-9, -0.02, None)]
     ['0%', '1.82%', '38.2%', '99.982%', '100%', 'below 0.0001%', 'above 99.9999%', '−2%', 'not known']
@@ -51,7 +51,7 @@ def percent(share: float | None) -> str:
 
 
 def whole_percent(share: float) -> str:
-    """Return a share as a whole percentage, for headlines; only everybody is "all".
+    """Return a share as a whole percentage, for headlines; only 1 is "all".
 
     >>> [whole_percent(share) for share in (1, 0.99107, 0.998, 0.94, 0.004)]
     ['all', '99%', 'over 99%', '94%', 'under 1%']
@@ -74,7 +74,7 @@ def part_of(share: float) -> str:
 
 
 def spanned(share: float, low: float, high: float) -> str:
-    """Return a share with the ends of its interval, as short as can be; one that is exact has none.
+    """Return a share with the ends of its interval, as short as possible; an exact share has no interval.
 
     >>> spanned(0.0471, 0.0442, 0.0501), spanned(0.002, -0.001, 0.005), spanned(0.5, 0.5, 0.5)
     ('4.71% (4.42–5.01%)', '0.2% (−0.1 to 0.5%)', '50%')
@@ -91,7 +91,7 @@ def whole(value: float | None) -> str:
 
 
 def many(count: int) -> str:
-    """Return a count that may be very large: from a milliard on, two digits that tell and a power of ten.
+    """Return a count that may be very large: from a billion on, two significant digits and a power of ten.
 
     >>> many(45_222), many(1_634_000_000_000_000)
     ('45,222', '1.6 × 10¹⁵')
@@ -103,7 +103,7 @@ def many(count: int) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a figure with three digits that tell, two where it is small; tiny ones as powers of ten.
+    """Return a figure with three significant digits, two if it is small; tiny ones as powers of ten.
 
     >>> [number(x) for x in (0.123456, 5.0, 1234.5, -0.0000673, 1.2e-9, None)]
     ['0.123', '5', '1,234', '−0.000067', '1.2e−09', 'not known']
@@ -130,7 +130,7 @@ def exact(value: float) -> str:
 
 
 def apart(one: float, other: float, digits: int = 3) -> tuple[str, str]:
-    """Return two numbers with as many decimals as their difference needs to show so many digits that tell.
+    """Return two numbers with enough decimals to show their difference with some significant digits.
 
     >>> apart(0.0460000000000003, 0.147), apart(251234.56, 250000.0)
     (('0.046', '0.147'), ('251,235', '250,000'))
@@ -143,7 +143,7 @@ def apart(one: float, other: float, digits: int = 3) -> tuple[str, str]:
 
 
 def shift(one: float, other: float) -> tuple[str, str]:
-    """Return two shares as percentages, rounded as far as they can still be told apart; 0 and 100 only if they are it.
+    """Return two shares as percentages, rounded as far as they stay distinct; 0 and 100 only if they are exact.
 
     >>> shift(0.5832, 0.3401), shift(0.50012, 0.49987), shift(0.0004, 0.93)
     (('58%', '34%'), ('50.012%', '49.987%'), ('0.04%', '93%'))
@@ -157,7 +157,7 @@ def shift(one: float, other: float) -> tuple[str, str]:
 
 
 def times(value: float | None) -> str:
-    """Return a ratio: two digits that tell below 10, whole above.
+    """Return a ratio: two significant digits below 10, whole above.
 
     >>> times(5.234), times(61.7), times(0.4166)
     ('5.2×', '62×', '0.42×')
@@ -233,8 +233,8 @@ def plain(name: str) -> str:
     return name.replace("_", " ").strip() or name
 
 
-# Control characters (C0, DEL, C1), what turns the direction of a text, what ends a line in some programs only, halves
-# of characters, and what is there but not seen. Joiners and direction marks stay: names are written with them.
+# Control characters (C0, DEL, C1), overrides of text direction, line separators, surrogates, and invisible characters.
+# Joiners and direction marks stay: names are written with them.
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]"

@@ -1,4 +1,4 @@
-"""Ctrl-C during a long computation: note it, finish the step, keep the results."""
+"""Ctrl-C during a long computation ends it after the current step, with its results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Interruption:
 
 @contextmanager
 def interruptible(*, absorb: bool = False) -> Iterator[Interruption]:
-    """Note the first Ctrl-C instead of raising it, so that no step is left half done; a second one raises at once.
+    """Record the first Ctrl-C instead of raising it, so that the current step is completed; a second one raises.
 
     With `absorb`, a first KeyboardInterrupt that the block itself raises, for example in a callback, ends the block
-    and is noted too. Signals reach the main thread only; in other threads the handler stays as it is.
+    and is recorded too. Signals reach the main thread only; in other threads the handler stays unchanged.
     """
     interruption = Interruption()
 

@@ -1,4 +1,4 @@
-"""What a file from a stranger may cost: its size is checked before it is read, and what it unpacks to before that."""
+"""Limits on the memory that files from strangers may take: sizes are checked before files are read or unpacked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from neuronfair.errors import DataError, NeuronFairError
 
 VARIABLE = "NEURONFAIR_MAX_BYTES"
-MAX_BYTES = 2_000_000_000  # of memory, unless the variable says otherwise
-TEXT = 8  # a text takes about eight times its size when it has become cells or a tree of values
-TREE = 32  # and the JSON of a stranger up to so many times: an empty list takes 72 bytes for three letters
+MAX_BYTES = 2_000_000_000  # of memory for one file, by default
+TEXT = 8  # cells or values take about eight times the memory of their text
+TREE = 32  # JSON from strangers takes up to 32 times: an empty list takes 72 bytes for three letters
 _CHUNK = 1 << 20
-_ENTRY, _ENTRY_BYTES = b"PK\x01\x02", 1000  # a line of a zip archive's directory, and what it takes in memory
+_ENTRY, _ENTRY_BYTES = b"PK\x01\x02", 1000  # the mark of an entry in the directory of a zip archive, and its memory
 
 
 class TooLarge(NeuronFairError):  # noqa: N818 - read as a sentence: the file is too large
@@ -26,16 +26,16 @@ class TooLarge(NeuronFairError):  # noqa: N818 - read as a sentence: the file is
 
 def max_bytes() -> int:
     """Return how much memory one file may take: NEURONFAIR_MAX_BYTES, or 2 GB."""
-    said = os.environ.get(VARIABLE, "").strip()
-    if not said:
+    value = os.environ.get(VARIABLE, "").strip()
+    if not value:
         return MAX_BYTES
-    if not said.isdecimal() or int(said) < 1:
-        raise DataError(f"{VARIABLE}: expected a whole number of bytes, got '{said}'")
-    return int(said)
+    if not value.isdecimal() or int(value) < 1:
+        raise DataError(f"{VARIABLE}: expected a whole number of bytes, got '{value}'")
+    return int(value)
 
 
 def check_size(size: float, what: object, *, times: float = 1) -> None:
-    """Refuse something of `size` bytes that takes `times` as much memory when it is open."""
+    """Refuse a file of `size` bytes that takes `times` as much memory once it is open."""
     limit = max_bytes()
     if size * times > limit:
         raise TooLarge(
@@ -45,7 +45,7 @@ def check_size(size: float, what: object, *, times: float = 1) -> None:
 
 
 def read_bytes(path: Path, *, times: float = 1) -> bytes:
-    """Return the content of a file that is not too large; a device or a pipe, which has no size, is cut off there."""
+    """Return the content of a file that is not too large; reading a device or a pipe stops at the limit."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         check_size(size, path, times=times)
@@ -57,7 +57,7 @@ def read_bytes(path: Path, *, times: float = 1) -> bytes:
 
 
 def unpacked(content: bytes, what: object, *, times: float = 1) -> bytes:
-    """Return the content of a gzip file, which may be packed 1,000 to 1; unpacking ends where it becomes too large.
+    """Return the content of a gzip file, which may be packed 1,000 to 1; unpacking stops at the limit.
 
     >>> import gzip
     >>> unpacked(gzip.compress(b"age,sex"), "table.csv.gz")
@@ -84,7 +84,7 @@ def read_text(path: Path, *, times: float = TREE) -> str:
 
 
 def open_archive(source: Path | bytes, what: object) -> zipfile.ZipFile:
-    """Open a zip archive, unless its directory is too large: opening it makes an object for every member."""
+    """Open a zip archive, unless its directory is too large: opening it creates an object for every member."""
     entries, rest = 0, b""
     with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
         while part := file.read(_CHUNK):
@@ -93,7 +93,7 @@ def open_archive(source: Path | bytes, what: object) -> zipfile.ZipFile:
     check_size(entries, what, times=_ENTRY_BYTES)
     try:
         return zipfile.ZipFile(source if isinstance(source, Path) else io.BytesIO(source))
-    except NotImplementedError as error:  # it says that it needs "zip file version 7.3" to be read
+    except NotImplementedError as error:  # the archive claims a version such as 7.3
         raise zipfile.BadZipFile(str(error)) from error
 
 
@@ -103,24 +103,24 @@ def read_member(archive: zipfile.ZipFile, name: str | zipfile.ZipInfo, *, times:
     what = f"{archive.filename or 'archive'}, member '{member.filename}'"
     check_size(member.file_size, what, times=times)
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack without a limit
-        raise zipfile.BadZipFile(f"'{member.filename}' is packed in a way that is not read here")
+        raise zipfile.BadZipFile(f"'{member.filename}' is packed by an unsupported method")
     try:
-        with archive.open(member) as file:  # archive.read would unpack all there is, and then cut it to the size
+        with archive.open(member) as file:  # archive.read would unpack everything before it cuts to the size
             return file.read(member.file_size)
-    except (OSError, NotImplementedError) as error:  # its place is before the beginning of the file, say
+    except (OSError, NotImplementedError) as error:  # such as a negative offset
         raise zipfile.BadZipFile(f"'{member.filename}' cannot be read: {error}") from error
 
 
 def check_archive(archive: zipfile.ZipFile, *, times: float = 1, what: object = None, besides: float = 0) -> None:
-    """Refuse a zip archive whose members are too large together, by what its directory says."""
+    """Refuse a zip archive whose members are too large together, according to its directory."""
     total = besides + sum(member.file_size for member in archive.infolist())
     check_size(total, what or archive.filename or "archive", times=times)
 
 
 def members(content: bytes, what: object, *, times: float = 1, besides: float = 0) -> dict[str, bytes]:
-    """Return the files in a zip archive by name, if they are not too large together, and with `besides` bytes more.
+    """Return the files in a zip archive by name, if they and `besides` more bytes are not too large together.
 
-    A name that leads out of the archive, or that comes twice, is an error: readers disagree about what it means.
+    A name that leads out of the archive, or occurs twice, is an error: readers disagree about its meaning.
     """
     found: dict[str, bytes] = {}
     with open_archive(content, what) as archive:
@@ -128,14 +128,14 @@ def members(content: bytes, what: object, *, times: float = 1, besides: float = 
         for member in archive.infolist():
             name = member.filename
             if name in found or name.startswith("/") or "\\" in name or ".." in name.split("/"):
-                raise zipfile.BadZipFile(f"the name '{name[:100]}' leads out of the archive, or comes twice")
+                raise zipfile.BadZipFile(f"the name '{name[:100]}' leads out of the archive, or occurs twice")
             if not member.is_dir():
                 found[name] = read_member(archive, member)
     return found
 
 
 def repacked(files: Mapping[str, bytes]) -> bytes:
-    """Return a zip archive of these files, not packed: a library that reads it finds the sizes that were checked."""
+    """Return an unpacked zip archive of files, so that a library that reads it finds the sizes that were checked."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name, content in files.items():
@@ -144,17 +144,17 @@ def repacked(files: Mapping[str, bytes]) -> bytes:
 
 
 def check_tensors(start: bytes, size: int, what: object) -> None:
-    """Refuse a safetensors file of `size` bytes by its start, if its header is too large.
+    """Refuse a safetensors file of `size` bytes if its start declares a header that is too large.
 
-    Each tensor in it, also an empty one, becomes an object. A header that is longer than the file is for the reader.
+    Each tensor, also an empty one, becomes an object. The reader refuses a header that is longer than the file.
     """
     header = min(size, int.from_bytes(start[:8], "little"))
-    if header > _CHUNK:  # ten thousand tensors have a smaller one
+    if header > _CHUNK:  # the header of ten thousand tensors is smaller
         check_size(header, f"{what}: its header", times=TREE)
 
 
 def check_array(content: bytes) -> None:
-    """Refuse an .npy file whose header declares more than the file holds, before an array of that size is made."""
+    """Refuse an .npy file whose header declares a larger array than the file holds, before that is allocated."""
     from numpy.lib import format as npy
 
     file = io.BytesIO(content)

@@ -1,11 +1,11 @@
-"""What a search method is written with: whoever writes one in another package imports these names only.
+"""The public names for authors of search methods.
 
-A method registers itself in the pyproject.toml of its package, and from then on is known by that name:
+A method is registered by name in the pyproject.toml of its package:
 
     [project.entry-points."neuronfair.methods"]
     climber = "climber:ENTRY"
 
-`docs/methods.md` shows a whole one; `neuronfair.testing` checks it.
+`docs/methods.md` shows a complete example; `neuronfair.testing` checks it.
 """
 
 from typing import Any

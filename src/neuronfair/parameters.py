@@ -1,4 +1,4 @@
-"""Parameters of a job, declared once: fields of a settings class, with what command line and TOML files must know.
+"""Parameters of a job, declared once: fields of a settings class with the metadata for command line and TOML files.
 
 A settings class is a dataclass whose fields are made by `parameter`. Python callers see an ordinary dataclass; the
 commands of `neuronfair.cli` make an option of each of these fields, and files such as that of `audit-all` have a key
@@ -54,7 +54,7 @@ def parameter(
     most: float | None = None,
     positional: bool = False,
 ) -> Any:
-    """Return a field of a settings class with what command line and TOML files must know of it."""
+    """Return a field of a settings class with the metadata for command line and TOML files."""
     known = Parameter(text, flags, panel, metavar, least, most, positional, default=default)
     return field(default=default, metadata={_KEY: known})
 
@@ -128,7 +128,7 @@ def in_words(value: Any) -> str | None:
 
 
 def checked(entry: Mapping[str, Any], known: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of a TOML table that can be used, as parameters have them, and what is wrong with others."""
+    """Return the valid values of a TOML table, converted to the types of parameters, and the errors of the others."""
     values: dict[str, Any] = {}
     problems = []
     for key, value in entry.items():
