@@ -165,12 +165,13 @@ def _objects(*whole: str) -> Iterator[str]:
         yield from (f"## {name}\n", f"{(TYPES[name].__doc__ or '').splitlines()[0]}\n", "|key|type|meaning|", "|-|-|-|")
         words = {one["name"]: one["words"] or "" for one in COMMENT.finditer(inspect.getsource(TYPES[name]))}
         hints = get_type_hints(TYPES[name])
+        rows: dict[tuple[str, str], list[str]] = {}  # the keys of each type and meaning
         for one in fields(TYPES[name]):
             shown = _type(hints[one.name], f"`{one.name}` of [{name}](#{name.lower()})", seen)
-            if one.name == "low" and "high" in words:
-                yield f"|`low`, `high`|{shown}|{words['low'].replace('lower end', 'ends')}|"
-            elif one.name != "high" or "low" not in words:
-                yield f"|`{one.name}`|{shown}|{words[one.name]}|"
+            low = one.name.removesuffix("high") + "low"
+            meaning = words[low if one.name.endswith("high") and low in words else one.name]
+            rows.setdefault((shown, meaning.replace("lower end", "ends")), []).append(f"`{one.name}`")
+        yield from (f"|{', '.join(keys)}|{shown}|{meaning}|" for (shown, meaning), keys in rows.items())
         yield ""
 
 

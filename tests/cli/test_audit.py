@@ -165,7 +165,7 @@ def test_a_flipped_bit_in_what_an_audit_reads_back(run, refused, briefly):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
             refused(*command, says=(f"run/{name}: ",))
             if name == "model.safetensors":
-                refused("show", "run/sex/frontier", 0, says=("model.safetensors: is not the file that",))
+                refused("show", "run/sex/frontier", 0, says=("model.safetensors: has changed since",))
         path.write_bytes(whole)
 
 
@@ -434,7 +434,7 @@ def test_a_run_folder_alone_imports_nothing(run, refused, mine):
     """Who gets a run folder from elsewhere must not run the code that its manifest names."""
     assert run("audit", *TABLE, "--model", mine, *SMALL, "--skip-encoding-check").status == 0
     sys.modules.pop("mine")
-    refused("show", "run/sex/aequitas", 0, says=("mine:score", "Python code", "say --model mine:score"))
+    refused("show", "run/sex/aequitas", 0, says=("mine:score", "Python code", "use --model mine:score"))
     forged(Path("run/sex/aequitas"), "manifest.json", "mine:score", "mine:score.npz")
     shutil.copytree("run/sex/aequitas", ".", dirs_exist_ok=True)
     refused("show", ".", 0, says=("mine:score.npz", "Python code"))
@@ -456,7 +456,7 @@ def test_a_pickle_is_replayed_only_if_it_is_named(run, refused):
     assert replay.endswith(" --model model.joblib --trust-pickle")
     assert "it still holds" in run(*replay.split()[1:]).out
     place = next(Path("run/sex").glob("*/manifest.json")).parent
-    refused("show", place, 0, says=("model.joblib", "a pickle", "say --model", "--trust-pickle"))
+    refused("show", place, 0, says=("model.joblib", "a pickle", "use --model", "--trust-pickle"))
     refused("show", place, 0, "--trust-pickle", says=("--trust-pickle: name the file", "--model"))
 
 

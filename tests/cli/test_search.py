@@ -455,9 +455,9 @@ def test_a_model_that_was_changed_is_opened_only_if_it_is_named(run, refused, mo
     assert "With other weights" in run("show", "run", 3, "--model", "model.safetensors").out
     for place in ("neuronfair.model.open.wrap_model", "neuronfair.model.weights.load"):
         monkeypatch.setattr(place, None)  # nothing of the file is parsed
-    refused("show", "run", 3, says=("model.safetensors: is not the file that run was made with", "say --model "))
+    refused("show", "run", 3, says=("model.safetensors: has changed since run was made", "use --model "))
     words = ("repair", "run", "--data", "table.csv", "--out", "fair.safetensors")
-    refused(*words, says=("model.safetensors: is not the file that run was made with", "say --model "))
+    refused(*words, says=("model.safetensors: has changed since run was made", "use --model "))
 
 
 def test_a_file_that_gives_another_model(run, refused, monkeypatch):
@@ -481,7 +481,7 @@ def test_the_classifier_of_a_run_is_used_again_only_if_it_is_the_same(run, refus
     assert "it still holds" in run("show", "run", 0).out
     assert "Trained" not in run(*words).out
     own.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
-    refused(*words, says=("run/model.safetensors: is not the file that run was made with",))
+    refused(*words, says=("run/model.safetensors: has changed since run was made",))
     # A kill before the search began leaves a classifier that no line names: it is trained again.
     shutil.copytree("run", "begun")
     for path in Path("begun").iterdir():

@@ -1,4 +1,4 @@
-"""Commands about data sets and domains."""
+"""Commands for data sets and domain files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NameArgument = Annotated[str, option("A name from 'neuronfair data list'.", meta
 
 @command(data_app, "list")
 def data_list() -> None:
-    """Show the data sets, whether they are at hand, their sensitive attribute and their terms."""
+    """List the data sets, whether they are downloaded, their sensitive attributes and licences."""
     from rich.table import Table
     from rich.text import Text
 
@@ -53,7 +53,7 @@ def data_get(
 
 @command(data_app, "where")
 def data_where(name: NameArgument) -> None:
-    """Print where the files of a data set lie."""
+    """Print the paths of the files of a data set."""
     from neuronfair.domain.tables.sources import where
 
     paths = where(name)
@@ -67,13 +67,11 @@ def data_where(name: NameArgument) -> None:
 def domain_infer(
     file: Annotated[Path, option("CSV, Parquet or Feather file with a header.", metavar="FILE", positional=True)],
     table: TableOptions,
-    sensitive: Annotated[str, option("Sensitive attribute, or several: sex,race.", panel=INPUT)],
+    sensitive: Annotated[str, option("Sensitive attributes, such as sex or sex,race.", panel=INPUT)],
     target: Annotated[str, option("Column to predict.", panel=INPUT)],
     favourable: FavourableOption = None,
     take_rules: TakeRulesOption = "none",
-    out: Annotated[
-        Path | None, option("Where to write it; '-' prints it. Default: FILE with .toml.", panel=OUTPUT)
-    ] = None,
+    out: Annotated[Path | None, option("File to write; '-' prints it. Default: FILE with .toml.", panel=OUTPUT)] = None,
     force: Annotated[bool, option("Overwrite an existing file.", "--force", panel=OUTPUT)] = False,
 ) -> None:
     """Draft the input schema (domain file) of a table, for you to correct."""

@@ -1,4 +1,4 @@
-"""The command that shows again what an audit or a search has found, or writes it in another format."""
+"""The command that shows the results of an audit or a search again, or writes them in another format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from neuronfair.store.run import Run
 
 REPORTS = {".md": "Model card", ".html": "Report", ".xml": "JUnit"}
-OF_RUN = ("decision", "columns", "device")  # what the run itself says of its model
+OF_RUN = ("decision", "columns", "device")  # options that the run folder already has
 
 RunArgument = Annotated[
     Path, option("The folder of 'neuronfair audit', or a run folder of a search.", metavar="RUN", positional=True)
@@ -82,35 +82,34 @@ def export(run: RunArgument, out: Annotated[Path, option("File to write.", panel
 
 
 def own_model(run: Run) -> str:
-    """Return the file of the model that a run was made with, if it is still the same to the bit.
+    """Return the model file of a run, if it is unchanged.
 
-    A run folder may come from elsewhere. What it names is opened by itself only if that runs no program; Python code,
-    pickles and other files must be named by the user.
+    A run folder may come from a stranger, so Python code, pickles and changed files must be named by the user.
     """
     from neuronfair.model.formats import PICKLE_SUFFIXES
     from neuronfair.store.files import sha256
 
     source = run.model
-    path, say = Path(source), f"say --model {shlex.quote(source)}"
+    path, use = Path(source), f"use --model {shlex.quote(source)}"
     if not path.is_file() and re.fullmatch(r"[\w.]+:[\w.]+", source):
         raise RunError(
-            f"{run.folder}: its model is Python code, {source}, which is not imported just because a run folder names "
-            f"it. If you know that code, {say}"
+            f"{run.folder}: its model is Python code, {source}, which a run folder alone must not start. "
+            f"If you trust that code, {use}"
         )
     if not path.is_file():
         raise RunError(f"{source}: there is no such file. {run.folder} was made with it; name a model with --model")
     if path.suffix.lower() in PICKLE_SUFFIXES:
         raise RunError(
-            f"{run.folder}: its model is a pickle, {source}, which is not opened just because a run folder names it: "
-            f"that runs any program hidden in it. If you trust it, {say} --trust-pickle"
+            f"{run.folder}: its model is a pickle, {source}, which can run any code and is not opened because a run "
+            f"folder names it. If you trust it, {use} --trust-pickle"
         )
     if sha256(path) != run.model_digest:
-        raise RunError(f"{source}: is not the file that {run.folder} was made with. To open it all the same, {say}")
+        raise RunError(f"{source}: has changed since {run.folder} was made. To open it anyway, {use}")
     return source
 
 
 def _finding(folder: Path, number: int) -> tuple[Path, int]:
-    """Return the run folder and the number of a finding; in the folder of an audit, of one of the worst."""
+    """Return the run folder and number of a finding; in an audit folder, of one of its worst findings."""
     from neuronfair.audits.folder import FIGURES, folder_name
     from neuronfair.audits.report.attribute import TABLE
 
@@ -151,13 +150,13 @@ def _show_finding(folder: Path, number: int, source: ModelOptions) -> None:
     if network.outputs != run.outputs:
         raise RunError(f"{model}: has {network.outputs} outputs, but {folder} was made with {run.outputs}")
     same = opened.fingerprint == run.manifest["weights"]
-    if source.model is None and not same:  # its file is the same: it reads another one
-        raise RunError(f"{model}: is not the model that {folder} was made with. To try it, say --model {model}")
+    if source.model is None and not same:  # the same file reads other weights now
+        raise RunError(f"{model}: is not the model that {folder} was made with. To try it, use --model {model}")
     make_console().print(replay_report(run, network, number, same_weights=same), soft_wrap=True)
 
 
 def _show_all(folder: Path) -> None:
-    """Show the report of an audit, or how many findings a search has."""
+    """Print the report of an audit, or the number of findings of a search."""
     from neuronfair.audits.folder import FIGURES, PAGE
     from neuronfair.formatting import plural
     from neuronfair.render.terminal import make_console, print_audit
@@ -176,7 +175,7 @@ def _show_all(folder: Path) -> None:
 
 
 def _write(folder: Path, out: Path) -> None:
-    """Write all findings, or the report of an audit, in the format that the name of the file says."""
+    """Write all findings, or the report of an audit, in the format of the file name."""
     from neuronfair.formatting import plural
     from neuronfair.render.export import FORMATS, export_findings
     from neuronfair.render.junit import junit
@@ -202,5 +201,5 @@ def _report(folder: Path) -> Report:
 
     path = folder / FIGURES
     if not path.is_file():
-        raise RunError(f"{folder}: has no {FIGURES}. A report and a model card are made of an audit that has ended")
+        raise RunError(f"{folder}: has no {FIGURES}. Reports and model cards need a finished audit")
     return Report.from_json(read_bytes(path, times=TREE), path)
