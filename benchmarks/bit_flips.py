@@ -28,7 +28,7 @@ from typing import Any
 
 from neuronfair.audits import run as audit
 from neuronfair.audits.folder import FIGURES, NEARER, WEIGHTS, begin, own_weights
-from neuronfair.audits.gate.baseline import read_baseline
+from neuronfair.audits.gate.checks import read_baseline
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.replay import shrunk_pair
 from neuronfair.audits.settings import AuditSettings

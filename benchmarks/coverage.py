@@ -28,7 +28,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import neuronfair
-from neuronfair.audits.report.rates import covering
+from neuronfair.audits.report.attribute import covering
 from neuronfair.audits.wording.phrases import rate_of
 from neuronfair.domain.population.model import fit_likelihood, fit_population
 from neuronfair.domain.population.plausible import plausible_twins

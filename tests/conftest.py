@@ -17,7 +17,7 @@ from neuronfair import api as proving
 from neuronfair import cli
 from neuronfair.audits import comparison
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.audits.stages import population as usual
+from neuronfair.audits.stages import rates as usual
 from neuronfair.domain.population import model
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain

@@ -11,9 +11,8 @@ from typing import Any
 from neuronfair.audits.report import attribute as e
 from neuronfair.audits.report import counterfactual as c
 from neuronfair.audits.report import report as r
-from neuronfair.audits.report.attribute import Interpretation, LayerReport
+from neuronfair.audits.report.attribute import Interpretation, LayerReport, RateOf, Rates
 from neuronfair.audits.report.proved import Proved
-from neuronfair.audits.report.rates import RateOf, Rates
 from neuronfair.measure.rate import Rate
 
 MODEL = r.ModelReport(

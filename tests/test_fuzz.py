@@ -18,7 +18,7 @@ from safetensors.torch import save as to_bytes
 from benchmarks.fuzzing import models, readings, specimens
 from benchmarks.fuzzing.mutate import wreck
 from benchmarks.fuzzing.specimens import DOMAIN, TABLE
-from neuronfair.audits.gate.baseline import compare_with, read_baseline
+from neuronfair.audits.gate.checks import compare_with, read_baseline
 from neuronfair.audits.gate.thresholds import check, read_expressions
 from neuronfair.domain.schema.infer import infer_domain
 from neuronfair.domain.schema.toml import parse_domain

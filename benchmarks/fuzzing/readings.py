@@ -147,7 +147,7 @@ def audit(place: Path) -> None:
 
 def baseline(place: Path) -> None:
     """Compare an audit with an earlier one."""
-    from neuronfair.audits.gate.baseline import compare_with, read_baseline
+    from neuronfair.audits.gate.checks import compare_with, read_baseline
     from neuronfair.audits.report.report import Report
 
     now = place / "now.json"

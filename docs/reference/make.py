@@ -14,7 +14,7 @@ import typer
 
 import neuronfair
 from neuronfair import cli
-from neuronfair.audits.report import attribute, counterfactual, index, proved, rates, report
+from neuronfair.audits.report import attribute, counterfactual, proved, report
 from neuronfair.cli.app import used_flags
 from neuronfair.model.decision import Decision
 from neuronfair.proof import report as proof
@@ -132,7 +132,7 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 
 TYPES = {
     name: kind
-    for module in (report, attribute, counterfactual, rates, proved, index)
+    for module in (report, attribute, counterfactual, proved)
     for name, kind in vars(module).items()
     if is_dataclass(kind)
 }

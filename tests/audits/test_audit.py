@@ -17,8 +17,8 @@ from neuronfair.audits.folder import check_audit_folder
 from neuronfair.audits.report.attribute import Condition
 from neuronfair.audits.report.report import DecisionReport, Report, Seconds
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.audits.stages import interpretation
-from neuronfair.audits.stages import subgroups as subgroups_stage
+from neuronfair.audits.stages import findings as subgroups_stage
+from neuronfair.audits.stages import search as interpretation
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError

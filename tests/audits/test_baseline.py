@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.audits.gate.baseline import compare_with, read_baseline
-from neuronfair.audits.report.attribute import Interpretation
-from neuronfair.audits.report.rates import Rates
+from neuronfair.audits.gate.checks import compare_with, read_baseline
+from neuronfair.audits.report.attribute import Interpretation, Rates
 from neuronfair.audits.report.report import DecisionReport
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge

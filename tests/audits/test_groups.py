@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuronfair.audits.report.attribute import Gap, GroupReport
-from neuronfair.audits.stages.groups import MIN_GROUP_ROWS, group_metrics
+from neuronfair.audits.stages.rates import MIN_GROUP_ROWS, group_metrics
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.measure.rate import Rate

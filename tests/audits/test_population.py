@@ -14,7 +14,7 @@ from neuronfair.api import Audit, audit
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import case as stage
-from neuronfair.audits.stages.population import audited_population, population_if_plausible
+from neuronfair.audits.stages.rates import audited_population, population_if_plausible
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DataError, RunError
 from tests.conftest import FLIPS

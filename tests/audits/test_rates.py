@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neuronfair.audits.report.rates import Rates, covering
+from neuronfair.audits.report.attribute import Rates, covering
 from tests import reports
 
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair.audits.gate.baseline import compare_with
+from neuronfair.audits.gate.checks import compare_with
 from neuronfair.audits.gate.thresholds import ATTRIBUTE_METRICS, AUDIT_METRICS, METRICS, check, read_expressions
-from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note
+from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note, Rates
 from neuronfair.audits.report.proved import Proved
-from neuronfair.audits.report.rates import Rates
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from tests.reports import CORPUS, MODEL, attribute, counterpart, fair, proved, rate, report, search

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.audits.report.index import AuditIndex, AuditLine, line_of
-from neuronfair.audits.report.report import Gate, GateCheck
+from neuronfair.audits.report.report import AuditIndex, AuditLine, Gate, GateCheck, line_of
 from neuronfair.render.page import index_page
 from neuronfair.render.terminal import index_table, make_console
 from tests import reports

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair.audits.report.rates import Rates
+from neuronfair.audits.report.attribute import Rates
 from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.render.junit import junit

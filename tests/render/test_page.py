@@ -19,13 +19,12 @@ from neuronfair.audits.report.attribute import (
     DirectionReport,
     Histogram,
     Interpretation,
+    Rates,
     SeverityReport,
     SideReport,
 )
-from neuronfair.audits.report.index import worst_of
 from neuronfair.audits.report.proved import Proved
-from neuronfair.audits.report.rates import Rates
-from neuronfair.audits.report.report import DataReport, DecisionReport, Verdict
+from neuronfair.audits.report.report import DataReport, DecisionReport, Verdict, worst_of
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import percent
 from neuronfair.render.page import audit_page

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.audits.report.attribute import Note
+from neuronfair.audits.report.attribute import Note, Rates
 from neuronfair.audits.report.proved import Proved
-from neuronfair.audits.report.rates import Rates
 from neuronfair.audits.report.report import EncodingCheckReport, Report, Verdict
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.schema.column_types import LeftOut

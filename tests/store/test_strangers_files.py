@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from neuronfair.audits import folder as audit_folder
-from neuronfair.audits.gate.baseline import read_baseline
+from neuronfair.audits.gate.checks import read_baseline
 from neuronfair.audits.gate.regression_set import read_regression_set
 from neuronfair.domain.population.storage import load_counterfactuals, load_population
 from neuronfair.domain.schema.toml import parse_domain, read_domain

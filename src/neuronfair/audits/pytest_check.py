@@ -21,9 +21,8 @@ from neuronfair.audits.report.report import GateCheck, RegressionSetReport
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.findings import describe_findings
-from neuronfair.audits.stages.groups import group_metrics
-from neuronfair.audits.stages.population import population_if_plausible
 from neuronfair.audits.stages.proof import proof_of
+from neuronfair.audits.stages.rates import group_metrics, population_if_plausible
 from neuronfair.audits.stages.search import search
 from neuronfair.audits.wording.counterfactual import counterfactual_report
 from neuronfair.audits.wording.phrases import importance

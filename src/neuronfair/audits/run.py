@@ -24,7 +24,7 @@ from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.attributes import AttributeChoices, Clock
 from neuronfair.audits.stages.case import AttributeAudit
 from neuronfair.audits.stages.encoding_check import check_encoding
-from neuronfair.audits.stages.population import audited_population
+from neuronfair.audits.stages.rates import audited_population
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, conclude
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals

@@ -24,11 +24,9 @@ from typing import Any
 from neuronfair import __version__
 from neuronfair.atomic import write_text
 from neuronfair.audits.folder import FIGURES, PAGE, check_writable, refuse_links
-from neuronfair.audits.gate.baseline import read_baseline
-from neuronfair.audits.gate.checks import attribute_sets
+from neuronfair.audits.gate.checks import attribute_sets, read_baseline
 from neuronfair.audits.gate.thresholds import read_expressions
-from neuronfair.audits.report.index import AuditIndex, AuditLine, line_of
-from neuronfair.audits.report.report import Report, as_json
+from neuronfair.audits.report.report import AuditIndex, AuditLine, Report, as_json, line_of
 from neuronfair.cli import options
 from neuronfair.cli.audit import AuditJob, AuditOutputs, carry_out
 from neuronfair.cli.files import write_file

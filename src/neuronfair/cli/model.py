@@ -16,8 +16,8 @@ from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from neuronfair.audits.report.attribute import RateOf
     from neuronfair.audits.report.counterfactual import CounterfactualReport
-    from neuronfair.audits.report.rates import RateOf
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.open import Opened
 
@@ -117,7 +117,7 @@ class FlipRateOptions:
     @property
     def populations(self) -> tuple[Population, ...]:
         """The populations to measure."""
-        from neuronfair.audits.report.rates import AUDITED
+        from neuronfair.audits.report.attribute import AUDITED
 
         return AUDITED if self.population is None else (self.population,)
 
@@ -166,8 +166,8 @@ def _rates(
     opened: Opened, data: Dataset, settings: FlipRateOptions, console: Console
 ) -> dict[Population, tuple[RateOf, float]]:
     """Return the flip rate of each population, with its error; a population that cannot be sampled is left out."""
-    from neuronfair.audits.report.rates import covering
-    from neuronfair.audits.stages.population import fit_plausible_population
+    from neuronfair.audits.report.attribute import covering
+    from neuronfair.audits.stages.rates import fit_plausible_population
     from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
     from neuronfair.domain.population.plausible import plausible_twins
     from neuronfair.measure.rate import Until, flip_rate, plausible_pair_rate

@@ -21,7 +21,7 @@ from neuronfair.images.domain import FLAG, SEED, ImageDomain
 from neuronfair.images.repair import finding_pictures
 from neuronfair.images.report import sentences
 from neuronfair.images.subject import RANDOM_SHIFT, DetectorSubject
-from neuronfair.render.page.template import rendered
+from neuronfair.render.page import rendered
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.methods import HALVING
 from neuronfair.store.files import writing

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from neuronfair.audits.report.attribute import AttributeReport
-from neuronfair.audits.report.index import AuditIndex
-from neuronfair.audits.report.report import Report
+from neuronfair.audits.report.report import AuditIndex, Report
 from neuronfair.audits.wording.summary import described
 from neuronfair.formatting import visible
 

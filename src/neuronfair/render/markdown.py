@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from neuronfair.audits.report.attribute import notes_of
-from neuronfair.audits.report.index import worst_of
-from neuronfair.audits.report.report import Gate, RegressionSetReport, Report
+from neuronfair.audits.report.report import Gate, RegressionSetReport, Report, worst_of
 from neuronfair.audits.wording.summary import described, limits_of, next_steps, realistic_pairs, status
 from neuronfair.formatting import percent, visible
 from neuronfair.render.tables import Tabulated, disadvantaged, first_screen, overview, tables_of

@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
 
-from neuronfair.audits.report.attribute import AttributeReport, Disparity, Gap, is_constant
+from neuronfair.audits.report.attribute import AUDITED, AttributeReport, Disparity, Gap, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
 from neuronfair.audits.report.proved import Proved
-from neuronfair.audits.report.rates import AUDITED, RateOf
 from neuronfair.audits.report.report import BaselineReport, Gate, GateCheck, Report
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, many, percent, some

@@ -17,12 +17,10 @@ from neuronfair.audits.report.report import Seconds
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.counterfactual import compare_counterfactuals, unread
-from neuronfair.audits.stages.findings import WORST, describe_findings
-from neuronfair.audits.stages.interpretation import interpret_layers
+from neuronfair.audits.stages.findings import WORST, describe_findings, find_subgroups
 from neuronfair.audits.stages.proof import add_proof
 from neuronfair.audits.stages.rates import measure_rates
-from neuronfair.audits.stages.search import search
-from neuronfair.audits.stages.subgroups import find_subgroups
+from neuronfair.audits.stages.search import interpret_layers, search
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset

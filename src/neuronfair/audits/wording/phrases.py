@@ -16,10 +16,10 @@ from neuronfair.audits.report.attribute import (
     Condition,
     DirectionReport,
     Finding,
+    RateOf,
     SideReport,
     SubgroupReport,
 )
-from neuronfair.audits.report.rates import RateOf
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.plausible import PlausibleTwins
 from neuronfair.domain.table import TableDomain

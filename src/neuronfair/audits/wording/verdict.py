@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Level, is_constant
+from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Level, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
-from neuronfair.audits.report.index import worst_of
-from neuronfair.audits.report.rates import RateOf
-from neuronfair.audits.report.report import Report, ThresholdState, Verdict
+from neuronfair.audits.report.report import Report, ThresholdState, Verdict, worst_of
 from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, whole_percent
 
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuronfair.audits.report.attribute import Interpretation, LayerReport
+from neuronfair.audits.report.attribute import Interpretation, LayerReport, RateOf
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval, MoveReport
-from neuronfair.audits.report.rates import RateOf
 
 
 def at(value: float, high: float, low: float = 0.0) -> str:
