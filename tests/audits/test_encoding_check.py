@@ -91,7 +91,7 @@ def test_the_right_model_is_fed_rightly_and_its_figures_are_right(people, right)
     assert found.calibration < 0.03
     assert found.auc_low < found.auc < found.auc_high
     assert found.attainable < found.auc  # nothing beats the rule itself
-    assert "nothing suggests" in found.text
+    assert "no encoding mismatch" in found.text
 
 
 def test_the_check_leaves_no_trace(people):
@@ -167,7 +167,7 @@ def test_a_constant_that_hardly_tells_people_apart_is_suspicious(people):
 
 def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
     data = people.take(torch.arange(500))
-    with pytest.raises(NeuronFairError, match=r"--fail-if 'rate > 99%': not judged\. This model is .* right"):
+    with pytest.raises(NeuronFairError, match=r"--fail-if 'rate > 99%': not evaluated\. This model is .* right"):
         audit(planted(sign=-1.0), data, settings=TINY, checks=Checks(["rate > 99%"]), folder=tmp_path / "run")
     report = Report.from_json((tmp_path / "run" / "audit.json").read_text())
     assert report.gate is None

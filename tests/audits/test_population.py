@@ -66,7 +66,7 @@ def test_nobody_with_an_implausible_gain_is_among_the_worst(seen):
         assert 0.01 <= finding.plausibility <= 1
     assert entry.severity.max > 3 > max(finding.gap for finding in entry.worst)
     first = next(finding for finding in entry.worst if finding.method == "table")
-    assert first.place == f"row {first.number + 1} of the table"
+    assert first.place == f"record {first.number + 1} of the data set"
     assert domain().to_table(people().rows[first.number][None]) == {name: [cell] for name, cell in first.row.items()}
 
 
@@ -174,7 +174,7 @@ def test_a_population_of_the_users_own(tmp_path):
     assert result.report.data.population.kind == "own"
     hit = float(((rows[:, 0] >= 40) | (rows[:, 1] == 900)).double().mean())
     assert entry.rates.plausible.low < hit < entry.rates.plausible.high
-    with pytest.raises(RunError, match="begun with another --population"):
+    with pytest.raises(RunError, match="started with another --population"):
         audit(model(), people(), settings=SMALL, folder=tmp_path / "a")
 
 

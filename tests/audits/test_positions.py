@@ -90,7 +90,7 @@ def test_a_wrong_order_gets_no_verdict_and_judges_no_limit(people, model):
     made = audit(model, table, sensitive="sex", target="hired", settings=TINY)
     assert made.report.verdict.level == "not assessable"
     assert made.report.feeding.level == "unconfirmed"
-    with pytest.raises(NeuronFairError, match=r"not judged.*--columns age,income,married,sex,job"):
+    with pytest.raises(NeuronFairError, match=r"not evaluated.*--columns age,income,married,sex,job"):
         audit(model, table, sensitive="sex", target="hired", settings=TINY, checks=Checks(["rate > 99%"]))
     trusting = Checks(["rate > 99%"], trust_feeding=True)
     made = audit(model, table, sensitive="sex", target="hired", settings=TINY, checks=trusting)

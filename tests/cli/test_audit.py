@@ -395,7 +395,7 @@ def test_another_audit_in_the_same_folder(run, refused, briefly):
     assert run(*trained).status == 0
     refused(*trained, "--seed", 1, says=("another budget or seed", "Choose another --out"))
     refused(*trained, "--sensitive", "race", says=("other sensitive attributes",))
-    refused(*AUDIT, says=("run: this audit was begun with",))
+    refused(*AUDIT, says=("run: this audit was started with",))
     write("fewer.csv", HEADER, *people(150))
     refused("audit", "fewer.csv", *trained[2:], says=("another",))
     first = kept()

@@ -298,7 +298,7 @@ def test_an_unfinished_audit_is_never_replaced_and_a_refused_one_stays_finished(
     text = f'{TWO}target = "wrongly fed"\n'
     audits(text)
     _, index = audits(f"{text}seeds = 7\n")
-    assert "table-model: this audit was begun with another budget" in index["audits"][0]["error"]
+    assert "table-model: this audit was started with another budget" in index["audits"][0]["error"]
     assert Path("all/table-model/times").read_text() == "x"
     audits(TWO)
     done = Path("all/table-model/order.sha256").read_text()

@@ -62,9 +62,9 @@ def test_an_audit_does_not_go_on_with_something_else(tmp_path):
         (drawn_pictures(40, 40, side=32, seed=1), replace(QUICK, steps=0), "other pictures"),
         (replace(PICTURES, columns={"cast": ["warm", "cool"] * 40}), replace(QUICK, steps=0), "other labels"),
     ):
-        with pytest.raises(RunError, match=f"begun with {what}"):
+        with pytest.raises(RunError, match=f"started with {what}"):
             audit_pictures(pictures, "cast", settings=settings, folder=run)
-    with pytest.raises(RunError, match="begun with another model"):
+    with pytest.raises(RunError, match="started with another model"):
         audit_pictures(PICTURES, "cast", detector=run / audit.WEIGHTS, settings=replace(QUICK, steps=0), folder=run)
     with pytest.raises(DataError, match="sees pictures of 32 x 32, these are 16 wide"):
         audit_pictures(drawn_pictures(40, 40, side=16), "cast", detector=run / audit.WEIGHTS)

@@ -132,7 +132,7 @@ def test_people_stand_beside_their_counterparts():
     made = reports.unread(reports.adult(findings=0), reports.counterpart())
     page = read(reports.with_first(made, counterpart_people=(CounterfactualPerson(person, 0.9375),)))
     assert "93.75% of this person’s twins get a different decision." in page.text
-    assert "row 5 of the table" in page.text
+    assert "record 5 of the data set" in page.text
     assert "relationship Husbandsex M" in page.text
     assert "People and their twins" in page.text
 

@@ -1,4 +1,4 @@
-"""The folder of an audit: what it is called, whose it is, and whether the same audit may go on in it."""
+"""The folder of an audit: its name, its manifest, and whether the same audit may resume in it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from neuronfair.store.files import Json, Lock, check_digest, seal, sha256, write
 from neuronfair.store.manifest import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
 
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"
-NEARER = "worst.json"  # beside the runs of one choice of attributes: the worst findings, shrunk
-BEGUN_WITH = {
+NEARER = "worst.json"  # next to the runs of one choice of attributes: the worst findings, shrunk
+STARTED_WITH = {
     "weights": "another model",
     "domain": "another domain",
     "rows": "another table",
@@ -73,18 +73,18 @@ def check_audit_folder(folder: Path) -> None:
 
 
 def check_same(folder: Path, now: Json) -> None:
-    """Refuse to go on with an audit that was begun with something else than `now` says."""
+    """Refuse to resume an audit that was started with other inputs or settings than `now`."""
     there = _read_manifest(folder)
     for key, value in now.items() if there is not None else ():
-        if key in BEGUN_WITH and there is not None and there.get(key) != value:
-            what = BEGUN_WITH[key]
+        if key in STARTED_WITH and there is not None and there.get(key) != value:
+            what = STARTED_WITH[key]
             raise OtherRunError(
-                f"{folder}: this audit was begun with {what}, so it cannot go on. Choose another --out, or --force"
+                f"{folder}: this audit was started with {what}, so it cannot resume. Choose another --out, or --force"
             )
 
 
 def claim(folder: Path, manifest: Json) -> Lock | None:
-    """Make the folder of an audit, or go on with the one that is there if it is the same audit.
+    """Make the folder of an audit, or resume in it if it is the same audit.
 
     As long as the lock is in use, no other process can begin in the folder.
     """
@@ -151,7 +151,7 @@ def keep_figures(folder: Path, report: Report) -> None:
 
 
 def keep_nearer(folder: Path, worst: Sequence[Finding]) -> None:
-    """Leave the worst findings, shrunk, beside the runs: `neuronfair show` shows the same people."""
+    """Write the worst findings, shrunk, next to the runs: `neuronfair show` shows the same records."""
     _keep(folder / NEARER, {"worst": msgspec.to_builtins(worst)})
 
 

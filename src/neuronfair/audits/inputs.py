@@ -28,7 +28,7 @@ from neuronfair.model.open.columns import feature_names, matched_columns, source
 from neuronfair.model.open.estimators import by_groups
 
 DRAWN = 1000  # people, where no table is given
-_RAW = 'encode = "raw"  # the model has no names for its inputs: it is given the numbers of the table'
+_RAW = 'encode = "raw"  # the model has no names for its inputs: it gets the numbers of the table'
 UNREAD = "the model does not read it"
 _READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
 
@@ -60,7 +60,7 @@ class ModelSource:
         return feature_names(self.model, trust_pickle=self.trust_pickle) if self.reads_columns else None
 
     def open(self, data: Dataset) -> Opened:
-        """Open the model for the people of a table."""
+        """Open the model for a data set."""
         own = getattr(self.model, "device", None)
         return wrap_model(
             self.model,

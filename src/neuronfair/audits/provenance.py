@@ -24,7 +24,7 @@ from neuronfair.model.weights import Card
 from neuronfair.scale.pool import Pool
 from neuronfair.store.manifest import rows_digest, versions
 
-TRIED = 256  # rows of the table, and as many drawn, by whose scores it is judged what scores are
+TRIED = 256  # records, and as many drawn ones, whose scores tell what scores are
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Origin:
 
 
 def about_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataReport:
-    """Return what an audit says of the table."""
+    """Return the report on the data set."""
     target = data.domain.target
     return DataReport(
         name=data.name,
@@ -72,7 +72,7 @@ def about_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataR
 
 
 def about_model(opened: Opened, data: Dataset, origin: Origin) -> ModelReport:
-    """Return what an audit says of the model; accuracy is by parts only where it is known what it was trained on."""
+    """Return the report on the model; accuracy is by parts only where the training rows are known."""
     parts = {"table": data} if origin.card is None else data.split(origin.card.seed)._asdict()
     shares = {name: _accuracy(opened, part) for name, part in parts.items()}
     known = {name: share for name, share in shares.items() if share is not None}
@@ -90,12 +90,12 @@ def about_model(opened: Opened, data: Dataset, origin: Origin) -> ModelReport:
 
 
 def about_decision(opened: Opened, data: Dataset) -> DecisionReport:
-    """Return what an audit says of the decision."""
+    """Return the report on the decision rule."""
     return DecisionReport(opened.decision.kind, opened.decision.value, score_scale(opened, data))
 
 
 def score_scale(opened: Opened, data: Dataset) -> Scale:
-    """Return what the scores of a model are; where its kind does not tell, judged by those of some people."""
+    """Return what the scores of a model are; where its kind does not tell, by those of some records."""
     if opened.scale is not None:
         return opened.scale
     spread = torch.linspace(0, len(data) - 1, min(TRIED, len(data))).long()
@@ -105,7 +105,7 @@ def score_scale(opened: Opened, data: Dataset) -> Scale:
 
 
 def _accuracy(opened: Opened, data: Dataset) -> float | None:
-    """Return the share of the table that is decided as labelled; None where labels and outputs do not go together."""
+    """Return the accuracy; None where labels and outputs do not go together."""
     target, decision = data.domain.target, opened.decision
     if target is None or not len(data) or not data.labelled:
         return None
@@ -121,7 +121,7 @@ def _accuracy(opened: Opened, data: Dataset) -> float | None:
 
 
 def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
-    """Return what `neuronfair show` must be told to open the model again; None for one that is only in memory."""
+    """Return the options with which `neuronfair show` opens the model again; None for one that is only in memory."""
     if origin.trained_here:
         return ()
     if callable(origin.preprocess):

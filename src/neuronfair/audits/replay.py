@@ -27,25 +27,25 @@ class Replay:
     found: DescribedPair
     step: int
     origin: int | None  # the number of the seed; None for one of the pilot, which starts from random rows
-    seed: Tensor | None  # its row of the table
+    seed: Tensor | None  # its record in the data set
     plausibility: float | None  # None: not known
     shrunk: DescribedPair | None  # as an audit shows it, nearer to that row; None where no audit does
     drawn: tuple[int, int] | None  # number of drawn twins, and how many get a different decision; None for flips
 
 
 def replay_finding(run: Run, network: Model, number: int) -> Replay:
-    """Ask a model about a finding and its twin."""
+    """Evaluate a finding and its twin again."""
     one = run.findings()[number : number + 1]
     origin = None if int(one.origin) == NO_SEED else int(one.origin)
     nearer = shrunk_pair(run, number)
     drawn = flip_share_of_drawn_twins(network, run.domain, one.rows, Decision(**run.manifest["plan"]["decision"]))
     return Replay(
-        found=_asked(network, one.rows[0], one.twins(run.domain)[0]),
+        found=_evaluated(network, one.rows[0], one.twins(run.domain)[0]),
         step=int(one.step),
         origin=origin,
         seed=None if origin is None else run.domain.clip(run.seeds[one.origin])[0],
         plausibility=None if bool(one.plausibility.isnan()) else float(one.plausibility),
-        shrunk=None if nearer is None else _asked(network, *nearer),
+        shrunk=None if nearer is None else _evaluated(network, *nearer),
         drawn=None if drawn is None else (int(drawn.of), int(drawn.otherwise)),
     )
 
@@ -55,7 +55,7 @@ def still_holds(pair: DescribedPair, decision: Decision) -> bool:
     return bool(decision.differ(pair.scores, pair.twin_scores))
 
 
-def _asked(network: Model, row: Tensor, twin: Tensor) -> DescribedPair:
+def _evaluated(network: Model, row: Tensor, twin: Tensor) -> DescribedPair:
     now, other = network.scores(torch.stack([row, twin]))
     if not (now.isfinite().all() and other.isfinite().all()):
         raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")

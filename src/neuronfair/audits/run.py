@@ -1,4 +1,4 @@
-"""The audit: every stage in turn for one model and one table, and what came of it as one report."""
+"""The audit of one model with one data set: all stages in turn, and one report."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from neuronfair.store.manifest import rows_digest, versions
 
 @dataclass(frozen=True)
 class Result:
-    """What an audit came to. `outcomes` holds what each search found, by attribute and method."""
+    """The result of an audit. `outcomes` holds the results of the searches, by attribute and method."""
 
     report: Report
     outcomes: dict[tuple[str, str], SearchResult]
-    failure: NeuronFairError | None = None  # why the checks could not be judged
+    failure: NeuronFairError | None = None  # why the checks could not be evaluated
 
 
 def run(
@@ -60,9 +60,9 @@ def run(
     progress: Progress | None = None,
     people: Tensor | None = None,
 ) -> Result:
-    """Audit a model that is open already, by the sensitive attributes of the table's domain.
+    """Audit an opened model by the sensitive attributes of the data set's domain.
 
-    `people` are drawn by a sampler of your own, and stand for plausible people. A check that cannot be evaluated does
+    `people` are realistic records from your own sampler. A check that cannot be evaluated does
     not stop the audit. The regression set is not changed here: `LoadedChecks.extend` comes last.
     """
     origin, ready, show = origin or Origin(), ready or LoadedChecks(), progress or silent
@@ -112,7 +112,7 @@ def _prepare(opened: Opened, data: Dataset, settings: AuditSettings, origin: Ori
 
 
 def _begin_folder(prepared: _Prepared, people: Tensor | None) -> Lock | None:
-    """Claim the folder of the audit, if it has one, and keep there what the audit is about."""
+    """Claim the folder of the audit, if it has one, and write its manifest and domain."""
     if prepared.folder is None:
         return None
     opened, data, origin = prepared.opened, prepared.data, prepared.origin
@@ -140,7 +140,7 @@ class _Stages:
         """Run all stages."""
         prepared, show = self._prepared, self._show
         opened, data, settings = prepared.opened, prepared.data, prepared.settings
-        show("Checking what the model is fed", 0, None)
+        show("Checking the input encoding", 0, None)
         self.encoding_check = check_encoding(opened, data)
         population = self._fit_population(people)
         with self.clock.of("search"):
@@ -159,7 +159,7 @@ class _Stages:
         by_attribute.audit_each(opened, self.audits, self.clock, show)
 
     def _fit_population(self, people: Tensor | None) -> PopulationModel | None:
-        """Return the model of plausible people, and keep the report about it."""
+        """Return the population model, and keep the report about it."""
         settings = self._prepared.settings
 
         def show(done: int, total: int) -> None:
@@ -195,7 +195,7 @@ def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive:
         del budget[name]
     if settings.twins is None:
         del budget["twins"]
-    if not settings.plausible:  # as in audits that were begun before it could be asked for
+    if not settings.plausible:  # as in audits of versions without this setting
         del budget["plausible"]
     return {
         "audit": SCHEMA,

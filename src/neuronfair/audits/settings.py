@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WHITE, BLACK = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
-FAMILY = 8  # people of one family that the budgets are meant for; larger families get fewer steps
+FAMILY = 8  # records, twins included, for which the budgets are meant; with more twins there are fewer steps
 RANDOM_SEARCHES = 4  # counterparts of a person where the flip test leads
 MINIMUM_BUDGET = {"seeds": 20, "steps": 10, "samples": 2_000}
 
@@ -73,7 +73,7 @@ class AuditSettings:
         return replace(AuditSettings(**AuditSettings.QUICK), **changes)
 
     def thorough(self, samples: int, *, leads: bool) -> Thoroughness:
-        """Return how many counterparts are looked at, where so many people are sampled; fewer unless they lead."""
+        """Return the budget of the counterfactual test for a sample of records; smaller unless that test leads."""
         from neuronfair.measure.counterfactual_effect import Thoroughness
 
         if leads:
@@ -92,7 +92,7 @@ class AuditSettings:
         return methods
 
     def sized(self, opened: Opened, family: int) -> AuditSettings:
-        """Return the settings with a budget for families of so many people each."""
+        """Return the settings with a budget for records that have `family` values of the sensitive attributes."""
         size = max(1.0, family / FAMILY)
         slow = 1 if opened.white_box else 2
         way = slow * math.sqrt(size)

@@ -1,1 +1,1 @@
-"""Stage 10: what people see of a report: a page, the terminal, JUnit, Markdown."""
+"""A report as HTML page, terminal output, Markdown, JUnit and tables."""

@@ -117,7 +117,7 @@ def headings(attributes: Sequence[str], twins: Sequence[str]) -> list[str]:
 
 
 def _parts(run: Run, twins: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Give the findings of a run as tables; nobody makes one without rows, for its headings."""
+    """Yield the findings of a run as tables; without findings one empty table, for its headings."""
     config, findings = run.manifest["plan"], run.findings()
     decision, method = Decision(**config["decision"]), str(config.get("method", ""))
     scale = findings.scale(decision, config.get("scale"))
@@ -217,9 +217,9 @@ def _xlsx(path: Path, parts: Iterator[pa.Table]) -> None:
 
 
 def findings_frame(outcomes: Mapping[tuple[str, str], SearchResult]) -> Any:
-    """Return everybody who was found, a line each, with the columns of an exported table.
+    """Return all findings, a line each, with the columns of an exported table.
 
-    Somebody whom two methods found has two lines.
+    A record that two methods found has two lines.
     """
     pandas, every = _pandas(), list(outcomes.values())
     if not every:
@@ -230,7 +230,7 @@ def findings_frame(outcomes: Mapping[tuple[str, str], SearchResult]) -> Any:
 
 
 def groups_frame(report: Report) -> Any:
-    """Return how groups fare: those of the table (kind "group"), and those in whom flips are frequent ("subgroup")."""
+    """Return the metrics of demographic groups (kind "group") and of subgroups with frequent flips ("subgroup")."""
     lines = []
     for one in report.attributes:
         for group in one.groups:

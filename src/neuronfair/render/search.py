@@ -75,7 +75,7 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
 
 
 def _usual(outcome: SearchResult, figures: PlausibilityFigures | None) -> list[str]:
-    """Return how usual the people are who were found, and among whom they were searched for."""
+    """Return how plausible the findings are, and the likelihood percentile that the search kept to."""
     least, lines = outcome.config.plausible, []
     if least:
         found = "" if figures else "Nothing was found. "

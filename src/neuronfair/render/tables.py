@@ -34,9 +34,9 @@ def overview(attributes: Sequence[AttributeReport]) -> Tabulated:
 
 
 def first_screen(one: AttributeReport) -> Tabulated:
-    """Return the four metrics of one choice of sensitive attributes, a line each, with of how many and of whom."""
+    """Return the four metrics of one choice of sensitive attributes, a line each, with its population."""
     rows = [(m.name, m.value, m.interval or "–", " ".join(filter(None, (m.of, m.note)))) for m in metrics(one)]
-    return Tabulated(f"Metrics by {by(one)}", ("metric", "value", "CI", "of whom"), rows)
+    return Tabulated(f"Metrics by {by(one)}", ("metric", "value", "CI", "population"), rows)
 
 
 def tables_of(report: Report) -> list[Tabulated]:

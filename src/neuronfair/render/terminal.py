@@ -1,4 +1,4 @@
-"""What a person reads on the terminal: the verdict, short tables, progress bars."""
+"""The terminal: the summary of an audit, tables, progress bars."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def print_audit(console: Console, report: Report, page: Path | None = None, *, v
 
 
 def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
-    """Return headline, status, metrics, the worst realistic pair and what a build asked; all tables if `verbose`."""
+    """Return headline, status, metrics, the worst realistic pair and the thresholds; all tables if `verbose`."""
     attributes = report.attributes
     lines: list[RenderableType] = [
         report.verdict.headline,
@@ -242,7 +242,7 @@ def _gate(report: Report, *, verbose: bool) -> list[RenderableType]:
 
 
 def _build(report: Report) -> list[str]:
-    """Return what came of the regression set and of the comparison with an earlier audit."""
+    """Return the results of the regression set and of the comparison with an earlier audit."""
     lines = []
     if (corpus := report.corpus) is not None:
         lines.append(

@@ -201,7 +201,7 @@ class LoadedChecks:
             )
 
     def replay(self, opened: Opened) -> RegressionSetReport | None:
-        """Evaluate everybody in the regression set again."""
+        """Evaluate every counterexample in the regression set again."""
         if self.corpus is None:
             return None
         return replay_regression_set(self.corpus, opened.model, opened.decision)
@@ -230,7 +230,7 @@ class LoadedChecks:
     def _refuse_encoding(self, report: Report) -> None:
         if report.feeding is not None and report.is_misfed:
             expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
-            what = f"{expressions}: not judged" if expressions else "No verdict"
+            what = f"{expressions}: not evaluated" if expressions else "No verdict"
             raise EncodingError(f"{what}. {report.feeding.text} If the encoding is right: --skip-encoding-check")
 
     def extend(self, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""Past counterexamples in a file that a user commits, judged again by every audit.
+"""Past counterexamples in a file that a user commits, evaluated again by every audit.
 
 The file has one counterexample a line (JSON), by labels and not by codes, the oldest first; new ones go to the end, so
 that a version control shows them as added lines.
@@ -30,12 +30,12 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
 from neuronfair.searches.evaluate import evaluate
 
-SHOWN = 10  # sentences about people whose decision still flips, or who fit no longer
+SHOWN = 10  # sentences about records whose decision still flips, or that no longer fit
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """One past counterexample: a person, the attributes that may not matter, and what was decided then."""
+    """One past counterexample: a record, its sensitive attributes, and the decisions at that time."""
 
     row: Mapping[str, Cell]
     sensitive: tuple[str, ...]
@@ -80,7 +80,7 @@ class RegressionSet:
 def read_regression_set(path: str | Path, domain: TableDomain) -> RegressionSet:
     """Read a corpus; a file that does not exist yet is an empty one.
 
-    A line that is not a counterexample is an error that names it. A person whom the domain does not know any more is
+    A line that is not a counterexample is an error that names it. A record that no longer fits the domain is
     left out and named in `unfit`.
     """
     path = Path(path)
@@ -111,7 +111,7 @@ def read_regression_set(path: str | Path, domain: TableDomain) -> RegressionSet:
 
 
 def replay_regression_set(corpus: RegressionSet, model: Model, decision: Decision | None = None) -> RegressionSetReport:
-    """Judge everybody in the corpus again, in float64."""
+    """Evaluate every counterexample again, in float64."""
     flips = torch.zeros(len(corpus), dtype=torch.bool)
     told: dict[int, str] = {}
     model, decision = model.double(), decision or Decision()
@@ -137,7 +137,7 @@ def replay_regression_set(corpus: RegressionSet, model: Model, decision: Decisio
 def _sentence(
     domain: TableDomain, decision: Decision, row: Tensor, twin_row: Tensor, scores: Tensor, twin_scores: Tensor
 ) -> str:
-    """Return a person whose decision still flips in words, with what is decided now."""
+    """Return a record whose decision still flips in words, with the decisions now."""
     table = domain.to_table(torch.stack([row, twin_row]))
     person = ", ".join(f"{name} {value}" for name, (value, _) in table.items())
     twin = ", ".join(f"{name} {other}" for name, (value, other) in table.items() if value != other)
@@ -146,10 +146,10 @@ def _sentence(
 
 
 def extend(corpus: RegressionSet, report: Report, *, most: int = 10, write: bool = True) -> int:
-    """Add the worst findings of an audit to the file, at most so many for each attribute, and return how many.
+    """Add the worst findings of an audit to the file, at most `most` for each attribute, and return how many.
 
-    Who is there already is not added again. The file is read anew and written whole, while no other audit can; if there
-    is nobody to add, or a line of it cannot be read, it stays as it is. Without `write` they are only counted.
+    A record in the file is not added again. The file is locked, read again and written whole. It stays as it is if
+    there is nothing to add or a line cannot be read. Without `write` the new lines are only counted.
     """
     lines = _new_lines(read_regression_set(corpus.file, corpus.domain), report, most)
     if not lines or not write:
@@ -210,7 +210,7 @@ def _is_still(path: Path, handle: int) -> bool:
 def _findings(
     worst: Sequence[Finding], names: tuple[str, ...], seen: Mapping[str, str], domain: TableDomain
 ) -> Iterator[tuple[Counterexample, int]]:
-    """Yield findings as they are written, each with the key of the person."""
+    """Yield findings as they are written, each with the key of its record."""
     view = domain.with_sensitive(*names)
     for one in worst:
         twin = {change.attribute: change.twin for change in one.changed}

@@ -51,7 +51,7 @@ ATTRIBUTE_METRICS = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *GROUP_METRICS, *S
 
 
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
-_MOST_PEOPLE = 10**9  # more are never asked for
+_MOST_PEOPLE = 10**9  # the largest sample that is recommended
 EMPTY = "The model does not read that attribute, so this says nothing: limit counterpart.effect, too."
 DIGITS = 3  # of a figure that lies well apart from its limit
 _T = TypeVar("_T")
@@ -188,7 +188,7 @@ def _meant(limit: Threshold, name: str, is_percent: bool) -> str:
 
 
 def refusal(expression: str, why: str) -> NeuronFairError:
-    """Return the error about an expression that cannot be read or judged."""
+    """Return the error about an expression that cannot be read or evaluated."""
     return NeuronFairError(f"--fail-if '{expression}': {why}")
 
 
@@ -208,10 +208,10 @@ class _Measured:
 
 
 def check(report: Report, expressions: Sequence[str]) -> Gate:
-    """Return whether an audit passes, and every check with what it was judged on.
+    """Return whether an audit passes, and every check with the value that was compared.
 
     A figure of an attribute is checked for every audited one unless the expression names one. A figure that is not
-    known is an error: a build must not pass for lack of a number, nor for a model that decides alike for everybody.
+    known is an error: a build must not pass for lack of a number, nor for a model with one decision for all records.
     """
     attributes = report.attributes
     methods = {search.method for attribute in attributes for search in attribute.searches}
@@ -360,7 +360,7 @@ def _rate(limit: Threshold, rate: RateOf, rows: int) -> _Measured:
 
 
 def _gap(limit: Threshold, disparity: Disparity | None) -> _Measured:
-    disparity = _known(limit, disparity, "no class is decided for the groups of the table, as with a tolerance")
+    disparity = _known(limit, disparity, "the model chooses no class, as with a tolerance")
     gap: Gap | None = getattr(disparity, limit.figure.replace(".", "_"))
     gap = _known(limit, gap, disparity.unknown.get(limit.figure, "it was not measured"))
     on: Literal["lower end", "upper end"] = "upper end" if limit.looks_up else "lower end"
@@ -390,11 +390,13 @@ def _proved(limit: Threshold, attribute: str, proved: Proved | None) -> _Measure
     proved = _known(limit, proved, f"no proof was tried for {attribute}. Give --prove SECONDS")
     part: Part = getattr(proved, limit.figure)
     _known(limit, proved.method, f"nothing can be proved: {proved.reason}")
-    return _Measured(part.share, note=f"{many(int(part.count))} of {many(int(proved.people))} people of the domain.")
+    return _Measured(
+        part.share, note=f"{many(int(part.count))} of {many(int(proved.people))} records of the declared input space."
+    )
 
 
 def records_needed(limit: Threshold, share: float, confidence: float) -> int | None:
-    """Return about how many people would pass the check if the share stays as it is; None where no number does."""
+    """Return about how many records would pass the check if the share stays as it is; None where no number does."""
 
     def passes(people: int) -> bool:
         ends = Rate(round(share * people), people, "domain", confidence).interval
@@ -435,7 +437,7 @@ def _known(limit: Threshold, value: _T | None, why: str) -> _T:
 
 
 def _digits(limit: Threshold, number: float) -> int:
-    """Return how many digits tell a number from its limit: three, or so many that both do not look the same."""
+    """Return how many digits distinguish a number from its threshold: three, or more where both would look the same."""
     enough = (d for d in range(DIGITS, 17) if _shown(limit, number, d) != _shown(limit, limit.number, d))
     return DIGITS if number == limit.number else next(enough, 17)
 

@@ -14,7 +14,7 @@ from neuronfair.formatting import POPULATIONS, Population, likelihood, listed, p
 
 @dataclass(frozen=True)
 class RateOf:
-    """How often the decision flips among the people of a population."""
+    """The flip rate of a population."""
 
     population: Population  # pairs: records in the data set with a plausible twin; table: all of them
     rate: float  # share of records whose decision flips
@@ -28,12 +28,12 @@ class RateOf:
 
     @property
     def people(self) -> str:
-        """Who was judged, in words."""
+        """The population in words."""
         return f"{self.of:,} {POPULATIONS[self.population]}"
 
     @property
     def omission(self) -> str:
-        """Who is not in a flip rate over plausible pairs, as a sentence; empty where everybody is."""
+        """Which records a flip rate over plausible pairs leaves out, as a sentence; empty where none."""
         if not self.left_out and not self.alone:
             return ""
         alone = f"{self.alone:,} of {self.of + self.alone:,} people {'has' if self.alone == 1 else 'have'}"
@@ -49,7 +49,7 @@ class Rates:
     """The same figure for several populations; null where it was not measured."""
 
     table: RateOf | None = None  # of all people in the data set, whatever the twin: the raw flip rate
-    plausible: RateOf | None = None  # of people drawn from a model of the table; its interval covers the table's, too
+    plausible: RateOf | None = None  # of realistic synthetic records; its interval covers the data set's, too
     domain: RateOf | None = None  # of people drawn uniformly from the domain
     pairs: RateOf | None = None  # leads: of people in the data set with a plausible twin, and against such twins only
 
@@ -109,7 +109,7 @@ Level = Literal["no dependence found", "proxy evidence", "dependence found", "no
 NOT_READ = "not-read"  # the name of a note: the sensitive attribute is not among the inputs that the model names
 UNMOVED = "no-score-moves"  # the name of a note: no score in the data set changes with the sensitive attribute
 SYNTHETIC: tuple[Population, ...] = ("plausible", "domain", "combinations")  # people who are drawn, not given
-NO_TWIN = "no-plausible-twin"  # the name of a note: nobody in the data set has a plausible twin
+NO_TWIN = "no-plausible-twin"  # the name of a note: no record of the data set has a plausible twin
 TABLE = "table"  # in the place of a method: the person was not searched for
 
 
@@ -138,14 +138,14 @@ def notes_of(attributes: Sequence[AttributeReport]) -> list[str]:
 
 
 def left_out_pairs(attributes: Sequence[AttributeReport]) -> list[str]:
-    """Return who is not in the flip rates over plausible pairs, a sentence for each of these, where there are such."""
+    """Return which records the flip rates over plausible pairs leave out, a sentence for each attribute."""
     told = ((one.name, one.rates.pairs.omission) for one in attributes if one.rates.pairs is not None)
     return [f"{name}: {sentence}" for name, sentence in told if sentence]
 
 
 @dataclass(frozen=True)
 class GroupReport:
-    """How a group of the table fares."""
+    """The metrics of a demographic group in the data set."""
 
     values: str  # the sensitive values of the group
     rows: int  # records in the group
@@ -157,7 +157,7 @@ class GroupReport:
 
 @dataclass(frozen=True)
 class Gap:
-    """How far two groups of the table lie apart, and how sure that is."""
+    """The gap between two demographic groups, with its confidence interval."""
 
     rate: str  # the rate that is compared
     value: float  # the ratio or difference
@@ -170,7 +170,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Disparity:
-    """How far the groups of the table lie apart; null where that cannot be said."""
+    """The gaps between demographic groups; null where they are not known."""
 
     selected: str  # the class whose share is the selection rate: the favourable outcome, or else the last class
     confidence: float  # of the intervals
@@ -258,7 +258,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Finding:
-    """An individual discriminatory instance: a person, and the twin for whom the decision flips."""
+    """An individual discriminatory instance: a record, and the twin with a different decision."""
 
     number: int  # number in its run folder, or of the row in the data set, from 0
     method: str  # the search that found it; "table": a record in the data set
@@ -280,9 +280,9 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Where the person was found."""
+        """Where the record was found."""
         if self.method == TABLE:
-            return f"row {self.number + 1:,} of the table"
+            return f"record {self.number + 1:,} of the data set"
         return f"finding {self.number:,} of {self.method}"
 
     @property
@@ -391,7 +391,7 @@ class AttributeReport:
 
     @property
     def lacks_twins(self) -> bool:
-        """Whether nobody has a plausible twin, so that no flip could be seen of a model whose scores do change."""
+        """Whether no record has a plausible twin, so that no flip could be seen of a model whose scores do change."""
         return any(note.name == NO_TWIN for note in self.health) and self.is_read and not self.depends
 
     @property
@@ -413,12 +413,12 @@ class AttributeReport:
 
     @property
     def is_cleared(self) -> bool:
-        """Whether it is proved that the decision flips for nobody in the domain."""
+        """Whether it is certified for the whole input space that decisions do not depend on the attributes."""
         return self.proved is not None and self.proved.proved_fair.share == 1
 
     @property
     def people_found(self) -> int:
-        """How many different people all searches found together; at least so many if that was not counted."""
+        """How many different records all searches found together; a lower bound if that was not counted."""
         if self.severity is not None:
             return sum(self.severity.histogram.counts)
         return max((search.findings for search in self.searches), default=0)

@@ -32,7 +32,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class MoveReport:
-    """How people of one group compare with their twins in another."""
+    """How records of one group compare with their twins in another."""
 
     own: str  # sensitive values of the records, as of a group
     other: str  # sensitive values of their twins

@@ -1,4 +1,4 @@
-"""What an audit came to: a tree of plain values that page, terminal, gate, JUnit, Markdown and audit.json show.
+"""The report of an audit: a tree of plain values that page, terminal, gate, JUnit, Markdown and audit.json show.
 
 `to_json` and `from_json` are the only ways in and out. The comments behind the fields are their documentation:
 docs/reference/json.md is made from them.
@@ -28,7 +28,7 @@ EncodingLevel = Literal["ok", "not assessable", "suspicious", "unconfirmed", "wr
 
 @dataclass(frozen=True)
 class RegressionSetReport:
-    """Past counterexamples, judged again."""
+    """Past counterexamples, evaluated again."""
 
     file: str  # path of the regression set
     replayed: int  # counterexamples evaluated again
@@ -64,7 +64,7 @@ class BaselineReport:
 
 @dataclass(frozen=True)
 class GateCheck:
-    """A limit, and what it was judged on."""
+    """A threshold, and the value that it was compared with."""
 
     expression: str  # the threshold as written
     attribute: str | None  # null: of the whole audit
@@ -80,7 +80,7 @@ class GateCheck:
 
 @dataclass(frozen=True)
 class Gate:
-    """All limits."""
+    """All thresholds."""
 
     passed: bool  # whether no threshold failed
     checks: tuple[GateCheck, ...]  # one entry for each threshold and attribute
@@ -113,7 +113,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class PopulationReport:
-    """Whom plausible people are drawn from, and how good that is."""
+    """The population model that realistic synthetic records are drawn from, and its quality."""
 
     kind: Literal["table", "own", "none"]  # model fitted to the data set; your own sampler; none was possible
     rows: int  # records it was fitted to

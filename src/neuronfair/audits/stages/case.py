@@ -1,4 +1,4 @@
-"""What is audited for one choice of sensitive attributes, and what is known about it so far."""
+"""The input of the stages for one choice of sensitive attributes, and their results so far."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from neuronfair.model.open import Opened
 from neuronfair.model.records import Records, records_of
 from neuronfair.searches.config import SearchConfig, SearchResult
 
-READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; but so many rows at least
-NEAR = 20_000  # rows of the table among which the nearest to a finding is looked for
+READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; and the fewest rows
+NEAR = 20_000  # records among which the nearest to a finding is searched
 
 
 @dataclass(frozen=True)
 class AttributeCase:
-    """What is audited for one choice of sensitive attributes: the table's domain names them."""
+    """The input of the stages for one choice of sensitive attributes, which the domain of the data set names."""
 
     model: Model
     data: Dataset
@@ -54,7 +54,7 @@ class AttributeCase:
     folder: Path | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)  # where the model is, and its fingerprint
     replay: tuple[str, ...] | None = ()  # what `neuronfair show` must be told; None: the model is only in memory
-    population: PopulationModel | None = None  # who is usual; None where that is not known
+    population: PopulationModel | None = None  # None where no population model could be fitted
     opened: Opened | None = None  # what the model came from, which may be asked with the original cells
 
     @cached_property
@@ -79,7 +79,7 @@ class AttributeCase:
         """The domain of plausible pairs, and the plausible records of the data set; all without a population."""
         if self.population is None:
             return self.domain, self.domain.clip(self.data.rows[:NEAR])
-        # Of all rows: nobody among the first ones may be plausible.
+        # Of all records: the first ones need not be plausible.
         inside = plausible(self.pairs, self.population, PLAUSIBLE, self.domain.clip(self.data.rows))
         return inside, inside.records[:NEAR]
 
@@ -89,7 +89,7 @@ class AttributeCase:
         domain: TableDomain | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Rate:
-        """Return how often the decision flips among the people of a population, by its domain or by another."""
+        """Return the flip rate of a population, with the twins of the domain or of another one."""
         return flip_rate(
             self.model,
             domain or self.domain,
@@ -108,13 +108,13 @@ class AttributeCase:
         return torch.cat([self.population.plausibility(part.long()) for part in torch.split(rows, ROWS_PER_PASS)])
 
     def plausible(self, rows: Tensor) -> Tensor:
-        """Return for each row whether it is a plausible person: bool, (n,); all are where nobody is known as usual."""
+        """Return for each row whether it is plausible: bool, (n,); all are without a population model."""
         known = self.plausibility(rows)
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= PLAUSIBLE
 
     @cached_property
     def interpreted_rows(self) -> Tensor:
-        """The rows of the table whose neurons are read, twins included; not all where there are many twins."""
+        """The records whose neurons are read, twins included; a sample where there are many twins."""
         rows, most = self.data.rows, max(FEWEST, READ // len(self.domain.sensitive_values))
         if len(rows) <= most:
             return rows
@@ -129,7 +129,7 @@ class AttributeCase:
 
 @dataclass
 class AttributeAudit:
-    """What is known so far about one choice of sensitive attributes; it grows stage by stage."""
+    """The results so far for one choice of sensitive attributes; every stage adds to them."""
 
     report: AttributeReport
     outcomes: list[SearchResult] = field(default_factory=list)
@@ -138,17 +138,17 @@ class AttributeAudit:
 
     @staticmethod
     def of(domain: TableDomain) -> AttributeAudit:
-        """Return an audit about which nothing is known yet."""
+        """Return an audit without results."""
         names = domain.sensitive
         return AttributeAudit(AttributeReport("+".join(names), tuple(names), twins=len(domain.sensitive_values) - 1))
 
     def note(self, *notes: Note) -> None:
-        """Add what may mislead, unless it was said before."""
+        """Add notes on what may mislead, each once."""
         new = (note for note in notes if note not in self.report.health)
         self.report = replace(self.report, health=(*self.report.health, *new))
 
     def drop_refuted(self) -> None:
-        """Take back that the model does not read the attribute where a later stage has seen a decision depend on it."""
+        """Drop the note that the model does not read the attribute if a later stage found a dependence."""
         if self.report.depends:
             health = tuple(note for note in self.report.health if note.name not in (NOT_READ, UNMOVED))
             self.report = replace(self.report, health=health)

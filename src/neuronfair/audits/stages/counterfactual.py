@@ -1,4 +1,4 @@
-"""The counterfactual test of an audit, and a few people next to their counterfactual twins."""
+"""The counterfactual test of an audit, and a few records next to their counterfactual twins."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from neuronfair.model.blackbox import Model
 from neuronfair.progress import Progress
 
 SHOWN = 4
-MAX_PEOPLE_SEARCHED = 400  # people among whom they are looked for
+MAX_PEOPLE_SEARCHED = 400  # records among which they are searched
 
 
 def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffect) -> tuple[CounterfactualPerson, ...]:
-    """Return people most of whose twins get a different decision, each with the typical twin; of each group in turn.
+    """Return records most of whose twins get a different decision, each with the typical twin; of each group in turn.
 
-    Nobody where no effect is claimed: with shuffled groups there would be such people, too.
+    None where no effect is claimed: with shuffled groups there would be such records, too.
     """
     if not effect.claimed:
         return ()
@@ -41,7 +41,7 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
     # With a tolerance the two who lie farthest apart may both be counterparts.
     flips = case.decision.differ(pairs.scores, pairs.twin_scores) & (pairs.rows == people).all(1)
     same = (group[:, None] == group) & flips
-    turn = torch.where(flips, same.tril(-1).sum(1), len(order))  # who is the first, second, … of a group
+    turn = torch.where(flips, same.tril(-1).sum(1), len(order))  # the place of each record in its group
     chosen = turn.argsort(stable=True)[: min(SHOWN, int(flips.sum()))]
     table = case.domain.clip(case.data.rows)
     told = []
@@ -55,20 +55,20 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
     return tuple(told)
 
 
-LEARNED, BESIDE = 50_000, 10_000  # rows of the table, at most, that counterparts are learned from, some forty times
+LEARNED, SECONDARY = 50_000, 10_000  # records that twins are learned from, some forty times; fewer if flips lead
 
 
 def compare_counterfactuals(
     case: AttributeCase, audit: AttributeAudit, settings: AuditSettings, progress: Progress
 ) -> AttributeCase:
-    """Compare the data set with its counterfactual twins, and return what the searches are to look at.
+    """Compare the data set with its counterfactual twins, and return the case that the searches get.
 
-    They look for people whose twin gets a different decision where the settings say so or the flip test is empty, and
-    else for flips. Where twins are impossible a note says so; it is an error if the settings want them.
+    The searches use counterfactual twins where the settings say so or the flip test is empty, and flips otherwise.
+    Where such twins are impossible a note says so; it is an error if the settings require them.
     """
     twins, read = settings.twins, audit.report.is_read
     leads = twins is not None or not read
-    rows = _drawn(case.data.compared.rows, LEARNED if leads else BESIDE, case.seed)
+    rows = _drawn(case.data.compared.rows, LEARNED if leads else SECONDARY, case.seed)
     try:
         effect = counterfactual_effect(
             case.model,
@@ -78,7 +78,7 @@ def compare_counterfactuals(
             thorough=settings.thorough(case.samples, leads=leads),
             confidence=case.confidence,
             seed=case.seed,
-            progress=lambda done, total: progress("Comparing people with their counterparts", done, total),
+            progress=lambda done, total: progress("Comparing records with their counterfactual twins", done, total),
         )
     except DomainError as error:
         if twins == "counterpart":
@@ -96,20 +96,20 @@ def compare_counterfactuals(
     audit.report = replace(audit.report, search_twins="counterpart")
     configs = tuple(replace(config, twins="counterpart") for config in case.configs)
     domain = with_counterfactuals(case.domain, effect.counterparts)
-    progress("Judging plausible people beside their counterparts", 0, None)
+    progress("Evaluating the counterfactual twins of realistic records", 0, None)
     audit.rate = case.rate("domain" if case.population is None else case.population, domain)  # of which subgroups speak
     return replace(case, data=replace(case.data, domain=domain), configs=configs)
 
 
 def _drawn(rows: Tensor, most: int, seed: int) -> Tensor:
-    """Return so many rows at most, drawn at random."""
+    """Return at most `most` rows, drawn at random."""
     if len(rows) <= most:
         return rows
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].to(rows.device)]
 
 
 def unread(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:
-    """Return a note if the model does not read the sensitive attributes: by what it says, or since no score moves."""
+    """Return a note if the model does not read the sensitive attributes: by its inputs, or because no score changes."""
     by = listed([plain(name) for name in case.domain.sensitive])
     if reads is not None and not set(case.domain.sensitive) & set(reads):
         name, why = NOT_READ, f"The model does not use {by}, so no decision depends on it directly."
@@ -122,7 +122,7 @@ def unread(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:
 
 
 def _moves(model: Model, domain: TableDomain, rows: Tensor) -> bool:
-    """Return whether any score of these rows is another, however little, if only the sensitive attributes change."""
+    """Return whether any score of these rows changes, however little, if only the sensitive attributes change."""
     others = domain.combinations.others
     for part in torch.split(rows, max(1, model.encoding.rows_per_pass // (len(others) + 1))):
         own = model.scores(part)

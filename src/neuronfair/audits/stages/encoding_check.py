@@ -21,10 +21,10 @@ from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 
 CERTAIN = 3.3  # standard errors that are evidence: one time in 2,000 by chance
-ROWS = 10_000  # of the table that are looked at, at most
+ROWS = 10_000  # records that are evaluated at most
 MIN_ROWS_PER_CLASS = 10  # rows of each class without which nothing is concluded
 LEARNED, TREES = 3_000, 60  # rows that a forest learns from, to see what can be known, and its trees
-SURE, HARD = 0.999, 0.9  # an output is saturated from this confidence on; so many, and they are no probabilities
+SURE, HARD = 0.999, 0.9  # an output is saturated from this confidence on; a larger share of them are no probabilities
 LIKELY = 2.0  # standard errors that make a model suspicious
 LOST, WEAK = 0.4, 0.5  # parts of the forest's skill: below them a model that breaks its promises is wrong or suspicious
 SUPPORTED = 0.8  # part of the forest's skill from which on labels speak for a model
@@ -119,7 +119,7 @@ def _tells_apart(report: EncodingCheckReport) -> bool:
 
 
 def _of_order(report: EncodingCheckReport, opened: Opened, data: Dataset) -> EncodingCheckReport:
-    """Return what is concluded where columns were matched by position and nobody has named their order.
+    """Return the conclusion where columns were matched by position and their order was not named.
 
     The labels confirm it if the model fits them about as well as a forest does, clearly worse once a sensitive column
     changes places with another of its kind, and not better once two others do.
@@ -200,7 +200,7 @@ def _forest(rows: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
 def _text(report: EncodingCheckReport) -> str:
     shares = f"{percent(report.accuracy)} right on this table (the most frequent class: {percent(report.majority)})"
     if report.level == "ok":
-        return f"This model is {shares}, and nothing suggests that it is fed otherwise than it was trained."
+        return f"This model is {shares}, and no encoding mismatch was detected."
     doubt = "is probably" if report.level == "wrong" else "may be"
     area, forest = report.auc or 0.0, report.attainable or 0.0
     if (report.high or 0.0) < (report.majority or 0.0) and report.level == "suspicious":

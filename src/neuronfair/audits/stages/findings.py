@@ -39,26 +39,26 @@ from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.shrink import shrink
 
-WORST = 10  # people told in full
+WORST = 10  # findings described in full
 LOOK = 20_000  # findings among which the widest gaps of different people are looked for
 
 
 class Candidates(NamedTuple):
-    """Everybody who was found."""
+    """All findings."""
 
     rows: Tensor  # (f, d), packed
-    once: Tensor  # the numbers of different people among them
+    once: Tensor  # the numbers of different records among them
     gaps: Tensor  # of those
-    usual: Tensor  # whether they and the twins they were found with are plausible
+    usual: Tensor  # whether they and their twins are plausible
 
     def only(self, usual: bool) -> Candidates:
-        """Return those who are, or are not, plausible."""
+        """Return those that are, or are not, plausible."""
         chosen = self.usual == usual
         return Candidates(self.rows, self.once[chosen], self.gaps[chosen], self.usual[chosen])
 
 
 class _Shown(NamedTuple):
-    which: Tensor  # the number of a finding; below 0, -1 - the number of a row of the table
+    which: Tensor  # the number of a finding; below 0, -1 - the number of a record in the data set
     people: Tensor
     goals: Tensor  # the rows that they were moved towards
 
@@ -67,7 +67,7 @@ def worst_findings(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tens
     """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns.
 
     Plausible pairs come first, and stay plausible when they are shrunk. Where the searches found too few of them,
-    plausible rows of the table whose decision differs from a plausible twin's come next (their numbers are below 0),
+    plausible records whose decision differs from a plausible twin's come next (their numbers are below 0),
     and others last.
     """
     domain = case.domain
@@ -89,23 +89,23 @@ def evaluated_pairs(case: AttributeCase, people: Tensor) -> Pairs:
 
     Where the decision differs from that of a plausible twin, the twin is a plausible one.
     """
-    parts = [_preferred(case, judged).pairs() for judged in _judged(case, people)]
+    parts = [_preferred(case, judged).pairs() for judged in _evaluations(case, people)]
     return Pairs(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def flips_plausibly(case: AttributeCase, people: Tensor) -> Tensor:
     """Return for each person whether the decision differs from that of a plausible twin: bool, (n,)."""
-    parts = [(judged.differs & case.pairs.twins(judged.rows).valid).any(1) for judged in _judged(case, people)]
+    parts = [(judged.differs & case.pairs.twins(judged.rows).valid).any(1) for judged in _evaluations(case, people)]
     return torch.cat([people.new_zeros(0, dtype=torch.bool), *parts])
 
 
-def _judged(case: AttributeCase, people: Tensor) -> Iterator[Evaluation]:
+def _evaluations(case: AttributeCase, people: Tensor) -> Iterator[Evaluation]:
     for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True):
         yield evaluate(case.exact, case.domain, part, case.decision)
 
 
 def _preferred(case: AttributeCase, judged: Evaluation) -> Evaluation:
-    """Return a judgement without implausible twins, where the decision differs from a plausible one's."""
+    """Return an evaluation without implausible twins, where the decision differs from a plausible one's."""
     good = case.pairs.twins(judged.rows).valid & judged.valid
     some = (judged.differs & good).any(1, keepdim=True)
     valid = torch.where(some, good, judged.valid)
@@ -125,7 +125,7 @@ def _shrunk(case: AttributeCase, domain: TableDomain, found: Candidates) -> _Sho
 
 
 def _real(case: AttributeCase) -> _Shown:
-    """Return the plausible rows of the table whose decision differs from a plausible twin's: the widest gaps."""
+    """Return the plausible records whose decision differs from a plausible twin's: the widest gaps."""
     rows = case.data.rows[: min(NEAR, case.samples)]
     numbers = (case.near[0].valid(rows)).nonzero()[:, 0]
     numbers = numbers[flips_plausibly(case, rows[numbers])]
@@ -135,7 +135,7 @@ def _real(case: AttributeCase) -> _Shown:
 
 
 def _nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
-    """Return for each row the row of the table that differs least, sensitive attributes apart: (n, d)."""
+    """Return for each row the record that differs least, sensitive attributes apart: (n, d)."""
     distance = torch.zeros(len(rows), len(table), device=rows.device)
     for column in domain.free.nonzero()[:, 0].tolist():
         apart = rows[:, column, None] - table[None, :, column]
@@ -169,7 +169,7 @@ class _Sources(NamedTuple):
         return _Sources(methods, search.to(device), number.to(device))
 
     def place(self, finding: int) -> tuple[int, str]:
-        """Return the number of a finding in its search, and the method; below 0 it is a row of the table."""
+        """Return the number of a finding in its search, and the method; below 0 it is a record in the data set."""
         if finding < 0:
             return -1 - finding, TABLE
         return int(self.number[finding]), self.methods[int(self.search[finding])]
@@ -280,7 +280,7 @@ def _probability_gaps(case: AttributeCase, scores: Tensor, others: Tensor) -> Se
 
 
 def _found_direction(case: AttributeCase, found: Findings) -> tuple[DirectionReport, ...]:
-    """Return whom the found pairs hurt."""
+    """Return which groups the found pairs disadvantage."""
     favourable = favourable_class(case.domain, case.decision, case.model.outputs)
     if favourable is None:
         return ()

@@ -47,7 +47,7 @@ from neuronfair.progress import Progress
 def fit_plausible_population(
     data: Dataset, own: Tensor | None, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> PopulationModel:
-    """Return the population of plausible people; refused where nobody of the table is plausible in it.
+    """Return the population model; refused where too few records of the data set are plausible in it.
 
     `own` are people from a sampler of the user's own, who then stand for all plausible people. `progress` is called
     with the number of columns fitted so far, and of all.
@@ -63,7 +63,7 @@ def fit_plausible_population(
 
 
 def population_if_plausible(data: Dataset, seed: int) -> PopulationModel | None:
-    """Return the population of a table; None where nobody in it is plausible, such as in one of a few rows."""
+    """Return the population model of a data set; None where it has too few plausible records."""
     try:
         return fit_plausible_population(data, None, seed)
     except NeuronFairError:
@@ -73,7 +73,7 @@ def population_if_plausible(data: Dataset, seed: int) -> PopulationModel | None:
 def audited_population(
     data: Dataset, own: Tensor | None, seed: int, least: float, progress: Callable[[int, int], None] | None = None
 ) -> tuple[PopulationModel | None, PopulationReport]:
-    """Return the population of an audit, and what is said of it; None where who is usual cannot be known.
+    """Return the population model of an audit and the report on it; None where no model can be fitted.
 
     `least` is the plausibility that the searches keep to.
     """
@@ -104,9 +104,9 @@ def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress
     """Estimate how often the decision flips: in plausible pairs, the table's rows, plausible people and the domain."""
     _measure_pairs(case, audit, progress)
     populations: tuple[tuple[Population | Records | PopulationModel | None, str], ...] = (
-        (case.records, "Judging the rows of the table"),
-        (case.population, "Judging plausible people"),
-        ("domain", "Judging people drawn from the domain"),
+        (case.records, "Evaluating the records of the data set"),
+        (case.population, "Evaluating realistic synthetic records"),
+        ("domain", "Evaluating records drawn from the input space"),
     )
     for population, what in populations:
         if population is None:
@@ -122,8 +122,8 @@ def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress
             audit.report, rates=replace(audit.report.rates, **{rate.population: phrases.rate_of(rate)})
         )
         if rate.population != "combinations":
-            hurt = direction(case.domain, rate.population, rate.direction)
-            audit.report = replace(audit.report, direction=(*audit.report.direction, *hurt))
+            losers = direction(case.domain, rate.population, rate.direction)
+            audit.report = replace(audit.report, direction=(*audit.report.direction, *losers))
     audit.note(*_small_groups(case))
     rates = audit.report.rates
     if rates.table is not None and rates.plausible is not None and not isinstance(case.population, OwnPopulation):
@@ -134,7 +134,7 @@ def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress
 
 
 def _broken_rules(case: AttributeCase) -> tuple[Note, ...]:
-    """Return a note if rows of the table break a rule between attributes; a group that is left out breaks none."""
+    """Return a note if records break a rule between attributes; a group that is left out breaks none."""
     names = case.domain.sensitive
     between = [rule for rule in case.domain.rules if not ({*rule.when} <= {*names} and not rule.then)]
     whole = replace(case.domain, rules=tuple(between))
@@ -146,7 +146,7 @@ def _broken_rules(case: AttributeCase) -> tuple[Note, ...]:
 
 
 def _small_groups(case: AttributeCase) -> tuple[Note, ...]:
-    """Return which demographic groups nobody is compared with, and which small ones people are compared with."""
+    """Return which demographic groups are left out of the twins, and which small ones are not."""
     domain, out, kept = case.domain, list[str](), list[str]()
     for column in domain.sensitive_columns:
         attribute = domain.attributes[column]
@@ -269,7 +269,7 @@ class _Selected:
 def group_metrics(
     model: Model, data: Dataset, decision: Decision, confidence: float = 0.95
 ) -> tuple[tuple[GroupReport, ...], Disparity | None]:
-    """Return how each group of the table fares, and how far they lie apart; nothing for a tolerance.
+    """Return the metrics of each demographic group and the gaps between groups; nothing for a tolerance.
 
     People are selected if they get the favourable outcome. Where none is set, the selection rates are those of the last
     class, and metrics that would depend on which class is the favourable one are not computed.

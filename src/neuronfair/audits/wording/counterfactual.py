@@ -34,7 +34,7 @@ PLACEBOS = 20  # shuffles below which a sentence says how few there were
 def counterfactual_report(
     domain: TableDomain, rows: Tensor, effect: CounterfactualEffect, confidence: float
 ) -> CounterfactualReport:
-    """Return what the twins of a data set's people came to, in metrics and in words."""
+    """Return the counterfactual test of a data set as metrics and sentences."""
     rate, placebo, change = (Interval(*one) for one in (effect.rate, effect.placebo, effect.effect))
     claimed = effect.claimed
     kept = [(c, a) for c, a in enumerate(domain.attributes) if c not in domain.sensitive_columns]
@@ -55,7 +55,7 @@ def counterfactual_report(
         lost=effect.lost,
         gained=effect.gained,
         moves=tuple(_moves(domain, moves, effect)),
-        hurt=_hurt(domain, moves) if claimed and effect.lost is not None else "",
+        hurt=_disadvantaged(domain, moves) if claimed and effect.lost is not None else "",
         carriers=tuple(MediatorReport(_names(domain, one), one.share) for one in effect.mediators),
         carried=_carried(domain, effect.mediators) if claimed else "",
         sensitivity=_sensitivity(domain, effect.sensitivity) if claimed else None,
@@ -153,7 +153,7 @@ def _moves(domain: TableDomain, moves: Sequence[Move], effect: CounterfactualEff
         yield report
 
 
-def _hurt(domain: TableDomain, moves: Sequence[Move]) -> str:
+def _disadvantaged(domain: TableDomain, moves: Sequence[Move]) -> str:
     """Name the group that most people, on balance, would lose by being in."""
     clear = max(moves, key=lambda move: abs(move.lost - move.gained) * move.people, default=None)
     if clear is None or clear.lost == clear.gained:

@@ -34,7 +34,7 @@ from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.evaluate import counterparts_of
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
-MOVED = 5  # attributes of a counterpart that a sentence names besides the group
+MOVED = 5  # attributes of a counterfactual twin that a sentence names in addition to the group
 IMPORTANCE_ROWS = 128  # rows from which the importance of the attributes is read
 ADULT = 40  # an age that goes no farther is the number of a bin, and no years
 
@@ -101,7 +101,7 @@ def person(domain: TableDomain, row: Mapping[str, Cell], named: Sequence[str], l
 
 
 class DescribedPair(NamedTuple):
-    """A person and the twin for whom the decision flips, (d,) each, and the scores of both."""
+    """A record and the twin with a different decision, (d,) each, and the scores of both."""
 
     row: Tensor
     twin: Tensor
@@ -118,7 +118,7 @@ def changes(domain: TableDomain, row: Tensor, twin: Tensor) -> tuple[Change, ...
 def twin_phrase(domain: TableDomain, changed: Sequence[Change], most: int = MOVED) -> str:
     """Return in words who the twin is: the same person in another group, or a counterpart who differs in more.
 
-    Of a counterpart's other attributes so many are named.
+    At most `most` other attributes of a counterfactual twin are named.
     """
     said = {change.attribute: f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed}
     group = f"with {listed([said.pop(name) for name in domain.sensitive if name in said])}"

@@ -19,7 +19,7 @@ SIGNS: dict[Tone, str] = {"alarm": "▲", "caution": "◆", "calm": "●", "neut
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric of the model: its value, how sure that is, and of how many and of whom it speaks."""
+    """One metric of the model: its value, its confidence interval, and its population."""
 
     name: str
     value: str

@@ -76,7 +76,7 @@ def _clearest(moves: Sequence[MoveReport]) -> list[MoveReport]:
 
 
 def _people(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return what the page's script shows of each person when asked for it."""
+    """Return the attributes of each finding, which the page's script shows on demand."""
     columns = list(dict.fromkeys(attribute for finding in findings for attribute in finding.row))
     return {
         "columns": columns,

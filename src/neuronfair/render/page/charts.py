@@ -68,7 +68,7 @@ STRONGEST = 5  # neurons named beside their layer
 
 @dataclass(frozen=True)
 class LayerMap:
-    """A layer as cells of size 1 in so many columns and rows."""
+    """A layer as cells of size 1 in columns and rows."""
 
     name: str
     neurons: int
