@@ -182,7 +182,7 @@ def test_rules_that_the_table_suggests(run, refused):
 
 def test_data_list_and_where(run):
     listed = run("data", "list").out
-    assert re.search(r"^adult +at hand +sensitive: sex", listed, re.MULTILINE)
+    assert re.search(r"^adult +available +sensitive: sex", listed, re.MULTILINE)
     assert max(map(len, listed.splitlines())) <= 80
     assert run("data", "where", "german").out.strip().endswith("german.data.gz")
 
@@ -372,7 +372,7 @@ def test_no_network(refused, run, monkeypatch, tmp_path):
     refused("data", "where", "bank", says=("neuronfair data get bank",))
     refused("interpret", "bank", says=("neuronfair data get bank",))
     refused("data", "get", "bnk", says=("Did you mean 'bank'?",))
-    assert "not here" in run("data", "list").out
+    assert "not downloaded" in run("data", "list").out
 
 
 # Bad outputs and options

@@ -25,15 +25,15 @@ def data_list() -> None:
     from neuronfair.domain.tables.sources import source, where
     from neuronfair.render.terminal import make_console
 
-    table = Table.grid("name", "at hand", "sensitive", "terms", padding=(0, 2))
+    table = Table.grid("name", "available", "sensitive", "licence", padding=(0, 2))
     table.columns[3].overflow = "fold"
     for name in DATASETS:
-        at_hand = "at hand" if where(name) else "not here"
+        available = "available" if where(name) else "not downloaded"
         sensitive = ", ".join(catalog_domain(name).sensitive)
-        table.add_row(name, at_hand, f"sensitive: {sensitive}", Text(f"{source(name).licence}\n{source(name).page}"))
+        table.add_row(name, available, f"sensitive: {sensitive}", Text(f"{source(name).licence}\n{source(name).page}"))
     console = make_console()
     console.print(table)
-    console.print("Fetch what is not here: neuronfair data get NAME")
+    console.print("Download a data set: neuronfair data get NAME")
 
 
 @command(data_app, "get")
@@ -58,7 +58,7 @@ def data_where(name: NameArgument) -> None:
 
     paths = where(name)
     if paths is None:
-        raise DataError(f"{name} is not at hand. Fetch it: neuronfair data get {name}")
+        raise DataError(f"{name} is not downloaded. Download it: neuronfair data get {name}")
     for path in paths:
         print(visible(str(path)))
 

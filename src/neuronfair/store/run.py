@@ -130,7 +130,7 @@ class Run:
 
     @property
     def model(self) -> str:
-        """Where the model is that was searched: a file, or package.module:name."""
+        """The source of the model: a file, or package.module:name."""
         return self.ledger.model
 
     @property
