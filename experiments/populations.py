@@ -170,6 +170,7 @@ def report(scale: Scale, results: Results) -> Report:
                 "Real-versus-synthetic AUC of boosted trees, cross-validated, for records drawn in three ways (0.5: "
                 "they cannot tell them apart); mean log-likelihood of unseen real records, in nats; share of drawn "
                 f"records that keep the rules. Splits: {span(splits)}.",
+                on_page=False,
             ),
         },
     )
