@@ -99,8 +99,8 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     patch.setattr(training, "run_epochs", short)
     patch.setattr(AuditSettings, "sized", small)
 
-    def briefly_certified(problem, opened, data, seconds, **others):
-        return certify(problem, opened, data, min(seconds, 0.1), **others)
+    def briefly_certified(problem, opened, records, seconds, **others):
+        return certify(problem, opened, records, min(seconds, 0.1), **others)
 
     patch.setattr(session, "certify", briefly_certified)
     patch.setattr(proving, "certify_problem", briefly_certified)

@@ -29,6 +29,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
+from neuronfair.proof.records import Order, ProofRecords
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import certify as certify_problem
 from neuronfair.proof.session import problem_where
@@ -274,6 +275,7 @@ class CertifyOptions(ModelKeywords, total=False):
     """Keyword options of `certify`."""
 
     pool: Pool | None  # workers that prove together
+    order: Order  # "records": boxes with many records come first; "volume": those with the largest undecided volume
 
 
 def certify(
@@ -289,9 +291,10 @@ def certify(
     """Certify for how many records the decision does not depend on the sensitive attribute.
 
     `model` and `data` are as in `audit`; a domain, or its TOML file, works without data. `where` restricts the proof to
-    records that meet a condition, such as "age >= 30". Records that could not be proved either way within `seconds`
-    are undecided. Ctrl-C stops early and keeps what is proved. `neuronfair certify` does the same in a folder that can
-    be resumed, and writes a certificate.
+    records that meet a condition, such as "age >= 30". The report counts the records of the data set, realistic
+    synthetic records, and the whole input space. Records that could not be proved either way within `seconds` are
+    undecided. Ctrl-C stops early and keeps what is proved. `neuronfair certify` does the same in a folder that can be
+    resumed, and writes a certificate.
 
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
@@ -302,17 +305,20 @@ def certify(
     """
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":
         data = read_domain(data)
+    has_table = not isinstance(data, TableDomain)
     if isinstance(data, TableDomain):
         data = drawn_from(data)
     source = ModelSource(model, **{**_opening(options), "device": "cpu"})
     case = prepare(data, source, sensitive=_sensitive(data, sensitive, options), target=target)
     table, opened = case.data, case.opened
     problem = problem_where(opened, table.domain, where, options.get("device", "cpu"))
+    order = options.get("order", "records")
+    records = ProofRecords.of(problem, table, order=order) if has_table else ProofRecords.none(problem, table.name)
     with stage_progress("Proving") as bar:
         return certify_problem(
             problem,
             opened,
-            table,
+            records,
             seconds,
             show=bar,
             pool=options.get("pool"),

@@ -21,6 +21,7 @@ from neuronfair.proof.decide import distributed
 from neuronfair.proof.decide import prove as proving
 from neuronfair.proof.decide.queue import State
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
 from neuronfair.scale.ray_cluster import Ray
 from tests.proof.enumerable import RULES, domain_of, network_of, truth
@@ -100,7 +101,7 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
     report = certify(
         problem,
         opened,
-        data,
+        ProofRecords.of(problem, data),
         600.0,
         show=watch,
         run=run,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -119,23 +118,3 @@ def test_no_proof_that_is_contradicted_is_returned(monkeypatch):
     misread(monkeypatch)
     with pytest.raises(Contradiction, match="contradict each other"):
         nf.certify(Overridden(), loans(), seconds=5)
-
-
-def test_people_are_found_in_their_boxes():
-    draw = np.random.default_rng(0)
-    low, high = np.array([[0, 0, 0]]), np.array([[63, 63, 63]])
-    for _ in range(600):
-        number = draw.integers(len(low))
-        axis = draw.integers(3)
-        if low[number, axis] == high[number, axis]:
-            continue
-        at = draw.integers(low[number, axis], high[number, axis])
-        upper = low[number].copy()
-        upper[axis] = at + 1
-        low, high = np.vstack([low, upper]), np.vstack([high, high[number]])
-        high[number, axis] = at
-    points = draw.integers(0, 64, (5_000, 3))
-    found = np.full(len(points), -1)
-    for some, boxes in contradictions._containing(points, low, high):
-        found[some] = boxes
-    assert ((points >= low[found]) & (points <= high[found])).all()

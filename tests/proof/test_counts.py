@@ -10,7 +10,7 @@ import torch
 
 from neuronfair.model.decision import Decision
 from neuronfair.proof.bounds.margins import margins_of
-from neuronfair.proof.boxes.space import Axis, Boxes, People, Space
+from neuronfair.proof.boxes.space import Axis, Boxes, Space
 from neuronfair.proof.decide import counts
 from neuronfair.proof.decide.counts import (
     BITS,
@@ -30,7 +30,7 @@ def _problem(space, inside=((True, True),), **others):
     """People of a space of which `inside` says who belongs to the region, by pattern."""
     inside = torch.tensor(inside)
     whole = space.everything()
-    people = People(whole, torch.tensor([0]), torch.ones_like(inside), inside)
+    people = worlds.people_in(whole, torch.ones_like(inside), inside)
     count = people.count(space, whole, people.pattern)[0]
     return SimpleNamespace(space=space, people=people, count=count, device=space.device, **others)
 

@@ -20,13 +20,16 @@ from neuronfair.limits import VARIABLE, TooLarge
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
+from neuronfair.proof.boxes.cuts import CutTree
 from neuronfair.proof.checker.check import check
 from neuronfair.proof.decide import distributed
 from neuronfair.proof.decide import prove as proving
 from neuronfair.proof.decide.distributed import PieceFolder, _check, prove_together, recovered
+from neuronfair.proof.decide.guides import Guides
 from neuronfair.proof.decide.prove import ProofProgress, prove
 from neuronfair.proof.decide.queue import State
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
 from neuronfair.scale.pool import Serial
 from neuronfair.store.files import load_state, save_state
@@ -232,7 +235,7 @@ def proved(folder: Path, pool: Any, show: Callable[..., None] = lambda *_: None)
     run = ProofRun.create_or_open(
         folder, data, ProofRequest(OPENED.decision), model="m.safetensors", weights=OPENED.fingerprint, outputs=1
     )
-    return certify(PROBLEM, OPENED, data, 600.0, show=show, run=run, pool=pool)
+    return certify(PROBLEM, OPENED, ProofRecords.of(PROBLEM, data), 600.0, show=show, run=run, pool=pool)
 
 
 def reopened(folder: Path) -> ProofRun:
@@ -289,8 +292,11 @@ def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, dam
 
 def some_state(**figures: float) -> State:
     made = {"open": {"low": torch.arange(8).reshape(4, 2).int(), "fair": torch.rand(4).double()}}
+    made["open"]["node"] = torch.arange(4)
     made["done"] = {name: column[:0] for name, column in made["open"].items()}
-    return State(made["open"], made["done"], **{"boxes": 7, "seconds": 2.5, **figures})
+    cuts = CutTree.of_roots(4, CPU).nodes
+    guides = Guides.at(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
+    return State(made["open"], made["done"], cuts, guides.columns, **{"boxes": 7, "seconds": 2.5, **figures})
 
 
 WRONG = {

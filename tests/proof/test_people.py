@@ -140,6 +140,6 @@ def test_codes_that_no_rule_tells_apart_are_of_one_class():
 def test_more_people_than_int64_holds_are_counted_exactly():
     space = worlds.space_of([10**9, 3], [10**9], [10**9])
     boxes = space.everything()
-    found = module.People(boxes, torch.tensor([0]), torch.ones(1, 2, dtype=torch.bool), torch.tensor([[True, False]]))
+    found = worlds.people_in(boxes, torch.ones(1, 2, dtype=torch.bool), torch.tensor([[True, False]]))
     assert found.count(space, boxes, found.pattern) == [(10**9 + 3) * 10**18]
     assert found.count(space, boxes[:0], found.pattern[:0]) == []

@@ -20,7 +20,6 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.training_loop import Threads
 from neuronfair.model.weights import fully_connected
-from neuronfair.proof.boxes.space import People
 from neuronfair.proof.decide import prove as proving
 from neuronfair.proof.decide.prove import ProofProgress, prove
 from neuronfair.proof.decide.queue import State
@@ -82,8 +81,8 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     assert part.undecided == people - part.fair - part.discriminatory
     state = kept[-1]
     assert "told" not in state.undecided
-    columns = [{name: column.cpu().clone() for name, column in some.items()} for some in (state.undecided, state.done)]
-    whole = prove(problem, seconds=60, state=State(columns[0], columns[1], state.boxes, 3.0), keep=kept.append)
+    again = State.of({name: tensor.clone() for name, tensor in state.tensors.items()}, state.boxes, 3.0)
+    whole = prove(problem, seconds=60, state=again, keep=kept.append)
     assert figures(whole) == (people, fair, flips)
     assert whole.boxes > part.boxes
     assert whole.seconds >= 3.0
@@ -218,7 +217,7 @@ def test_places_that_stand_for_very_many_codes_are_counted_exactly():
     problem = replace(
         problem_of(network_of(domain_of(), 2), domain_of()),
         space=space,
-        people=People(everybody, torch.tensor([0]), both, both),
+        people=worlds.people_in(everybody, both, both),
         margins_at=lambda places: table[(places * bits).sum(1)],
         slack=torch.zeros(1, dtype=torch.float64),
         bounder=None,

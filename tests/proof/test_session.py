@@ -18,6 +18,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.proof.decide import prove
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import ProofRequest, ProofRun, certify
 from neuronfair.store.ledger import JOURNAL
@@ -27,6 +28,7 @@ from tests.store.runs import Killed, Killer, contents, forged, listing
 DATA = drawn_from(parse_domain(DOMAIN))
 OPENED = wrap_model(make(), DATA.domain, DATA.rows, decision=Decision("threshold", 0.0))
 PROBLEM = problem_of(OPENED, DATA.domain)
+RECORDS = ProofRecords.of(PROBLEM, DATA)
 SECONDS = 600.0
 
 
@@ -49,7 +51,7 @@ def proved(folder: Path) -> ProofReport:
     before = run.finished(SECONDS)
     if before is not None:
         return before
-    return certify(PROBLEM, OPENED, DATA, SECONDS, show=lambda *_: None, run=run)
+    return certify(PROBLEM, OPENED, RECORDS, SECONDS, show=lambda *_: None, run=run)
 
 
 def killed_at(call: int, folder: Path) -> bool:
@@ -145,7 +147,7 @@ def test_a_state_made_by_hand_is_refused_in_one_line(tmp_path, kind, name, chang
     run.keep(replace(state, **{kind: columns}))
     (tmp_path / "certificate.parquet").unlink()
     with pytest.raises(RunError, match=why) as refused:
-        certify(PROBLEM, OPENED, DATA, SECONDS, show=lambda *_: None, run=begin(tmp_path))
+        certify(PROBLEM, OPENED, RECORDS, SECONDS, show=lambda *_: None, run=begin(tmp_path))
     assert "\n" not in str(refused.value)
 
 

@@ -12,7 +12,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
-from neuronfair.proof.boxes.space import Axis, Boxes, Space
+from neuronfair.proof.boxes.cuts import CutTree
+from neuronfair.proof.boxes.space import Axis, Boxes, People, Space
 
 AGE = Attribute("age", "ordinal", low=0, high=5)
 JOB = Attribute("job", "nominal", values=("a", "b", "c"), encode="onehot")
@@ -78,6 +79,12 @@ def space_of(*axes: int | list[int]) -> Space:
         place = torch.repeat_interleave(torch.arange(len(count)), count.clamp(max=9))
         made.append(Axis(column, place, count.cumsum(0) - count, count, isinstance(kind, int)))
     return Space(tuple(made))
+
+
+def people_in(boxes: Boxes, valid: Tensor, inside: Tensor) -> People:
+    """One box, of the first pattern."""
+    first, cuts = torch.tensor([0]), CutTree.of_roots(1, torch.device("cpu"))
+    return People(boxes, first, valid, inside, first, cuts.nodes)
 
 
 def random_boxes(space: Space, n: int, seed: int = 0) -> Boxes:

@@ -57,7 +57,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "certificate.parquet": certificate.read,
     "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE), path),
     "00000-of-00001.state": lambda path: PieceFolder(path.parent, 1).load(
-        0, State.of({"low": torch.zeros(1, 1)}, 0, 0.0)
+        0, State.of({"open.low": torch.zeros(1, 1)}, 0, 0.0)
     ),
     "audit.json": read_baseline,
     "corpus.jsonl": lambda path: read_regression_set(path, DOMAIN),

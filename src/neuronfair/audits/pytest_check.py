@@ -43,7 +43,6 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 from neuronfair.progress import silent
-from neuronfair.proof.decide.contradictions import EvaluatedPeople
 from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.manifest import MANIFEST, where
@@ -76,7 +75,7 @@ class Demands(TypedDict, total=False):
     """Further demands of `fairness.check`."""
 
     corpus: str | Path | None  # regression set: none of its records may flip
-    proved: float | None  # share of the input space that must be certified
+    proved: float | None  # share of the data set, or else of the input space, that must be certified
     twins: TwinKind  # "counterpart": the counterfactual test instead of the flip test
 
 
@@ -119,9 +118,9 @@ class Fairness:
         `seconds` finds a pair to show.
 
         With twins="counterpart", the upper confidence bound of the counterfactual excess must not exceed `max_rate`.
-        With `corpus`, no record of that regression set may flip. With `proved`, at least this share of the input space
-        must be certified. A model that gives all records the same decision fails, and so does one that fails the input
-        encoding check, unless the settings trust the encoding.
+        With `corpus`, no record of that regression set may flip. With `proved`, at least this share of the data set, or
+        of the input space without one, must be certified. A model that gives all records the same decision fails, and
+        so does one that fails the input encoding check, unless the settings trust the encoding.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
         settings = settings or CheckSettings()
@@ -135,8 +134,8 @@ class Fairness:
             problems += [*measured.excess, *self._worst_pair(case, measured, twins, seconds, settings)]
         elif not any(rate.found for rate in measured.rates) and decides_alike(case, measured.samples, settings.seed):
             problems.append(ALIKE)
-        proved = None if least is None else _prove(case, settings)
-        if proved is not None and least is not None and proved.proved_fair.share < least:
+        proved = None if least is None else _prove(case, settings, has_table=isinstance(domain, Dataset))
+        if proved is not None and least is not None and proved.certified_share < least:
             problems.append(f"{proved.sentence} At least {percent(least)} must be certified.")
         if past is not None and past.still_flips:
             count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
@@ -274,9 +273,8 @@ def _encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
     return [f"{feeding.text} {TRUST}"] if feeding.refused else []
 
 
-def _prove(case: AuditInput, settings: CheckSettings) -> Proved:
-    seen = [EvaluatedPeople("a row of the table", case.data.rows)]
-    return proof_of(case.opened, case.data.domain, settings.prove, silent, seen)[0]
+def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> Proved:
+    return proof_of(case.opened, case.data, settings.prove, silent, has_table=has_table)[0]
 
 
 def sampled_rates(

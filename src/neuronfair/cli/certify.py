@@ -1,4 +1,4 @@
-"""The command that proves for whom the decision cannot flip, and the one that checks such a proof."""
+"""The command that certifies records, and checks certificates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import Opened
     from neuronfair.proof.problem import Problem
+    from neuronfair.proof.records import ProofRecords
     from neuronfair.proof.report import ProofReport
-    from neuronfair.proof.session import ProofRun
+    from neuronfair.proof.session import ProofRequest, ProofRun
     from neuronfair.store.files import Json
 
 INTERRUPTED, REFUSED = 130, 1
@@ -47,6 +48,9 @@ def certify(
         str, option("Certify only records that meet this condition: 'age >= 30 and job in [a, b]'.", panel=INPUT)
     ] = "",
     seconds: Annotated[float, option("Time limit in seconds.", panel=BUDGET, least=0, most=1e9)] = 60.0,
+    order: Annotated[
+        Literal["records", "volume"], option("Decide where most records, or most volume, is undecided.", panel=BUDGET)
+    ] = "records",
     out: Annotated[
         Path | None, option("Folder to make, or to resume, with more --seconds too.", panel=OUTPUT, metavar="FOLDER")
     ] = None,
@@ -54,11 +58,12 @@ def certify(
     force: ForceOption = False,
     ray: RayOption = None,
 ) -> None:
-    """Prove for how many people the decision does not depend on the sensitive attribute.
+    """Prove for how many records the decision does not depend on the sensitive attribute.
 
-    The certificate counts the records of the declared input space, or of the part that --where names, whose decision is
-    the same in every group, those whose decision differs, and those left undecided. The folder holds proof.json and
-    certificate.parquet. After Ctrl-C the same command resumes; with more --seconds it continues.
+    The certificate counts records of the data set, realistic synthetic records, and the declared input space or the
+    part that --where names: those whose decision is the same in every group, those whose decision differs, and those
+    left undecided. The folder holds proof.json and certificate.parquet. After Ctrl-C the same command resumes; with
+    more --seconds it continues.
 
     --check FILE verifies a certificate for the model that you name: exit status 0 if all of it holds, 1 if not.
 
@@ -80,7 +85,8 @@ def certify(
         return
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
-    from neuronfair.proof.session import problem_where
+    from neuronfair.proof.records import ProofRecords
+    from neuronfair.proof.session import ProofRequest, problem_where
     from neuronfair.render.proof import proof_report
     from neuronfair.store.ledger import discard
     from neuronfair.store.manifest import DOMAIN
@@ -95,12 +101,16 @@ def certify(
     problem = problem_where(opened, found.data.domain, where, device)
     if force:  # not before all that can be wrong was read
         discard(out)
-    run = _run(out, found.data, opened, model, where)
+    run = _run(out, found.data, opened, model, ProofRequest(opened.decision, where, order=order))
     report = run.finished(seconds)
     if report is not None:
         console.print(f"{out}: this proof is finished already. More --seconds continue it, --force starts anew.")
     else:
-        report = _prove(problem, opened, found.data, seconds, run, ray, console)
+        if _is_domain(data):
+            records = ProofRecords.none(problem, found.data.name)
+        else:
+            records = ProofRecords.of(problem, found.data, order=order)
+        report = _prove(problem, opened, records, seconds, run, ray, console)
     console.print(proof_report(report))
     if problem.bounder is not None:  # otherwise there is nothing but the model's own word
         console.print(f"Check it: {_check_command(out, opened, model)}", soft_wrap=True)
@@ -112,7 +122,13 @@ def certify(
 
 
 def _prove(
-    problem: Problem, opened: Opened, data: Dataset, seconds: float, run: ProofRun, ray: str | None, console: Console
+    problem: Problem,
+    opened: Opened,
+    records: ProofRecords,
+    seconds: float,
+    run: ProofRun,
+    ray: str | None,
+    console: Console,
 ) -> ProofReport:
     """Prove, with a bar: here, or with the workers of --ray."""
     from neuronfair.proof.session import certify as certify_problem
@@ -122,7 +138,7 @@ def _prove(
         return certify_problem(
             problem,
             opened,
-            data,
+            records,
             seconds,
             show=bar,
             run=run,
@@ -130,15 +146,15 @@ def _prove(
         )
 
 
-def _run(out: Path, data: Dataset, opened: Opened, model: ModelOptions, where: str) -> ProofRun:
+def _run(out: Path, data: Dataset, opened: Opened, model: ModelOptions, request: ProofRequest) -> ProofRun:
     """Return the folder of a proof, made now or opened again."""
-    from neuronfair.proof.session import ProofRequest, ProofRun
+    from neuronfair.proof.session import ProofRun
     from neuronfair.store.manifest import where as place
 
     return ProofRun.create_or_open(
         out,
         data,
-        ProofRequest(opened.decision, where),
+        request,
         model=place(str(model.model)),
         weights=opened.fingerprint,
         outputs=opened.model.outputs,

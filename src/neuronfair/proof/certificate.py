@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -27,6 +27,7 @@ from neuronfair.store.tables import Texts, read_columns, write_columns
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
     from neuronfair.proof.boxes.space import Axis
+    from neuronfair.proof.decide.queue import State
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Proof:
     seconds: float
     certified: CertifiedBoxes
     interrupted: bool = False  # by Ctrl-C
+    state: State | None = field(default=None, repr=False, compare=False)  # of the prover; a certificate has none
 
     @property
     def undecided(self) -> int:

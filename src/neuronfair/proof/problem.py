@@ -186,6 +186,25 @@ def rows_at(domain: TableDomain, space: Space, places: Tensor) -> Tensor:
     return rows
 
 
+def places_of(problem: Problem, rows: Tensor) -> Tensor:
+    """Return the places of rows of codes, (n, axes), on the CPU; -1 throughout for a row that is not in the region."""
+    domain, rows = problem.domain, rows.cpu().long()
+    known = ((rows >= 0) & (rows < domain.sizes)).all(1)
+    rows = torch.where(known[:, None], rows, 0)
+    places = torch.stack([axis.place.cpu()[rows[:, axis.column]] for axis in problem.space.axes], 1)
+    inside = known & domain.valid(rows) & (places >= 0).all(1) & _has_value_inside(problem, rows)
+    return torch.where(inside[:, None], places, -1)
+
+
+def _has_value_inside(problem: Problem, rows: Tensor) -> Tensor:
+    """Return which rows have sensitive values that belong to the region."""
+    values, some = problem.domain.sensitive_values.cpu(), problem.people.inside.any(0).cpu()
+    result = torch.zeros(len(rows), dtype=torch.bool)
+    for value in values[some]:
+        result |= (rows[:, list(problem.domain.sensitive_columns)] == value).all(1)
+    return result
+
+
 def _axis(column: int, classes: Tensor) -> Axis:
     """Return an axis with one place for every code of the region."""
     codes = (classes >= 0).nonzero()[:, 0]

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from neuronfair import __version__
 from neuronfair.errors import DataError, one_line
 from neuronfair.model.decision import Decision
+from neuronfair.store.files import Json
 
 SCHEMA = 1  # raised when an entry changes its meaning
 
@@ -37,6 +38,50 @@ class Part:
 
 
 @dataclass(frozen=True)
+class RecordPart:
+    """Some rows of the data set."""
+
+    count: int  # rows
+    share: float  # of all rows that are counted
+
+    @staticmethod
+    def of(count: int, rows: int) -> RecordPart:
+        """Return a number of rows and the share that they are."""
+        return RecordPart(count, count / rows if rows else 0.0)
+
+
+@dataclass(frozen=True)
+class DataSetClaims:
+    """For how many rows of the data set the decision is certified, together with the region around them."""
+
+    of: int  # rows of the region
+    certified_fair: RecordPart  # every twin gets the same decision
+    certified_discriminatory: RecordPart  # some twin gets a different decision
+    undecided: RecordPart  # nothing is proved
+    without_twin: int  # rows of `certified_fair` whose values the rules allow for one group only
+    between_values: int  # rows of `undecided` with a cell that is no value of the domain, so that no proof covers them
+
+
+@dataclass(frozen=True)
+class ShareInterval:
+    """A share of drawn records with its exact 95% confidence interval (Clopper-Pearson)."""
+
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class FreshClaims:
+    """For which share of realistic synthetic records, drawn after the proof, the decision is certified."""
+
+    of: int  # drawn records; none of them has guided the proof
+    certified_fair: ShareInterval
+    certified_discriminatory: ShareInterval
+    undecided: ShareInterval
+
+
+@dataclass(frozen=True)
 class ProofReport:
     """A proof: for how many people the decision does not flip, for how many it does, and who is undecided."""
 
@@ -54,6 +99,9 @@ class ProofReport:
     complete: bool  # whether nothing is undecided
     method: str  # how it was proved: bounds of a network or of trees, enumeration, attribute not given
     interrupted: bool = False  # by Ctrl-C
+    order: str = "records"  # boxes with many records came first, or those with the largest undecided volume
+    data_set: DataSetClaims | None = None  # the rows of the data set; null without a data set
+    fresh: FreshClaims | None = None  # records drawn from the population model after the proof; null without one
     neuronfair: str = __version__  # version of the package
     schema: int = SCHEMA  # raised when an entry changes its meaning
 
@@ -70,6 +118,10 @@ class ProofReport:
             if entry["schema"] != SCHEMA:
                 raise DataError(f"{source}: written in form {entry['schema']}, but this version reads form {SCHEMA}")
             entry |= {name: Part(**entry[name]) for name in _PARTS}
+            if entry.get("data_set") is not None:
+                entry["data_set"] = DataSetClaims(**_claims(entry["data_set"], RecordPart))
+            if entry.get("fresh") is not None:
+                entry["fresh"] = FreshClaims(**_claims(entry["fresh"], ShareInterval))
             entry |= {"decision": Decision(**entry["decision"]), "sensitive": tuple(entry["sensitive"])}
             return ProofReport(**entry)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -77,3 +129,8 @@ class ProofReport:
 
 
 _PARTS = ("people", "proved_fair", "proved_discriminatory", "open")
+
+
+def _claims(entry: Json, part: type[RecordPart | ShareInterval]) -> Json:
+    """Return the fields of claims, with their shares as `part` makes them."""
+    return {name: part(**value) if isinstance(value, dict) else value for name, value in entry.items()}

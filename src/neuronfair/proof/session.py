@@ -1,10 +1,10 @@
-"""The whole of a proof: prove, check it against the model, report; also in a folder that survives a kill."""
+"""A whole proof: prove, check it against the model, report; also in a folder that survives a kill."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,11 @@ from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, known_by
 from neuronfair.proof.decide.contradictions import EvaluatedPeople, check_against_model
 from neuronfair.proof.decide.counts import check_state
 from neuronfair.proof.decide.distributed import prove_together, recovered
+from neuronfair.proof.decide.evidence import Evidence
 from neuronfair.proof.decide.prove import ProofProgress, prove
 from neuronfair.proof.decide.queue import State
 from neuronfair.proof.problem import Problem, problem_of
+from neuronfair.proof.records import Order, ProofRecords
 from neuronfair.proof.report import Part, ProofReport
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, seal, writing
@@ -45,6 +47,7 @@ class ProofRequest:
     decision: Decision
     where: str = ""
     seed: int = 0
+    order: Order = "records"
 
 
 @dataclass(frozen=True)
@@ -122,23 +125,20 @@ def problem_where(opened: Opened, domain: TableDomain, where: str, device: str) 
 def certify(
     problem: Problem,
     opened: Opened,
-    data: Dataset,
+    records: ProofRecords,
     seconds: float,
     *,
     show: Show,
     run: ProofRun | None = None,
     pool: Pool | None = None,
+    seen: Sequence[EvaluatedPeople] = (),
 ) -> ProofReport:
-    """Prove what can be proved in the time given, and keep it in a folder, where a proof resumes from its last state.
+    """Prove what can be proved in the time given, check it against the model, and report it.
 
-    The workers of a pool prove together. Ctrl-C ends it with what is proved.
+    With a `run` the proof is kept in its folder and resumes from its last state. The workers of a `pool` prove
+    together. The check includes the rows of the data set and records that were `seen` elsewhere. Ctrl-C ends the proof
+    with what is proved.
     """
-    last: list[State] = []
-
-    def keep(state: State) -> Path | None:
-        last[:] = [state]
-        return None if run is None else run.keep(state)
-
     before = None if run is None else run.state(problem.device)
     if before is not None and run is not None:
         check_state(problem, before, run.folder)
@@ -147,18 +147,29 @@ def certify(
         seconds=seconds,
         state=before,
         progress=lambda now: show("Proving", round(now.seconds), round(seconds), _note(now)),
-        keep=keep,
+        keep=None if run is None else run.keep,
+        guides=records.guides,
     )
     show("Checking against the model", 0, None, "")
-    check_against_model(problem, proof, opened, [EvaluatedPeople("a row of the table", data.rows)])
-    interrupted = last[0].left > 0 and last[0].seconds < seconds
-    report = ProofReport(
-        data=data.name,
+    check_against_model(problem, proof, opened, [*seen, EvaluatedPeople("a row of the data set", records.rows)])
+    report = _report(problem, opened, records, proof, seconds)
+    if run is not None:
+        run.write(problem, opened, proof, report)
+        if not report.interrupted:
+            run.ledger.finish({"seconds": seconds, "report": asdict(report)})
+    return report
+
+
+def _report(problem: Problem, opened: Opened, records: ProofRecords, proof: Proof, seconds: float) -> ProofReport:
+    assert proof.state is not None
+    evidence = Evidence(problem, proof.state)
+    return ProofReport(
+        data=records.name,
         model=opened.fingerprint,
-        sensitive=data.domain.sensitive,
+        sensitive=problem.domain.sensitive,
         where=problem.where,
         decision=problem.decision,
-        people=Part.of(proof.people, data.domain.count),
+        people=Part.of(proof.people, problem.domain.count),
         proved_fair=Part.of(proof.fair, proof.people),
         proved_discriminatory=Part.of(proof.discriminatory, proof.people),
         open=Part.of(proof.undecided, proof.people),
@@ -166,15 +177,14 @@ def certify(
         seconds=proof.seconds,
         complete=proof.complete,
         method=problem.method,
-        interrupted=interrupted,
+        interrupted=proof.state.left > 0 and proof.state.seconds < seconds,
+        order=records.order,
+        data_set=records.data_set(evidence),
+        fresh=records.fresh(evidence),
     )
-    if run is not None:
-        run.write(problem, opened, proof, report)
-        if not interrupted:
-            run.ledger.finish({"seconds": seconds, "report": asdict(report)})
-    return report
 
 
 def _note(now: ProofProgress) -> str:
     parts = {"fair": now.fair, "discriminatory": now.discriminatory, "undecided": now.undecided}
-    return f"{', '.join(f'{percent(share)} {what}' for what, share in parts.items())}; {now.boxes:,} boxes"
+    rows = "" if now.rows is None else f"{percent(now.rows)} of the rows decided; input space: "
+    return f"{rows}{', '.join(f'{percent(share)} {what}' for what, share in parts.items())}; {now.boxes:,} boxes"

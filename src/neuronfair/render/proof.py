@@ -1,33 +1,42 @@
-"""What a certification came to: a bar of characters and a few sentences."""
+"""What a certification has proved: a bar of characters and a few sentences."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from neuronfair.formatting import duration, listed, percent, plural
-from neuronfair.proof.report import Part, ProofReport
+from neuronfair.proof.report import ProofReport
 
 WIDTH = 60  # letters of the bar
+NAMES = ("certified", "undecided", "certified to depend")
+STYLES, LETTERS = ("green", "dim", "bold red"), ("█", "░", "▓")
 
 
 def proof_report(report: ProofReport) -> RenderableType:
     """Return a certification as a bar of its three shares, and what they mean."""
-    parts = (report.proved_fair, report.open, report.proved_discriminatory)
-    names = ("certified", "undecided", "certified to depend")
-    styles, letters = ("green", "dim", "bold red"), ("█", "░", "▓")
+    shares = _shares(report)
     bar, legend = Text(), Text()
-    for name, part, style, letter, width in zip(names, parts, styles, letters, _widths(parts), strict=True):
+    for name, share, style, letter, width in zip(NAMES, shares, STYLES, LETTERS, _widths(shares), strict=True):
         bar.append(width * letter, style)
-        legend.append(f"{letter} ", style).append(f"{name} {percent(part.share)}   ")
+        legend.append(f"{letter} ", style).append(f"{name} {percent(share)}   ")
     return Group(bar, legend, *sentences(report))
 
 
+def _shares(report: ProofReport) -> tuple[float, float, float]:
+    """Return the three shares of the data set, or of the input space without one."""
+    if (rows := report.data_set) is not None:
+        return rows.certified_fair.share, rows.undecided.share, rows.certified_discriminatory.share
+    return report.proved_fair.share, report.open.share, report.proved_discriminatory.share
+
+
 def sentences(report: ProofReport) -> list[str]:
-    """Return what is certified, what is not, and for whom, in plain words."""
+    """Return what is certified, what is not, and for which records, in plain words."""
     by, records = listed(report.sensitive), int(report.people.count)
     space = "of the declared input space" if not report.where else f"where {report.where}"
-    lines = []
+    lines = [*_of_rows(report, by), *_of_fresh(report)]
     if report.proved_fair.count == report.people.count:
         lines.append(f"Certified: the decision does not depend on {by} for any of {plural(records, 'record')} {space}.")
     else:
@@ -50,8 +59,39 @@ def sentences(report: ProofReport) -> list[str]:
     return lines
 
 
-def _widths(parts: tuple[Part, ...]) -> list[int]:
-    """Return how many letters of the bar each part gets: one at least if there is anybody."""
-    widths = [max(round(part.share * WIDTH), int(part.share > 0)) for part in parts]
+def _of_rows(report: ProofReport, by: str) -> list[str]:
+    rows = report.data_set
+    if rows is None:
+        return []
+    fair, flips, left = rows.certified_fair, rows.certified_discriminatory, rows.undecided
+    lines = [
+        f"Of {plural(rows.of, 'record')} in the data set, the decision is certified not to depend on {by} for "
+        f"{fair.count:,} ({percent(fair.share)}), and to depend on it for {flips.count:,} ({percent(flips.share)}). "
+        f"Undecided: {left.count:,}."
+    ]
+    if rows.without_twin:
+        lines.append(f"{rows.without_twin:,} of the certified have no twin: the rules allow them one group only.")
+    if rows.between_values:
+        lines.append(f"{rows.between_values:,} of the undecided have a cell that is no value of the domain.")
+    return lines
+
+
+def _of_fresh(report: ProofReport) -> list[str]:
+    drawn = report.fresh
+    if drawn is None:
+        return []
+    fair, flips = (
+        f"{percent(share.share)} (95% CI {percent(share.low)} to {percent(share.high)})"
+        for share in (drawn.certified_fair, drawn.certified_discriminatory)
+    )
+    return [
+        f"Of {drawn.of:,} realistic synthetic records, drawn after the proof, it is certified for {fair} that the "
+        f"decision does not depend on it, and for {flips} that it does."
+    ]
+
+
+def _widths(shares: Sequence[float]) -> list[int]:
+    """Return how many letters of the bar each share gets: one at least if it is not 0."""
+    widths = [max(round(share * WIDTH), int(share > 0)) for share in shares]
     widths[widths.index(max(widths))] += WIDTH - sum(widths)
     return widths

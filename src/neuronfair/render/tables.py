@@ -9,6 +9,7 @@ from neuronfair.audits.report.attribute import AttributeReport, Gap, left_out_pa
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.wording.summary import by, metrics
 from neuronfair.formatting import POPULATIONS, UNKNOWN, many, percent, some, spanned, times
+from neuronfair.proof.report import ShareInterval
 
 SET_FAVOURABLE = "set `favourable`"
 
@@ -120,14 +121,25 @@ def _counterfactual(attributes: Sequence[AttributeReport]) -> Tabulated:
 
 def _certified(attributes: Sequence[AttributeReport]) -> Tabulated:
     proofs = [(one.name, one.proved) for one in attributes if one.proved is not None]
-    rows = [
-        (name, *(percent(part.share) for _, part in proved.parts), many(int(proved.people)))
-        for name, proved in proofs
-        if proved.method
-    ]
-    heads = ("by", *(proofs[0][1].parts[i][0] for i in range(3)), "records") if proofs else ()
+    rows = list[tuple[str, ...]]()
+    for name, proved in proofs:
+        if not proved.method:
+            continue
+        if (table := proved.data_set) is not None:
+            parts = (table.certified_fair, table.undecided, table.certified_discriminatory)
+            rows.append((name, "data set", *(percent(part.share) for part in parts), many(table.of)))
+        if (drawn := proved.fresh) is not None:
+            shares = (drawn.certified_fair, drawn.undecided, drawn.certified_discriminatory)
+            rows.append((name, "realistic synthetic", *(_interval(one) for one in shares), many(drawn.of)))
+        space = (percent(part.share) for _, part in proved.parts)
+        rows.append((name, "input space", *space, many(int(proved.people))))
+    heads = ("by", "of", "certified", "undecided", "certified to depend", "records") if proofs else ()
     refused = _once(proved.sentence for _, proved in proofs if not proved.method)
-    return Tabulated("Certified shares of the declared input space", heads, rows, refused)
+    return Tabulated("Certified shares", heads, rows, refused)
+
+
+def _interval(share: ShareInterval) -> str:
+    return f"{percent(share.share)} ({percent(share.low)} to {percent(share.high)})"
 
 
 def _searches(attributes: Sequence[AttributeReport]) -> Tabulated:

@@ -90,6 +90,8 @@ def _changes(name: str, before: AttributeReport, after: AttributeReport) -> Iter
         for part in ("proved_fair", "open", "proved_discriminatory"):
             was, now = (getattr(proved, part).share for proved in (before.proved, after.proved))
             yield from _plain(f"{name}.{part}", was, now)
+        rows = [proved.data_set for proved in (before.proved, after.proved)]
+        yield from _plain(f"{name}.certified", *(None if one is None else one.certified_fair.share for one in rows))
     then = {search.method: search for search in before.searches}
     for search in after.searches:
         method = search.method

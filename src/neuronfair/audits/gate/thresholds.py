@@ -25,7 +25,7 @@ from neuronfair.audits.report.report import BaselineReport, Gate, GateCheck, Rep
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, many, percent, some
 from neuronfair.measure.rate import Rate
-from neuronfair.proof.report import Part
+from neuronfair.proof.report import Part, RecordPart
 
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
@@ -41,7 +41,8 @@ LABELLED = "error_rate.difference"  # the only figure of groups that needs label
 GROUP_METRICS = ("disparate_impact", "selection_rate.difference", LABELLED)
 SEARCH_METRICS = ("findings", "gsr", "lift")
 SEVERITIES = ("severity.median", "severity.p95", "severity.max")
-PROVED = ("proved_fair", "proved_discriminatory", "open")
+CERTIFIED = {"certified": "certified_fair", "certified_discriminatory": "certified_discriminatory"}  # of the data set
+PROVED = (*CERTIFIED, "proved_fair", "proved_discriminatory", "open")  # the others: of the input space
 ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
 AUDIT_METRICS = (*ACCURACIES, *CORPUS)
@@ -388,10 +389,14 @@ def _counterpart(limit: Threshold, attribute: AttributeReport) -> _Measured:
 
 def _proved(limit: Threshold, attribute: str, proved: Proved | None) -> _Measured:
     proved = _known(limit, proved, f"no proof was tried for {attribute}. Give --prove SECONDS")
-    part: Part = getattr(proved, limit.figure)
     _known(limit, proved.method, f"nothing can be proved: {proved.reason}")
+    if limit.figure in CERTIFIED:
+        rows = _known(limit, proved.data_set, "there is no data set. Limit proved_fair")
+        part: RecordPart = getattr(rows, CERTIFIED[limit.figure])
+        return _Measured(part.share, note=f"{part.count:,} of {rows.of:,} records in the data set.")
+    space: Part = getattr(proved, limit.figure)
     return _Measured(
-        part.share, note=f"{many(int(part.count))} of {many(int(proved.people))} records of the declared input space."
+        space.share, note=f"{many(int(space.count))} of {many(int(proved.people))} records of the declared input space."
     )
 
 

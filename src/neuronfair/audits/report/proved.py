@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
-from neuronfair.formatting import duration, listed, percent, plain
-from neuronfair.proof.report import Part
+from neuronfair.formatting import duration, listed, percent, plain, plural
+from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, ProofReport
 
 Method = Literal["bounds of a network", "bounds of trees", "enumeration", "attribute not given"]
 
 
 @dataclass(frozen=True)
 class Proved:
-    """For how many people of the domain it is proved that the decision does, or does not, flip."""
+    """For which records it is proved that the decision does, or does not, depend on the sensitive attributes."""
 
     people: str  # records in the declared input space, exactly
     proved_fair: Part  # certified: every twin gets the same decision
@@ -26,32 +25,39 @@ class Proved:
     method: Method | None  # null if nothing can be proved
     reason: str  # why nothing can be proved; else empty
     sentence: str  # the same as a sentence
+    data_set: DataSetClaims | None = None  # rows of the data set; null without a data set
+    fresh: FreshClaims | None = None  # realistic synthetic records, drawn after the proof; null without a population
 
     @property
     def parts(self) -> tuple[tuple[str, Part], ...]:
-        """The people in three parts, as they are shown from left to right, each with its name."""
+        """The input space in three parts, as they are shown from left to right, each with its name."""
         return (
             ("certified", self.proved_fair),
             ("undecided", self.open),
             ("certified to depend", self.proved_discriminatory),
         )
 
+    @property
+    def certified_share(self) -> float:
+        """The certified share of the data set's rows, or of the input space without a data set."""
+        return (self.data_set.certified_fair if self.data_set else self.proved_fair).share
+
     @staticmethod
-    def of(
-        counts: tuple[int, int, int], sensitive: Sequence[str], boxes: int, seconds: float, method: Method
-    ) -> Proved:
-        """Return what is proved of people: how many there are, get the same decision as all twins, and do not."""
-        people, fair, unfair = counts
-        left = people - fair - unfair
+    def of(report: ProofReport) -> Proved:
+        """Return what a proof has proved."""
         return Proved(
-            str(people),
-            *(parts := (Part.of(fair, people), Part.of(unfair, people), Part.of(left, people))),
-            boxes=boxes,
-            seconds=seconds,
-            complete=left == 0,
-            method=method,
+            report.people.count,
+            report.proved_fair,
+            report.proved_discriminatory,
+            report.open,
+            boxes=report.boxes,
+            seconds=report.seconds,
+            complete=report.complete,
+            method=cast(Method, report.method),
             reason="",
-            sentence=_sentence(parts, sensitive, seconds),
+            sentence=_sentence(report),
+            data_set=report.data_set,
+            fresh=report.fresh,
         )
 
     @staticmethod
@@ -70,13 +76,31 @@ class Proved:
         )
 
 
-def _sentence(parts: Sequence[Part], sensitive: Sequence[str], seconds: float) -> str:
+def _sentence(report: ProofReport) -> str:
+    parts = (report.proved_fair, report.proved_discriminatory, report.open)
     fair, unfair, rest = ("" if part.count == "0" else percent(part.share) for part in parts)
-    what, space = listed([plain(name) for name in sensitive]), "the declared input space"
+    what, space = listed([plain(name) for name in report.sensitive]), "the declared input space"
+    if fair and not unfair and not rest:
+        return f"Certified for all of {space}: decisions do not depend on {what}."
+    if unfair and not fair and not rest:
+        return f"Certified for all of {space}: decisions depend on {what}."
+    if report.data_set is not None:
+        return _of_rows(report.data_set, what, report.seconds)
     if not fair and not unfair:
-        return f"No decision was certified in {duration(seconds)}, for any part of {space}."
-    if not rest and not (fair and unfair):
-        return f"Certified for all of {space}: decisions {'do not ' if fair else ''}depend on {what}."
+        return f"No decision was certified in {duration(report.seconds)}, for any part of {space}."
     claims = [f"not to depend on {what} for {fair} of {space}"] if fair else []
     claims += [f"to depend on {'it' if fair else what} for {unfair}{'' if fair else f' of {space}'}"] if unfair else []
     return f"Decisions are certified {', and '.join(claims)}{f'; {rest} is undecided' if rest else ''}."
+
+
+def _of_rows(rows: DataSetClaims, what: str, seconds: float) -> str:
+    fair, unfair, rest = rows.certified_fair, rows.certified_discriminatory, rows.undecided
+    people = plural(rows.of, "record")
+    if not fair.count and not unfair.count:
+        return f"No decision was certified in {duration(seconds)}, for any of {people} in the data set."
+    depends = f", and to depend on it for {percent(unfair.share)}" if unfair.count else ""
+    left = f"; {percent(rest.share)} are undecided" if rest.count else ""
+    return (
+        f"Decisions are certified not to depend on {what} for {percent(fair.share)} of {people} in the data set, and "
+        f"for the region around each{depends}{left}."
+    )

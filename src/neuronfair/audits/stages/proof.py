@@ -1,22 +1,21 @@
-"""The third leg of a verdict: for how many people it is proved that the decision does, or does not, flip."""
+"""The certification stage: for which records it is proved that the decision does, or does not, depend."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
-from neuronfair.audits.report.proved import Method, Proved
+from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
-from neuronfair.domain.table import TableDomain
+from neuronfair.domain.population.model import PopulationModel
+from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import Unprovable, one_line
-from neuronfair.formatting import percent
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress
-from neuronfair.proof.decide.contradictions import EvaluatedPeople, check_against_model
-from neuronfair.proof.decide.prove import ProofProgress as Step
-from neuronfair.proof.decide.prove import prove
+from neuronfair.proof.decide.contradictions import EvaluatedPeople
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.records import ProofRecords
+from neuronfair.proof.session import certify
 
 
 def add_proof(case: AttributeCase, audit: AttributeAudit, opened: Opened, seconds: float, progress: Progress) -> None:
@@ -26,32 +25,31 @@ def add_proof(case: AttributeCase, audit: AttributeAudit, opened: Opened, second
         for o in audit.outcomes
         if o.config.twins == "flip"
     ]
-    seen = [*findings, EvaluatedPeople("a row of the table", case.data.rows)]
-    proved, interrupted = proof_of(opened, case.domain, seconds, progress, seen)
+    proved, interrupted = proof_of(opened, case.data, seconds, progress, findings, case.population)
     audit.report = replace(audit.report, proved=proved)
     if interrupted:
         raise KeyboardInterrupt
 
 
 def proof_of(
-    opened: Opened, domain: TableDomain, seconds: float, progress: Progress, seen: Sequence[EvaluatedPeople]
+    opened: Opened,
+    data: Dataset,
+    seconds: float,
+    progress: Progress,
+    seen: Sequence[EvaluatedPeople] = (),
+    population: PopulationModel | None = None,
+    *,
+    has_table: bool = True,
 ) -> tuple[Proved, bool]:
-    """Return what can be proved in so many seconds, and whether Ctrl-C ended the proof.
+    """Return what can be proved about a data set in so many seconds, and whether Ctrl-C ended the proof.
 
-    A proof that somebody who was seen contradicts is an error.
+    A proof that a record contradicts, of the data set or of those `seen` elsewhere, is an error.
     """
-
-    def note(now: Step) -> None:
-        progress("Proving", now.boxes, None, f"{percent(now.undecided)} undecided")
-
     progress("Proving", 0, None)
     try:
-        problem = problem_of(opened, domain, device=opened.model.encoding.device)
-        proof = prove(problem, seconds=seconds, progress=note)
+        problem = problem_of(opened, data.domain, device=opened.model.encoding.device)
+        records = ProofRecords.of(problem, data, population) if has_table else ProofRecords.none(problem, data.name)
+        report = certify(problem, opened, records, seconds, show=progress, seen=seen)
     except Unprovable as error:
-        return Proved.nothing(domain.count, one_line(error)), False
-    progress("Checking the proof against the model", 0, None)
-    check_against_model(problem, proof, opened, seen)
-    counts = (proof.people, proof.fair, proof.discriminatory)
-    method = cast(Method, problem.method)
-    return Proved.of(counts, domain.sensitive, proof.boxes, proof.seconds, method), proof.interrupted
+        return Proved.nothing(data.domain.count, one_line(error)), False
+    return Proved.of(report), report.interrupted

@@ -161,13 +161,18 @@ def _proxy_excess(one: AttributeReport) -> Metric:
 
 
 def _certified(one: AttributeReport) -> Metric:
-    name, proved = "Certified share", one.proved
+    proved = one.proved
+    name = "Certified share"
     if proved is None:
         return Metric(name, NOT_MEASURED, "Certification was not tried.")
     if not proved.method:
         return Metric(name, NOT_MEASURED, proved.sentence)
-    space = f"of the declared input space ({many(int(proved.people))} records)"
-    return Metric(name, percent(proved.proved_fair.share), space, note=f"{percent(proved.open.share)} undecided")
+    if proved.data_set is None:
+        space = f"of the declared input space ({many(int(proved.people))} records)"
+        return Metric(name, percent(proved.proved_fair.share), space, note=f"{percent(proved.open.share)} undecided")
+    rows = proved.data_set
+    people, note = f"of {plural(rows.of, 'record')} in the data set", f"{percent(rows.undecided.share)} undecided"
+    return Metric(name, percent(rows.certified_fair.share), people, note=note)
 
 
 def _other(one: AttributeReport) -> str:

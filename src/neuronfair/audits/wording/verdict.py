@@ -260,7 +260,9 @@ def _certified(attributes: Sequence[AttributeReport]) -> str:
     proofs = [one.proved for one in tested if one.proved is not None and one.proved.method]
     if not proofs or all(one.is_cleared for one in tested):
         return ""
-    return min(proofs, key=lambda one: one.proved_fair.share).sentence
+    return min(
+        proofs, key=lambda one: (one.data_set.certified_fair if one.data_set else one.proved_fair).share
+    ).sentence
 
 
 def _doubt(report: Report, level: Level) -> str:

@@ -17,6 +17,8 @@ from neuronfair.proof.boxes.space import Boxes, Space
 End = Literal["none", "softmax", "sigmoid"]
 ROUNDING_IMMUNE = 1 - 1e-9  # thresholds of probabilities up to which their rounding does not matter
 SURE = 1e-12  # standard deviations below this are none
+EPS = torch.finfo(torch.float64).eps
+AT_ONCE = 1 << 22  # numbers of lines at records that are handled at once
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,42 @@ def box_signs(margins: Margins, space: Space, boxes: Boxes, lines: Lines, valid:
         undecided = (least <= 0) & (most >= 0) & valid[..., None]
         flips = _likeliest_flip(margins, space, boxes, lines, valid)
     return BoxSigns(fair, unfair, alike, flips, undecided)
+
+
+def decided_at(
+    margins: Margins, space: Space, lines: Lines, box: Tensor, places: Tensor, valid: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return which records do not flip and which do, by the lines of their boxes: bool (n,) each.
+
+    `box` is the number of each record's box, `valid` says which sensitive values the records of a box may have.
+    """
+    step = max(1, AT_ONCE // (lines.low[0].numel() // max(1, space.features) * len(space.axes) + 1))
+    parts = [slice(i, i + step) for i in range(0, max(1, len(box)), step)]
+    found = [_decided_at(margins, space, lines, box[part], places[part].long(), valid) for part in parts]
+    fair, unfair = (torch.cat(part) for part in zip(*found, strict=True))
+    return fair, unfair
+
+
+def _decided_at(
+    margins: Margins, space: Space, lines: Lines, box: Tensor, places: Tensor, valid: Tensor
+) -> tuple[Tensor, Tensor]:
+    feature, factor = space.terms(places)
+    valid = valid[box]
+    ends = []
+    for slopes, at, sign in ((lines.low, lines.low_at, -1), (lines.high, lines.high_at, 1)):
+        # One axis after the other: (n, values or 1, margins)
+        terms = [slopes[box, :, :, f] * x[:, None, None] for f, x in zip(feature.T, factor.T, strict=True)]
+        size = sum((term.abs() for term in terms), at[box].abs())
+        room = (len(space.axes) + 8) * EPS * size
+        ends.append(sum(terms, at[box]) + sign * room)
+    low, high = ends
+    if margins.tolerance is None:
+        return margins.decided_by_signs(torch.cat([low > 0, high < 0], -1), valid)
+    off = ~valid[..., None]
+    widest = high.masked_fill(off, -torch.inf).amax(1) - low.masked_fill(off, torch.inf).amin(1)
+    surely = low.masked_fill(off, -torch.inf).amax(1) - high.masked_fill(off, torch.inf).amin(1)
+    room = 4 * EPS * (low.abs().amax(1) + high.abs().amax(1) + margins.tolerance)
+    return (widest < margins.tolerance - room)[:, 0], (surely > margins.tolerance + room)[:, 0]
 
 
 def _common(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:

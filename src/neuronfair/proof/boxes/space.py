@@ -20,6 +20,7 @@ from torch import Tensor
 from neuronfair.domain.rules import RuleBook
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import Unprovable
+from neuronfair.proof.boxes.cuts import CutTree
 
 _CPU = torch.device("cpu")
 MOST_BOXES = 200_000  # into which rules may cut a region
@@ -195,6 +196,12 @@ class Space:
         places = torch.arange(len(self.axes[axis]), device=boxes.low.device)
         return (places >= boxes.low[:, axis, None]) & (places <= boxes.high[:, axis, None])
 
+    def terms(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the terms of lines at places (n, axes): the feature of each axis, and what it is multiplied by."""
+        first = torch.tensor(self.first[:-1], device=places.device)
+        linear = torch.tensor([axis.linear for axis in self.axes], device=places.device)
+        return first + torch.where(linear, 0, places), torch.where(linear, places, 1).double()
+
     def middle(self, boxes: Boxes, axis: Tensor) -> Tensor:
         """Return the last place of the lower half of one axis of each box."""
         place = axis[:, None]
@@ -224,10 +231,12 @@ class People:
     pattern: Tensor  # (n,)
     valid: Tensor  # (patterns, values) which sensitive values exist
     inside: Tensor  # (patterns, values) and which of those belong to the region
+    node: Tensor  # (n,) the leaf of each box in the tree of cuts
+    cuts: Tensor  # (nodes, 3) that tree
 
     def to(self, device: torch.device) -> People:
-        """Return the same in another place."""
-        parts = (self.pattern, self.valid, self.inside)
+        """Return the same on another device."""
+        parts = (self.pattern, self.valid, self.inside, self.node, self.cuts)
         return People(self.boxes.to(device), *(part.to(device) for part in parts))
 
     def count(self, space: Space, boxes: Boxes, pattern: Tensor) -> list[int]:
@@ -273,25 +282,21 @@ def people_of(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> P
     """
     values = domain.sensitive_values.cpu()
     rules = [tuple(_conditions(domain, space, part) for part in rule) for rule in _rulebook(domain).conditions]
-    boxes, done, marks = space.everything(), list[Boxes](), list[Tensor]()
-    cut = 0
+    boxes, done, marks, nodes = space.everything(), list[Boxes](), list[Tensor](), list[Tensor]()
+    cuts = CutTree.of_roots(1, _CPU)
+    node = torch.zeros(1, dtype=torch.int64)
     while len(boxes):
         valid, mixed, axis, place = _examined(rules, boxes, len(values))
         done.append(boxes[~mixed])
         marks.append(valid[~mixed])
-        cut += int((~mixed).sum())
-        boxes, axis, place = boxes[mixed], axis[mixed, None], place[mixed, None]
-        if cut + 2 * len(boxes) > MOST_BOXES:
+        nodes.append(node[~mixed])
+        node = cuts.cut(node[mixed], axis[mixed], place[mixed])
+        boxes = space.halves(boxes[mixed], axis[mixed], place[mixed])
+        if len(cuts) > 2 * MOST_BOXES:
             raise Unprovable(f"its rules cut the domain into more than {MOST_BOXES:,} boxes")
-        boxes = Boxes.joined(
-            [
-                Boxes(boxes.low, boxes.high.scatter(1, axis, place)),
-                Boxes(boxes.low.scatter(1, axis, place + 1), boxes.high),
-            ]
-        )
     inside = torch.stack([allowed[column][values[:, j]] for j, column in enumerate(domain.sensitive_columns)]).all(0)
     valid, pattern = torch.unique(torch.cat(marks), dim=0, return_inverse=True)
-    return People(Boxes.joined(done), pattern, valid, valid & inside)
+    return People(Boxes.joined(done), pattern, valid, valid & inside, torch.cat(nodes), cuts.nodes)
 
 
 def refined(domain: TableDomain, allowed: Sequence[Tensor]) -> list[Tensor]:

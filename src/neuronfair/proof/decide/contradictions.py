@@ -7,7 +7,7 @@ one is found in it, or the other way round, that is an error that names the pers
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,12 +19,12 @@ from torch import Tensor
 from neuronfair.domain.schema.toml import written
 from neuronfair.errors import Contradiction
 from neuronfair.model.blackbox import BlackBox, Model
-from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open import Opened
-from neuronfair.proof.bounds.margins import box_signs
 from neuronfair.proof.boxes.space import Boxes
 from neuronfair.proof.certificate import CertifiedBoxes, Proof
-from neuronfair.proof.problem import Problem, rows_at
+from neuronfair.proof.decide.evidence import Evidence
+from neuronfair.proof.decide.guides import FAIR, UNDECIDED
+from neuronfair.proof.problem import Problem, places_of
 from neuronfair.searches.evaluate import Evaluation, evaluate
 
 EVALUATED = 20_000  # people of boxes, and as many rows, with all their twins; fewer where there are many twins
@@ -32,10 +32,6 @@ MEMBERS = 200_000  # people and twins together
 ORIGINAL = 2_000  # people about whom the source of a rebuilt model decides
 FLOAT32_TOLERANCE = 1e-4  # of the scores: how near to the boundary float32 and float64 may differ
 EXACT = 1e-9  # the same for float64
-WITH_LINES = 4_096  # boxes of which a part is proved whose lines are computed again
-LINE_ROUNDING = 1e-12  # of the sum of a line's terms: by so much it must be above 0
-MAX_BOXES_PER_PERSON = 64  # boxes that are compared with each person
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -50,6 +46,7 @@ def check_against_model(
     problem: Problem, proof: Proof, opened: Opened | Model, seen: Sequence[EvaluatedPeople] = ()
 ) -> None:
     """Refuse a proof that the model contradicts: on people drawn from its boxes, or on those seen elsewhere."""
+    assert proof.state is not None  # it was proved here
     model = opened.model if isinstance(opened, Opened) else opened
     most = max(1, min(EVALUATED, MEMBERS // len(problem.domain.sensitive_values)))
     models: list[tuple[Model, float, int]] = [(model, FLOAT32_TOLERANCE, most)]
@@ -57,7 +54,7 @@ def check_against_model(
         models.append((model.double(), EXACT, most))
     if isinstance(opened, Opened) and opened.original is not None:
         models.append((BlackBox(opened.original, model.encoding), FLOAT32_TOLERANCE, min(ORIGINAL, most)))
-    claims = _Claims(problem, proof.certified)
+    claims = _Claims(problem, proof.certified, Evidence(problem, proof.state))
     for people in (*seen, EvaluatedPeople("drawn at random", claims.people(most))):
         rows = people.rows.cpu().long()
         rows = rows[torch.from_numpy(np.random.default_rng(0).permutation(len(rows))[:most])]
@@ -84,6 +81,7 @@ class _Claims:
 
     problem: Problem
     certified: CertifiedBoxes
+    evidence: Evidence
 
     @cached_property
     def boxes(self) -> Boxes:
@@ -91,34 +89,15 @@ class _Claims:
         return Boxes(torch.from_numpy(self.certified.low).long(), torch.from_numpy(self.certified.high).long())
 
     @cached_property
-    def valid(self) -> Tensor:
-        """Which sensitive values there are in each box, (n, values): those of one person, since all are alike."""
-        domain, values = self.problem.domain, len(self.problem.domain.sensitive_values)
-        if not domain.rules:
-            return torch.ones(len(self.boxes), values, dtype=torch.bool)
-        parts = torch.split(self.boxes.low, max(1, ROWS_PER_PASS // values))
-        rows = (rows_at(domain, self.problem.space, low) for low in parts)
-        return torch.cat([domain.valid(some.flatten(0, 1)).view(len(some), -1) for some in rows])
-
-    @cached_property
     def inside(self) -> Tensor:
-        """Which of these belong to the region: (n, values)."""
-        return self.valid & self.problem.people.inside.any(0).cpu()
+        """Which sensitive values of each box belong to the region, on the CPU: (n, values)."""
+        return self.evidence.inside.cpu()
 
     @cached_property
     def count(self) -> npt.NDArray[np.object_]:
         """How many people each box has, exactly."""
         sizes = self.problem.space.sizes(self.boxes.to(self.problem.device)).cpu().numpy().astype(object)
         return np.asarray(sizes.prod(1) * self.inside.sum(1).numpy().astype(object), dtype=object)
-
-    @cached_property
-    def whole(self) -> tuple[Tensor, Tensor]:
-        """Which boxes are proved fair, and which discriminatory, as a whole."""
-        fair, flips = (
-            torch.tensor([claim == people > 0 for claim, people in zip(proved, self.count, strict=True)])
-            for proved in (self.certified.fair, self.certified.discriminatory)
-        )
-        return fair, flips
 
     def people(self, most: int) -> Tensor:
         """Return random people of boxes of which something is proved, of each box if there are not too many."""
@@ -144,46 +123,11 @@ class _Claims:
         return rows
 
     def of_people(self, rows: Tensor) -> _ClaimedPeople:
-        """Return those about whom something is proved: by their whole box, or by the lines that hold in it."""
-        box = self._located(rows)
-        rows, box = rows[box >= 0], box[box >= 0]
-        fair, flips = (whole[box] for whole in self.whole)
-        partly = torch.tensor([claim > 0 for claim in self.certified.fair])[box] & ~fair & ~flips
-        if self.problem.bounder is not None and bool(partly.any()):
-            fair |= partly & self._decided_by_lines(torch.unique(box[partly])[:WITH_LINES], box, rows)
-        claimed = fair | flips
-        return _ClaimedPeople(rows[claimed], box[claimed], fair[claimed])
-
-    def _decided_by_lines(self, chosen: Tensor, box: Tensor, rows: Tensor) -> Tensor:
-        """Return which people of chosen boxes do not flip because they lie above common lines of a class: (n,)."""
-        problem, space = self.problem, self.problem.space
-        assert problem.bounder is not None
-        boxes, valid = self.boxes[chosen].to(problem.device), self.valid[chosen].to(problem.device)
-        alike = box_signs(problem.margins, space, boxes, problem.bounder.lines(boxes), valid).alike
-        number = torch.full((len(self.boxes),), -1).index_copy(0, chosen, torch.arange(len(chosen)))[box]
-        here = (number >= 0).nonzero()[:, 0]
-        slopes, value = (part.cpu()[number[here]] for part in (alike.slopes, alike.at))
-        size, line = value.abs(), torch.arange(len(here))
-        for axis, first in zip(space.axes, space.first, strict=False):
-            place = axis.place.cpu()[rows[here, axis.column]]
-            term = slopes[..., first] * place[:, None] if axis.linear else slopes[line, :, first + place]
-            value, size = value + term, size + term.abs()
-        above, classes = value > LINE_ROUNDING * size, problem.margins.classes.cpu()
-        result = torch.zeros(len(rows), dtype=torch.bool)
-        result[here] = above[:, classes].all(-1).any(-1) if len(classes) else above[:, 0]
-        return result
-
-    def _located(self, rows: Tensor) -> Tensor:
-        """Return the number of each person's box; -1 outside the region."""
-        domain, axes = self.problem.domain, self.problem.space.axes
-        known = ((rows >= 0) & (rows < domain.sizes.cpu())).all(1)
-        known &= domain.valid(torch.where(known[:, None], rows, 0))
-        places = torch.stack([axis.place.cpu()[torch.where(known, rows[:, axis.column], 0)] for axis in axes], 1)
-        inside = (known & (places >= 0).all(1)).nonzero()[:, 0].numpy()
-        result = np.full(len(rows), -1)
-        for some, boxes in _containing(places.numpy()[inside], self.boxes.low.numpy(), self.boxes.high.numpy()):
-            result[inside[some]] = boxes
-        return torch.from_numpy(result)
+        """Return those about whom something is proved."""
+        places = places_of(self.problem, rows).to(self.problem.device)
+        box, status = self.evidence.boxes_of(places).cpu(), self.evidence.status_of(places).cpu()
+        claimed = status != UNDECIDED
+        return _ClaimedPeople(rows[claimed], box[claimed], status[claimed] == FAIR)
 
     def compare(self, model: Model, claimed: _ClaimedPeople, near: float, what: str) -> None:
         """Refuse what is claimed of people where a model decides otherwise about them."""
@@ -247,35 +191,3 @@ def _certainly(found: Evaluation, near: float) -> tuple[Tensor, Tensor]:
     highest = chosen.masked_fill(~sure, -1).amax(1)
     lowest = chosen.masked_fill(~sure, 1 << 30).amin(1)
     return highest > lowest, (sure | ~exists).all(1) & (highest == lowest)
-
-
-def _containing(points: Numbers, low: Numbers, high: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield the numbers of some points and of the boxes that hold them; boxes do not overlap."""
-    waiting = [(np.arange(len(points)), np.arange(len(low)))]
-    while waiting:
-        some, boxes = waiting.pop()
-        if not len(some) or not len(boxes):
-            continue
-        cut = _cut(low[boxes], high[boxes]) if len(boxes) > MAX_BOXES_PER_PERSON else None
-        if cut is None:
-            for part in np.array_split(some, -(-len(some) * len(boxes) // (1 << 20))):
-                held = (points[part, None] >= low[boxes]) & (points[part, None] <= high[boxes])
-                point, box = np.nonzero(held.all(2))
-                yield part[point], boxes[box]
-            continue
-        axis, last = cut
-        below = points[some, axis] <= last
-        waiting.append((some[below], boxes[low[boxes, axis] <= last]))
-        waiting.append((some[~below], boxes[high[boxes, axis] > last]))
-
-
-def _cut(low: Numbers, high: Numbers) -> tuple[int, int] | None:
-    """Return an axis and a place behind which to cut boxes, so that both sides have few; None where no cut helps."""
-    best, result = len(low), None
-    for axis in range(low.shape[1]):
-        last = int(np.median(high[:, axis]))
-        for place in (last, last - 1):
-            larger = max(int((low[:, axis] <= place).sum()), int((high[:, axis] > place).sum()))
-            if larger < best:
-                best, result = larger, (axis, place)
-    return result

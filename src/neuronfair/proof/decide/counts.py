@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.errors import RunError
+from neuronfair.proof.boxes.cuts import LEAF, CutTree
 from neuronfair.proof.boxes.space import Boxes, Space
 from neuronfair.proof.certificate import CertifiedBoxes
 from neuronfair.proof.decide.queue import Columns, State
@@ -137,10 +138,12 @@ def _part(people: npt.NDArray[Any], share: Tensor) -> npt.NDArray[Any]:
 def check_state(problem: Problem, state: State, what: object) -> None:
     """Refuse a state that no proof about this region can have: a folder may be a stranger's.
 
-    Its boxes must lie within the region and make it up, and no box may have more proved than it holds.
+    Its boxes must lie within the region and make it up, and no box may have more proved than it holds. They must be the
+    leaves of its cuts, and every guide must lie in its leaf.
     """
     columns = (state.undecided, state.done)
-    if any(set(_NAMES) - {*kind} for kind in columns) or {"axis", "last"} - {*state.undecided} or not state.sound:
+    needed = {*_NAMES, "node"}
+    if any(needed - {*kind} for kind in columns) or {"axis", "last"} - {*state.undecided} or not state.sound:
         raise RunError(f"{what}: is no state of such a proof")
     highest = problem.space.everything().high.cpu()
     total = torch.zeros((), dtype=torch.float64)
@@ -162,3 +165,20 @@ def check_state(problem: Problem, state: State, what: object) -> None:
     whole = abs(float(total / problem.whole.cpu()) - 1) <= SHARE_TOLERANCE
     if not whole or not bool(((axis >= -1) & (axis < highest.shape[1])).all()):
         raise RunError(f"{what}: its boxes are not those of the whole region")
+    if not _are_leaves(state, highest.to(problem.device)):
+        raise RunError(f"{what}: its boxes are not the leaves of its cuts, or its guides do not lie in them")
+
+
+def _are_leaves(state: State, highest: Tensor) -> bool:
+    cuts, places = CutTree(state.cuts), state.guides["places"].long()
+    node, low, high = (torch.cat([state.done[n], state.undecided[n]]).long() for n in ("node", "low", "high"))
+    leaves = (state.cuts[:, 0] == LEAF).nonzero()[:, 0]
+    if not cuts.is_sound(highest.shape[1]) or len(node) != len(leaves) or not torch.equal(node.sort()[0], leaves):
+        return False
+    if places.shape[1:] != highest.shape[1:] or bool((state.guides["root"] != 0).any()):
+        return False
+    box = torch.zeros(len(cuts), dtype=torch.int64, device=node.device)
+    box[node] = torch.arange(len(node), device=node.device)
+    mine = box[cuts.leaves(places)]
+    counts = torch.stack([state.guides[name] for name in ("rows", "drawn", "status")])
+    return bool(((places >= low[mine]) & (places <= high[mine])).all()) and bool((counts >= 0).all())

@@ -24,11 +24,13 @@ from neuronfair.interruption import Interruption, interruptible
 from neuronfair.limits import check_size
 from neuronfair.model.training_loop import threads
 from neuronfair.progress import PieceProgress
+from neuronfair.proof.boxes.cuts import CutTree
 from neuronfair.proof.boxes.space import Boxes
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.decide.counts import certified_shares
+from neuronfair.proof.decide.guides import Guides, GuideSource
 from neuronfair.proof.decide.prove import BranchAndBound, Keep, ProofProgress, advance, proof_of
-from neuronfair.proof.decide.queue import Columns, State
+from neuronfair.proof.decide.queue import VOLUME, Columns, State
 from neuronfair.proof.problem import Problem
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, writing
@@ -125,6 +127,7 @@ class Piece:
     state: State
     kept: PieceFolder
     seconds: float  # not until when: the clock of another machine may be wrong
+    leads: bool  # whether boxes with guides come first
 
 
 @torch.no_grad()
@@ -136,8 +139,9 @@ def prove_together(
     progress: Callable[[ProofProgress], None] | None = None,
     state: State | None = None,
     keep: Keep | None = None,
+    guides: GuideSource | None = None,
 ) -> Proof:
-    """Prove as `prove` does, with the workers of a pool; `keep` is given the state before every round.
+    """Prove as `prove` does, with the workers of a pool; `keep` receives the state before every round.
 
     The time begins when the workers are there.
     """
@@ -145,7 +149,7 @@ def prove_together(
         pass
     begun = time.perf_counter() - (0.0 if state is None else state.seconds)
     with TemporaryDirectory(ignore_cleanup_errors=True) as spare, interruptible(absorb=True) as interruption:
-        team = _Team(problem, pool, seconds, begun, interruption, progress)
+        team = _Team(problem, pool, seconds, begun, interruption, progress, guides)
         while True:
             state = team.enough(state)
             folder = keep(state) if keep else None
@@ -165,6 +169,7 @@ class _Team:
     begun: float
     interruption: Interruption
     progress: Callable[[ProofProgress], None] | None
+    source: GuideSource | None
 
     @property
     def pieces(self) -> int:
@@ -176,20 +181,24 @@ class _Team:
         problem, most = self.problem, ENOUGH * self.pieces
         if state is None or state.left < most:
             with threads(problem.device) as workers:
-                search = BranchAndBound(problem, state, workers)
+                search = BranchAndBound(problem, state, workers, self.source)
                 advance(search, self.seconds, interruption=self.interruption, progress=self._tell, most=most)
                 state = search.state()
-        columns = state.undecided
+        columns, guides = state.undecided, Guides(state.guides)
         boxes = Boxes(columns["low"].long(), columns["high"].long())
         share = problem.people.share(problem.space, boxes, columns["pattern"].long())
-        order = (share * (1 - columns["fair"] - columns["flips"])).argsort(descending=True, stable=True)
+        guided = guides.weights(guides.seated(columns["node"], CutTree(state.cuts)))
+        leads = self.source is not None and self.source.leads
+        priority = guided * leads + VOLUME * share * (1 - columns["fair"] - columns["flips"])
+        order = priority.argsort(descending=True, stable=True)
         return replace(state, undecided={name: column[order] for name, column in columns.items()})
 
     def round(self, state: State, kept: PieceFolder) -> State:
         """Deal the undecided boxes, let the workers go on with them, and return where the proof stands then."""
         left = self.seconds - self._elapsed
         each = min(left, max(SHORTEST, min(LONGEST, state.seconds))) / EACH
-        pieces = [Piece(i, state.part(i, kept.pieces), kept, each) for i in range(kept.pieces)]
+        leads = self.source is not None and self.source.leads
+        pieces = [Piece(i, state.part(i, kept.pieces), kept, each, leads) for i in range(kept.pieces)]
         with writing(kept.folder):
             kept.folder.mkdir(parents=True, exist_ok=True)
         parts: list[State] = []
@@ -247,13 +256,14 @@ def _shares(problem: Problem, columns: Columns) -> tuple[int, int]:
 def work(problem: Problem, piece: Piece, note: PieceProgress) -> State:
     """Go on with a piece, from what it has kept before it was killed, and return where it stands."""
     state = piece.kept.load(piece.number, piece.state) or piece.state
+    nobody = GuideSource(state.guides["places"][:0], leads=piece.leads)  # the guides are in the state
     keep = partial(piece.kept.save, piece.number)
 
     def tell(now: ProofProgress) -> None:
         note(now.boxes, round(now.fair * UNIT), round(now.discriminatory * UNIT))
 
     with torch.no_grad(), threads(problem.device) as workers:
-        search = BranchAndBound(problem, state, workers)
+        search = BranchAndBound(problem, state, workers, nobody)
         with interruptible(absorb=True) as interruption:  # a pool presses Ctrl-C where a piece is to end
             advance(
                 search, piece.seconds, interruption=interruption, progress=tell, keep=keep, longest=piece.seconds / 4

@@ -1,4 +1,4 @@
-"""Branch-and-bound: boxes are bounded and cut, those with the most undecided people first, until all is decided."""
+"""Branch-and-bound: boxes are bounded and cut until all is decided, those with the most undecided guides first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from neuronfair.interruption import Interruption, interruptible
 from neuronfair.model.training_loop import Threads, threads
-from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs
+from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at
 from neuronfair.proof.boxes.counting import share_above
+from neuronfair.proof.boxes.cuts import CutTree
 from neuronfair.proof.boxes.space import Boxes
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.decide.counts import (
@@ -27,6 +28,7 @@ from neuronfair.proof.decide.counts import (
     enumerated_people,
     undecided,
 )
+from neuronfair.proof.decide.guides import UNDECIDED, Guides, GuideSource, Seats
 from neuronfair.proof.decide.queue import BoxQueue, State
 from neuronfair.proof.problem import Problem, unread
 
@@ -41,18 +43,22 @@ TRIAL, TRIED, EVERY = 128, 4, 16  # boxes on which the ways to bound are compare
 INNER = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of undecided boxes
 SHORT = 0.2  # seconds that a step may always take
 KEEP = 10.0  # seconds between two states that are kept, at least
+DRAWN = {"cpu": 20_000, "cuda": 300_000}  # guides that are drawn at once
+REDRAWN = 0.5  # of these are undecided: then others are drawn
+DRAWING = 0.05  # of the time may be spent on drawing
 SELDOM = 20  # times as long as it took to keep one lie between two: a twentieth of the time is spent on it at most
 Keep = Callable[[State], Path | None]  # keeps a state, and may return a folder for pieces of it
 
 
 @dataclass(frozen=True)
 class ProofProgress:
-    """How far a proof is: shares of all people, about."""
+    """How far a proof is: shares of all records of the region, about, and of the rows of the data set."""
 
     fair: float
     discriminatory: float
     boxes: int
     seconds: float
+    rows: float | None = None  # the share that is decided; None without rows
 
     @property
     def undecided(self) -> float:
@@ -68,14 +74,16 @@ def prove(
     progress: Callable[[ProofProgress], None] | None = None,
     state: State | None = None,
     keep: Keep | None = None,
+    guides: GuideSource | None = None,
 ) -> Proof:
     """Prove as much as can be proved about a region in so many seconds.
 
-    `keep` is given the state every few seconds, more seldom the longer that takes, and `state` goes on from one; its
-    seconds count. Ctrl-C ends the proof with what is there.
+    Boxes with many undecided `guides` come first; without guides, those with the largest undecided volume. `keep`
+    receives the state every few seconds, less often the longer that takes. A proof resumes from a `state`, whose
+    seconds count. Ctrl-C ends the proof with what is proved.
     """
     with threads(problem.device) as workers:
-        search = BranchAndBound(problem, state, workers)
+        search = BranchAndBound(problem, state, workers, guides)
         with interruptible(absorb=True) as interruption:
             advance(search, seconds, interruption=interruption, progress=progress, keep=keep)
     last = search.state()
@@ -118,29 +126,36 @@ def proof_of(problem: Problem, state: State, *, interrupted: bool) -> Proof:
     """Return what is proved in a state."""
     boxes = certified_boxes(problem, (state.done, state.undecided))
     proved = sum(boxes.fair), sum(boxes.discriminatory)
-    return Proof(problem.count, *proved, state.boxes, state.seconds, boxes, interrupted)
+    return Proof(problem.count, *proved, state.boxes, state.seconds, boxes, interrupted, state)
 
 
 class BranchAndBound:
     """A proof in the making."""
 
-    def __init__(self, problem: Problem, state: State | None, workers: Threads) -> None:
-        self._threads = workers
+    def __init__(
+        self, problem: Problem, state: State | None, workers: Threads, source: GuideSource | None = None
+    ) -> None:
+        self._threads, self._source = workers, source
         self.problem, self._space, self._people = problem, problem.space, problem.people
         numbers = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
         self._most = max(1, min(BATCH[problem.device.type], LINES[problem.device.type] // numbers))
         self._batch = min(FIRST, self._most)
         self._steps, self._way, self._keeps_inner = 0 if state is None else TRIED, 0, True
+        self._drawing = 0.0
         if state is None:
             state = self._beginning()
         self.boxes, self.seconds = state.boxes, state.seconds
         self._done = [dict(state.done)]
         self._proved = certified_shares(problem, state.done)
-        self._queue = BoxQueue({name: column[:0] for name, column in state.undecided.items()})
-        self._put(state.undecided, None)
+        self._cuts, self._guides = CutTree(state.cuts.clone()), Guides({n: c.clone() for n, c in state.guides.items()})
+        self._settle(self._guides)
+        seats = self._guides.seated(state.undecided["node"], self._cuts)
+        columns = {**state.undecided, **seats.columns}
+        self._queue = BoxQueue({name: column[:0] for name, column in columns.items()})
+        self._put(columns, None)
 
     def _beginning(self) -> State:
-        """Return the region, cut by its rules. Who has no twin that the model can tell is treated like all of them."""
+        """Return the region, cut by its rules. Records without a twin that the model can tell apart are done."""
         boxes, pattern = self._people.boxes, self._people.pattern
         empty = ~self._people.inside[pattern].any(1)
         alone = (self._people.valid[pattern].sum(1) < 2) | unread(self.problem.domain)
@@ -149,7 +164,19 @@ class BranchAndBound:
         columns = undecided(boxes[rest], pattern[rest], zero, zero)
         columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
         columns["last"] = torch.zeros_like(columns["pattern"])
-        return State(columns, certified(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool)), 0, 0.0)
+        columns["node"] = self._people.node[rest]
+        done = certified(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool))
+        done["node"] = self._people.node[ready]
+        nothing = torch.zeros(0, len(self._space.axes), dtype=torch.int64, device=self.problem.device)
+        rows = nothing if self._source is None else self._source.rows.to(nothing)
+        guides = Guides.at(rows, self._draw(len(rows)) if len(rows) else nothing)
+        return State(columns, done, self._people.cuts, guides.columns, 0, 0.0)
+
+    def _draw(self, seed: int) -> Tensor:
+        """Return places of records drawn from the population model; none without one."""
+        if self._source is None or self._source.draw is None:
+            return torch.zeros(0, len(self._space.axes), dtype=torch.int64, device=self.problem.device)
+        return self._source.draw(DRAWN[self.problem.device.type], seed).to(self.problem.device)
 
     @property
     def left(self) -> int:
@@ -157,21 +184,74 @@ class BranchAndBound:
         return len(self._queue)
 
     def step(self) -> None:
-        """Take the boxes with the most undecided people, enumerate those of small ones, and cut the others."""
+        """Take the boxes that come first, enumerate the records of small ones, and cut the others."""
+        self._redraw()
         taken = self._queue.take(self._batch)
         boxes, pattern, axis = Boxes(taken["low"].long(), taken["high"].long()), taken["pattern"], taken["axis"].long()
+        seats = Seats.of(taken)
         few = can_enumerate(self._space, boxes, SMALL) & (axis >= 0)
         small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
         if len(small):
             counts = enumerated_people(self.problem, boxes[small], pattern[small].long())
-            self._finish(enumerated(self.problem, boxes[small], pattern[small], counts))
+            owner, guide = self._guides.of(seats[small])
+            self._guides.decide(guide, *self._evaluated(self._guides.places[guide], pattern[small][owner]))
+            columns = enumerated(self.problem, boxes[small], pattern[small], counts)
+            self._finish({**columns, "node": seats.node[small]})
         if len(new):
-            self._bound(boxes[new], pattern[new].long())
+            self._bound(boxes[new], pattern[new].long(), seats[new])
         if len(old):
             inner = taken["inner"][old].repeat(2, 1, 1) if "inner" in taken else None
-            halves = self._space.halves(boxes[old], axis[old], taken["last"][old].long())
-            self._bound(halves, pattern[old].long().repeat(2), inner)
+            last = taken["last"][old].long()
+            halves = self._space.halves(boxes[old], axis[old], last)
+            seats = self._guides.cut(seats[old], axis[old], last, self._cuts)
+            self._bound(halves, pattern[old].long().repeat(2), seats, inner)
         self._steps += 1
+
+    def _evaluated(self, places: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which records do not flip and which do, by the margins of each."""
+        if not len(places):  # a model may refuse no rows
+            return (nobody := torch.zeros(0, dtype=torch.bool, device=places.device)), nobody
+        problem, valid = self.problem, self._people.valid[pattern.long()]
+        return problem.margins.decided(problem.margins_at(places.long()), problem.slack, valid)
+
+    def _redraw(self) -> None:
+        """Draw new guides where most of the drawn ones are decided; those that are proved already lead nowhere."""
+        if self._source is None or self._source.draw is None or self._drawing > DRAWING * self.seconds:
+            return
+        mine = self._guides
+        if int(mine.drawn[mine.status == UNDECIDED].sum()) > REDRAWN * DRAWN[self.problem.device.type]:
+            return
+        begun = time.perf_counter()
+        others = Guides.at(mine.places[:0], self._draw(self._steps + 1))
+        self._settle(others)
+        kept = (mine.rows > 0) | (mine.status == UNDECIDED)
+        self._guides = mine.chosen(kept).added(others.chosen(others.status == UNDECIDED))
+        lists = self._queue.drained()
+        seats = self._guides.seated(torch.cat([part["node"] for part in lists]), self._cuts) if lists else None
+        begin = 0
+        for part in lists:
+            assert seats is not None
+            some = seats[slice(begin, begin + len(part["node"]))]
+            inner = part.pop("inner", None)
+            part.pop("share")
+            self._put(part | some.columns, inner)
+            begin += len(some)
+        self._drawing += time.perf_counter() - begun
+
+    def _settle(self, guides: Guides) -> None:
+        """Note of guides in boxes that are done what is proved there."""
+        done = {name: torch.cat([part[name] for part in self._done]) for name in self._done[0]}
+        box = torch.full((len(self._cuts),), -1, dtype=torch.int64, device=self.problem.device)
+        box[done["node"].long()] = torch.arange(len(done["node"]), device=box.device)
+        inside = box[self._cuts.leaves(guides.places, guides.root)]
+        some = ((inside >= 0) & (guides.status == UNDECIDED)).nonzero()[:, 0]
+        inside = inside[some]
+        fair, flips = (done[name][inside] == 1 for name in ("fair", "flips"))
+        single = ((done["fair_count"][inside] >= 0) & ~fair & ~flips).nonzero()[:, 0]
+        if len(single):
+            found = self._evaluated(guides.places[some[single]], done["pattern"][inside[single]])
+            fair[single], flips[single] = found
+        guides.decide(some, fair, flips)
 
     def pace(self, step: float, wanted: float) -> None:
         """Take fewer boxes at once if a step took longer than is wanted, or more; not if it compared ways."""
@@ -184,12 +264,16 @@ class BranchAndBound:
     def progress(self) -> ProofProgress:
         """Return how far the proof is."""
         fair, flips = ((self._proved + self._queue.proved) / self.problem.whole).tolist()
-        return ProofProgress(fair, flips, self.boxes, self.seconds)
+        every, open_rows = int(self._guides.rows.sum()), self._guides.rows_with(UNDECIDED)
+        rows = 1 - open_rows / every if every else None
+        return ProofProgress(fair, flips, self.boxes, self.seconds, rows)
 
     def state(self) -> State:
         """Return where the proof stands."""
         self._done = [{name: torch.cat([part[name] for part in self._done]) for name in self._done[0]}]
-        return State(self._queue.everything(), self._done[0], self.boxes, self.seconds)
+        boxes = {name: column for name, column in self._queue.everything().items() if name not in ("start", "count")}
+        guides = {name: column.clone() for name, column in self._guides.columns.items()}
+        return State(boxes, self._done[0], self._cuts.nodes.clone(), guides, self.boxes, self.seconds)
 
     def _finish(self, columns: dict[str, Tensor]) -> None:
         self._proved = self._proved + certified_shares(self.problem, columns)
@@ -202,9 +286,10 @@ class BranchAndBound:
             numbers = (self.left + len(inner)) * inner.shape[1:].numel()
             self._keeps_inner = numbers < INNER[self.problem.device.type]
             columns = {**columns, "inner": inner} if self._keeps_inner else columns
-        self._queue.put(columns, share)
+        leads = self._source is not None and self._source.leads
+        self._queue.put(columns, share, self._guides.weights(Seats.of(columns)) if leads else 0.0)
 
-    def _bound(self, boxes: Boxes, pattern: Tensor, inner: Tensor | None = None) -> None:
+    def _bound(self, boxes: Boxes, pattern: Tensor, seats: Seats, inner: Tensor | None = None) -> None:
         """Bound boxes, each thread some of them: those that are decided are done, the others go back into the queue."""
         self.boxes += len(boxes)
         bounder = self.problem.bounder
@@ -212,35 +297,40 @@ class BranchAndBound:
             zero = torch.zeros(len(boxes), dtype=torch.float64, device=boxes.low.device)
             longest = (boxes.high - boxes.low).argmax(1)
             last = self._space.middle(boxes, longest)
-            columns = undecided(boxes, pattern, zero, zero)
+            columns = undecided(boxes, pattern, zero, zero) | seats.columns
             self._put({**columns, "axis": longest.int(), "last": last.int()}, None)
             return
         if bounder.ways > 1 and self._steps % EVERY == TRIED:
             self._way = self._best_way(boxes, pattern, inner)
         size = -(-len(boxes) // self._threads.count)
         parts = [slice(i, i + size) for i in range(0, len(boxes), size)]
-        for done, left, bounds in self._threads.map(lambda part: self._bounded(boxes, pattern, inner, part), parts):
-            self._finish(done)
-            self._put(left, bounds)
+        work = [_Part(boxes[p], pattern[p], seats[p], None if inner is None else inner[p]) for p in parts]
+        for part, found in zip(work, self._threads.map(self._bounded, work), strict=True):
+            self._guides.decide(found.guides, found.guides_fair, found.guides_flip)
+            whole = found.whole.nonzero()[:, 0]
+            columns = certified(part.boxes[whole], part.pattern[whole], found.fair[whole])
+            self._finish({**columns, "node": part.seats.node[whole]})
+            seats = self._guides.undecided(part.seats[(~found.whole).nonzero()[:, 0]])
+            self._put(found.rest | seats.columns, found.inner)
 
-    def _bounded(
-        self, boxes: Boxes, pattern: Tensor, inner: Tensor | None, part: slice
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
-        """Return the boxes of a part that are decided, the others, and the bounds of inner layers of these."""
-        bounder = self.problem.bounder
+    def _bounded(self, part: _Part) -> _Bounded:
+        """Return what lines say of some boxes and of their guides."""
+        bounder, margins, boxes = self.problem.bounder, self.problem.margins, part.boxes
         assert bounder is not None
-        boxes, pattern = boxes[part], pattern[part]
-        lines = bounder.lines(boxes, None if inner is None else inner[part], self._way)
-        signs = box_signs(self.problem.margins, self._space, boxes, lines, self._people.valid[pattern])
+        valid = self._people.valid[part.pattern]
+        lines = bounder.lines(boxes, part.inner, self._way)
+        signs = box_signs(margins, self._space, boxes, lines, valid)
         fair = signs.fair if lines.same is None else signs.fair | lines.same
         whole = fair | signs.unfair
-        index, rest = whole.nonzero()[:, 0], (~whole).nonzero()[:, 0]
+        rest = (~whole).nonzero()[:, 0]
         alike, flips = self._counted(boxes[rest], signs, rest)
-        columns = undecided(boxes[rest], pattern[rest], alike, flips)
+        columns = undecided(boxes[rest], part.pattern[rest], alike, flips)
         cut = self._to_cut(boxes, lines, signs)[rest].int()
         columns["axis"], columns["last"] = cut[:, 0], cut[:, 1]
-        bounds = None if lines.inner is None else lines.inner[rest]
-        return certified(boxes[index], pattern[index], fair[index]), columns, bounds
+        owner, guide = self._guides.of(part.seats)
+        found = decided_at(margins, self._space, lines, owner, self._guides.places[guide], valid)
+        guides = guide, found[0] | fair[owner], (found[1] | signs.unfair[owner]) & ~fair[owner]
+        return _Bounded(whole, fair, columns, None if lines.inner is None else lines.inner[rest], *guides)
 
     def _best_way(self, boxes: Boxes, pattern: Tensor, inner: Tensor | None) -> int:
         """Return the way to bound that leaves the fewest people of some boxes undecided, for what it costs."""
@@ -293,6 +383,29 @@ class BranchAndBound:
         lengths = boxes.high - boxes.low + 1
         axis = torch.where(lengths > 1, score + 1e-12 * lengths, -1.0).argmax(1)
         return torch.stack([axis, self._space.middle(boxes, axis)], 1)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Boxes that one thread bounds."""
+
+    boxes: Boxes
+    pattern: Tensor
+    seats: Seats
+    inner: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    """What is found of them."""
+
+    whole: Tensor  # which are decided
+    fair: Tensor
+    rest: dict[str, Tensor]  # the columns of the others
+    inner: Tensor | None  # and bounds of their inner layers
+    guides: Tensor
+    guides_fair: Tensor
+    guides_flip: Tensor
 
 
 def _all(above: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The undecided boxes of a proof, those with the most undecided people first, and where the proof stands."""
+"""The undecided boxes of a proof in the order in which they are taken, and where the proof stands."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from neuronfair.proof.boxes.cuts import CutTree
+from neuronfair.proof.decide.guides import NAMES
+
 UNKNOWN = (-math.inf, math.inf)  # bounds of which nothing is known
 MIN_UNDECIDED = 1e-6  # of a box counts as undecided at least, so that none is forgotten
+VOLUME = 2.0**-40  # what the undecided share of all records counts, where an undecided row counts 1
 LEVELS = 2  # of priority, for each power of two
 Columns = Mapping[str, Tensor]
 
@@ -36,14 +40,17 @@ class BoxQueue:
         """The shares of all people that half-spaces in the boxes prove fair and discriminatory, about: (2,)."""
         return self._proved if self._boxes else torch.zeros_like(self._proved)
 
-    def put(self, columns: Columns, share: Tensor) -> None:
-        """Add boxes with their shares of all people. A column that not all boxes have holds bounds: (n, …, 2)."""
+    def put(self, columns: Columns, share: Tensor, guided: Tensor | float = 0.0) -> None:
+        """Add boxes with their shares of all records, and how much their undecided guides count.
+
+        A column that not all boxes have holds bounds: (n, …, 2).
+        """
         if not len(share):
             return
         columns = {**columns, "share": share}
         self._boxes += len(share)
         self._proved = self._proved + _proved_shares(columns)
-        priority = share * (1 - columns["fair"] - columns["flips"]).clamp(min=MIN_UNDECIDED)
+        priority = guided + VOLUME * share * (1 - columns["fair"] - columns["flips"]).clamp(min=MIN_UNDECIDED)
         level, order = (priority.clamp(min=1e-300).log2() * LEVELS).floor().long().sort(stable=True)
         levels, counts = torch.unique_consecutive(level, return_counts=True)
         parts = zip(levels.tolist(), torch.split(order, counts.tolist()), strict=True)
@@ -57,7 +64,7 @@ class BoxQueue:
         lists.append(columns)
 
     def take(self, most: int) -> dict[str, Tensor]:
-        """Remove the boxes with the most undecided people, at most so many, and return their columns."""
+        """Remove the boxes that come first, at most so many, and return their columns."""
         parts, missing = list[Columns](), min(most, self._boxes)
         self._boxes -= missing
         while missing:
@@ -76,8 +83,18 @@ class BoxQueue:
 
     def everything(self) -> dict[str, Tensor]:
         """Return the columns that all boxes have."""
-        lists = [columns for level in self._levels.values() for columns in level] or [self._empty]
+        lists = self._lists or [self._empty]
         return {name: torch.cat([part[name] for part in lists]) for name in self._empty if name != "share"}
+
+    def drained(self) -> list[dict[str, Tensor]]:
+        """Remove all boxes, and return lists of them."""
+        lists = [dict(columns) for columns in self._lists]
+        self._levels, self._boxes, self._proved = {}, 0, torch.zeros_like(self._proved)
+        return lists
+
+    @property
+    def _lists(self) -> list[Columns]:
+        return [columns for level in self._levels.values() for columns in level]
 
 
 def _proved_shares(columns: Columns) -> Tensor:
@@ -96,10 +113,12 @@ def _joined(parts: Sequence[Columns]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class State:
-    """Where a proof stands: columns of its undecided boxes, and of those that are done."""
+    """Where a proof stands: columns of its undecided boxes and of those that are done, the cuts, and the guides."""
 
     undecided: Columns
     done: Columns
+    cuts: Tensor  # (nodes, 3) of the tree whose leaves the boxes are
+    guides: Columns
     boxes: int
     seconds: float
 
@@ -110,32 +129,54 @@ class State:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All columns as a file holds them, with names that say whose they are."""
-        kinds = {"open": self.undecided, "done": self.done}
+        """All tensors as a file holds them, with names that say whose they are."""
+        kinds = {"open": self.undecided, "done": self.done, "guides": self.guides, "cuts": {"nodes": self.cuts}}
         return {f"{kind}.{name}": column for kind, columns in kinds.items() for name, column in columns.items()}
 
     @staticmethod
     def of(tensors: Columns, boxes: int, seconds: float) -> State:
-        """Return the state that has such columns."""
-        undecided, done = (
+        """Return the state that has such tensors; one without cuts or guides is not sound."""
+        undecided, done, guides = (
             {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{kind}.")}
-            for kind in ("open", "done")
+            for kind in ("open", "done", "guides")
         )
-        return State(undecided, done, boxes, seconds)
+        return State(undecided, done, tensors.get("cuts.nodes", torch.zeros(0, 3)), guides, boxes, seconds)
 
     @property
     def sound(self) -> bool:
         """Whether all columns of a kind are of one length, and the metrics are possible."""
-        even = all(len({len(column) for column in kind.values()}) == 1 for kind in (self.undecided, self.done))
-        return even and self.boxes >= 0 and 0 <= self.seconds < math.inf
+        even = all(len({len(c) for c in kind.values()}) == 1 for kind in (self.undecided, self.done, self.guides))
+        tree = self.cuts.dim() == 2 and self.cuts.shape[1] == 3 and self.cuts.dtype == torch.int32
+        return even and tree and {*NAMES} == {*self.guides} and self.boxes >= 0 and 0 <= self.seconds < math.inf
 
     def part(self, piece: int, pieces: int) -> State:
-        """Return what a piece of work begins with: every so-manieth undecided box, in their order."""
+        """Return what a piece of work begins with: one of every `pieces` undecided boxes, with their guides."""
         mine = {name: column[piece::pieces] for name, column in self.undecided.items()}
-        return State(mine, {name: column[:0] for name, column in self.done.items()}, 0, 0.0)
+        node = mine["node"]
+        own = torch.arange(len(node), device=node.device)
+        guides, root = self._dealt(node)
+        columns = {name: column[guides] for name, column in self.guides.items()} | {"root": root.int()}
+        cuts = CutTree.of_roots(len(node), node.device).nodes
+        return State(mine | {"node": own}, {name: c[:0] for name, c in self.done.items()}, cuts, columns, 0, 0.0)
+
+    def _dealt(self, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the guides in some leaves, and the number of each one's leaf among these."""
+        box = torch.full((len(self.cuts),), -1, dtype=torch.int64, device=node.device)
+        box[node.long()] = torch.arange(len(node), device=node.device)
+        owner = box[CutTree(self.cuts).leaves(self.guides["places"], self.guides["root"])]
+        guides = (owner >= 0).nonzero()[:, 0]
+        return guides, owner[guides]
 
     def joined(self, parts: Sequence[State], seconds: float) -> State:
         """Return where the proof stands when each part of its undecided boxes stands so."""
-        undecided = {name: torch.cat([part.undecided[name] for part in parts]) for name in self.undecided}
-        done = {name: torch.cat([self.done[name], *(part.done[name] for part in parts)]) for name in self.done}
-        return State(undecided, done, self.boxes + sum(part.boxes for part in parts), seconds)
+        cuts, status, boxes = CutTree(self.cuts), self.guides["status"].clone(), self.boxes
+        undecided, done = list[Columns](), [self.done]
+        for piece, part in enumerate(parts):
+            begun = self.undecided["node"][piece :: len(parts)].long()
+            status[self._dealt(begun)[0]] = part.guides["status"]
+            number = cuts.graft(begun, CutTree(part.cuts))
+            undecided.append({**part.undecided, "node": number[part.undecided["node"].long()]})
+            done.append({**part.done, "node": number[part.done["node"].long()]})
+            boxes += part.boxes
+        left, finished = ({name: torch.cat([p[name] for p in some]) for name in some[0]} for some in (undecided, done))
+        return State(left, finished, cuts.nodes, {**self.guides, "status": status}, boxes, seconds)

@@ -1,0 +1,113 @@
+"""The records that a proof is reported about: the rows of the data set, and records drawn after the proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.population.model import PopulationModel, fit_likelihood
+from neuronfair.domain.tables.dataset import Dataset
+from neuronfair.measure.rate import Rate
+from neuronfair.proof.boxes.cuts import CutTree
+from neuronfair.proof.decide.evidence import Evidence
+from neuronfair.proof.decide.guides import FAIR, FLIPS, UNDECIDED, Guides, GuideSource
+from neuronfair.proof.problem import Problem, places_of
+from neuronfair.proof.report import DataSetClaims, FreshClaims, RecordPart, ShareInterval
+
+Order = Literal["records", "volume"]  # which boxes come first
+FRESH = 5_000  # records that are drawn after the proof
+DRAWS = 20  # times as many may be drawn, where a region holds few of them
+FRESH_SEED = 1 << 40  # of the fresh records: no guide is drawn with it
+
+
+@dataclass(frozen=True)
+class ProofRecords:
+    """The rows of a data set and a population model. `exact` says which rows have only values of the domain."""
+
+    problem: Problem
+    name: str  # of the data set
+    rows: Tensor
+    exact: Tensor
+    population: PopulationModel | None
+    order: Order = "records"
+
+    @staticmethod
+    def of(
+        problem: Problem, data: Dataset, population: PopulationModel | None = None, order: Order = "records"
+    ) -> ProofRecords:
+        """Return the records of a data set; a population model is fitted where none is given."""
+        rows = data.rows.cpu()
+        exact = torch.ones(len(rows), dtype=torch.bool)
+        if data.original is not None and len(data.original.rows) == len(rows):
+            exact = torch.from_numpy(~data.original.off_grid(data.domain, rows.numpy()).any(1))
+        if population is None and len(rows):
+            population = fit_likelihood(problem.domain, problem.domain.clip(rows))
+        return ProofRecords(problem, data.name, rows, exact, population, order)
+
+    @staticmethod
+    def none(problem: Problem, name: str) -> ProofRecords:
+        """Return no records: those of a domain without a data set."""
+        rows = torch.zeros(0, len(problem.domain.attributes), dtype=torch.int64)
+        return ProofRecords(problem, name, rows, torch.ones(0, dtype=torch.bool), None, "volume")
+
+    @property
+    def guides(self) -> GuideSource:
+        """The guides of a proof about these records."""
+        leads = self.order == "records"
+        places = self._places[self.counted & self.exact]
+        return GuideSource(places, self._draw if leads and self.population is not None else None, leads)
+
+    @cached_property
+    def counted(self) -> Tensor:
+        """Which rows belong to the region."""
+        return (self._places >= 0).all(1)
+
+    @cached_property
+    def _places(self) -> Tensor:
+        return places_of(self.problem, self.rows)
+
+    def _draw(self, count: int, seed: int) -> Tensor:
+        assert self.population is not None
+        rows = self.population.sample(count, torch.Generator().manual_seed(seed)).cpu()
+        places = places_of(self.problem, rows)
+        return places[(places >= 0).all(1)]
+
+    def data_set(self, evidence: Evidence) -> DataSetClaims | None:
+        """Return for how many rows of the region the decision is certified; None without rows."""
+        if not len(self.rows):
+            return None
+        guides, of = Guides(evidence.state.guides), int(self.counted.sum())
+        fair, flips = guides.rows_with(FAIR), guides.rows_with(FLIPS)
+        parts = [RecordPart.of(count, of) for count in (fair, flips, of - fair - flips)]
+        rounded = int((self.counted & ~self.exact).sum())
+        return DataSetClaims(of, parts[0], parts[1], parts[2], self._without_twin(), rounded)
+
+    def _without_twin(self) -> int:
+        people = self.problem.people
+        alone = torch.zeros(len(people.cuts), dtype=torch.bool)
+        alone[people.node.cpu()] = (people.valid[people.pattern].sum(1) < 2).cpu()
+        return int(alone[CutTree(people.cuts.cpu()).leaves(self._places[self.counted & self.exact])].sum())
+
+    def fresh(self, evidence: Evidence) -> FreshClaims | None:
+        """Return the shares of fresh records for which the decision is certified; None where none can be drawn."""
+        if self.population is None:
+            return None
+        parts, drawn = list[Tensor](), 0
+        while drawn < FRESH * DRAWS and sum(map(len, parts)) < FRESH:
+            parts.append(self._draw(FRESH, FRESH_SEED + drawn))
+            drawn += FRESH
+        places = torch.cat(parts)[:FRESH].to(self.problem.device)
+        if not len(places):
+            return None
+        status = evidence.status_of(places)
+        shares = (_share(int((status == each).sum()), len(places)) for each in (FAIR, FLIPS, UNDECIDED))
+        return FreshClaims(len(places), *shares)
+
+
+def _share(count: int, of: int) -> ShareInterval:
+    low, high = Rate(count, of, "plausible").interval
+    return ShareInterval(count / of, low, high)
