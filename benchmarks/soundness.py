@@ -60,9 +60,8 @@ def main() -> None:
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for kind in models:
         share = 100 * decided[kind] / models[kind]
-        print(
-            f"| {kind} | {models[kind]:,} | {boxes[kind]:,} | {records[kind]:,} | {wrong[kind]} | {rounded[kind]} | {share:.1f} % |"
-        )
+        counts = f"{models[kind]:,} | {boxes[kind]:,} | {records[kind]:,} | {wrong[kind]} | {rounded[kind]}"
+        print(f"| {kind} | {counts} | {share:.1f} % |")
     total = [sum(counter.values()) for counter in (models, boxes, records, wrong, rounded)]
     print(f"| all | {total[0]:,} | {total[1]:,} | {total[2]:,} | {total[3]} | {total[4]} | |")
     sys.exit(1 if total[3] or failed else 0)

@@ -14,6 +14,8 @@ from neuronfair.audits.report import report as r
 from neuronfair.audits.report.attribute import Interpretation, LayerReport, RateOf, Rates
 from neuronfair.audits.report.proved import Proved
 from neuronfair.measure.rate import Rate
+from neuronfair.model.decision import Decision
+from neuronfair.proof.report import DataSetClaims, Part, ProofReport, RecordPart
 
 MODEL = r.ModelReport(
     source="m.onnx", kind="ONNX", white_box=True, note="White box.", fingerprint="abc", outputs=2,
@@ -38,8 +40,18 @@ def rates(found: int, people: int = 20_000, table: int = 1213) -> Rates:
     return Rates(rate(table, 20_000, "table"), rate(found // 2, people, "plausible"), rate(found, people))
 
 
-def proved(fair: int, unfair: int = 0, people: int = 1000, name: str = "sex") -> Proved:
-    return Proved.of((people, fair, unfair), name.split("+"), 96, 2.5, "bounds of a network")
+def proved(
+    fair: int, unfair: int = 0, people: int = 1000, name: str = "sex", data_set: DataSetClaims | None = None
+) -> Proved:
+    parts = [Part.of(count, people) for count in (people, fair, unfair, people - fair - unfair)]
+    whole = fair + unfair == people
+    about = ("adult", "0" * 64, tuple(name.split("+")), "", Decision())
+    return Proved.of(ProofReport(*about, *parts, 96, 2.5, whole, "bounds of a network", data_set=data_set))
+
+
+def certified_rows(fair: int, unfair: int = 0, rows: int = 1000) -> DataSetClaims:
+    parts = [RecordPart.of(count, rows) for count in (fair, unfair, rows - fair - unfair)]
+    return DataSetClaims(rows, *parts, without_twin=0, outside_domain=0)
 
 
 def search(method: str, findings: int = 50, lift: float | None = 4.0, tried: int = 1000, **more: Any) -> e.SearchReport:

@@ -16,7 +16,10 @@ from neuronfair.audits.report.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import proof
 from neuronfair.errors import Unprovable
-from neuronfair.proof.certificate import CertifiedBoxes, Proof
+from neuronfair.proof import session
+from neuronfair.proof.certificate import Proof
+from neuronfair.proof.decide import prove as proving
+from neuronfair.proof.decide.prove import prove
 from tests.planted import networks
 
 TINY = AuditSettings(seeds=5, steps=5, samples=2_000, prove=600.0, twins="flip")
@@ -28,11 +31,15 @@ def table() -> Dataset:
     return Dataset("planted", DOMAIN, networks.uniform_rows(DOMAIN, 100), torch.full((100,), -1))
 
 
-def part_of_it(problem, interrupted: bool = False) -> Proof:
-    """A proof of the half of the planted domain with a0 below 5, as if nobody there were discriminated."""
-    low, high = np.zeros((2, 4), dtype=np.int32), np.full((2, 4), 9, dtype=np.int32)
-    high[0, 0], low[1, 0] = 4, 5
-    return Proof(problem.count, 10_000, 100, 2, 0.5, CertifiedBoxes(low, high, [10_000, 0], [0, 100]), interrupted)
+def stopped_proof(problem, **options) -> Proof:
+    """A proof that Ctrl-C ends at its third step."""
+    steps = iter(range(3))
+
+    def stop(_) -> None:
+        if next(steps) == 2:
+            raise KeyboardInterrupt
+
+    return prove(problem, **{**options, "progress": stop})
 
 
 def test_an_audit_proves_what_was_planted():
@@ -52,22 +59,34 @@ def test_an_audit_proves_what_was_planted():
 
 
 def test_ctrl_c_keeps_what_is_proved(monkeypatch):
-    monkeypatch.setattr(proof, "prove", lambda problem, **_: part_of_it(problem, interrupted=True))
-    monkeypatch.setattr(proof, "check_against_model", lambda *_: None)
+    monkeypatch.setitem(proving.BATCH, "cpu", 8)
+    monkeypatch.setattr(session, "prove", stopped_proof)
     report = audit(BIASED, table(), settings=TINY).report
     assert report.reproduction.interrupted
     (entry,) = report.attributes
-    assert entry.proved.proved_fair.count == "10000"
+    assert 0 < int(entry.proved.proved_fair.count) < 17_414
+    assert not entry.proved.complete
+
+
+def test_an_audit_counts_the_rows_of_the_data_set_first():
+    data = table()
+    (entry,) = audit(BIASED, data, settings=TINY).report.attributes
+    flips = int(((data.rows[:, :4].sum(1) >= 19) & (data.rows[:, :4].sum(1) <= 20)).sum())
+    rows, drawn = entry.proved.data_set, entry.proved.fresh
+    assert (rows.of, rows.certified_fair.count, rows.certified_discriminatory.count) == (100, 100 - flips, flips)
+    assert (rows.undecided.count, rows.without_twin, rows.outside_domain) == (0, 0, 0)
+    assert drawn.certified_fair.share + drawn.certified_discriminatory.share == pytest.approx(1)
+    assert f"for {100 - flips}% of 100 records in the data set" in entry.proved.sentence
 
 
 def test_the_seconds_are_shared_and_0_is_none(monkeypatch):
     given = []
 
-    def prove(*_, seconds, **__):
+    def refuse(*_, seconds, **__):
         given.append(seconds)
         raise Unprovable("not today")
 
-    monkeypatch.setattr(proof, "prove", prove)
+    monkeypatch.setattr(session, "prove", refuse)
     domain = networks.sex_and_race()
     data = Dataset("planted", domain, networks.uniform_rows(domain, 60), torch.full((60,), -1))
     few = replace(TINY, seeds=2, steps=0, samples=100)

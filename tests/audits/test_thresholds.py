@@ -15,7 +15,7 @@ from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note, R
 from neuronfair.audits.report.proved import Proved
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
-from tests.reports import CORPUS, MODEL, attribute, counterpart, fair, proved, rate, report, search
+from tests.reports import CORPUS, MODEL, attribute, certified_rows, counterpart, fair, proved, rate, report, search
 
 
 def fired(audit, *expressions):
@@ -87,6 +87,15 @@ def test_expressions_are_true_or_not(expression, expected):
 def test_what_is_proved_is_compared_as_it_is(expression, expected):
     made = report(attribute(proved=proved(900, 30)))
     assert fired(made, expression) == [expected]
+
+
+def test_certified_speaks_of_the_data_set():
+    made = report(attribute(proved=proved(900, 30, data_set=certified_rows(600, 150))))
+    kept, depends = check(made, ["certified < 60%", "certified_discriminatory > 10%"]).checks
+    assert (kept.fired, kept.value) == (False, 0.6)
+    assert (depends.fired, depends.value) == (True, 0.15)
+    with pytest.raises(NeuronFairError, match="there is no data set"):
+        check(report(attribute(proved=proved(900, 30))), ["certified < 60%"])
 
 
 def test_a_single_open_person_is_not_fair():

@@ -46,7 +46,11 @@ def test_it_shows_what_is_certified():
     why = Proved.nothing(10, "it shows nothing of itself")
     text = markdown(report(attribute("sex", proved=reports.proved(900, 30)), fair("race", proved=why)))
     (line,) = [cells(line) for line in text.splitlines() if line.endswith("| 1,000 |")]
-    assert line == ["sex", percent(0.9), percent(0.07), percent(0.03), "1,000"]
+    assert line == ["sex", "input space", percent(0.9), percent(0.07), percent(0.03), "1,000"]
+    rows = reports.proved(900, 30, data_set=reports.certified_rows(600, 100, 800))
+    text = markdown(report(attribute("sex", proved=rows), fair("race", proved=why)))
+    (line,) = [cells(line) for line in text.splitlines() if line.endswith("| 800 |")]
+    assert line == ["sex", "data set", percent(0.75), percent(0.125), percent(0.125), "800"]
     assert "- No proof: it shows nothing of itself." in text
     assert "### Certified shares" not in markdown(report())
 

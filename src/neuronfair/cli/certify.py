@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import Opened
     from neuronfair.proof.problem import Problem
-    from neuronfair.proof.records import ProofRecords
+    from neuronfair.proof.records import Order, ProofRecords
     from neuronfair.proof.report import ProofReport
     from neuronfair.proof.session import ProofRequest, ProofRun
     from neuronfair.store.files import Json
@@ -85,7 +85,6 @@ def certify(
         return
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
-    from neuronfair.proof.records import ProofRecords
     from neuronfair.proof.session import ProofRequest, problem_where
     from neuronfair.render.proof import proof_report
     from neuronfair.store.ledger import discard
@@ -106,11 +105,7 @@ def certify(
     if report is not None:
         console.print(f"{out}: this proof is finished already. More --seconds continue it, --force starts anew.")
     else:
-        if _is_domain(data):
-            records = ProofRecords.none(problem, found.data.name)
-        else:
-            records = ProofRecords.of(problem, found.data, order=order)
-        report = _prove(problem, opened, records, seconds, run, ray, console)
+        report = _prove(problem, opened, _records(problem, found.data, data, order), seconds, run, ray, console)
     console.print(proof_report(report))
     if problem.bounder is not None:  # otherwise there is nothing but the model's own word
         console.print(f"Check it: {_check_command(out, opened, model)}", soft_wrap=True)
@@ -119,6 +114,13 @@ def certify(
     output.write(json.loads(report.to_json()))
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _records(problem: Problem, found: Dataset, data: str, order: Order) -> ProofRecords:
+    """Return the records of a data set; a domain file has none."""
+    from neuronfair.proof.records import ProofRecords
+
+    return ProofRecords.none(problem, found.name) if _is_domain(data) else ProofRecords.of(problem, found, order=order)
 
 
 def _prove(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.population.model import PopulationModel, fit_likelihood
+from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.measure.rate import Rate
 from neuronfair.proof.boxes.cuts import CutTree
@@ -58,13 +59,22 @@ class ProofRecords:
     def guides(self) -> GuideSource:
         """The guides of a proof about these records."""
         leads = self.order == "records"
-        places = self._places[self.counted & self.exact]
+        places = self._places[self.inside]
         return GuideSource(places, self._draw if leads and self.population is not None else None, leads)
 
     @cached_property
     def counted(self) -> Tensor:
-        """Which rows belong to the region."""
-        return (self._places >= 0).all(1)
+        """Which rows belong to the region, by its conditions alone: bool (n,)."""
+        if not self.problem.where:
+            return torch.ones(len(self.rows), dtype=torch.bool)
+        allowed = allowed_codes(self.problem.domain, self.problem.where)
+        columns = zip(allowed, self.rows.T, strict=True)
+        return torch.stack([(c >= 0) & (c < len(ok)) & ok[c.clamp(0, len(ok) - 1)] for ok, c in columns]).all(0)
+
+    @cached_property
+    def inside(self) -> Tensor:
+        """Which of these are records of the domain: bool (n,)."""
+        return self.counted & self.exact & (self._places >= 0).all(1)
 
     @cached_property
     def _places(self) -> Tensor:
@@ -83,14 +93,14 @@ class ProofRecords:
         guides, of = Guides(evidence.state.guides), int(self.counted.sum())
         fair, flips = guides.rows_with(FAIR), guides.rows_with(FLIPS)
         parts = [RecordPart.of(count, of) for count in (fair, flips, of - fair - flips)]
-        rounded = int((self.counted & ~self.exact).sum())
-        return DataSetClaims(of, parts[0], parts[1], parts[2], self._without_twin(), rounded)
+        outside = int((self.counted & ~self.inside).sum())
+        return DataSetClaims(of, parts[0], parts[1], parts[2], self._without_twin(), outside)
 
     def _without_twin(self) -> int:
         people = self.problem.people
         alone = torch.zeros(len(people.cuts), dtype=torch.bool)
         alone[people.node.cpu()] = (people.valid[people.pattern].sum(1) < 2).cpu()
-        return int(alone[CutTree(people.cuts.cpu()).leaves(self._places[self.counted & self.exact])].sum())
+        return int(alone[CutTree(people.cuts.cpu()).leaves(self._places[self.inside])].sum())
 
     def fresh(self, evidence: Evidence) -> FreshClaims | None:
         """Return the shares of fresh records for which the decision is certified; None where none can be drawn."""

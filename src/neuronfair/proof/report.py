@@ -59,7 +59,7 @@ class DataSetClaims:
     certified_discriminatory: RecordPart  # some twin gets a different decision
     undecided: RecordPart  # nothing is proved
     without_twin: int  # rows of `certified_fair` whose values the rules allow for one group only
-    between_values: int  # rows of `undecided` with a cell that is no value of the domain, so that no proof covers them
+    outside_domain: int  # rows of `undecided` that break a rule or have a cell that is no value of the domain
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,10 @@ def _of_rows(report: ProofReport, by: str) -> list[str]:
     ]
     if rows.without_twin:
         lines.append(f"{rows.without_twin:,} of the certified have no twin: the rules allow them one group only.")
-    if rows.between_values:
-        lines.append(f"{rows.between_values:,} of the undecided have a cell that is no value of the domain.")
+    if rows.outside_domain:
+        lines.append(
+            f"{rows.outside_domain:,} of the undecided break a rule of the domain or have a cell between its values."
+        )
     return lines
 
 
