@@ -18,7 +18,7 @@ from neuronfair.audits.provenance import replay_options, score_scale
 from neuronfair.audits.report.counterfactual import CounterfactualReport
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import GateCheck, RegressionSetReport
-from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.findings import describe_findings
 from neuronfair.audits.stages.proof import proof_of
@@ -205,9 +205,7 @@ class Fairness:
             confidence=settings.confidence,
             seed=seed,
             importance_order=importance(opened.model, data.domain, data.rows, opened.decision),
-            folder=folder,
-            manifest={"model": where(opened.source), "weights": opened.fingerprint},
-            replay=reopen or (),
+            runs=RunFolder(folder, where(opened.source), opened.fingerprint, None, reopen or ()),
             population=measured.population,
         )
         found = AttributeAudit.of(data.domain)

@@ -15,7 +15,7 @@ from neuronfair.audits.provenance import Origin, replay_options
 from neuronfair.audits.report import attribute
 from neuronfair.audits.report.report import Seconds
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
 from neuronfair.audits.stages.counterfactual import compare_counterfactuals, unread
 from neuronfair.audits.stages.findings import WORST, describe_findings, find_subgroups
 from neuronfair.audits.stages.proof import add_proof
@@ -29,7 +29,6 @@ from neuronfair.model.decision import Scale
 from neuronfair.model.open import Opened
 from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.files import Json
 from neuronfair.store.manifest import where
 
 SHRUNK = 100  # candidates for the worst findings, with the full budget
@@ -158,9 +157,7 @@ class AttributeChoices:
             importance_order=self.importance_order,
             scale=self.scale,
             shrunk=max(WORST, round(SHRUNK * sized.samples / settings.samples)),
-            folder=None if self.folder is None else self.folder / folder_name(view.domain.sensitive),
-            manifest=self._whereabouts(opened),
-            replay=replay_options(opened, self.origin),
+            runs=self._runs(opened, view.domain.sensitive),
             population=self.population,
             opened=opened,
         )
@@ -177,12 +174,18 @@ class AttributeChoices:
             scale=self.scale,
         )
 
-    def _whereabouts(self, opened: Opened) -> Json:
-        """Return what a run's manifest says of the model, as seen from a run folder in the audit's."""
+    def _runs(self, opened: Opened, sensitive: Sequence[str]) -> RunFolder | None:
+        """Return the folder of the searches by one choice of attributes; None for an audit in memory."""
+        if self.folder is None:
+            return None
         origin = self.origin
-        model = f"../../{WEIGHTS}" if origin.trained_here else where(opened.source)
-        weights = None if origin.weights is None else str(origin.weights.absolute())
-        return {"model": model, "weights": opened.fingerprint, "extra_weights": weights}
+        return RunFolder(
+            path=self.folder / folder_name(sensitive),
+            model=f"../../{WEIGHTS}" if origin.trained_here else where(opened.source),
+            weights=opened.fingerprint,
+            extra_weights=None if origin.weights is None else str(origin.weights.absolute()),
+            replay=replay_options(opened, origin),
+        )
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +36,17 @@ NEAR = 20_000  # records among which the nearest to a finding is searched
 
 
 @dataclass(frozen=True)
+class RunFolder:
+    """The folder of the searches of a case, and how their model is opened again."""
+
+    path: Path
+    model: str  # place of the model, as seen from a run folder
+    weights: str  # fingerprint of the model
+    extra_weights: str | None  # weights file of a module that Python code builds
+    replay: tuple[str, ...] | None  # options of `neuronfair show`; None: the model is only in memory
+
+
+@dataclass(frozen=True)
 class AttributeCase:
     """The input of the stages for one choice of sensitive attributes, which the domain of the data set names."""
 
@@ -51,9 +61,7 @@ class AttributeCase:
     importance_order: list[int]  # columns, the most important first
     scale: Scale = "numbers"  # what the scores are
     shrunk: int = 100  # candidates for the worst findings that are shrunk
-    folder: Path | None = None
-    manifest: Mapping[str, Any] = field(default_factory=dict)  # where the model is, and its fingerprint
-    replay: tuple[str, ...] | None = ()  # what `neuronfair show` must be told; None: the model is only in memory
+    runs: RunFolder | None = None  # None: the searches are kept in memory only
     population: PopulationModel | None = None  # None where no population model could be fitted
     opened: Opened | None = None  # what the model came from, which may be asked with the original cells
 

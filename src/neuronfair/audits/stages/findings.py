@@ -212,8 +212,8 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
         worst=_in_words(case, sources, *worst),
         findings=_in_words(case, sources, sample, rows[sample].long(), [[] for _ in sample]),
     )
-    if case.folder is not None:
-        keep_nearer(case.folder, audit.report.worst)
+    if case.runs is not None:
+        keep_nearer(case.runs.path, audit.report.worst)
 
 
 def _in_words(
@@ -261,9 +261,9 @@ def _plausible_twin(case: AttributeCase, people: Tensor, twins: Tensor) -> Tenso
 
 def _replayed(case: AttributeCase, finding: Finding) -> Finding:
     """Return a finding with the command that shows it again, where there is one."""
-    if case.folder is None or case.replay is None or finding.method == TABLE:
+    if case.runs is None or case.runs.replay is None or finding.method == TABLE:
         return finding
-    words = ["neuronfair", "show", str(case.folder / finding.method), str(finding.number), *case.replay]
+    words = ["neuronfair", "show", str(case.runs.path / finding.method), str(finding.number), *case.runs.replay]
     return replace(finding, replay=shlex.join(words))
 
 

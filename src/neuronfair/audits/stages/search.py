@@ -59,11 +59,18 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
     """Run the searches one after the other; Ctrl-C ends them, and what was found is kept."""
     for config in case.configs:
         run, place = None, None
-        if case.folder is not None:
-            place = f"{case.folder.name}/{config.method}"
-            manifest = make_manifest(config, case.data, outputs=case.model.outputs, **case.manifest)
+        if (runs := case.runs) is not None:
+            place = f"{runs.path.name}/{config.method}"
+            manifest = make_manifest(
+                config,
+                case.data,
+                model=runs.model,
+                weights=runs.weights,
+                outputs=case.model.outputs,
+                extra_weights=runs.extra_weights,
+            )
             manifest["worst"] = f"../{NEARER}"
-            run = Run.create_or_open(case.folder / config.method, manifest, case.domain, case.model.outputs)
+            run = Run.create_or_open(runs.path / config.method, manifest, case.domain, case.model.outputs)
 
         def show(what: str, done: int, total: int | None, note: str = "", method: str = config.method) -> None:
             progress(f"{method}: {what}", done, total, note)
