@@ -154,7 +154,7 @@ def test_a_table_of_our_own_and_a_module(tmp_path):
     seen = []
     folder = tmp_path / "run"
     result = audit(module, data, settings=SMALL, folder=folder, progress=lambda what, *_: seen.append(what))
-    assert any("Judging" in what for what in seen)
+    assert any("Evaluating" in what for what in seen)
     assert (result.folder, result.interrupted, result.report.data.left_out) == (folder, False, ())
     assert json.loads((folder / "audit.json").read_text())["data"]["rows"] == 1000
 

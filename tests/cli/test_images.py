@@ -77,7 +77,7 @@ def test_after_ctrl_c_the_same_command_goes_on(run, refused, monkeypatch, tmp_pa
     assert (stopped.status, stopped.err) == (130, "")
     assert "Interrupted. The same command resumes" in stopped.out
     assert not (tmp_path / "o" / "figures.json").exists()
-    refused(*command, "--seed", 1, says=("begun with other pictures", "Choose another --out"))
+    refused(*command, "--seed", 1, says=("started with other pictures", "Choose another --out"))
     gone_on = run(*command, "--no-repair")
     assert gone_on.status == 0, gone_on
     assert searched.count(searched[0]) == 1 + 2  # the method itself once, and its two controls
