@@ -20,13 +20,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiments.image_retraining import retrain, state
+from experiments.image_sets import SETS, load_pictures
 from neuronfair import __version__
-from neuronfair.images.archive import SETS, Pictures, load_pictures
+from neuronfair.images.archive import Pictures
 from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
-from neuronfair.images.repair import retrain, state
 from neuronfair.images.report import walk_report
 from neuronfair.images.search import PictureSearch, PictureSettings
 from neuronfair.images.subject import DetectorSubject, ImageSplit, compare, subject
@@ -58,7 +60,6 @@ def main() -> None:
     parser.add_argument("--repair-epochs", type=int, default=3)
     parser.add_argument("--no-repair", action="store_true", help="leave out what Table 11 needs")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--cache", type=Path, help="folder for decoded pictures")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=1, help="run seeds, from --seed on; each trains a detector")
     parser.add_argument("--out", type=Path, default=Path("out/images"))
@@ -67,7 +68,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.sets:
         clock = time.perf_counter()
-        pictures = load_pictures(name, options.images, cache=options.cache)
+        pictures = load_pictures(name, options.images)
         if options.faces:
             pictures = pictures.some(options.faces, seed=options.seed)
         print(f"{name}: {len(pictures):,} pictures, read in {time.perf_counter() - clock:.1f} s", flush=True)
@@ -142,18 +143,16 @@ def one_attribute(
     under_test = subject(detector, classifier, split, name=case, sensitive=attribute, seed=options.seed)
     worst = under_test.profile.worst
     settings = PictureSettings(
-        repair_epochs=options.repair_epochs, steps=options.steps, seeds=options.seeds or None,
+        steps=options.steps, seeds=options.seeds or None,
         control_seeds=options.control_seeds, walkers=options.walkers, seconds=options.search_seconds, seed=options.seed,
     )  # fmt: skip
     found = compare(under_test, options.methods, settings)
     figures = searched(under_test, found)
     improvement: dict[str, Any] = {}
     if not options.no_repair:
-        states = {
-            "before": state(under_test, detector, settings),
-            "more training": retrain(under_test, None, settings)[1],
-        }
-        states |= {method: retrain(under_test, found[method].findings, settings)[1] for method in options.methods}
+        again = partial(retrain, under_test, settings=settings, epochs=options.repair_epochs)
+        states = {"before": state(under_test, detector, settings), "more training": again(None)[1]}
+        states |= {method: again(found[method].findings)[1] for method in options.methods}
         for method, line in states.items():
             improvement[method] = asdict(line)
             print(f"  {method:16} AUC {line.auc:.3f} (same layer {line.auc_same_layer:.3f}), detection rate "

@@ -33,16 +33,14 @@ def test_a_folder_is_audited_end_to_end_and_the_detector_can_be_used_again(run, 
     assert shift["faces"] == 40
     assert shift["detected"] == shift["attribute_flips"] + shift["attribute_never_flips"]
     assert {"neuronfair", "adf", "eidig", "halving", "neuronfair, random shift"} < set(figures["methods"])
-    assert {"before", "after"} == set(figures["improvement"])
     pairs = np.load(tmp_path / "first" / "pairs.npz")
     assert len(pairs["pictures"]) == len(pairs["twins"]) == figures["methods"]["halving"]["findings"]
     assert all(str(name).startswith("face") for name in pairs["seeds"])
     model = tmp_path / "first" / "detector.safetensors"
-    again = run("audit-images", *photos, "--model", model, "--steps", 3, "--no-repair", "--out", "second")
+    again = run("audit-images", *photos, "--model", model, "--steps", 3, "--out", "second")
     assert again.status == 0, again
     other = json.loads((tmp_path / "second" / "figures.json").read_text())
     assert other["detection_rate"] == figures["detection_rate"]
-    assert other["improvement"] is None
     assert set(other["methods"]) == set(figures["methods"])
 
 
@@ -73,21 +71,17 @@ def test_after_ctrl_c_the_same_command_goes_on(run, refused, monkeypatch, tmp_pa
         return search_pictures(*arguments, **options)
 
     monkeypatch.setattr(subject, "search_pictures", interrupted)
-    stopped = run(*command, "--no-repair")
+    stopped = run(*command)
     assert (stopped.status, stopped.err) == (130, "")
     assert "Interrupted. The same command resumes" in stopped.out
     assert not (tmp_path / "o" / "figures.json").exists()
     refused(*command, "--seed", 1, says=("started with other pictures", "Choose another --out"))
-    gone_on = run(*command, "--no-repair")
+    gone_on = run(*command)
     assert gone_on.status == 0, gone_on
     assert searched.count(searched[0]) == 1 + 2  # the method itself once, and its two controls
     assert searched.count(searched[1]) == 2
-    repaired = run(*command, "--quiet")  # a retraining may be added later
-    assert (repaired.status, repaired.out) == (0, "")
-    assert len(searched) == 2 + 7
-    assert json.loads((tmp_path / "o" / "figures.json").read_text())["improvement"]["after"]["used"] >= 0
     refused(*command, "--force", "--model", "o/detector.safetensors", says=("lies in o", "--force"))
     refused(*command[:5], 30, *command[6:], "--force", "--body", "large", says=("large",))
     assert (tmp_path / "o" / "figures.json").exists()
-    assert run(*command, "--no-repair", "--force", "--quiet").status == 0
+    assert run(*command, "--force", "--quiet").status == 0
     assert len(searched) == 2 + 7 + 8  # all of them anew; one of the first two was interrupted

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from neuronfair.images.report import Improvement, PictureReport, ShiftReport, StateReport, WalkReport
+from neuronfair.images.report import PictureReport, ShiftReport, WalkReport
 
 WALK = WalkReport(4, 1, 0.25, 0.006, 0.806, 1, 0.5, 2, 0, 0, 0.1, 0.2, None, 1.0, 3.0, None)
 NAMES = [f"{name}{kind}" for name in ("neuronfair", "halving") for kind in ("", ", random direction", ", random shift")]
-BEFORE = StateReport(0.3, 0.3, 0.2, 0.9, 4, 10, 0.01)
 REPORT = PictureReport(
     pictures=2,
     notes=("One note.",),
@@ -25,4 +22,3 @@ REPORT = PictureReport(
     auc_by_layer={"a<b": 0.2},
     methods=dict.fromkeys(NAMES, WALK),
 )
-REPAIRED = replace(REPORT, improvement=Improvement(BEFORE, replace(BEFORE, auc=0.1, found_again=2, used=7)))

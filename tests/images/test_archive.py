@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from neuronfair.errors import DataError
-from neuronfair.images.archive import Pictures, load_pictures, read_pictures
+from neuronfair.images.archive import read_pictures
 from neuronfair.images.drawn import drawn_pictures
 from neuronfair.limits import TooLarge
 from tests.bombs import lying_archive, zipped
@@ -52,19 +52,17 @@ def test_a_folder_is_read_with_notes_on_everything_that_is_not_as_expected(folde
         assert any(words in note for note in pictures.notes), words
 
 
-def test_a_zip_archive_and_the_cache_give_the_same_pixels(folder, tmp_path):
+def test_a_zip_archive_gives_the_same_pixels(folder, tmp_path):
     home, labels = folder
     archive = tmp_path / "photos.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for path in home.rglob("*.png"):
             file.write(path, path.relative_to(home).as_posix())
     plain = read_pictures(home, labels)
-    first, second = (read_pictures(archive, labels, cache=tmp_path / "cache") for _ in range(2))
-    assert (tmp_path / "cache").is_dir()
-    for other in (first, second):
-        assert torch.equal(other.pixels, plain.pixels)
-        assert other.files == plain.files
-    assert len(second.notes) == len(plain.notes)
+    other = read_pictures(archive, labels)
+    assert torch.equal(other.pixels, plain.pixels)
+    assert other.files == plain.files
+    assert len(other.notes) == len(plain.notes)
 
 
 @pytest.mark.parametrize(
@@ -93,25 +91,15 @@ def test_attributes_that_say_nothing_are_refused(folder):
         read_pictures(home, path).attribute("gendre")
 
 
-def test_what_is_not_there_is_said(tmp_path, monkeypatch):
+def test_what_is_not_there_is_said(tmp_path):
     with pytest.raises(DataError, match="no such folder or zip"):
         read_pictures(tmp_path / "none", tmp_path / "none.csv")
-    with pytest.raises(DataError, match="no set of pictures 'lfw'"):
-        load_pictures("lfw")
-    monkeypatch.delenv("NEURONFAIR_DATA", raising=False)
-    with pytest.raises(DataError, match="set NEURONFAIR_DATA"):
-        load_pictures("lfw_in")
 
 
-def test_some_keeps_the_proportion_and_join_fills_missing_columns():
+def test_some_keeps_the_proportion():
     drawn = drawn_pictures(20, 40, side=16)
     some = drawn.some(5, seed=1)
     assert (int(some.is_face.sum()), len(some)) == (5, 15)
-    bare = Pictures("bare", drawn.pixels[:2], ("x", "y"), {"age": ["1", "2"]}, drawn.is_face[:2])
-    both = Pictures.join("both", [drawn, bare])
-    assert both.columns["cast"][-2:] == ["", ""]
-    assert both.columns["age"][:20] == [""] * 20
-    assert both.attribute("cast")[1][-2:].tolist() == [-1, -1]
 
 
 def test_the_cast_of_drawn_pictures_is_in_their_colours():
@@ -197,12 +185,7 @@ def test_only_common_kinds_of_pictures_are_read(folder):
     assert any(note.startswith("3 files in photos are no pictures") for note in pictures.notes)
 
 
-def test_sets_of_pictures_that_are_not_here(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=r"no set of pictures 'lfv_in'.*Did you mean 'lfw_in'"):
-        load_pictures("lfv_in")
-    monkeypatch.delenv("NEURONFAIR_DATA", raising=False)
-    with pytest.raises(DataError, match=r"set NEURONFAIR_DATA to the folder that holds images/\w+\.zip"):
-        load_pictures("lfw_in")
+def test_an_archive_that_is_none(tmp_path):
     (tmp_path / "lfw_faces.zip").write_text("no archive")
     (tmp_path / "labels.csv").write_text("file,gender\na.png,f\n")
     with pytest.raises(DataError, match=r"lfw_faces\.zip: neither a folder nor a readable zip archive"):

@@ -15,7 +15,7 @@ from neuronfair.images.report import PictureReport
 from neuronfair.images.search import PictureSettings, search_pictures
 
 PICTURES = drawn_pictures(40, 40, side=32)
-QUICK = PictureSettings(steps=3, epochs=2, repair_epochs=0)
+QUICK = PictureSettings(steps=3, epochs=2)
 
 
 def untimed(report: PictureReport) -> dict:

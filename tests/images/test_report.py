@@ -21,20 +21,17 @@ from neuronfair.images.report import (
 )
 from neuronfair.images.search import PictureSearch
 from neuronfair.searches.findings import Findings
-from tests.images.reports import REPAIRED, REPORT
+from tests.images.reports import REPORT
 
 
-@pytest.mark.parametrize("report", [REPORT, REPAIRED])
-def test_a_report_is_read_back_as_it_was(report):
-    assert PictureReport.from_json(report.to_json()) == report
+def test_a_report_is_read_back_as_it_was():
+    assert PictureReport.from_json(REPORT.to_json()) == REPORT
 
 
 def test_entries_of_the_file():
-    entries = json.loads(REPAIRED.to_json())
+    entries = json.loads(REPORT.to_json())
     assert entries["methods"]["halving, random shift"]["share_of_faces"] == 0.25
     assert entries["shift"]["attribute_never_flips"] == 1
-    assert entries["improvement"]["after"]["used"] == 7
-    assert json.loads(REPORT.to_json())["improvement"] is None
 
 
 @pytest.mark.parametrize("text", ["{}", "[", '{"schema": 3, "pictures": "many"}'])
@@ -51,10 +48,6 @@ def test_the_sentences_say_what_was_measured():
         "NeuronFair finds a pair whose decision flips for 25% (0.6–80.6%) of 4 faces; the same walk in random "
         "directions for 25%, with a random shift of equal size instead of the attribute for 25%. Of 2 pictures on "
         "its way, 1 flip (GSR 50%)."
-    )
-    assert sentences(REPAIRED)[5] == (
-        "Retrained with 7 pairs that halving found: AUC 0.300 to 0.100, detection rate 90% to 90%, found again "
-        "on held-out faces 4 of 10 to 2 of 10."
     )
 
 

@@ -11,7 +11,7 @@ from neuronfair import Network, evaluate
 from neuronfair.errors import DataError
 from neuronfair.images.detector import predictions
 from neuronfair.images.drawn import drawn_pictures
-from neuronfair.images.repair import finding_pictures
+from neuronfair.images.page import finding_pictures
 from neuronfair.images.report import walk_report
 from neuronfair.images.search import PictureSettings, search_pictures
 from neuronfair.images.subject import ImageSplit, compare, flip, random_like, subject

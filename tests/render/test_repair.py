@@ -125,15 +125,15 @@ def test_all_figures_as_plain_values() -> None:
     values = json.loads(json.dumps(repair_json(done(RETRAINING)), allow_nan=False))
     assert values["rate_drop"] == 0.9
     assert values["test_rate_drop"] == pytest.approx(0.76)
-    assert (values["after"]["test_rate"], values["after"]["test_rows"]) == (0.012, 1_000)
+    assert (values["after"]["test_rate"], values["after"]["test_rate_records"]) == (0.012, 1_000)
     assert round(values["accuracy_lost"], 9) == 0.005
     assert values["before"]["rate"] == 0.02
     assert (values["before"]["layer"], values["before"]["auc"]) == ("layer2", 0.75)
     assert values["after"]["groups"][1]["selection"] == [0.55, 0.45]
     assert values["repair"]["repeats"][1] == {"rate": 0.002, "accuracy": 0.84}
-    assert values["repair"]["without_findings"] == {"rate": 0.019, "accuracy": 0.852}
+    assert values["repair"]["without"] == {"rate": 0.019, "accuracy": 0.852}
     turned = repair_json(done(NEURONS))["repair"]
-    assert (turned["layer"], turned["neurons"], turned["factor"]) == (1, (2, 5), 0.25)
+    assert turned["turn"] == {"layer": 1, "neurons": (2, 5), "factor": 0.25}
     assert len(turned["random"]) == 3
     nobody = replace(BEFORE, rate=Rate(0, 100, "domain"))
     assert repair_json(replace(done(NEURONS), before=nobody))["rate_drop"] is None

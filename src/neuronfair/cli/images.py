@@ -14,9 +14,7 @@ from neuronfair.parameters import BUDGET, INPUT, OUTPUT
 
 @command(app, "audit-images", panel=AUDIT)
 def audit_images(
-    source: Annotated[
-        str, option("Folder or zip of images, or lfw_in, clba_in, utk_in, or drawn.", metavar="DIR", positional=True)
-    ],
+    source: Annotated[str, option("Folder or zip of images, or drawn.", metavar="DIR", positional=True)],
     sensitive: Annotated[str, option("Column of the labels, such as gender or race.", panel=INPUT)],
     out: Annotated[Path, option("Folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")],
     force: ForceOption = False,
@@ -32,7 +30,6 @@ def audit_images(
     faces: Annotated[int | None, option("Number of faces to use. Default: all.", least=20, panel=BUDGET)] = None,
     steps: Annotated[int, option("Steps of each search chain.", least=0, panel=BUDGET)] = 40,
     epochs: Annotated[int, option("Epochs of training.", least=1, panel=BUDGET)] = 12,
-    repair: Annotated[bool, option("Skip the retraining with findings.", panel=BUDGET)] = True,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     quiet: QuietOption = False,
@@ -61,7 +58,7 @@ def audit_images(
     check_device(device)
     console = make_console(quiet=quiet)
     pictures = open_pictures(source, labels, faces=faces, seed=seed)
-    settings = PictureSettings(body, weights, own_body, epochs, None if repair else 0, steps, seed=seed)
+    settings = PictureSettings(body, weights, own_body, epochs, steps, seed=seed)
     try:
         with stage_progress("Reading", quiet=quiet) as show:
             audit = audit_pictures(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.atomic import replacing
 from neuronfair.domain.tables.files import read_sheet
 from neuronfair.errors import DataError, did_you_mean, needs, repeated
 from neuronfair.limits import VARIABLE, TooLarge, check_size, open_archive, read_bytes, read_member
@@ -30,13 +27,7 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # those of the suffixes, as Pillow calls them
 WORKERS = 4  # pictures that are decoded at the same time
 BYTES = 8  # that a pixel takes meanwhile: as it was saved, and as RGB
-SETS: dict[str, tuple[str, str]] = {  # faces and non-faces; each is NAME.zip with NAME.csv
-    "lfw_in": ("lfw_faces", "tin_nonfaces"),
-    "clba_in": ("celeba_faces", "tin_nonfaces"),
-    "utk_in": ("utkface_faces", "tin_nonfaces"),
-}
 DRAWN = "drawn"  # pictures that need no data
-CAVEATS = {"lfw_in": "The race labels of LFW are predictions of another network, not annotations."}
 
 Read = Callable[[str], bytes]
 
@@ -86,26 +77,9 @@ class Pictures:
         drawn = [g[torch.randperm(len(g), generator=generator)[: round(share * len(g))]] for g in groups]
         return self[torch.cat(drawn).sort().values]
 
-    @staticmethod
-    def join(name: str, parts: Sequence[Pictures]) -> Pictures:
-        """Return several sets as one; a label that one of them lacks is empty there."""
-        names = list(dict.fromkeys(column for part in parts for column in part.columns))
-        columns = {
-            column: [value for part in parts for value in part.columns.get(column, [""] * len(part))]
-            for column in names
-        }
-        return Pictures(
-            name,
-            torch.cat([part.pixels for part in parts]),
-            tuple(file for part in parts for file in part.files),
-            columns,
-            torch.cat([part.is_face for part in parts]),
-            tuple(note for part in parts for note in part.notes),
-        )
-
 
 def open_pictures(source: str, labels: Path | None = None, *, faces: int | None = None, seed: int = 0) -> Pictures:
-    """Return the pictures that a name stands for: a folder or zip archive with labels, one of SETS, or `drawn`.
+    """Return the pictures that a name stands for: a folder or zip archive with labels, or `drawn`.
 
     With `faces`, so many random ones, and non-faces in the same proportion.
     """
@@ -113,38 +87,20 @@ def open_pictures(source: str, labels: Path | None = None, *, faces: int | None 
         from neuronfair.images.drawn import drawn_pictures
 
         return drawn_pictures(faces or 400, faces or 400, seed=seed)
-    if source in SETS:
-        pictures = load_pictures(source)
-    elif not Path(source).exists():
-        raise DataError(f"{source}: neither a folder, a zip archive nor a set. {did_you_mean(source, [*SETS, DRAWN])}")
-    elif labels is None:
+    if not Path(source).exists():
+        raise DataError(f"{source}: neither a folder nor a zip archive. {did_you_mean(source, [DRAWN])}")
+    if labels is None:
         raise DataError(f"{source}: give --labels, a CSV file with the columns file and the sensitive attribute")
-    else:
-        pictures = read_pictures(source, labels)
+    pictures = read_pictures(source, labels)
     return pictures if faces is None else pictures.some(faces, seed=seed)
 
 
-def load_pictures(name: str, folder: str | Path | None = None, *, cache: Path | None = None) -> Pictures:
-    """Return lfw_in, clba_in or utk_in from a folder of their zip archives ($NEURONFAIR_DATA/images by default)."""
-    if name not in SETS:
-        raise DataError(f"no set of pictures '{name}'. {did_you_mean(name, SETS)}")
-    if folder is None:
-        home = os.environ.get("NEURONFAIR_DATA")
-        if not home:
-            raise DataError(f"{name}: set NEURONFAIR_DATA to the folder that holds images/{SETS[name][0]}.zip")
-        folder = Path(home) / "images"
-    folder = Path(folder)
-    parts = [read_pictures(folder / f"{part}.zip", folder / f"{part}.csv", cache=cache) for part in SETS[name]]
-    joined = Pictures.join(name, parts)
-    return replace(joined, notes=(*joined.notes, *([CAVEATS[name]] if name in CAVEATS else [])))
-
-
-def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, cache: Path | None = None) -> Pictures:
+def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE) -> Pictures:
     """Read a folder or a zip archive of pictures and the table that labels them.
 
     The table has a column `file`, the path inside the folder or archive, and one column per attribute; `is_face` says
     0 for pictures without a face. Pictures of another size are resized, grey ones become RGB, and files that are no
-    pictures, or too large, are left out; `notes` says so. With `cache`, decoded pixels are kept in that folder.
+    pictures, or too large, are left out; `notes` says so.
     """
     source, labels = Path(source), Path(labels)
     if not source.exists():
@@ -167,7 +123,7 @@ def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE, c
         if missing:
             notes.append(f"{len(missing):,} labelled files are not in {source.name}, '{missing[0]}' for one: left out.")
         keep = [i for i, file in enumerate(files) if file in names]
-        pixels, sound, found = _decoded(read, [files[i] for i in keep], side, cache, source)
+        pixels, sound, found = _decoded(read, [files[i] for i in keep], side, source)
         notes += found
     keep = [i for i, ok in zip(keep, sound, strict=True) if ok]
     if not keep:
@@ -197,18 +153,8 @@ def _pictures(names: Iterable[str]) -> set[str]:
     return {name for name in names if Path(name).suffix.lower() in SUFFIXES}
 
 
-def _decoded(
-    read: Read, files: Sequence[str], side: int, cache: Path | None, source: Path
-) -> tuple[Tensor, list[bool], list[str]]:
-    """Return pixels, which files are pictures, and notes; from the cache if it holds exactly these files."""
-    # That a file in a folder was changed is not seen by the folder's own date.
-    kept = None if cache is None or source.is_dir() else cache / f"{source.stem}-{side}.npz"
-    known = hashlib.sha256("\n".join(files).encode()).hexdigest()
-    stamp = f"{source.resolve()} {source.stat().st_mtime_ns} {side} {known}"
-    if kept is not None and kept.is_file():
-        with np.load(kept, allow_pickle=False) as stored:
-            if str(stored["stamp"]) == stamp:
-                return torch.from_numpy(stored["pixels"]), stored["sound"].tolist(), stored["notes"].tolist()
+def _decoded(read: Read, files: Sequence[str], side: int, source: Path) -> tuple[Tensor, list[bool], list[str]]:
+    """Return pixels, which files are pictures, and notes."""
     decoder().init()
     check_size(len(files) * 3 * side * side, source)
     pixels = np.zeros((len(files), 3, side, side), np.uint8)
@@ -226,10 +172,6 @@ def _decoded(
         if which:
             notes.append(f"{len(which):,} {what.format(source.name, which[0])}")
     pixels = pixels if all(sound) else pixels[np.array(sound)]
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as temporary:
-            np.savez(temporary, pixels=pixels, sound=np.array(sound), notes=np.array(notes, str), stamp=np.array(stamp))
     return torch.from_numpy(pixels), sound, notes
 
 

@@ -1,4 +1,4 @@
-"""The audit of a detector: whom it misses when only the attribute changes, beside controls, and what training helps."""
+"""The audit of a detector: how often its decision flips when only the attribute changes, next to controls."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ from neuronfair.images.detector import (
     save_detector,
 )
 from neuronfair.images.domain import ImageDomain
-from neuronfair.images.repair import retrain, state
-from neuronfair.images.report import Improvement, PictureReport, walk_report
+from neuronfair.images.report import PictureReport, walk_report
 from neuronfair.images.search import PictureSearch, PictureSettings
 from neuronfair.images.subject import DetectorSubject, ImageSplit, compare, subject
 from neuronfair.model.weights import fingerprint
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.methods import HALVING, image_methods
+from neuronfair.searches.methods import image_methods
 from neuronfair.store.files import load_state, save_state, writing
 from neuronfair.store.ledger import discard
 from neuronfair.store.manifest import rows_digest, versions
@@ -101,11 +100,6 @@ def audit_pictures(
         return search_once(folder, name, where, search)
 
     found = compare(under_test, list(image_methods()), settings, look)
-    improvement = None
-    if settings.retraining and not bool(split.is_face.all()):
-        show("Retraining", 0, None)
-        before = state(under_test, module, settings)
-        improvement = Improvement(before, retrain(under_test, found[HALVING].findings, settings)[1])
     right, balanced = accuracies(classifier, *split.faces(held=True))
     worst, layers = under_test.profile.worst, under_test.profile.layers
     report = PictureReport(
@@ -123,7 +117,6 @@ def audit_pictures(
         auc=worst.auc,
         auc_by_layer={layer.name: layer.auc for layer in layers},
         methods={name: walk_report(classifier, one) for name, one in found.items()},
-        improvement=improvement,
     )
     files = tuple(pictures.files[i] for i in under_test.numbers.tolist())
     return PictureAudit(report, under_test, found, card.classes, files)

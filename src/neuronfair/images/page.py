@@ -17,8 +17,7 @@ from neuronfair.formatting import spanned
 from neuronfair.images.archive import decoder
 from neuronfair.images.audit import PictureAudit
 from neuronfair.images.detector import predictions
-from neuronfair.images.domain import FLAG, SEED, ImageDomain
-from neuronfair.images.repair import finding_pictures
+from neuronfair.images.domain import FLAG, PASS, SEED, ImageDomain
 from neuronfair.images.report import sentences
 from neuronfair.images.subject import RANDOM_SHIFT, DetectorSubject
 from neuronfair.render.page import rendered
@@ -76,6 +75,12 @@ def twins_beside(subject: DetectorSubject, classes: Sequence[str], shown: int) -
         [(pixels[i].to(torch.uint8), f"{name}: {classes[said[name][i]]}") for name, pixels in seen.items()]
         for i in range(len(rows))
     ]
+
+
+def finding_pictures(domain: ImageDomain, findings: Findings) -> Tensor:
+    """Return both pictures of every finding, as 8-bit pictures: (2 f, c, h, w)."""
+    rows = torch.cat([findings.rows, findings.twins(domain)])
+    return torch.cat([domain.levels(part).to(torch.uint8) for part in torch.split(rows, PASS)])
 
 
 def picture_page(audit: PictureAudit) -> str:

@@ -57,29 +57,6 @@ class WalkReport:
 
 
 @dataclass(frozen=True)
-class StateReport:
-    """A detector before or after a retraining, on held-out pictures."""
-
-    auc: float  # of the most biased layer
-    auc_same_layer: float  # of the layer that was the most biased one before
-    auc_mean: float  # over all layers
-    detection_rate: float
-    found_again: int  # by a new search with halving
-    seeds_again: int
-    gsr_again: float
-    used: int = 0  # findings in the retraining
-    seconds: float = 0.0  # of the retraining
-
-
-@dataclass(frozen=True)
-class Improvement:
-    """What a retraining with the findings did."""
-
-    before: StateReport
-    after: StateReport
-
-
-@dataclass(frozen=True)
 class PictureReport:
     """The whole audit of a detector."""
 
@@ -97,7 +74,6 @@ class PictureReport:
     auc: float  # of that layer
     auc_by_layer: Mapping[str, float]
     methods: Mapping[str, WalkReport]  # and controls, such as "halving, random shift"
-    improvement: Improvement | None = None  # null without a retraining
     schema: int = SCHEMA
 
     def to_json(self) -> str:
@@ -135,14 +111,6 @@ def sentences(report: PictureReport) -> list[str]:
     chance = 1 / len(report.classes)
     if not report.own_body and report.classifier_balanced_accuracy - chance < ENOUGH * (1 - chance):
         lines[0] += f" The detector's frozen body tells little of {sensitive}: --own-body trains a body for it."
-    if report.improvement is not None:
-        before, after = report.improvement.before, report.improvement.after
-        lines.append(
-            f"Retrained with {after.used:,} pairs that halving found: AUC {before.auc:.3f} to {after.auc:.3f}, "
-            f"detection rate {percent(before.detection_rate)} to {percent(after.detection_rate)}, "
-            f"found again on held-out faces {before.found_again:,} of {before.seeds_again:,} to "
-            f"{after.found_again:,} of {after.seeds_again:,}."
-        )
     return lines
 
 

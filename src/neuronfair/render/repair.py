@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 
+import msgspec
 from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import listed, percent, spanned
+from neuronfair.formatting import listed, percent, plural, spanned
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
 from neuronfair.repairs.evaluate import FairnessMeasurement, RepairOutcome
@@ -29,9 +30,7 @@ def repair_report(done: Repaired, domain: TableDomain) -> RenderableType:
         table.add_column(heading, justify="right" if heading else "left")
     for label, was, now in _lines(done.before, done.after, domain):
         table.add_row(label, was, now)
-    work = done.work
-    words = _retraining(work, sensitive) if isinstance(work, Retraining) else _neurons(work, done.before, sensitive)
-    return Lines(table, verdict(done.before, done.after), *words, *done.notes)
+    return Lines(table, verdict(done.before, done.after), *_words(done.work, sensitive), *done.notes)
 
 
 def verdict(before: FairnessMeasurement, after: FairnessMeasurement) -> str:
@@ -85,26 +84,21 @@ def _who(group: Group, domain: TableDomain) -> str:
     )
 
 
-def _retraining(work: Retraining, sensitive: str) -> list[str]:
-    count = len(work.repeats)
-    lines = [
-        f"Trained again with {work.pairs:,} pairs, labelled by the vote of networks that do not see {sensitive} "
-        f"({percent(work.ensemble)} of test rows right). {count} {'repeat' if count == 1 else 'repeats'}: "
-        f"{_spread(work.repeats)}.",
-        f"Control: the same retraining without findings: {_spread((work.without,))}.",
-    ]
-    if work.without.rate <= work.after.rate:
-        lines.append("The control has the same flip rate or less, so the pairs did not help.")
-    return lines
-
-
-def _neurons(work: NeuronRepair, before: FairnessMeasurement, sensitive: str) -> list[str]:
-    count, layer = len(work.turn.neurons), work.turn.layer + 1
+def _words(work: Retraining | NeuronRepair, sensitive: str) -> list[str]:
+    """Return what was done, and how its control did."""
+    if isinstance(work, Retraining):
+        helped = "" if work.after.rate < work.without.rate else " It flips as few or fewer: the pairs did not help."
+        return [
+            f"Trained again with {work.pairs:,} pairs, labelled by the vote of networks that do not see {sensitive} "
+            f"({percent(work.ensemble)} of test rows right). {plural(len(work.repeats), 'repeat')}: "
+            f"{_spread(work.repeats)}.",
+            f"Control: the same retraining without findings: {_spread((work.without,))}.{helped}",
+        ]
     better = sum(outcome.rate <= work.after.rate for outcome in work.random)
     return [
-        f"Turned down to {percent(work.turn.factor)}: {count} of the neurons of layer {layer} that react most to "
-        f"{sensitive} ({', '.join(map(str, work.turn.neurons))}). On other records than above: "
-        f"{_spread((work.after,))}.",
+        f"Turned down to {percent(work.turn.factor)}: {len(work.turn.neurons)} of the neurons of layer "
+        f"{work.turn.layer + 1} that react most to {sensitive} ({', '.join(map(str, work.turn.neurons))}). On other "
+        f"records than above: {_spread((work.after,))}.",
         f"Control: as many random neurons of the same layer instead, {len(work.random)} draws: {_spread(work.random)}; "
         f"{better} of them have the same flip rate or less.",
     ]
@@ -120,40 +114,21 @@ def _spread(results: tuple[RepairOutcome, ...]) -> str:
 
 def repair_json(done: Repaired) -> Json:
     """Return a repair as plain values."""
-    work, before, after = done.work, done.before, done.after
-    details: Json = {"before": asdict(work.before), "after": asdict(work.after)}
-    if isinstance(work, Retraining):
-        details |= {
-            "pairs": work.pairs,
-            "chosen": work.chosen,
-            "repeats": [asdict(outcome) for outcome in work.repeats],
-            "without_findings": asdict(work.without),
-            "ensemble_accuracy": work.ensemble,
-        }
-    else:
-        details |= {**asdict(work.turn), "random": [asdict(outcome) for outcome in work.random]}
+    before, after = done.before, done.after
+    work = {field.name: getattr(done.work, field.name) for field in fields(done.work) if field.name != "module"}
     return {
         "before": _measured(before),
         "after": _measured(after),
         "test_rate_drop": 1 - after.test.rate / before.test.rate if before.test.found else None,
         "rate_drop": 1 - after.rate.rate / before.rate.rate if before.rate.found else None,
         "accuracy_lost": before.accuracy["test"] - after.accuracy["test"],
-        "repair": details,
+        "repair": msgspec.to_builtins(work),
         "notes": list(done.notes),
     }
 
 
 def _measured(one: FairnessMeasurement) -> Json:
-    return {
-        "rate": one.rate.rate,
-        "rate_interval": list(one.rate.interval),
-        "sampled": one.rate.sampled,
-        "test_rate": one.test.rate,
-        "test_rate_interval": list(one.test.interval),
-        "test_rows": one.test.sampled,
-        "confidence": one.rate.confidence,
-        "layer": one.layer,
-        "auc": one.auc,
-        "accuracy": one.accuracy,
-        "groups": [asdict(group) for group in one.groups],
-    }
+    whole: Json = msgspec.to_builtins(one)
+    for name, rate in (("test_rate", one.test), ("rate", one.rate)):
+        whole |= {name: rate.rate, f"{name}_interval": list(rate.interval), f"{name}_records": rate.sampled}
+    return whole

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +13,8 @@ from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.train import linear_layers, train_stack
+from neuronfair.model.train import train_stack
 from neuronfair.model.training_loop import EpochCallback, Rows, TrainingSettings
-from neuronfair.model.weights import fully_connected
 from neuronfair.repairs.evaluate import RepairOutcome, outcomes
 from neuronfair.repairs.labels import Ensemble, from_training_rows
 from neuronfair.searches.findings import Findings
@@ -37,7 +35,6 @@ class RepairSettings:
     share: float = 0.1  # of the findings that join
     repeats: int = 5
     max_loss: float = 0.01  # of accuracy on validation rows; inf: whatever it costs, and even if it does not help
-    fresh: bool = False  # start anew instead of continuing from the trained weights
     training: TrainingSettings = TRAINING
     seed: int = 0
 
@@ -157,25 +154,16 @@ def _trained(
     """Train one network for each line of a lesson, all as one stack."""
     (rows, labels), (held, held_labels) = lesson.learned, lesson.held
     results = train_stack(
-        _starting(module, settings.fresh),
+        lambda: copy.deepcopy(module),
         (encoding.encode(rows), labels),
         chosen=lesson.lines,
         validation=(encoding.encode(held), held_labels),
         settings=settings.training,
         seed=settings.seed,
-        fresh=settings.fresh,
+        fresh=False,
         progress=progress,
     )
     return [result.module for result in results]
-
-
-def _starting(module: nn.Sequential, fresh: bool) -> Callable[[], nn.Sequential]:
-    """Return what makes the network as it is, or an untrained one of the same sizes."""
-    if not fresh:
-        return lambda: copy.deepcopy(module)
-    layers = linear_layers(module)
-    *hidden, outputs = [layer.out_features for layer in layers]
-    return lambda: fully_connected(layers[0].in_features, hidden, outputs)
 
 
 def _lesson(parts: Split, pairs: Tensor, labels: Tensor, chosen: list[Tensor], kept: Tensor) -> _Lesson:

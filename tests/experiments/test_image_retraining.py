@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from experiments.image_retraining import retrain, state
 from neuronfair import interpret
 from neuronfair.images.detector import fit_attribute, fit_detector
 from neuronfair.images.drawn import drawn_pictures
-from neuronfair.images.repair import retrain, state
 from neuronfair.images.search import PictureSettings, search_pictures
 from neuronfair.images.subject import ImageSplit, subject
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import replace
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from neuronfair.images.detector import FACE, Detector, accuracies, learn, predictions
-from neuronfair.images.domain import PASS, ImageDomain, PictureEncoding
-from neuronfair.images.report import StateReport
+from neuronfair.images.domain import PictureEncoding
+from neuronfair.images.page import finding_pictures
 from neuronfair.images.search import PictureSettings, search_pictures
 from neuronfair.images.subject import PROFILE_ROWS, DetectorSubject
 from neuronfair.interpretation.profile import interpret
@@ -19,17 +16,28 @@ from neuronfair.model.network import Network
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.methods import HALVING
 
+import torch
+
 AGAIN_SEEDS = 500  # held-out faces from which a retrained detector is searched again
 
 
-def finding_pictures(domain: ImageDomain, findings: Findings) -> Tensor:
-    """Return both pictures of every finding, as 8-bit pictures: (2 f, c, h, w)."""
-    rows = torch.cat([findings.rows, findings.twins(domain)])
-    return torch.cat([domain.levels(part).to(torch.uint8) for part in torch.split(rows, PASS)])
+@dataclass(frozen=True)
+class StateReport:
+    """A detector before or after a retraining, on held-out pictures."""
+
+    auc: float  # of the most biased layer
+    auc_same_layer: float  # of the layer that was the most biased one before
+    auc_mean: float  # over all layers
+    detection_rate: float
+    found_again: int  # by a new search with halving
+    seeds_again: int
+    gsr_again: float
+    used: int = 0  # findings in the retraining
+    seconds: float = 0.0  # of the retraining
 
 
 def retrain(
-    subject: DetectorSubject, findings: Findings | None, settings: PictureSettings
+    subject: DetectorSubject, findings: Findings | None, settings: PictureSettings, *, epochs: int = 4
 ) -> tuple[Detector, StateReport]:
     """Train a copy of the detector on with its pictures and findings, and measure it again on pictures held out.
 
@@ -43,7 +51,7 @@ def retrain(
     module, (pixels, labels) = copy.deepcopy(subject.detector), subject.split.part(held=False)
     added = finding_pictures(subject.domain, findings)
     labels = torch.cat([labels, torch.full((len(added),), FACE, device=pixels.device)])
-    learn(module, torch.cat([pixels, added]), labels, epochs=settings.retraining, seed=settings.seed)
+    learn(module, torch.cat([pixels, added]), labels, epochs=epochs, seed=settings.seed)
     seconds = time.perf_counter() - clock
     return module, replace(state(subject, module, settings), used=len(findings), seconds=seconds)
 
