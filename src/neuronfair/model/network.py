@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -77,7 +76,16 @@ class Network:
             if not has_activations(self.sites):
                 self._trace(example)
         self.layers = tuple(self.sites)
-        self.neurons = {name: math.prod(site.shape) for name, site in self.sites.items()}
+        shapes = {name: torch.empty((1, *site.shape), device="meta") for name, site in self.sites.items()}
+        self.neurons = {name: self.flat(output).shape[1] for name, output in shapes.items()}
+
+    def flat(self, output: Tensor) -> Tensor:
+        """Return the activations of a layer as one number for each neuron: (n, neurons)."""
+        return output.flatten(1)
+
+    def spread(self, neurons: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return what belongs to each neuron, (neurons,) or (n, neurons), in the shape of a layer's output."""
+        return neurons.view(*neurons.shape[:-1], *shape)
 
     def _trace(self, example: Tensor) -> None:
         """Find activation functions as well; a module that cannot be traced must have attention layers."""
@@ -174,7 +182,7 @@ class Network:
                 return None
             if output.requires_grad:  # in the backward pass alone, which is four times as fast as a choice among values
                 output.register_hook(  # type: ignore[no-untyped-call]
-                    lambda slope: torch.where(counted.view(slope.shape), slope, 0.0)
+                    lambda slope: torch.where(self.spread(counted, slope.shape[1:]), slope, 0.0)
                 )
             return None
 
@@ -216,7 +224,7 @@ class Network:
             raise ModelError(f"layer '{layer}' has neurons 0 to {size - 1}, got {chosen.tolist()}")
         mask = torch.zeros(size, dtype=torch.bool, device=self.device)
         mask[chosen] = True
-        mask = mask.view(self.sites[layer].shape)
+        mask = self.spread(mask, self.sites[layer].shape)
         outer = self._masks
         self._masks = {**outer, layer: mask | outer[layer] if layer in outer else mask}
         try:
@@ -267,7 +275,7 @@ class Network:
             if name in missing:
                 missing.discard(name)
                 # A copy, since a later in-place operation may overwrite the output; none follows the last layer.
-                seen[name] = output.flatten(1).clone() if missing else output.flatten(1)
+                seen[name] = self.flat(output).clone() if missing else self.flat(output)
                 if not missing:
                     raise _LayerReached
             return output

@@ -1,0 +1,342 @@
+"""How often decisions on texts depend on the identity, by pair of groups, next to swaps of neutral words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.stats import hypergeom
+
+from neuronfair.domain.interface import TwinRows
+from neuronfair.measure.rate import Rate
+from neuronfair.progress import Progress, silent
+from neuronfair.text.domain import GROUP, TEXT, TextDomain
+from neuronfair.text.english import WORD, in_case_of
+from neuronfair.text.mentions import IdentityText, replaced
+from neuronfair.text.models import NO_ANSWER, Answers, TextModel
+from neuronfair.text.service import CallsSpent
+
+CHUNK = 64  # texts that are measured together: what is done when calls are spent
+ROUNDS = 10  # of neutral swaps
+RESAMPLES = 2000
+MIN_TOPIC = 10  # texts with a word from which it can be a topic
+_LETTERS = re.compile(r"[a-z]{3,}")
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What a model says of texts and of their twins, a line for each pair that was answered."""
+
+    text: Ints  # (p,) number of the text
+    own: Ints  # group that the text mentions
+    other: Ints  # group of the twin
+    decision: Ints
+    twin_decision: Ints
+    score: Floats  # of the last class or the favourable one
+    twin_score: Floats
+    asked: int  # texts that were measured
+    unanswered: int = 0  # pairs without an answer
+
+    @property
+    def flips(self) -> Bools:
+        """Which twins get a different decision."""
+        return np.asarray(self.decision != self.twin_decision)
+
+    @cached_property
+    def by_text(self) -> tuple[Ints, Bools]:
+        """The texts with an answered twin, and whether any of their twins gets a different decision."""
+        texts = np.unique(self.text)
+        flipped = np.isin(texts, self.text[self.flips])
+        return texts, flipped
+
+    def rate(self, confidence: float = 0.95) -> Rate | None:
+        """Return the share of texts with a twin that gets a different decision."""
+        texts, flipped = self.by_text
+        return Rate(int(flipped.sum()), len(texts), "table", confidence) if len(texts) else None
+
+
+def measure_pairs(
+    model: TextModel, domain: TextDomain, *, favourable: int, seed: int = 0, progress: Progress = silent
+) -> tuple[Pairs, bool]:
+    """Ask a model about all texts and their twins, in random order; return the pairs, and whether calls were spent.
+
+    What was measured when the calls are spent is a random sample of the texts.
+    """
+    order = torch.randperm(len(domain.texts), generator=torch.Generator().manual_seed(seed))
+    parts, asked, spent = list[Pairs](), 0, False
+    for some in torch.split(order, CHUNK):
+        progress("Comparing texts with their twins", asked, len(order))
+        try:
+            parts.append(_pairs(model, domain, some, favourable))
+        except CallsSpent:
+            spent = True
+            break
+        asked += len(some)
+    return _joined(parts, asked), spent
+
+
+def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable: int) -> Pairs:
+    rows = domain.rows[some]
+    twins: TwinRows = domain.twins(rows)
+    line, place = twins.valid.nonzero().unbind(1)
+    others = twins.rows[line, place]
+    own = model.answer(domain.write(rows))
+    theirs = model.answer(domain.write(others))
+    number = line.numpy()
+    known = (own.decisions[number] != NO_ANSWER) & (theirs.decisions != NO_ANSWER)
+    return Pairs(
+        text=others[:, TEXT].numpy()[known],
+        own=rows[line, GROUP].numpy()[known],
+        other=others[:, GROUP].numpy()[known],
+        decision=own.decisions[number][known],
+        twin_decision=theirs.decisions[known],
+        score=score_of(own, favourable)[number][known],
+        twin_score=score_of(theirs, favourable)[known],
+        asked=len(some),
+        unanswered=int((~known).sum()),
+    )
+
+
+def score_of(answers: Answers, favourable: int) -> Floats:
+    """Return the score of the favourable class; of two classes, a single score is that of the second."""
+    scores = answers.scores
+    if scores.shape[1] == 1:
+        return scores[:, 0] if favourable == 1 else -scores[:, 0]
+    if np.nanmin(scores, initial=0) < 0 or np.nanmax(scores, initial=1) > 1:  # logits
+        scores = np.exp(scores - np.nanmax(scores, axis=1, keepdims=True))
+        scores = scores / scores.sum(1, keepdims=True)
+    return scores[:, favourable]
+
+
+def _joined(parts: Sequence[Pairs], asked: int) -> Pairs:
+    def column(name: str, kind: type) -> npt.NDArray[Any]:
+        return np.concatenate([np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)])
+
+    return Pairs(
+        text=column("text", np.int64),
+        own=column("own", np.int64),
+        other=column("other", np.int64),
+        decision=column("decision", np.int64),
+        twin_decision=column("twin_decision", np.int64),
+        score=column("score", np.float64),
+        twin_score=column("twin_score", np.float64),
+        asked=asked,
+        unanswered=sum(part.unanswered for part in parts),
+    )
+
+
+@dataclass(frozen=True)
+class GroupPair:
+    """How texts of one group fare as texts of another: counts of pairs."""
+
+    own: int
+    other: int
+    pairs: int
+    flips: int
+    lost: int  # pairs in which the text's own group gets the favourable decision and the twin does not
+    gained: int
+    shift: float  # mean change of the favourable score from the text to the twin
+
+
+def group_pairs(pairs: Pairs, groups: int, favourable: int) -> list[GroupPair]:
+    """Return the figures of every ordered pair of groups that occurs."""
+    before, after = pairs.decision == favourable, pairs.twin_decision == favourable
+    found = []
+    for own in range(groups):
+        for other in range(groups):
+            here = (pairs.own == own) & (pairs.other == other)
+            if own == other or not here.any():
+                continue
+            found.append(
+                GroupPair(
+                    own,
+                    other,
+                    int(here.sum()),
+                    int((here & pairs.flips).sum()),
+                    int((here & before & ~after).sum()),
+                    int((here & ~before & after).sum()),
+                    float((pairs.twin_score - pairs.score)[here].mean()),
+                )
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class MeanInterval:
+    """A mean over texts and its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> MeanInterval | None:
+    """Return the mean of one number per text, with the percentile interval of resampled texts."""
+    if not len(values):
+        return None
+    generator = np.random.default_rng(seed)
+    means = np.concatenate(
+        [values[generator.integers(0, len(values), (100, len(values)))].mean(1) for _ in range(RESAMPLES // 100)]
+    )
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return MeanInterval(float(values.mean()), float(low), float(high))
+
+
+def score_changes(pairs: Pairs) -> Floats:
+    """Return for each text the mean change of its score over its twins, without sign (Garg et al., AIES 2019)."""
+    texts, place = np.unique(pairs.text, return_inverse=True)
+    gaps = np.abs(pairs.twin_score - pairs.score)
+    sums = np.bincount(place, gaps, minlength=len(texts))
+    return np.asarray(sums / np.bincount(place, minlength=len(texts)))
+
+
+# Neutral words of equal frequency: is the model unfair, or just unstable?
+
+
+class NeutralSwaps:
+    """Swaps of as many neutral words as identity terms, each by a word of the same frequency and ending."""
+
+    def __init__(self, domain: TextDomain, texts: Sequence[str]) -> None:
+        self._domain = domain
+        counts = Counter(word for text in texts for word in _LETTERS.findall(text.lower()))
+        self._counts = counts
+        self._alike: dict[tuple[int, str], list[str]] = {}
+        for word in sorted(counts):
+            if counts[word] > 1 and not self._is_identity(word):
+                self._alike.setdefault((self._class(word), word[-2:]), []).append(word)
+
+    def _is_identity(self, word: str) -> bool:
+        return bool(self._domain.lexicon.find(word))
+
+    def _class(self, word: str) -> int:
+        """Return how frequent a word is, in powers of two."""
+        return int(self._counts.get(word.lower(), 0)).bit_length()
+
+    def swapped(self, text: IdentityText, generator: np.random.Generator) -> str | None:
+        """Return a text with as many neutral words swapped as it has identity terms; None where it has too few."""
+        words = [
+            (found.start(), found.end(), found[0], options)
+            for found in WORD.finditer(text.text)
+            if not any(m.start < found.end() and found.start() < m.end for m in text.mentions)
+            and (options := self._options(found[0]))
+        ]
+        if len(words) < len(text.mentions):
+            return None
+        parts, left = [], words
+        for mention in text.mentions:
+            wanted = self._class(mention.seen)
+            near = np.array([abs(self._class(word[2]) - wanted) for word in left]) + generator.random(len(left))
+            start, end, seen, options = left.pop(int(near.argmin()))
+            parts.append((start, end, in_case_of(seen, seen.lower(), options[int(generator.integers(len(options)))])))
+        return replaced(text.text, parts)
+
+    def _options(self, word: str) -> list[str]:
+        lower = word.lower()
+        alike = self._alike.get((self._class(lower), lower[-2:]), []) if _LETTERS.fullmatch(lower) else []
+        return [other for other in alike if other != lower]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Neutral swaps next to identity swaps, over the same texts."""
+
+    texts: int  # that have enough neutral words
+    identity: MeanInterval  # share of them whose decision depends on the identity
+    neutral: MeanInterval  # share whose decision changes by as many swaps of neutral words
+    excess: MeanInterval  # the difference
+    score_identity: float  # mean change of the score, without sign
+    score_neutral: float
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether identity flips more than neutral words do, with intervals that are apart."""
+        return self.identity.low > self.neutral.high
+
+
+def measure_baseline(
+    model: TextModel,
+    domain: TextDomain,
+    pairs: Pairs,
+    texts: Sequence[str],
+    *,
+    favourable: int,
+    rounds: int = ROUNDS,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Baseline | None:
+    """Swap neutral words of the texts that were measured, as many times as each has twins; None without calls left."""
+    swaps, generator = NeutralSwaps(domain, texts), np.random.default_rng(seed)
+    measured, flipped = pairs.by_text
+    twins = np.bincount(pairs.text, minlength=len(domain.texts))
+    first = dict(zip(pairs.text.tolist(), range(len(pairs.text)), strict=True))
+    flips, changes, lines = list[float](), list[float](), list[int]()
+    for start in range(0, len(measured), CHUNK):
+        progress("Swapping neutral words", start, len(measured))
+        some, variants, owner = measured[start : start + CHUNK], list[str](), list[int]()
+        for number in some.tolist():
+            made = [swaps.swapped(domain.texts[number], generator) for _ in range(rounds * twins[number])]
+            if None not in made:
+                variants += [one for one in made if one is not None]
+                owner += [number] * len(made)
+        try:
+            answers = model.answer(variants)
+        except CallsSpent:
+            break
+        scores, at = score_of(answers, favourable) if variants else np.empty(0), 0
+        for number in dict.fromkeys(owner):
+            size = rounds * int(twins[number])
+            here = slice(at, at + size)
+            at += size
+            own = first[number]
+            other = (answers.decisions[here] != pairs.decision[own]) & (answers.decisions[here] != NO_ANSWER)
+            flips.append(float(other.reshape(rounds, -1).any(1).mean()))
+            changes.append(float(np.nanmean(np.abs(scores[here] - pairs.score[own]))))
+            lines.append(int(np.searchsorted(measured, number)))
+    if not lines:
+        return None
+    identity, neutral = flipped[lines].astype(float), np.array(flips)
+    means = [bootstrap_mean(values, seed) for values in (identity, neutral, identity - neutral)]
+    if means[0] is None or means[1] is None or means[2] is None:
+        return None
+    gaps = score_changes(pairs)[lines]
+    return Baseline(len(lines), means[0], means[1], means[2], float(gaps.mean()), float(np.mean(changes)))
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A word whose texts flip more often than the others."""
+
+    word: str
+    texts: int
+    flips: int
+    p_value: float  # of Fisher's exact test, times the number of words tried (Bonferroni)
+
+
+def topics(domain: TextDomain, pairs: Pairs, most: int = 5) -> list[Topic]:
+    """Return words whose texts depend on the identity more often than the rest, with corrected p-values below 5%."""
+    texts, flipped = pairs.by_text
+    where: dict[str, list[int]] = {}
+    for place, number in enumerate(texts.tolist()):
+        text = domain.texts[number]
+        words = {word.lower() for word in WORD.findall(text.text) if len(word) > 3}
+        for word in words - {mention.seen.lower() for mention in text.mentions}:
+            where.setdefault(word, []).append(place)
+    tried = {word: places for word, places in where.items() if MIN_TOPIC <= len(places) <= len(texts) // 2}
+    found = []
+    for word, places in tried.items():
+        flips = int(flipped[places].sum())
+        p_value = float(hypergeom.sf(flips - 1, len(texts), int(flipped.sum()), len(places)))
+        if p_value * len(tried) < 0.05:
+            found.append(Topic(word, len(places), flips, p_value * len(tried)))
+    return sorted(found, key=lambda topic: topic.p_value)[:most]

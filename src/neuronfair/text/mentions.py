@@ -1,0 +1,173 @@
+"""Which texts mention an identity, and whether it can be swapped so that nothing else about the text changes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
+
+from neuronfair.text.english import WORD, in_case_of, use_of, with_article
+from neuronfair.text.lexicon import Lexicon, Term
+
+Reason = Literal["no identity term", "several groups", "contrasted or negated", "quoted", "part of a name", "ambiguous"]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+NEAR = 30  # characters between two mentions that may be contrasted
+QUOTED_WORDS = 8  # a quotation of at most so many words may be a title
+
+_CONTRAST = re.compile(
+    r"^\W*(?:and|or|nor|but|vs\.?|versus|meets|to|than|not|[/&,+])\W*(?:(?:a|an|the|not|other)\s+)?$"
+)
+_NEGATED = re.compile(
+    r"(?:\bnot|n['’ ]?t|\bnever|\bneither|\bnor|\bunlike|\binstead of|\brather than|\bno|\bnon)\s+"
+    r"(?:(?:a|an|the|any)\s+)?$",
+    re.IGNORECASE,
+)
+_QUOTES = re.compile(r"“[^”]{1,200}”|``[^']{1,200}''|\"[^\"]{1,200}\"|«[^»]{1,200}»")
+_TITLED = re.compile(r"(?:^|\s)[A-Z][\w'’.]*\s+$")  # a capitalised word just before
+_TITLE_AFTER = re.compile(r"^\s+(?:of\s+)?[A-Z]\w")
+
+
+@dataclass(frozen=True)
+class Mention:
+    """One identity term in a text."""
+
+    start: int
+    end: int
+    term: Term
+    seen: str  # as it is written
+
+
+@dataclass(frozen=True)
+class IdentityText:
+    """A text with identity terms, which can be swapped together to every group in `groups`.
+
+    `group` is the group that the text mentions; of two groups that it mentions both, that of the first mention: then
+    swapping exchanges the two. `words` are the positions of other words that may be replaced by one of some words.
+    """
+
+    text: str
+    mentions: tuple[Mention, ...]
+    group: int
+    groups: tuple[int, ...]  # the groups that it can be swapped to, its own included
+
+    def parts(self, lexicon: Lexicon, group: int) -> list[tuple[int, int, str]]:
+        """Return what is replaced when the text is swapped to a group: start, end and the new term."""
+        if group == self.group:
+            return []
+        found = []
+        for mention in self.mentions:
+            other = group if mention.term.group == self.group else self.group
+            new = lexicon.counterpart(mention.term, other)
+            found.append((mention.start, mention.end, in_case_of(mention.seen, mention.term.text, new)))
+        return found
+
+
+def replaced(text: str, parts: Sequence[tuple[int, int, str]]) -> str:
+    """Return a text with parts of it replaced, the article before each made to agree."""
+    done, at = "", 0
+    for start, end, new in sorted(parts):
+        done += with_article(text[at:start], new) + new
+        at = end
+    return done + text[at:]
+
+
+def examine(text: str, lexicon: Lexicon) -> IdentityText | Reason:
+    """Return a text whose identity terms can be swapped, or why they cannot.
+
+    >>> from neuronfair.text.lexicon import read_lexicon
+    >>> gender = read_lexicon("gender")
+    >>> found = examine("She told her brother that an actress had called.", gender)
+    >>> replaced(found.text, found.parts(gender, 1))
+    'He told his sister that an actor had called.'
+    >>> examine("Men and women liked it.", gender), examine("It rained.", gender)
+    ('contrasted or negated', 'no identity term')
+    """
+    mentions, unsound = _mentions(text, lexicon)
+    if unsound is not None:
+        return unsound
+    if not mentions:
+        return "no identity term"
+    groups = Counter(mention.term.group for mention in mentions)
+    if len(groups) > 1 and len(lexicon.groups) > 2:
+        return "several groups"
+    if _is_contrasted(text, mentions):
+        return "contrasted or negated"
+    own = mentions[0].term.group
+    can = [g for g in range(len(lexicon.groups)) if g == own or _has_all(lexicon, mentions, own, g)]
+    if len(can) < 2:
+        return "ambiguous"
+    return IdentityText(text, tuple(mentions), own, tuple(can))
+
+
+def _has_all(lexicon: Lexicon, mentions: Sequence[Mention], own: int, group: int) -> bool:
+    """Return whether all mentions have a counterpart when a text of one group is swapped to another."""
+    return all(lexicon.counterpart(m.term, group if m.term.group == own else own) for m in mentions)
+
+
+def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None]:
+    """Return the identity terms in a text, and why they must not be swapped, if so."""
+    quotes = [(found.start(), found.end()) for found in _QUOTES.finditer(text)]
+    mentions = list[Mention]()
+    shouted = text.isupper()
+    for found in lexicon.pattern.finditer(text):
+        seen, before, after = found[0], text[: found.start()], text[found.end() :]
+        terms = lexicon.find(seen)
+        fitting = [term for term in terms if use_of(term.use, before[-80:], after[:80])]
+        if not fitting:
+            if any(term.use not in ("person", "noun", "adjective") for term in terms):
+                return [], "ambiguous"
+            continue  # another meaning, such as white wine
+        term = fitting[0]
+        if sum(map(bool, lexicon.concepts[term.concept])) == 1:  # no other group has such a word
+            if term.use != "name" or not seen.islower() or _is_name(before, after):
+                return [], "part of a name" if term.use == "name" else "ambiguous"
+            continue
+        if any(start <= found.start() < end and _is_short(text[start:end]) for start, end in quotes):
+            return [], "quoted"
+        if term.use == "name":
+            if not seen[0].isupper() or shouted or _is_name(before, after):
+                return [], "part of a name"
+        elif not shouted and (
+            _is_titled(seen, term, before, after) or (term.use == "adjective" and _TITLE_AFTER.match(after))
+        ):
+            return [], "part of a name"
+        if _NEGATED.search(before[-40:]):
+            return [], "contrasted or negated"
+        mentions.append(Mention(found.start(), found.end(), term, seen))
+    return mentions, None
+
+
+def _is_short(quotation: str) -> bool:
+    return len(WORD.findall(quotation)) <= QUOTED_WORDS
+
+
+def _is_name(before: str, after: str) -> bool:
+    """Return whether a first name belongs to the full name of somebody, who may be known."""
+    return bool(_TITLE_AFTER.match(after)) or bool(_TITLED.search(before) and not _ends_sentence(before.rstrip()))
+
+
+def _is_titled(seen: str, term: Term, before: str, after: str) -> bool:
+    """Return whether a common word is written with a capital in the middle of a sentence, as in names of films."""
+    if not seen[0].isupper():
+        return False
+    if term.text[0].isupper():
+        return term.use == "adjective" and bool(_TITLE_AFTER.match(after))
+    if not before.strip():
+        return bool(_TITLE_AFTER.match(after))
+    return not _ends_sentence(before.rstrip())
+
+
+def _ends_sentence(before: str) -> bool:
+    return not before or before[-1] in ".!?:;\"'“”’*-–—•>)(" or before.endswith("\n")
+
+
+def _is_contrasted(text: str, mentions: Sequence[Mention]) -> bool:
+    """Return whether two groups are set against each other, as in "men and women"."""
+    for one, other in pairwise(mentions):
+        between = text[one.end : other.start]
+        if one.term.group != other.term.group and len(between) <= NEAR and _CONTRAST.match(between.lower()):
+            return True
+    return False

@@ -1,0 +1,244 @@
+"""Models of text: what a user passes becomes something that gives scores, or no answer, for a list of strings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neuronfair.errors import ModelError, did_you_mean, needs, one_line
+from neuronfair.model.decision import Decision
+from neuronfair.model.open import estimator_files
+from neuronfair.model.open.request import ModelFile
+from neuronfair.model.open.user_code import imported
+from neuronfair.model.weights import fingerprint
+from neuronfair.text.network import TokenModel
+from neuronfair.text.service import Answer, Service
+
+NO_ANSWER = -1  # the decision where a model gave none
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says of some texts: scores, decisions (`NO_ANSWER` where it gave none), one line each."""
+
+    scores: np.ndarray  # (n, outputs); NaN where there is no answer
+    decisions: np.ndarray  # (n,)
+
+
+@dataclass
+class TextModel:
+    """A model that is ready for a test of texts.
+
+    `classes` are the names of its decisions; `graded` says whether scores are more than decisions.
+    """
+
+    source: str
+    kind: str
+    classes: tuple[str, ...]
+    decision: Decision
+    fingerprint: str
+    service: Service
+    graded: bool = True
+    tokens: TokenModel | None = None  # a torch module whose neurons can be read
+    outputs: int = 1
+
+    @property
+    def white_box(self) -> bool:
+        """Whether its neurons can be read and its scores differentiated."""
+        return self.tokens is not None
+
+    def answer(self, texts: Sequence[str]) -> Answers:
+        """Return what the model says of texts."""
+        if self.tokens is not None:
+            scores = self.tokens.scores(list(texts)).double().numpy()
+        else:
+            scores = self._scores(self.service.ask(texts))
+        tensor = torch.from_numpy(np.nan_to_num(scores))
+        decisions = self.decision.chosen(tensor).numpy() if len(tensor) else np.empty(0, dtype=np.int64)
+        return Answers(scores, np.where(np.isnan(scores).any(1), NO_ANSWER, decisions))
+
+    def _scores(self, answers: Sequence[Answer]) -> np.ndarray:
+        """Return answers as scores; what is none of the classes is no answer."""
+        scores = np.full((len(answers), self.outputs), np.nan)
+        place = {name.strip().casefold(): number for number, name in enumerate(self.classes)}
+        for line, answer in enumerate(answers):
+            if isinstance(answer, str):
+                number = place.get(answer.strip().casefold())
+                if number is not None:
+                    scores[line] = np.arange(len(self.classes)) == number
+            elif answer is not None:
+                if len(answer) != self.outputs:
+                    raise ModelError(f"the model gave {self.outputs} scores a text at first and {len(answer)} now")
+                scores[line] = answer
+        return scores
+
+
+def open_text_model(
+    model: Any,
+    texts: Sequence[str],
+    *,
+    classes: Sequence[str] = (),
+    tokenizer: Callable[[list[str]], Any] | str | None = None,
+    decision: Decision | None = None,
+    trust_pickle: bool = False,
+    service: Service | None = None,
+) -> TextModel:
+    """Open a model of text: a torch module with its tokenizer, a fitted pipeline, a function, or the name of one.
+
+    `classes` are the names of the decisions, in the order of the scores; a function that returns names returns these.
+    The first texts are tried, so that a model that cannot be used is refused now.
+    """
+    source = str(model) if isinstance(model, (str, Path)) else getattr(model, "__qualname__", type(model).__name__)
+    file = ModelFile(source, trust_pickle=trust_pickle)
+    cut: Callable[[list[str]], Any] | None = imported(file, tokenizer) if isinstance(tokenizer, str) else tokenizer
+    if isinstance(model, (str, Path)):
+        model, cut = _read(file, cut)
+    if isinstance(model, nn.Module):
+        if cut is None:
+            raise ModelError(f"{source}: a torch module of text needs its tokenizer. Give it as --preprocess")
+        tokens = TokenModel.of(model, cut, texts)
+        scores = tokens.scores(list(texts[:16]))
+        chosen = decision or _decision(scores.double().numpy(), probability=False)
+        names = _named(source, classes, scores.shape[1])
+        made = TextModel(
+            source, "torch", names, chosen, fingerprint(model), Service(list), tokens=tokens, outputs=scores.shape[1]
+        )
+    else:
+        made = _black_box(source, model, texts, classes, decision, service)
+    made.decision.check(made.outputs)
+    return made
+
+
+def _read(file: ModelFile, tokenizer: Any) -> tuple[Any, Any]:
+    """Return the model that a file, a folder or a name stands for, and its tokenizer."""
+    if file.path.is_dir():
+        return _pretrained(file)
+    if file.path.suffix.lower() in (".skops", ".joblib", ".pkl", ".pickle"):
+        if file.path.suffix.lower() != ".skops" and not file.trust_pickle:
+            raise file.error("can run a program when it is opened. If you trust it: --trust-pickle")
+        return estimator_files.read(file)[0], tokenizer
+    if ":" not in file.source:
+        raise file.error("expected a .skops file, the folder of a Hugging Face model, or package.module:name")
+    found = imported(file, file.source)
+    if isinstance(found, type) or (isinstance(found, Callable) and _makes_one(found)):  # type: ignore[arg-type]
+        found = found()
+    return found, tokenizer
+
+
+def _makes_one(found: Any) -> bool:
+    """Return whether something makes a model: it takes no argument."""
+    import inspect
+
+    try:
+        needed = [p for p in inspect.signature(found).parameters.values() if p.default is p.empty and p.kind < 2]
+    except (TypeError, ValueError):
+        return False
+    return not needed and not isinstance(found, nn.Module) and not estimator_files.is_estimator(found)
+
+
+def _pretrained(file: ModelFile) -> tuple[nn.Module, Callable[[list[str]], Any]]:
+    """Open a sequence classifier of Hugging Face from its folder: safetensors only, no code of its own, no network."""
+    if not (file.path / "config.json").exists() or not any(file.path.glob("*.safetensors")):
+        raise file.error("expected a folder with config.json and model.safetensors, as save_pretrained() writes it")
+    transformers = needs("transformers", "text", "a Hugging Face model")
+    options = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(file.source, **options)
+        module = transformers.AutoModelForSequenceClassification.from_pretrained(
+            file.source, use_safetensors=True, **options
+        )
+    except Exception as error:  # a damaged folder can fail anywhere in the library
+        raise file.error(f"cannot be opened ({type(error).__name__}: {one_line(error)})") from error
+
+    def tokens(texts: list[str]) -> Any:
+        return tokenizer(texts, padding=True, truncation=True, return_tensors="pt")["input_ids"]
+
+    tokens.pad = tokenizer.pad_token_id or 0  # type: ignore[attr-defined]
+    return _Logits(module, tokens.pad), tokens  # type: ignore[attr-defined]
+
+
+class _Logits(nn.Module):
+    """A sequence classifier of Hugging Face that takes token ids and returns its logits."""
+
+    def __init__(self, model: nn.Module, pad: int) -> None:
+        super().__init__()
+        self.model, self.pad = model, pad
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits of token ids: (n, classes)."""
+        logits: Tensor = self.model(input_ids=ids, attention_mask=(ids != self.pad).long()).logits
+        return logits
+
+
+def _black_box(
+    source: str,
+    model: Any,
+    texts: Sequence[str],
+    classes: Sequence[str],
+    decision: Decision | None,
+    service: Service | None,
+) -> TextModel:
+    """Return a pipeline or a function as a model of text."""
+    function, kind = model, "Python function"
+    own: Sequence[str] = ()
+    if estimator_files.is_estimator(model):
+        kind = "scikit-learn"
+        name = next((n for n in ("predict_proba", "decision_function", "predict") if hasattr(model, n)), None)
+        function = getattr(model, name or "predict")
+        own = [str(one) for one in getattr(model, "classes_", ())]
+        if name == "predict":
+            predict = function
+            function = lambda texts: [str(one) for one in predict(texts)]  # noqa: E731
+    if not callable(function):
+        raise ModelError(
+            f"{source}: expected a torch module, a pipeline that takes texts, or a function from a list of texts, got "
+            f"{type(model).__name__}"
+        )
+    ready = service or Service(function)
+    ready.function = function
+    tried = ready.ask(list(dict.fromkeys(texts[:16])))
+    graded = next((answer for answer in tried if isinstance(answer, list)), None)
+    print_of = _print_of(source, function)
+    if graded is None:
+        names = tuple(own or classes)
+        if len(names) < 2:
+            raise ModelError(f"{source}: returns names. Say which there are: give the column of labels (--target)")
+        wrong = next((answer for answer in tried if isinstance(answer, str)), None)
+        if wrong is not None and not any(
+            isinstance(a, str) and a.strip().casefold() in {n.strip().casefold() for n in names} for a in tried
+        ):
+            raise ModelError(f"{source}: returned '{wrong}', none of the classes. {did_you_mean(wrong, names)}")
+        return TextModel(source, kind, names, Decision(), print_of, ready, graded=False, outputs=len(names))
+    scores = np.array([a for a in tried if isinstance(a, list)])
+    chosen = decision or _decision(scores, probability=bool(((scores >= 0) & (scores <= 1)).all()))
+    names = _named(source, own or classes, len(graded))
+    return TextModel(source, kind, names, chosen, print_of, ready, outputs=len(graded))
+
+
+def _decision(scores: np.ndarray, *, probability: bool) -> Decision:
+    """Return what counts as another decision: the largest score, or a threshold for a single one."""
+    if scores.shape[1] > 1:
+        return Decision()
+    return Decision("threshold", 0.5 if probability else 0.0)
+
+
+def _named(source: str, classes: Sequence[str], outputs: int) -> tuple[str, ...]:
+    """Return the names of the decisions; a single score decides between two."""
+    wanted = max(2, outputs)
+    if classes and len(classes) != wanted:
+        raise ModelError(f"{source}: gives {wanted} classes, but the labels name {len(classes)}: {', '.join(classes)}")
+    return tuple(classes) or tuple(f"class {number}" for number in range(wanted))
+
+
+def _print_of(source: str, function: Callable[..., Any]) -> str:
+    """Return what a function is known by: its name and, where it can be read, its code."""
+    code = getattr(function, "__code__", None)
+    content = f"{source}\n{code.co_code.hex() if code is not None else ''}"
+    return hashlib.sha256(content.encode()).hexdigest()

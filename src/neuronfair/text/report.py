@@ -1,0 +1,281 @@
+"""The result of an audit of texts as plain values, and the sentences that terminal and page say about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuronfair.audits.report.report import Gate
+from neuronfair.formatting import listed, many, percent, plural, spanned
+from neuronfair.text.mentions import Reason
+
+SCHEMA = 1
+REASON_TEXT: dict[Reason, str] = {
+    "no identity term": "mention no identity term",
+    "several groups": "mention several groups",
+    "contrasted or negated": "contrast or negate the term",
+    "quoted": "quote it, perhaps as a title",
+    "part of a name": "name somebody",
+    "ambiguous": "use a term without a clear counterpart",
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share with its 95% confidence interval."""
+
+    count: int  # how many
+    of: int  # of how many
+    value: float  # the share
+    low: float  # lower end of its confidence interval
+    high: float  # upper end of it
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean with its 95% bootstrap interval."""
+
+    value: float  # the mean
+    low: float  # lower end of its confidence interval
+    high: float  # upper end of it
+
+
+@dataclass(frozen=True)
+class TextModelReport:
+    """The model under test."""
+
+    source: str  # file, name or type
+    kind: str  # torch, scikit-learn or Python function
+    classes: tuple[str, ...]  # names of its decisions
+    white_box: bool  # whether its neurons can be read
+    fingerprint: str  # of its weights or code
+    accuracy: float | None = None  # on the texts with labels
+    calls: int | None = None  # texts that were sent to a function; null for a network
+    unanswered: int = 0  # pairs of texts without an answer
+
+
+@dataclass(frozen=True)
+class TextsReport:
+    """Which texts were tested."""
+
+    name: str  # of the table
+    column: str  # with the texts
+    all: int  # different texts, empty ones left out
+    tested: int  # with an identity that can be swapped
+    measured: int  # of these, the ones that the model was asked about
+    left_out: dict[Reason, int]  # the others, by reason
+    empty: int = 0  # texts without a letter
+
+
+@dataclass(frozen=True)
+class GroupPairReport:
+    """Texts of one group, swapped to another."""
+
+    group: str  # that the texts mention
+    other: str  # that they are swapped to
+    flips: Share  # pairs with different decisions
+    lost: int  # flips in which the text has the favourable decision and the twin has not
+    gained: int  # flips the other way round
+    shift: float  # mean change of the favourable class's score by the swap
+
+
+@dataclass(frozen=True)
+class BaselineReport:
+    """Swaps of as many neutral words of equal frequency, in the same texts."""
+
+    texts: int  # with enough neutral words
+    identity: Mean  # share whose decision changes by the swap of the identity
+    neutral: Mean  # share whose decision changes by the swap of neutral words
+    excess: Mean  # the difference
+    score_identity: float  # mean change of the score by the swap of the identity, without sign
+    score_neutral: float  # the same for neutral words
+    claimed: bool  # whether the two intervals are apart, with identity above
+
+
+@dataclass(frozen=True)
+class TextFinding:
+    """A text and its twin with different decisions."""
+
+    text: str  # the text
+    twin: str  # the text with the other identity
+    group: str  # that the text mentions
+    other: str  # that the twin mentions
+    decision: str  # for the text
+    twin_decision: str  # for the twin
+    score: float  # of the favourable class, for the text
+    twin_score: float  # the same for the twin
+    found_by: str  # "data set", or a search method
+    original: str | None = None  # the text of the data set that a search started from
+
+
+@dataclass(frozen=True)
+class TextSearchReport:
+    """What one search found, next to its controls."""
+
+    method: str  # of the search
+    findings: int  # different texts whose decision depends on the identity
+    tried: int  # different texts evaluated
+    rate: float  # findings / tried
+    random_rate: float | None  # the same for random words in the same texts
+    random_direction_rate: float | None  # for the same walk along noise; null without gradients
+
+
+@dataclass(frozen=True)
+class TextLayerReport:
+    """How one layer reacts to the identity."""
+
+    name: str  # of the layer
+    units: int  # neurons, each averaged over the tokens of a text
+    auc: float  # area under its AS curve
+    biased: tuple[int, ...]  # units above the cut
+
+
+@dataclass(frozen=True)
+class TextInterpretation:
+    """Which layers and neurons react, and what their silence changes."""
+
+    worst: str  # the most biased layer
+    layers: tuple[TextLayerReport, ...]  # in the order of the network
+    flip_rate: float  # of the texts, with all neurons
+    without_biased: float  # with the biased neurons of the most biased layer silenced
+    without_random: float  # with as many random neurons of it silenced, mean of several draws
+
+
+@dataclass(frozen=True)
+class TopicReport:
+    """A word whose texts depend on the identity more often than the others."""
+
+    word: str  # the word
+    texts: int  # with it
+    flips: int  # of these, texts whose decision depends on the identity
+    p_value: float  # of Fisher's exact test, corrected for the number of words
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """The whole audit of a model of texts by one attribute."""
+
+    neuronfair: str  # version
+    attribute: str  # that was swapped
+    groups: tuple[str, ...]  # of the lexicon
+    favourable: str  # class that counts as the favourable outcome
+    model: TextModelReport
+    texts: TextsReport
+    flip_rate: Share | None  # texts with a twin that gets a different decision; null if no pair was answered
+    score_change: Mean | None  # mean change of the score, without sign; null for a model that returns names
+    largest_change: float | None  # of all pairs
+    pairs: tuple[GroupPairReport, ...]
+    baseline: BaselineReport | None  # null where calls were spent, or no text has enough neutral words
+    worst: tuple[TextFinding, ...]  # of the data set first, the widest change of score first
+    searches: tuple[TextSearchReport, ...] = ()
+    interpretation: TextInterpretation | None = None  # null for a black box
+    topics: tuple[TopicReport, ...] = ()
+    gate: Gate | None = None  # null without thresholds
+    notes: tuple[str, ...] = ()  # what may mislead
+    seed: int = 0  # of all random numbers
+    seconds: float = 0.0  # that it took
+    interrupted: bool = False  # by Ctrl-C, or since all calls were spent
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """Return the content of audit.json."""
+        from neuronfair.audits.report.report import as_json
+
+        return as_json(self)
+
+    @staticmethod
+    def from_json(text: str | bytes, source: object = "audit.json") -> TextReport:
+        """Read the content of an audit.json; what is damaged, or of another form, is refused with its place."""
+        from neuronfair.audits.report.report import read_json
+
+        return read_json(text, TextReport, source, "the audit.json of texts")
+
+
+def disadvantaged(report: TextReport) -> tuple[str, int, int] | None:
+    """Return the group that loses the favourable decision most often: its name, the flips against it, and all flips."""
+    flips = sum(pair.flips.count for pair in report.pairs)
+    against = dict.fromkeys(report.groups, 0)
+    for pair in report.pairs:
+        against[pair.group] += pair.gained
+        against[pair.other] += pair.lost
+    if not flips:
+        return None
+    name = max(against, key=lambda group: against[group])
+    rest = sorted(against.values())
+    return (name, against[name], flips) if len(rest) < 2 or rest[-1] > rest[-2] else None
+
+
+def headline(report: TextReport) -> str:
+    """Return the fact that comes first."""
+    rate = report.flip_rate
+    if rate is None:
+        return f"No text was answered in both versions, so nothing is known about {report.attribute}."
+    if not rate.count:
+        return f"No decision changed when {report.attribute} was swapped in {plural(rate.of, 'text')}."
+    fact = (
+        f"Decisions depend on {report.attribute} for {percent(rate.value)} of texts that mention it "
+        f"({rate.count:,} of {rate.of:,})"
+    )
+    worst = disadvantaged(report)
+    if worst is None:
+        return f"{fact}."
+    name, count, flips = worst
+    return f"{fact}; {percent(count / flips)} of these flips disadvantage {name}."
+
+
+def lines(report: TextReport) -> list[str]:
+    """Return the whole summary, at most 25 lines."""
+    texts, rate, baseline = report.texts, report.flip_rate, report.baseline
+    found = [headline(report)]
+    if report.gate is not None:
+        found += [f"{'●' if not c.fired else '▲'} {c.text}" for c in report.gate.checks]
+    else:
+        found.append("○ No threshold set; set one with --fail-if 'flip_rate > 1%'.")
+    found += [""]
+    if rate is not None:
+        found.append(
+            f"Flip rate         {spanned(rate.value, rate.low, rate.high)} of {plural(rate.of, 'text')}, 95% CI"
+        )
+    if baseline is not None:
+        found.append(
+            f"Neutral words     {spanned(baseline.neutral.value, baseline.neutral.low, baseline.neutral.high)}"
+        )
+        found.append(f"Excess            {_points(baseline.excess)}{'' if baseline.claimed else ', not significant'}")
+    if report.score_change is not None and report.largest_change is not None:
+        change = report.score_change
+        found.append(f"Change of score   {change.value:.3f} on average, {report.largest_change:.3f} at most")
+    for search in report.searches:
+        controls = f"random words {percent(search.random_rate)}" if search.random_rate is not None else "no control"
+        found.append(
+            f"Search            {search.method}: {plural(search.findings, 'finding')} in {search.tried:,} texts "
+            f"({percent(search.rate)}; {controls})"
+        )
+    found += ["", f"Texts: {texts.tested:,} of {many(texts.all)} mention {report.attribute} so that it can be swapped."]
+    left = [f"{count:,} {REASON_TEXT[reason]}" for reason, count in texts.left_out.items() if count]
+    if left:
+        found.append(f"Left out: {listed(left)}.")
+    if report.worst:
+        one = report.worst[0]
+        found += [
+            "",
+            f"Largest change: “{_short(one.text)}” → {one.decision}",
+            f"as {one.other}: → {one.twin_decision}",
+        ]
+    return found + [f"Note: {note}" for note in report.notes[:3]]
+
+
+def _points(mean: Mean) -> str:
+    value, low, high = (points(share) for share in (mean.value, mean.low, mean.high))
+    return f"{value} pp ({low} to {high} pp)"
+
+
+def points(share: float) -> str:
+    """Return a difference of shares in percentage points, without the unit.
+
+    >>> points(-0.00721), points(1e-17)
+    ('−0.72', '0')
+    """
+    return f"{round(100 * share, 2):g}".replace("-", "−")
+
+
+def _short(text: str, most: int = 140) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,174 @@
+"""Searches of texts: words are replaced until the decision depends on the identity, on the one search engine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neuronfair.domain.draws import Draws
+from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.model.blackbox import BlackBox, Model
+from neuronfair.model.decision import Decision
+from neuronfair.progress import Progress, silent
+from neuronfair.searches.engine import PhaseResult, run_phase
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.method import World
+from neuronfair.searches.methods import METHODS, Setting, phases
+from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.tally import Budget
+from neuronfair.text.domain import TextDomain
+from neuronfair.text.models import NO_ANSWER, TextModel
+from neuronfair.text.network import PASS
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search, or a control, found in how many different texts."""
+
+    findings: int
+    tried: int
+
+    @property
+    def rate(self) -> float:
+        """The share of the texts tried that are findings; 0 where none was tried."""
+        return self.findings / self.tried if self.tried else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class TextSearch:
+    """What one method found, next to its controls at an equal number of texts."""
+
+    method: str
+    findings: Findings
+    own: Found
+    random: Found | None = None  # random words in the same texts
+    random_direction: Found | None = None  # the same walk along noise instead of gradients
+    interrupted: bool = False
+
+
+class RowScores:
+    """A function from rows of a domain to scores: what a black box of texts is for a search."""
+
+    def __init__(self, model: TextModel, domain: TextDomain) -> None:
+        self.model, self.domain = model, domain
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return the scores of rows; where there is no answer, zeros: `answered` tells."""
+        return torch.from_numpy(self.model.answer(self.domain.write(rows)).scores).nan_to_num()
+
+    def answered(self, rows: Tensor) -> Tensor:
+        """Return for each row whether the model gave an answer: bool, (n,)."""
+        return torch.from_numpy(self.model.answer(self.domain.write(rows)).decisions) != NO_ANSWER
+
+
+class RowNumbers:
+    """The encoding of a black box of texts: it reads the texts themselves, so that rows are just numbers here."""
+
+    def __init__(self, domain: TextDomain) -> None:
+        self.domain = domain
+        self.shape = (domain.codes_per_row,)
+        self.device, self.rows_per_pass = domain.device, PASS
+        self.example = domain.rows[:1].repeat(2, 1)
+
+    def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the codes as numbers."""
+        return rows.to(dtype)
+
+    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor | None, codes: Tensor) -> Tensor:
+        """There are no gradients of a black box."""
+        raise NotImplementedError
+
+    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """There are no gradients of a black box."""
+        raise NotImplementedError
+
+    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+        """There are no gradients of a black box."""
+        raise NotImplementedError
+
+    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """There are no gradients of a black box."""
+        raise NotImplementedError
+
+
+def rows_model(model: TextModel, domain: TextDomain) -> Model:
+    """Return a model of texts as a model of the rows of a domain: a network, or a black box."""
+    if model.tokens is not None:
+        return model.tokens.network(domain)
+    return BlackBox(RowScores(model, domain), RowNumbers(domain))
+
+
+def search_texts(
+    model: Model,
+    domain: TextDomain,
+    method: str,
+    seeds: Tensor,
+    *,
+    steps: int,
+    decision: Decision,
+    seed: int = 0,
+    profile: BiasProfile | None = None,
+    progress: Progress = silent,
+) -> TextSearch:
+    """Search from seed texts with a method, and with its controls at an equal number of texts.
+
+    The controls are random words in the same texts and, for a method that follows gradients, the same walk along
+    noise. Ctrl-C ends the search and keeps what was found.
+    """
+    world = World(model, domain, decision, Draws(seed, "global"), profile=profile)
+    found, stopped = _both_phases(world, method, seeds, steps, progress)
+    own = Found(len(found), found.tried)
+    if stopped:
+        return TextSearch(method, found, own, interrupted=True)
+    random = _random(world, seeds, found.tried, progress)
+    direction = None
+    if METHODS[method].gradients:
+        blind = World(model, domain, decision, Draws(seed, "global"), profile=profile, blind=True)
+        walked, _ = _both_phases(blind, method, seeds, steps, silent)
+        direction = Found(len(walked), walked.tried)
+    return TextSearch(method, found, own, random, direction)
+
+
+def _both_phases(world: World, method: str, seeds: Tensor, steps: int, progress: Progress) -> tuple[Findings, bool]:
+    """Run the global and the local phase of a method; return all findings, and whether Ctrl-C ended it."""
+    seen = KeySet(world.domain.device)
+    rules = phases(method, Setting(world, seen, len(seeds) * steps))
+    parts = [] if rules.pilot is None else [rules.pilot.findings]
+
+    def show(done: int, total: int, found: int) -> None:
+        progress(f"{method}: searching", done, total, f"{found:,} found")
+
+    first = run_phase(world, rules.first, seeds, budget=Budget(steps, findings_per_seed=1), seen=seen, progress=show)
+    parts.append(first.findings)
+    local: PhaseResult | None = None
+    if first.stop != "interrupted" and len(first.findings):
+        starts, origin = first.findings.rows, first.findings.origin
+        local = run_phase(world, rules.local, starts, budget=Budget(steps), origin=origin, seen=seen, progress=show)
+        parts.append(local.findings)
+    return Findings.join(parts), "interrupted" in (first.stop, local and local.stop)
+
+
+def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> Found | None:
+    """Evaluate about as many texts with random words, all from the same seed texts."""
+    steps = math.ceil(tried / max(1, len(seeds)))
+    if not steps:
+        return None
+    progress("control: random words", 0, None)
+    budget = Budget(steps, instances=tried)
+    found = run_phase(world, _RandomWords(), seeds, budget=budget, seen=KeySet(world.domain.device)).findings
+    return Found(len(found), found.tried)
+
+
+class _RandomWords(Uniform):
+    """Random words in the text of each seed."""
+
+    def ask(self, world: World, state: dict[str, Tensor], t: int) -> Tensor:
+        """Return the seeds first, and then each with other words."""
+        if t == 0:
+            return state["rows"]
+        rows = world.domain.rows_at(world.draws.uniform(t, state["origin"], world.domain.draws_per_row, use="row"))
+        return world.domain.move(state["rows"], rows)
