@@ -26,6 +26,7 @@ STAGES = {
     "audits": 9,
     "render": 10,
     "images": 11,
+    "text": 11,
 }
 FREE = {
     "errors",

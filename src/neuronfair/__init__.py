@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from neuronfair.searches.evaluate import evaluate
     from neuronfair.searches.shrink import shrink
     from neuronfair.store.run import Run
+    from neuronfair.text.audit import TextAudit
+    from neuronfair.text.stages import TextSettings
+    from neuronfair.text.templates import Templates, read_templates
 
 # The module of each public name. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
@@ -63,6 +66,9 @@ _HOME = {
     "SearchConfig": "searches.config",
     "TableDomain": "domain.table",
     "TableEncoding": "model.encoding",
+    "Templates": "text.templates",
+    "TextAudit": "text.audit",
+    "TextSettings": "text.stages",
     "audit": "api",
     "certify": "api",
     "compare_methods": "audits.comparison",
@@ -74,6 +80,7 @@ _HOME = {
     "rate": "api",
     "read_domain": "domain.schema.toml",
     "read_table": "domain.tables.dataset",
+    "read_templates": "text.templates",
     "search": "searches.campaign",
     "shrink": "searches.shrink",
     "train": "model.train",
@@ -108,6 +115,9 @@ __all__ = [
     "SearchConfig",
     "TableDomain",
     "TableEncoding",
+    "Templates",
+    "TextAudit",
+    "TextSettings",
     "audit",
     "certify",
     "compare_methods",
@@ -119,6 +129,7 @@ __all__ = [
     "rate",
     "read_domain",
     "read_table",
+    "read_templates",
     "search",
     "shrink",
     "train",

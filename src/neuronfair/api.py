@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, overload
 
 from neuronfair.atomic import write_text
 from neuronfair.audits.gate.checks import Checks
@@ -21,8 +21,9 @@ from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
+from neuronfair.domain.tables.files import read_sheet
 from neuronfair.domain.twins import TwinKind
-from neuronfair.errors import DataError, EncodingError, NeuronFairError
+from neuronfair.errors import DataError, EncodingError, NeuronFairError, did_you_mean
 from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
@@ -40,6 +41,8 @@ from neuronfair.render.plots import draw_rates
 from neuronfair.render.terminal import stage_progress
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.config import SearchResult
+from neuronfair.text.audit import TextAudit, audit_texts
+from neuronfair.text.stages import TextSettings
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
 LINES = 10  # in the repr of an audit
@@ -148,6 +151,33 @@ class AuditOptions(ModelKeywords, total=False):
     pool: Pool | None  # workers that audit several attributes in parallel
 
 
+class TextKeywords(TypedDict, total=False):
+    """Keyword options of `audit` for a model of texts."""
+
+    preprocess: Callable[[list[str]], Any] | str | None  # the tokenizer of a torch module
+    favourable: str | None  # favourable outcome; default: the last class
+    fail_if: Sequence[str]  # thresholds on flip_rate and findings
+    decision: Decision | None  # what counts as a different decision; default: chosen from the outputs
+    trust_pickle: bool  # open pickle files, which can run any code
+    settings: Any  # `neuronfair.TextSettings`
+    random_state: int | None  # the seed
+
+
+@overload
+def audit(
+    model: Any,
+    data: Any,
+    *,
+    text: str,
+    sensitive: Any,
+    target: Any = None,
+    folder: str | Path | None = None,
+    progress: Progress | bool | None = None,
+    **options: Unpack[TextKeywords],
+) -> TextAudit: ...
+
+
+@overload
 def audit(
     model: Any,
     data: Dataset | Any,
@@ -159,7 +189,10 @@ def audit(
     folder: str | Path | None = None,
     progress: Progress | bool | None = None,
     **options: Unpack[AuditOptions],
-) -> Audit:
+) -> Audit: ...
+
+
+def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> Audit | TextAudit:
     """Test whether the decisions of a model depend on a sensitive attribute, how often and for whom.
 
     `model` is anything that `wrap_model` opens: a fitted estimator, a torch module, a function, a file. `data` is a
@@ -180,6 +213,9 @@ def audit(
     Note: on a busy machine, audits of networks are faster with the environment variable `OMP_WAIT_POLICY=PASSIVE`.
     Importing neuronfair before torch sets it.
 
+    With `text`, the name of a column of texts, the model is one of texts and `sensitive` is a lexicon of identity terms
+    ("gender", "religion", …, or a CSV file): see `TextAudit`. A torch module needs its tokenizer as `preprocess`.
+
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
     ...     return (table.age > 45) | ((table.age > 25) & (table.sex == "m"))
@@ -191,6 +227,24 @@ def audit(
     >>> blind.report.attributes[0].rates.table.rate
     0.0
     """
+    if text is not None:
+        return _audit_text(model, data, text, **options)
+    return _audit_table(model, data, **options)
+
+
+def _audit_table(
+    model: Any,
+    data: Dataset | Any,
+    *,
+    sensitive: Any = None,
+    target: Any = None,
+    domain: TableDomain | str | Path | None = None,
+    settings: AuditSettings | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | bool | None = None,
+    **options: Unpack[AuditOptions],
+) -> Audit:
+    """Audit a model with a table of records."""
     source = ModelSource(model, **_opening(options))
     case = prepare(
         data,
@@ -257,6 +311,44 @@ def _settings(settings: AuditSettings, options: Mapping[str, Any]) -> AuditSetti
     """Return the settings with the changes of a call."""
     changes = {name: options[name] for name in ("prove", "plausible", "twins") if name in options}
     return replace(settings, seed=_seed(options, settings.seed), **changes)
+
+
+def _audit_text(
+    model: Any,
+    data: Any,
+    text: str,
+    *,
+    sensitive: Any,
+    target: str | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | bool | None = None,
+    **options: Unpack[TextKeywords],
+) -> TextAudit:
+    """Audit a model with a column of texts."""
+    unknown = next((name for name in options if name not in TextKeywords.__annotations__), None)
+    if unknown is not None:
+        raise DataError(f"{unknown} does not apply with text. {did_you_mean(unknown, TextKeywords.__annotations__)}")
+    sheet = read_sheet(data)
+    for name in filter(None, (text, target)):
+        if name not in sheet.columns:
+            raise DataError(f"no column '{name}'. {did_you_mean(name, sheet.columns)}")
+    settings = options.get("settings") or TextSettings()
+    with _shown(progress) as show:
+        return audit_texts(
+            model,
+            list(sheet.columns[text]),
+            sensitive,
+            labels=None if target is None else list(sheet.columns[target]),
+            settings=replace(settings, seed=_seed(options, settings.seed)),
+            folder=folder,
+            progress=show,
+            tokenizer=options.get("preprocess"),
+            favourable=options.get("favourable"),
+            fail_if=options.get("fail_if", ()),
+            decision=options.get("decision"),
+            trust_pickle=options.get("trust_pickle", False),
+            column=text,
+        )
 
 
 @contextmanager

@@ -71,6 +71,8 @@ class AuditJob:
     model: ModelOptions = field(default_factory=ModelOptions)
     settings: AuditSettings = field(default_factory=AuditSettings)
     quick: bool = parameter(False, "Take a first look: smaller searches.", panel=BUDGET)
+    text: str | None = parameter(None, "Column of texts, to test a model of text.", panel=INPUT, metavar="COLUMN")
+    max_calls: int | None = parameter(None, "With --text: most texts to send to the model.", least=1)
     favourable: str | None = parameter(None, "Favourable outcome: a class of the target.", panel=INPUT, metavar="CLASS")
     take_rules: Literal["none", "free", "all"] = parameter(
         "none", "Rules suggested by the data to adopt: none, free or all.", metavar="RULES"
@@ -199,6 +201,8 @@ def carry_out(
     job: AuditJob, outputs: AuditOutputs, console: Console, *, command: str, pool: Pool | None = None
 ) -> Result:
     """Run an audit, write its files and return the result; its `failure` says why thresholds were not evaluated."""
+    if job.text is not None or job.max_calls is not None:
+        raise DataError("--text and --max-calls are for 'neuronfair audit' with a column of texts")
     job.model.check()
     from neuronfair.audits.folder import WEIGHTS, own_weights
     from neuronfair.audits.provenance import ParallelAudit
@@ -333,10 +337,17 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
     `neuronfair audit table.csv --model model.onnx --domain domain.toml --sensitive sex,race --out run`
 
     `neuronfair audit table.csv --model m.skops --target income --sensitive sex --fail-if 'flip_rate > 1%'`
+
+    `neuronfair audit reviews.csv --text comment --sensitive gender --model package.module:function --out run`
     """
     from neuronfair.render.terminal import make_console, print_audit
 
     console = make_console(quiet=outputs.quiet or files.is_stdout(outputs.json))
+    if job.text is not None:
+        from neuronfair.cli.audit_text import audit_text
+
+        audit_text(job, outputs, console)
+        return
     words = ["audit", *job.words(outputs.out)] if project_settings(Path()) else sys.argv[1:]
     typed = shlex.join(["neuronfair", *words])
     with pool_of(ray) as pool:

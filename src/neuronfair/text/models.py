@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from neuronfair.errors import ModelError, did_you_mean, needs, one_line
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import estimator_files
+from neuronfair.model.open import estimators
 from neuronfair.model.open.request import ModelFile
 from neuronfair.model.open.user_code import imported
 from neuronfair.model.weights import fingerprint
 from neuronfair.text.network import TokenModel
 from neuronfair.text.service import Answer, Service
 
+TRIED = 4  # texts that a function is tried on
 NO_ANSWER = -1  # the decision where a model gave none
 
 
@@ -123,7 +124,7 @@ def _read(file: ModelFile, tokenizer: Any) -> tuple[Any, Any]:
     if file.path.suffix.lower() in (".skops", ".joblib", ".pkl", ".pickle"):
         if file.path.suffix.lower() != ".skops" and not file.trust_pickle:
             raise file.error("can run a program when it is opened. If you trust it: --trust-pickle")
-        return estimator_files.read(file)[0], tokenizer
+        return estimators.read_file(file)[0], tokenizer
     if ":" not in file.source:
         raise file.error("expected a .skops file, the folder of a Hugging Face model, or package.module:name")
     found = imported(file, file.source)
@@ -140,7 +141,7 @@ def _makes_one(found: Any) -> bool:
         needed = [p for p in inspect.signature(found).parameters.values() if p.default is p.empty and p.kind < 2]
     except (TypeError, ValueError):
         return False
-    return not needed and not isinstance(found, nn.Module) and not estimator_files.is_estimator(found)
+    return not needed and not isinstance(found, nn.Module) and not estimators.is_estimator(found)
 
 
 def _pretrained(file: ModelFile) -> tuple[nn.Module, Callable[[list[str]], Any]]:
@@ -188,7 +189,7 @@ def _black_box(
     """Return a pipeline or a function as a model of text."""
     function, kind = model, "Python function"
     own: Sequence[str] = ()
-    if estimator_files.is_estimator(model):
+    if estimators.is_estimator(model):
         kind = "scikit-learn"
         name = next((n for n in ("predict_proba", "decision_function", "predict") if hasattr(model, n)), None)
         function = getattr(model, name or "predict")
@@ -203,7 +204,7 @@ def _black_box(
         )
     ready = service or Service(function)
     ready.function = function
-    tried = ready.ask(list(dict.fromkeys(texts[:16])))
+    tried = ready.ask(list(dict.fromkeys(texts[:TRIED])))
     graded = next((answer for answer in tried if isinstance(answer, list)), None)
     print_of = _print_of(source, function)
     if graded is None:

@@ -78,7 +78,7 @@ def read_replacements(path: str | Path | None = None) -> Replacements:
         raise DataError(f"{path}: expected a CSV file in UTF-8 ({error.reason})") from error
     lines = [line for line in csv.reader(io.StringIO(text)) if any(map(str.strip, line))]
     if not lines or [cell.strip() for cell in lines[0]] != ["kind", "words"]:
-        raise DataError(f"{path}: expected a first line kind,words")
+        raise DataError(f"{path or 'the bundled list'}: expected a first line kind,words")
     kinds = []
     for number, line in enumerate(lines[1:], 2):
         words = tuple(dict.fromkeys(filter(None, map(str.strip, line[1].split("|"))))) if len(line) == 2 else ()

@@ -1,0 +1,147 @@
+"""The stages of an audit of texts after the flip rate: baseline, neurons, searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair.interpretation.profile import BiasProfile, interpret
+from neuronfair.model.blackbox import Model
+from neuronfair.model.network import Network
+from neuronfair.progress import Progress
+from neuronfair.searches.methods import check_method
+from neuronfair.text import measure
+from neuronfair.text import report as reports
+from neuronfair.text.column import Texts
+from neuronfair.text.domain import TextDomain
+from neuronfair.text.models import NO_ANSWER, TextModel
+from neuronfair.text.search import TextSearch, rows_model, search_texts
+from neuronfair.text.service import CallsSpent
+
+WHITE, BLACK = ("frontier", "neuronfair-plus"), ("aequitas",)
+ABLATIONS = 5  # random sets of neurons that are silenced for comparison
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """How thorough an audit of texts is; the defaults suit two minutes on two cores."""
+
+    methods: tuple[str, ...] | None = None  # None: two for a network, one for a black box
+    starts: int = 100  # texts that each search starts from
+    steps: int = 30  # of each search; 0: no search
+    max_texts: int = 5_000  # with an identity that are measured; a random sample of more
+    max_calls: int | None = None  # texts that are sent to a function
+    batch: int = 32  # texts in a call of a function
+    seed: int = 0
+
+
+class Stages:
+    """The stages after the flip rate, and their results so far: Ctrl-C may end them anywhere."""
+
+    def __init__(
+        self, opened: TextModel, domain: TextDomain, settings: TextSettings, favourable: int, show: Progress
+    ) -> None:
+        self.opened, self.domain, self.settings = opened, domain, settings
+        self.favourable, self._show = favourable, show
+        self.baseline: measure.Baseline | None = None
+        self.topics: list[measure.Topic] = []
+        self.interpretation: reports.TextInterpretation | None = None
+        self.searches: list[TextSearch] = []
+        self.interrupted = False
+
+    def run(self, pairs: measure.Pairs, texts: Sequence[str]) -> None:
+        """Measure the baseline, look inside and search."""
+        self.topics = measure.topics(self.domain, pairs)
+        self.baseline = measure.measure_baseline(
+            self.opened, self.domain, pairs, texts, favourable=self.favourable, seed=self.settings.seed,
+            progress=self._show,
+        )  # fmt: skip
+        model = rows_model(self.opened, self.domain)
+        profile = None
+        if isinstance(model, Network) and model.layers:
+            self._show("Reading the neurons", 0, None)
+            profile = interpret(model, self.domain, self.domain.rows)
+            self.interpretation = self._interpretation(model, profile)
+        if self.settings.steps:
+            self._search(model, profile, pairs)
+
+    def _interpretation(self, network: Network, profile: BiasProfile) -> reports.TextInterpretation:
+        """Return how the layers react, and how often decisions flip when neurons are silenced."""
+        worst, size = profile.worst, len(profile.worst.act_diff)
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        random = [torch.randperm(size, generator=generator)[: len(worst.biased)] for _ in range(ABLATIONS)]
+        rates = [self._flip_rate(network, worst.name, chosen) for chosen in random]
+        layers = tuple(
+            reports.TextLayerReport(_named(layer.name), len(layer.act_diff), layer.auc, layer.biased)
+            for layer in profile.layers
+        )
+        return reports.TextInterpretation(
+            worst=_named(worst.name),
+            layers=layers,
+            flip_rate=self._flip_rate(network, worst.name, torch.empty(0, dtype=torch.int64)),
+            without_biased=self._flip_rate(network, worst.name, torch.tensor(worst.biased)),
+            without_random=sum(rates) / len(rates),
+        )
+
+    def _flip_rate(self, network: Network, layer: str, silenced: Tensor) -> float:
+        rows = self.domain.rows
+        twins, valid = self.domain.twins(rows)
+        with network.ablated(layer, silenced):
+            own = self._decisions(network, rows)
+            others = self._decisions(network, twins.flatten(0, 1)).view(valid.shape)
+        return float(((own[:, None] != others) & valid).any(1).double().mean())
+
+    def _decisions(self, network: Network, rows: Tensor) -> Tensor:
+        parts = torch.split(rows, network.encoding.rows_per_pass)
+        return self.opened.decision.chosen(torch.cat([network.scores(part) for part in parts]))
+
+    def _search(self, model: Model, profile: BiasProfile | None, pairs: measure.Pairs) -> None:
+        """Search from texts with a place to replace, those that do not flip first."""
+        can_move = (self.domain.choices > 1).any(1)
+        flips = torch.zeros(len(self.domain.texts), dtype=torch.bool)
+        flips[torch.from_numpy(pairs.text[pairs.flips])] = True
+        order = sorted(can_move.nonzero()[:, 0].tolist(), key=lambda number: (bool(flips[number]), number))
+        seeds = self.domain.rows[order[: self.settings.starts]]
+        if not len(seeds):
+            return
+        methods = self.settings.methods or (WHITE if profile is not None else BLACK)
+        for method in methods:
+            check_method(method, model, self.opened.decision)
+        for method in methods:
+            found = search_texts(
+                model, self.domain, method, seeds, steps=self.settings.steps, decision=self.opened.decision,
+                seed=self.settings.seed, profile=profile, progress=self._show,
+            )  # fmt: skip
+            self.searches.append(self._answered(found))
+            if found.interrupted:
+                raise KeyboardInterrupt
+
+    def _answered(self, search: TextSearch) -> TextSearch:
+        """Return a search without the findings in which one of the two texts has no answer."""
+        if self.opened.white_box or not len(search.findings):
+            return search
+        both = (search.findings.rows, search.findings.twins(self.domain))
+        known = [self.opened.answer(self.domain.write(rows)).decisions != NO_ANSWER for rows in both]
+        findings = search.findings[torch.from_numpy(known[0] & known[1])]
+        return replace(search, findings=findings, own=replace(search.own, findings=len(findings)))
+
+    def accuracy(self, read: Texts) -> float | None:
+        """Return the share of texts with the decision of their label, of those that were measured."""
+        if read.labels is None:
+            return None
+        label = dict(zip(read.texts, read.labels, strict=True))
+        texts = [text.text for text in self.domain.texts]
+        try:
+            decisions = self.opened.answer(texts).decisions
+        except CallsSpent:
+            return None
+        names = [self.opened.classes[d] if d != NO_ANSWER else None for d in decisions]
+        return float(np.mean([name == label[text] for name, text in zip(names, texts, strict=True)]))
+
+
+def _named(layer: str) -> str:
+    return layer.removeprefix("module.") or layer
