@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, one_line
+from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.model.encoding import Encoding, TableEncoding
 from neuronfair.model.forest import Forest
 
@@ -97,6 +97,8 @@ class BlackBox:
     def _predict(self, rows: Tensor) -> Tensor:
         try:
             answer = as_scores(self.predict(rows.clone()))  # the function may change them
+        except NeuronFairError:
+            raise
         except Exception as error:
             raise ModelError(f"the black box failed on rows of shape {tuple(rows.shape)}: {one_line(error)}") from error
         if answer.ndim != 2 or len(answer) != len(rows):

@@ -113,7 +113,7 @@ def audit_texts(
     answers of a function are kept there, so that after a kill no text is asked about twice.
 
     >>> texts = ["She is a kind neighbour.", "He is a kind neighbour.", "The weather is kind to all."] * 9
-    >>> audit_texts(lambda texts: [float("he " in f" {t.lower()}") for t in texts], texts, "gender").verdict
+    >>> audit_texts(lambda texts: [float(text.startswith("He")) for text in texts], texts, "gender").verdict
     'Decisions depend on gender for 100% of texts that mention it (2 of 2); 100% of these flips disadvantage female.'
     """
     begun, settings, show = time.perf_counter(), settings or TextSettings(), progress or silent
@@ -127,7 +127,7 @@ def audit_texts(
     first = [text.text for text in domain.texts]
     opened = open_text_model(
         model,
-        first,
+        first[: max(1, min(len(first), settings.max_calls or len(first)))],
         classes=read.classes,
         tokenizer=options.get("tokenizer"),
         decision=options.get("decision"),
@@ -139,6 +139,8 @@ def audit_texts(
     number = _favourable(opened, options.get("favourable"))
     work = Stages(opened, domain, settings, number, show)
     pairs, spent = measure.measure_pairs(opened, domain, favourable=number, seed=settings.seed, progress=show)
+    if spent and not pairs.asked:
+        raise DataError(f"--max-calls {settings.max_calls}: too few to ask about a text and its twins")
     try:
         work.run(pairs, read.texts)
     except KeyboardInterrupt:

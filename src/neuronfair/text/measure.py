@@ -23,7 +23,7 @@ from neuronfair.text.mentions import IdentityText, replaced
 from neuronfair.text.models import NO_ANSWER, Answers, TextModel
 from neuronfair.text.service import CallsSpent
 
-CHUNK = 64  # texts that are measured together: what is done when calls are spent
+CHUNK, COUNTED = 64, 4  # texts that are measured together; the second where calls are limited
 ROUNDS = 10  # of neutral swaps
 RESAMPLES = 2000
 MIN_TOPIC = 10  # texts with a word from which it can be a topic
@@ -75,7 +75,7 @@ def measure_pairs(
     """
     order = torch.randperm(len(domain.texts), generator=torch.Generator().manual_seed(seed))
     parts, asked, spent = list[Pairs](), 0, False
-    for some in torch.split(order, CHUNK):
+    for some in torch.split(order, CHUNK if model.service.max_calls is None else COUNTED):
         progress("Comparing texts with their twins", asked, len(order))
         try:
             parts.append(_pairs(model, domain, some, favourable))

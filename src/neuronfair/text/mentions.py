@@ -151,7 +151,7 @@ def _is_name(before: str, after: str) -> bool:
 
 def _is_titled(seen: str, term: Term, before: str, after: str) -> bool:
     """Return whether a common word is written with a capital in the middle of a sentence, as in names of films."""
-    if not seen[0].isupper():
+    if not seen[0].isupper() or (seen.isupper() and len(seen) > 1):
         return False
     if term.text[0].isupper():
         return term.use == "adjective" and bool(_TITLE_AFTER.match(after))

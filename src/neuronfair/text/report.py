@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronfair.audits.report.report import Gate
+from neuronfair.audits.report.report import SCHEMA, Gate
 from neuronfair.formatting import listed, many, percent, plural, spanned
 from neuronfair.text.mentions import Reason
 
-SCHEMA = 1
 REASON_TEXT: dict[Reason, str] = {
     "no identity term": "mention no identity term",
     "several groups": "mention several groups",
@@ -274,7 +273,7 @@ def points(share: float) -> str:
     >>> points(-0.00721), points(1e-17)
     ('−0.72', '0')
     """
-    return f"{round(100 * share, 2):g}".replace("-", "−")
+    return f"{round(100 * share, 2) + 0:g}".replace("-", "−")
 
 
 def _short(text: str, most: int = 140) -> str:

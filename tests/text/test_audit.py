@@ -1,0 +1,187 @@
+import csv
+import json
+
+import pytest
+import torch
+
+import neuronfair as nf
+from neuronfair import cli
+from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
+from neuronfair.interpretation.profile import interpret
+from neuronfair.model.decision import Decision
+from neuronfair.text.audit import audit_texts
+from neuronfair.text.models import open_text_model
+from neuronfair.text.network import TokenModel
+from neuronfair.text.report import TextReport
+from neuronfair.text.search import rows_model, search_texts
+from neuronfair.text.stages import TextSettings
+from tests.text.cases import Convolution, made_domain, tokenizer
+
+TEXTS = [
+    f"{who} said the {word} film was {how} {i}"
+    for i in range(6)
+    for who in ("she", "he")
+    for word in ("funny", "sad", "strange")
+    for how in ("good", "bad")
+]
+SMALL = TextSettings(starts=10, steps=5)
+
+
+def biased(texts):
+    return [0.9 if text.startswith("he") and "good" in text else 0.1 for text in texts]
+
+
+def test_a_planted_bias_is_found_and_named():
+    audit = audit_texts(biased, TEXTS, "gender", settings=SMALL)
+    report = audit.report
+    assert (report.flip_rate.count, report.flip_rate.of) == (36, 72)
+    assert audit.verdict == (
+        "Decisions depend on gender for 50% of texts that mention it (36 of 72); "
+        "100% of these flips disadvantage female."
+    )
+    assert all("good" in finding.text for finding in report.worst if finding.found_by == "data set")
+
+
+def test_a_model_that_ignores_identity_has_no_flip():
+    audit = audit_texts(lambda texts: [float("good" in t) for t in texts], TEXTS, "gender", settings=SMALL)
+    assert audit.report.flip_rate.count == 0
+    assert audit.verdict == "No decision changed when gender was swapped in 72 texts."
+
+
+def test_a_network_is_looked_into_and_searched():
+    audit = nf.audit(
+        Convolution(), {"text": TEXTS}, text="text", sensitive="gender", preprocess=tokenizer,
+        settings=SMALL, progress=False,
+    )  # fmt: skip
+    assert [layer.units for layer in audit.report.interpretation.layers] == [6]
+    assert [search.method for search in audit.report.searches] == ["frontier", "neuronfair-plus"]
+    for search in audit.searches:
+        rows, twins = search.findings.rows, search.findings.twins(audit.domain)
+        model = rows_model_of(audit)
+        assert (model.scores(rows).argmax(1) != model.scores(twins).argmax(1)).all()
+        assert audit.domain.valid(rows).all()
+
+
+def rows_model_of(audit):
+    module = Convolution()
+    return rows_model(open_text_model(module, TEXTS, tokenizer=tokenizer), audit.domain)
+
+
+@pytest.mark.parametrize(
+    "method", ["frontier", "neuronfair", "neuronfair-plus", "adf", "eidig5", "aequitas", "uniform"]
+)
+def test_every_method_finds_true_pairs_only(method):
+    domain = made_domain(TEXTS)
+    network = TokenModel.of(Convolution(seed=3).eval(), tokenizer, TEXTS).network(domain)
+    profile = interpret(network, domain, domain.rows)
+    one, again = (
+        search_texts(network, domain, method, domain.rows[:8], steps=6, decision=Decision(), profile=profile)
+        for _ in range(2)
+    )
+    rows, twins = one.findings.rows, one.findings.twins(domain)
+    assert (network.scores(rows).argmax(1) != network.scores(twins).argmax(1)).all()
+    assert torch.equal(rows, again.findings.rows)
+    assert one.own.tried >= len(rows)
+
+
+def test_names_of_classes_and_no_answers():
+    def model(texts):
+        return ["pos" if t.startswith("he") else "maybe" if "sad" in t else "neg" for t in texts]
+
+    labels = ["pos", "neg"] * 36
+    report = audit_texts(model, TEXTS, "gender", labels=labels, settings=SMALL).report
+    # Of each pair with "sad" one text has no answer.
+    assert (report.flip_rate.count, report.flip_rate.of, report.model.unanswered) == (48, 48, 24)
+    assert report.score_change is None
+    with pytest.raises(ModelError, match="returns names"):
+        audit_texts(model, TEXTS, "gender")
+
+
+def test_spent_calls_end_the_audit_with_what_is_known():
+    report = audit_texts(biased, TEXTS, "gender", settings=TextSettings(max_calls=50)).report
+    assert report.interrupted
+    assert 20 <= report.texts.measured <= 40  # a text of each pair may be the twin of another
+    assert report.flip_rate.of == report.texts.measured
+    assert report.model.calls == 50
+    with pytest.raises(DataError, match="--max-calls 5: too few"):
+        audit_texts(biased, TEXTS, "gender", settings=TextSettings(max_calls=5))
+
+
+def test_the_report_survives_json_and_names_what_is_wrong(tmp_path):
+    report = audit_texts(biased, TEXTS, "gender", settings=SMALL, fail_if=["flip_rate > 1%"]).report
+    assert TextReport.from_json(report.to_json()) == report
+    assert not report.gate.passed
+    with pytest.raises(NeuronFairError, match="audit.json: not the audit.json of texts"):
+        TextReport.from_json(report.to_json().replace('"attribute"', '"attribut"'))
+
+
+@pytest.mark.parametrize(("threshold", "passed"), [("flip_rate > 70%", True), ("flip_rate > 50%", False)])
+def test_a_threshold_looks_at_the_worse_end(threshold, passed):
+    assert audit_texts(biased, TEXTS, "gender", settings=SMALL, fail_if=[threshold]).report.gate.passed is passed
+
+
+def test_the_page_escapes_texts_and_marks_changes():
+    texts = ["he <script>alert(1)</script> said", "she said <b>no</b>"]
+    page = audit_texts(lambda t: [float(x.startswith("he")) for x in t], texts, "gender", settings=SMALL).to_html()
+    assert "<script>alert" not in page
+    assert "<mark>he</mark>" in page
+
+
+@pytest.mark.parametrize(
+    ("texts", "sensitive", "message"),
+    [
+        ([], "gender", "no text has a letter"),
+        (["", None, float("nan"), "123"], "gender", "no text has a letter"),
+        (["It rained."], "gender", r"no text mentions gender.*\(1 mention no identity term\)"),
+        (["Sie kommt."], "gender", "no text mentions gender"),
+        (["she"], "gendre", "no lexicon 'gendre'"),
+    ],
+)
+def test_bad_texts_are_refused_in_a_sentence(texts, sensitive, message):
+    with pytest.raises(DataError, match=message):
+        audit_texts(biased, texts, sensitive)
+
+
+def test_long_and_odd_texts():
+    texts = ["she " + "long " * 30_000, "he 😀", "she السلام عليكم", "she said so"]
+    report = audit_texts(biased, texts, "gender", settings=SMALL).report
+    assert report.texts.tested == 4
+    assert any("cut off" in note for note in report.notes)
+
+
+def test_another_model_may_not_use_the_answers_of_a_folder(tmp_path):
+    folder = tmp_path / "run"
+    first = audit_texts(biased, TEXTS, "gender", settings=SMALL, folder=folder)
+    again = audit_texts(biased, TEXTS, "gender", settings=SMALL, folder=folder)
+    assert first.report.flip_rate == again.report.flip_rate
+    with pytest.raises(RunError, match="another model"):
+        audit_texts(lambda texts: [0.5] * len(texts), TEXTS, "gender", settings=SMALL, folder=folder)
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["neuronfair", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code or 0
+
+
+def test_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_text_model.py").write_text(
+        "def f(texts):\n    return [float(t.startswith('he')) for t in texts]\n"
+    )
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["text", "y"], *([text, "no"] for text in TEXTS)])
+    words = ["audit", "t.csv", "--text", "text", "--sensitive", "gender", "--model", "own_text_model:f"]
+    assert run(monkeypatch, *words, "--out", "run", "--steps", 3) == 0
+    shown = capsys.readouterr().out
+    assert "Decisions depend on gender for 100% of texts that mention it (72 of 72)" in shown
+    assert len(shown.splitlines()) <= 25
+    assert json.loads((tmp_path / "run" / "audit.json").read_text())["attribute"] == "gender"
+    assert (tmp_path / "run" / "report.html").exists()
+    assert len((tmp_path / "run" / "findings.csv").read_text().splitlines()) > 1
+    assert run(monkeypatch, *words, "--out", "two", "--steps", 0, "--fail-if", "flip_rate > 1%") == 1
+    assert run(monkeypatch, *words, "--out", "three", "--junit", "x.xml") == 2
+    assert "--junit is not written for texts" in capsys.readouterr().err
+    assert run(monkeypatch, *words, "--out", "three", "--prove", 1) == 2
+    assert run(monkeypatch, "audit", "t.csv", "--text", "nothing", "--sensitive", "gender", "--model", "x:f") == 2

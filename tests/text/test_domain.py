@@ -1,0 +1,79 @@
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuronfair.errors import DomainError
+from neuronfair.text.domain import GROUP, TEXT, WORDS, TextDomain
+from neuronfair.text.lexicon import read_lexicon
+from tests.text.cases import SENTENCES, made_domain
+
+DOMAIN = made_domain()
+
+
+def draws(n, seed):
+    return torch.rand(n, DOMAIN.draws_per_row, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_rows_of_the_texts_are_the_texts():
+    assert DOMAIN.write(DOMAIN.rows) == list(SENTENCES)
+
+
+def test_a_twin_differs_in_identity_terms_only():
+    assert DOMAIN.write(DOMAIN.twins(DOMAIN.rows).rows[:, 0])[:3] == [
+        "He is a good teacher.",
+        "She said the film was funny.",
+        "The actor was brilliant in a sad story.",
+    ]
+
+
+@given(st.integers(0, 10_000))
+def test_every_drawn_and_every_clipped_row_is_valid(seed):
+    rows = DOMAIN.rows_at(draws(20, seed))
+    assert DOMAIN.valid(rows).all()
+    wild = torch.randint(-3, 30, rows.shape, generator=torch.Generator().manual_seed(seed))
+    assert DOMAIN.valid(DOMAIN.clip(wild)).all()
+    assert torch.equal(DOMAIN.clip(rows), rows)
+
+
+@given(st.integers(0, 10_000))
+def test_twins_are_mutual_and_share_a_key(seed):
+    rows = DOMAIN.rows_at(draws(20, seed))
+    twins = DOMAIN.twins(rows).rows[:, 0]
+    assert torch.equal(DOMAIN.twins(twins).rows[:, 0], rows)
+    assert torch.equal(DOMAIN.key(rows), DOMAIN.key(twins))
+    assert torch.equal(DOMAIN.member(rows, torch.ones(20, dtype=torch.int64)), twins)
+    assert (rows[:, WORDS:] == twins[:, WORDS:]).all()
+
+
+def test_keys_tell_all_rows_apart_but_twins():
+    text = 1
+    counts = DOMAIN.choices[text].tolist()
+    rows = torch.tensor([[text, 0, *words] for words in itertools.product(*map(range, counts))])
+    assert len(set(DOMAIN.key(rows).tolist())) == len(rows) == len(set(DOMAIN.write(rows)))
+
+
+@given(st.integers(0, 10_000))
+def test_moves_keep_text_and_group(seed):
+    rows = DOMAIN.rows_at(draws(20, seed))
+    moved = DOMAIN.move(rows, DOMAIN.neighbours(rows, draws(20, seed + 1)))
+    assert torch.equal(moved[:, [TEXT, GROUP]], rows[:, [TEXT, GROUP]])
+    can = DOMAIN.choices[rows[:, TEXT]] > 1
+    assert ((moved[:, WORDS:] != rows[:, WORDS:]) == can).all()
+
+
+def test_articles_follow_replaced_words():
+    domain = made_domain(["He saw a strange dog and an odd film."])
+    texts = {text for row in itertools.product(*map(range, domain.choices[0].tolist()))
+             for text in domain.write(torch.tensor([[0, 1, *row]]))}  # fmt: skip
+    assert any("an odd dog" in text for text in texts)
+    assert not any("a odd" in text or "an strange" in text or "an peculiar" in text for text in texts)
+
+
+def test_a_group_without_a_counterpart_has_no_valid_twin():
+    domain = made_domain(["a christian film with a believer", "two Jews met"], "religion")
+    assert domain.swappable.all()
+    with pytest.raises(DomainError, match="no text mentions"):
+        TextDomain("none", (), read_lexicon("gender"))

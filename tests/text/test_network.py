@@ -1,0 +1,113 @@
+import pytest
+import torch
+from torch import nn
+
+from neuronfair.errors import ModelError
+from neuronfair.interpretation.profile import interpret
+from neuronfair.text.models import open_text_model
+from neuronfair.text.network import TokenModel
+from tests.text.cases import SENTENCES, Bag, Convolution, made_domain, tokenizer
+
+DOMAIN = made_domain()
+
+
+def network_of(module):
+    return TokenModel.of(module.eval(), tokenizer, SENTENCES).network(DOMAIN)
+
+
+def test_scores_through_the_embedding_are_those_of_the_module():
+    module = Convolution()
+    tokens = TokenModel.of(module.eval(), tokenizer, SENTENCES)
+    rows = DOMAIN.sample(30, torch.Generator().manual_seed(0))
+    ids = tokens.ids(DOMAIN.write(rows), tokens.network(DOMAIN).encoding.length)
+    assert torch.allclose(tokens.network(DOMAIN).scores(rows), module(ids).detach(), atol=1e-6)
+
+
+def test_effects_of_a_linear_model_are_exact():
+    network = network_of(Bag())
+    rows = DOMAIN.sample(20, torch.Generator().manual_seed(1))
+    gradient = network.gradient(rows, lambda scores: scores[:, 1]).flatten(1)
+    codes = DOMAIN.neighbours(rows, torch.rand(20, DOMAIN.draws_per_row, dtype=torch.float64))
+    effects = network.encoding.effects(gradient, rows, None, codes)
+    before = network.scores(rows)[:, 1]
+    for column in range(2, rows.shape[1]):
+        moved = rows.clone()
+        moved[:, column] = codes[:, column]
+        change = network.scores(moved)[:, 1] - before
+        assert torch.allclose(effects[:, column], change, atol=1e-4), column
+
+
+def test_uphill_takes_the_word_with_the_largest_effect():
+    network = network_of(Bag())
+    rows = DOMAIN.rows
+    gradient = network.gradient(rows, lambda scores: scores[:, 1]).flatten(1)
+    best = network.scores(DOMAIN.clip(network.encoding.uphill(gradient, rows)))[:, 1]
+    assert (best >= network.scores(rows)[:, 1] - 1e-6).all()
+    one = DOMAIN.neighbours(rows, torch.rand(len(rows), DOMAIN.draws_per_row, dtype=torch.float64))
+    assert (best >= network.scores(one)[:, 1] - 1e-6).all()
+
+
+def test_neurons_are_units_averaged_over_tokens():
+    network = network_of(Convolution())
+    assert network.neurons == {"module.act": 6}
+    rows = DOMAIN.rows
+    with torch.no_grad():
+        x = network.encoding.encode(rows)[..., :-1]
+        inner = network.module.module.act(network.module.module.conv(x.transpose(1, 2)))
+    assert torch.allclose(network.activations(rows)["module.act"], inner.mean(2), atol=1e-6)
+
+
+def test_ablation_silences_a_unit_for_every_token():
+    network = network_of(Convolution())
+    with network.ablated("module.act", [0, 2]):
+        assert (network.activations(DOMAIN.rows)["module.act"][:, [0, 2]] == 0).all()
+        silenced = network.scores(DOMAIN.rows)
+    assert not torch.allclose(silenced, network.scores(DOMAIN.rows))
+
+
+def test_the_unit_that_reads_the_identity_is_named():
+    module = Convolution()
+    with torch.no_grad():
+        module.words.weight[:, 0] = 0
+        for word, value in (("she", 5.0), ("he", -5.0)):
+            from tests.text.cases import VOCABULARY
+
+            module.words.weight[VOCABULARY[word], 0] = value
+            module.words.weight[VOCABULARY[word], 1:] = 0
+        module.conv.weight[3] = 0
+        module.conv.weight[3, 0, 1] = 1  # unit 3 reads the planted channel
+        module.conv.weight[[0, 1, 2, 4, 5]] *= 0.01
+    domain = made_domain(["She left.", "He arrived.", "he laughed loudly"])
+    profile = interpret(TokenModel.of(module.eval(), tokenizer, SENTENCES).network(domain), domain, domain.rows)
+    assert profile.worst.biased == (3,)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Sequential(nn.Linear(3, 2)), "failed on token ids"),
+        (nn.Embedding(1, 2), "failed on token ids"),
+    ],
+)
+def test_a_module_of_something_else_is_refused(module, message):
+    with pytest.raises(ModelError, match=message):
+        TokenModel.of(module, tokenizer, SENTENCES)
+
+
+def test_a_module_needs_its_tokenizer():
+    with pytest.raises(ModelError, match="needs its tokenizer"):
+        open_text_model(Bag(), SENTENCES)
+
+
+def test_layers_of_a_recurrent_network():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(2000, 4)
+            self.rnn = nn.LSTM(4, 3, batch_first=True, bidirectional=True)
+            self.out = nn.Linear(6, 2)
+
+        def forward(self, ids):
+            return self.out(self.rnn(self.words(ids))[0].amax(1))
+
+    assert network_of(Recurrent()).neurons == {"module.rnn": 6}
