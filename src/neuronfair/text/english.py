@@ -6,16 +6,20 @@ import re
 from typing import Literal
 
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
-Use = Literal["", "object", "possessive", "pronoun", "adjective", "noun", "person", "name"]
+Use = Literal["", "object", "possessive", "pronoun", "adjective", "noun", "person", "name", "human"]
 
 # After her or his, these words begin another part of the sentence: "saw her in the park", "told her that".
 _AFTER_OBJECT = frozenset(
     """a about after again against all also although an and any are as at away back be because been before being both
-    but by can could did do does down during each either every finally for from had has have he here how if in instead
+    but by can could did do does down during each either every everyday finally for from had has have he here how if in instead
     into is it just like may me might more much my never no nor not now of off often on once only or our out over
     perhaps quickly she should since slowly so some still than that the their them then there these they this those
     through to today together tomorrow too toward towards under until up was we were what when where whether which
     while who whom why will with without would yesterday yet you your""".split()  # noqa: SIM905
+)
+_TAKES_TWO = frozenset(
+    """ask asks asked asking call calls called calling give gives gave giving make makes made making let lets letting
+    see sees saw seeing watch watches watched help helps helped find finds found keep keeps kept""".split()  # noqa: SIM905
 )
 _DETERMINERS = frozenset("a an the another any each every no one some that this".split())  # noqa: SIM905
 _IS = frozenset("am are is was were".split())  # noqa: SIM905
@@ -83,6 +87,42 @@ def in_case_of(seen: str, own: str, other: str) -> str:
     return other[:1].upper() + other[1:]
 
 
+def is_unclear(use: Use, before: str, after: str) -> bool:
+    """Return whether her may be an object or a possessive: "called her names", "his.teacher"."""
+    if use not in ("object", "possessive", "pronoun"):
+        return False
+    if re.match(r"[.,;:!?][^\W\d_]", after):
+        return True
+    words = WORD.findall(before.lower())
+    following = WORD.match(after.lstrip())
+    return bool(
+        words and words[-1] in _TAKES_TWO and following and following[0].lower() not in _AFTER_OBJECT
+        and re.match(r"\s", after)
+    )  # fmt: skip
+
+
+# Words that show that a person is meant and no title or nickname, up to three words before: "the old man".
+_POINTERS = frozenset(
+    """a an the this that these those my your his her our their its one another each every any some no both all many few
+    several two three four five six seven eight nine ten other own which what whose""".split()  # noqa: SIM905
+)
+_BESIDE_SIBLINGS = _POINTERS | frozenset("big elder half little older own step twin young younger".split())  # noqa: SIM905
+
+
+def points_at_a_person(term: str, before: str) -> bool:
+    """Return whether a determiner or a possessive stands before a noun for a person, as before no nickname or title.
+
+    >>> points_at_a_person("man", "the old "), points_at_a_person("man", "Spider ")
+    (True, False)
+    """
+    clause = re.split(r"[.!?;:,()\"“”]", before.lower())[-1]
+    words = re.findall(r"[^\W\d_]+(?:['’]s?)?|['’]s|\d+", clause)[-3:]
+    pointing = [w for w in words if w in _POINTERS or w.isdecimal() or w.endswith(("'s", "’s", "s'", "'", "’"))]
+    if not pointing:
+        return False
+    return term.lower() not in ("brothers", "sisters") or words[-1] in _BESIDE_SIBLINGS or words[-1] in pointing
+
+
 def use_of(use: Use, before: str, after: str) -> bool:
     """Return whether a term is used in this way, by the words before and after it.
 
@@ -97,7 +137,7 @@ def use_of(use: Use, before: str, after: str) -> bool:
     words = WORD.findall(before.lower())
     last = words[-1] if words and re.search(r"[\w'’]\s+$", before) else ""
     continues = bool(word) and word not in _AFTER_OBJECT
-    if use in ("", "name"):
+    if use in ("", "name", "human"):
         return True
     if use == "possessive":
         return continues

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +21,15 @@ ALIASES = {"race": "ethnicity", "sex": "gender", "sexuality": "orientation"}
 ALONE = "no counterpart"  # the concept of terms that only one group has
 MAX_TERMS, MAX_GROUPS, MAX_TERM = 20_000, 64, 60
 _USES = get_args(Use)
+_NAME, _HANDLE = re.compile(r"(?<![\w@#])([^\W\d_]{2,})(?!\w)"), re.compile(r"[@#](\w+)")
+_ALSO_WORDS = frozenset(  # names that are mostly something else in lower case
+    """al ali art asia basil bill blanche buddy burt carol casey chad che chelsea cher clay cliff conan crystal daisy dale
+    dean don drake drew earl ed eve florence frank franco francs gene georgia grace grant guy harry hank hazel homer hope
+    ira iris jack jackson jasmine jay jean joy june kent lance lee len lily lois luke mark max mercedes miles moses nelson
+    norm pam paris pat pearl penny perry pierce pole polly ray regina rob robin rock rod roman rosa rose rosemary rosie
+    ross rusty sally sasha skip sol spencer spike stan stella sue tad ted toby tony troy ty victor victoria vin viola
+    virginia wallace warren will woody zoe""".split()  # noqa: SIM905
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,18 @@ class Lexicon:
     groups: tuple[str, ...]
     concepts: tuple[tuple[str, ...], ...]  # the term of each group; "" where there is none
     uses: tuple[Use, ...]
+    names: frozenset[str] = frozenset()  # first names, in lower case, that say the group and are not swapped
+
+    def names_in(self, text: str) -> bool:
+        """Return whether a text has such a name: alone, in lower case unless it is also a word, or in a handle."""
+        if not self.names:
+            return False
+        for found in _NAME.finditer(text):
+            word = found[1]
+            if word.lower() in self.names and (word[0].isupper() or word not in _ALSO_WORDS):
+                return True
+        handles = (handle.lower() for handle in _HANDLE.findall(text))
+        return any(handle[:size] in self.names for handle in handles for size in range(5, 12) if size <= len(handle))
 
     @cached_property
     def terms(self) -> Mapping[str, Sequence[Term]]:
@@ -82,8 +103,13 @@ def read_lexicon(source: str | Path) -> Lexicon:
     name = str(source)
     bundled = ALIASES.get(name, name)
     if bundled in BUNDLED:
-        text = files(__package__).joinpath("data", f"{bundled}_en.csv").read_text(encoding="utf-8")
-        return parse_lexicon(text, name)
+        data = files(__package__).joinpath("data")
+        lexicon = parse_lexicon(data.joinpath(f"{bundled}_en.csv").read_text(encoding="utf-8"), name)
+        if bundled != "gender":
+            return lexicon
+        lines = csv.reader(io.StringIO(data.joinpath("names_en.csv").read_text(encoding="utf-8")))
+        known = (name for line in lines for name in line[1].split("|"))
+        return replace(lexicon, names=frozenset(map(str.lower, known)) - {"names"})
     path = Path(source)
     if not path.suffix:
         raise DataError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
-from neuronfair.text.english import WORD, in_case_of, use_of, with_article
+from neuronfair.text.english import WORD, in_case_of, is_unclear, points_at_a_person, use_of, with_article
 from neuronfair.text.lexicon import Lexicon, Term
 
 Reason = Literal["no identity term", "several groups", "contrasted or negated", "quoted", "part of a name", "ambiguous"]
@@ -109,6 +109,8 @@ def _has_all(lexicon: Lexicon, mentions: Sequence[Mention], own: int, group: int
 
 def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None]:
     """Return the identity terms in a text, and why they must not be swapped, if so."""
+    if lexicon.names_in(text):
+        return [], "part of a name"
     quotes = [(found.start(), found.end()) for found in _QUOTES.finditer(text)]
     mentions = list[Mention]()
     shouted = text.isupper()
@@ -122,9 +124,9 @@ def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None
             continue  # another meaning, such as white wine
         term = fitting[0]
         if sum(map(bool, lexicon.concepts[term.concept])) == 1:  # no other group has such a word
-            if term.use != "name" or not seen.islower() or _is_name(before, after):
-                return [], "part of a name" if term.use == "name" else "ambiguous"
-            continue
+            return [], "part of a name" if term.use == "name" else "ambiguous"
+        if is_unclear(term.use, before[-80:], after[:80]):
+            return [], "ambiguous"
         if any(start <= found.start() < end and _is_short(text[start:end]) for start, end in quotes):
             return [], "quoted"
         if term.use == "name":
@@ -133,6 +135,8 @@ def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None
         elif not shouted and (
             _is_titled(seen, term, before, after) or (term.use == "adjective" and _TITLE_AFTER.match(after))
         ):
+            return [], "part of a name"
+        if term.use == "human" and not points_at_a_person(seen, before[-80:]):
             return [], "part of a name"
         if _NEGATED.search(before[-40:]):
             return [], "contrasted or negated"

@@ -17,6 +17,8 @@ from neuronfair.text.mentions import IdentityText
 
 POSITIONS, CHOICES = 8, 8  # words of a text that may be replaced, and words for each, its own included
 MAX_KINDS = 10_000
+_NUMBERS = ("two",)
+_COUNTS = re.compile(r"(?<!and )(?<!-)\0 [a-z]+s\b", re.IGNORECASE)  # a number counts what follows it
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Replacements:
             kind = self.of.get(word[0].casefold())
             taken = any(m.start < word.end() and word.start() < m.end for m in text.mentions)
             if kind is None or taken or re.search(r"[\w-]$", text.text[max(0, word.start() - 1) : word.start()]):
+                continue
+            if kind[0] in _NUMBERS and not _COUNTS.search(text.text[: word.start()] + "\0" + text.text[word.end() :]):
                 continue
             own = next(one for one in kind if one.casefold() == word[0].casefold())
             others = [in_case_of(word[0], own, one) for one in kind if one != own]

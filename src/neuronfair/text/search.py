@@ -13,13 +13,12 @@ from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
 from neuronfair.progress import Progress, silent
-from neuronfair.searches.engine import PhaseResult, run_phase
+from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import METHODS, Setting, phases
 from neuronfair.searches.methods.uniform import Uniform
-from neuronfair.searches.tally import Budget
 from neuronfair.text.domain import TextDomain
 from neuronfair.text.models import NO_ANSWER, TextModel
 from neuronfair.text.network import PASS
