@@ -11,9 +11,9 @@ Use = Literal["", "object", "possessive", "pronoun", "adjective", "noun", "perso
 # After her or his, these words begin another part of the sentence: "saw her in the park", "told her that".
 _AFTER_OBJECT = frozenset(
     """a about after again against all also although an and any are as at away back be because been before being both
-    but by can could did do does down during each either every everyday finally for from had has have he here how if in instead
-    into is it just like may me might more much my never no nor not now of off often on once only or our out over
-    perhaps quickly she should since slowly so some still than that the their them then there these they this those
+    but by can could did do does down during each either every everyday finally for from had has have he here how if in
+    instead into is it just like may me might more much my never no nor not now of off often on once only or our out
+    over perhaps quickly she should since slowly so some still than that the their them then there these they this those
     through to today together tomorrow too toward towards under until up was we were what when where whether which
     while who whom why will with without would yesterday yet you your""".split()  # noqa: SIM905
 )

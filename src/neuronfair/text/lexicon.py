@@ -23,9 +23,12 @@ MAX_TERMS, MAX_GROUPS, MAX_TERM = 20_000, 64, 60
 _USES = get_args(Use)
 _NAME, _HANDLE = re.compile(r"(?<![\w@#])([^\W\d_]{2,})(?!\w)"), re.compile(r"[@#](\w+)")
 _ALSO_WORDS = frozenset(  # names that are mostly something else in lower case
-    """al ali art asia basil bill blanche buddy burt carol casey chad che chelsea cher clay cliff conan crystal daisy dale
-    dean don drake drew earl ed eve florence frank franco francs gene georgia grace grant guy harry hank hazel homer hope
-    ira iris jack jackson jasmine jay jean joy june kent lance lee len lily lois luke mark max mercedes miles moses nelson
+    """al ali art asia basil bill blanche buddy burt carol casey chad che chelsea cher clay cliff conan crystal
+    daisy dale
+    dean don drake drew earl ed eve florence frank franco francs gene georgia grace grant guy harry hank hazel
+    homer hope
+    ira iris jack jackson jasmine jay jean joy june kent lance lee len lily lois luke mark max mercedes miles
+    moses nelson
     norm pam paris pat pearl penny perry pierce pole polly ray regina rob robin rock rod roman rosa rose rosemary rosie
     ross rusty sally sasha skip sol spencer spike stan stella sue tad ted toby tony troy ty victor victoria vin viola
     virginia wallace warren will woody zoe""".split()  # noqa: SIM905

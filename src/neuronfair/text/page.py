@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from neuronfair.audits.wording.summary import NOT_MEASURED, Metric
 from neuronfair.formatting import percent
-from neuronfair.render.page.template import rendered
+from neuronfair.render.page import rendered
 from neuronfair.text.report import (
     REASON_TEXT,
     GroupPairReport,
@@ -50,7 +50,7 @@ def text_page(report: TextReport) -> str:
     return rendered(
         "texts.html",
         style="page.css",
-        scripts=("page.js",),
+        script="page.js",
         report=report,
         headline=headline(report),
         tone=_tone(report),

@@ -70,7 +70,7 @@ def read_replacements(path: str | Path | None = None) -> Replacements:
     """Read the kinds of words: a bundled list of English words, or a CSV file of your own with lines `kind,one|two|…`.
 
     >>> read_replacements().of["film"]
-    ('film', 'movie', 'picture')
+    ('film', 'movie')
     """
     try:
         text = (
