@@ -6,9 +6,11 @@ import torch
 
 import neuronfair as nf
 from neuronfair import cli
+from neuronfair.domain.draws import Draws
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
+from neuronfair.searches.method import World
 from neuronfair.text.audit import audit_texts
 from neuronfair.text.models import open_text_model
 from neuronfair.text.network import TokenModel
@@ -74,10 +76,8 @@ def test_every_method_finds_true_pairs_only(method):
     domain = made_domain(TEXTS)
     network = TokenModel.of(Convolution(seed=3).eval(), tokenizer, TEXTS).network(domain)
     profile = interpret(network, domain, domain.rows)
-    one, again = (
-        search_texts(network, domain, method, domain.rows[:8], steps=6, decision=Decision(), profile=profile)
-        for _ in range(2)
-    )
+    world = World(network, domain, Decision(), Draws(0, "global"), profile=profile)
+    one, again = (search_texts(world, method, domain.rows[:8], steps=6) for _ in range(2))
     rows, twins = one.findings.rows, one.findings.twins(domain)
     assert (network.scores(rows).argmax(1) != network.scores(twins).argmax(1)).all()
     assert torch.equal(rows, again.findings.rows)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from neuronfair.domain.draws import Draws
-from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.blackbox import BlackBox, Model
-from neuronfair.model.decision import Decision
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings
@@ -101,24 +98,12 @@ def rows_model(model: TextModel, domain: TextDomain) -> Model:
     return BlackBox(RowScores(model, domain), RowNumbers(domain))
 
 
-def search_texts(
-    model: Model,
-    domain: TextDomain,
-    method: str,
-    seeds: Tensor,
-    *,
-    steps: int,
-    decision: Decision,
-    seed: int = 0,
-    profile: BiasProfile | None = None,
-    progress: Progress = silent,
-) -> TextSearch:
+def search_texts(world: World, method: str, seeds: Tensor, *, steps: int, progress: Progress = silent) -> TextSearch:
     """Search from seed texts with a method, and with its controls at an equal number of texts.
 
     The controls are random words in the same texts and, for a method that follows gradients, the same walk along
     noise. Ctrl-C ends the search and keeps what was found.
     """
-    world = World(model, domain, decision, Draws(seed, "global"), profile=profile)
     found, stopped = _both_phases(world, method, seeds, steps, progress)
     own = Found(len(found), found.tried)
     if stopped:
@@ -126,8 +111,7 @@ def search_texts(
     random = _random(world, seeds, found.tried, progress)
     direction = None
     if METHODS[method].gradients:
-        blind = World(model, domain, decision, Draws(seed, "global"), profile=profile, blind=True)
-        walked, _ = _both_phases(blind, method, seeds, steps, silent)
+        walked, _ = _both_phases(replace(world, blind=True), method, seeds, steps, silent)
         direction = Found(len(walked), walked.tried)
     return TextSearch(method, found, own, random, direction)
 

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
 from neuronfair.progress import Progress
+from neuronfair.searches.method import World
 from neuronfair.searches.methods import check_method
 from neuronfair.text import measure
 from neuronfair.text import report as reports
@@ -112,10 +114,10 @@ class Stages:
         for method in methods:
             check_method(method, model, self.opened.decision)
         for method in methods:
-            found = search_texts(
-                model, self.domain, method, seeds, steps=self.settings.steps, decision=self.opened.decision,
-                seed=self.settings.seed, profile=profile, progress=self._show,
-            )  # fmt: skip
+            world = World(
+                model, self.domain, self.opened.decision, Draws(self.settings.seed, "global"), profile=profile
+            )
+            found = search_texts(world, method, seeds, steps=self.settings.steps, progress=self._show)
             self.searches.append(self._answered(found))
             if found.interrupted:
                 raise KeyboardInterrupt
