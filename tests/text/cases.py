@@ -1,4 +1,4 @@
-"""Texts and small networks whose bias is known."""
+"""TextColumn and small networks whose bias is known."""
 
 import torch
 from torch import nn

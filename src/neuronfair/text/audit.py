@@ -15,7 +15,7 @@ from neuronfair.progress import Progress, silent
 from neuronfair.store.manifest import versions
 from neuronfair.text import measure
 from neuronfair.text import report as reports
-from neuronfair.text.column import Texts, tested
+from neuronfair.text.column import TextColumn, tested
 from neuronfair.text.domain import GROUP, TextDomain
 from neuronfair.text.lexicon import Lexicon, read_lexicon
 from neuronfair.text.models import TextModel, open_text_model
@@ -121,7 +121,7 @@ def audit_texts(
     place = None if folder is None else _claimed(Path(folder), settings, lexicon, texts)
     thresholds = [read_threshold(text, lexicon.name) for text in options.get("fail_if", ())]
     show("Looking for identity terms", 0, None)
-    read = Texts.of(texts, labels)
+    read = TextColumn.of(texts, labels)
     domain, counted = tested(read, lexicon, options.get("name", "texts"), settings.max_texts, settings.seed)
     service = Service(list, settings.max_calls, None if place is None else place / ANSWERS, settings.batch)
     first = [text.text for text in domain.texts]

@@ -46,7 +46,7 @@ class Texts:
             seen.setdefault(text, label)
         if not seen:
             raise DataError("no text has a letter: all cells of the column are empty")
-        return Texts(list(seen), None if labels is None else list(seen.values()), empty, shortened)
+        return TextColumn(list(seen), None if labels is None else list(seen.values()), empty, shortened)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class Texts:
         return () if self.labels is None else tuple(sorted(set(self.labels)))
 
 
-def tested(read: Texts, lexicon: Lexicon, name: str, most: int, seed: int) -> tuple[TextDomain, dict[Reason, int]]:
+def tested(read: TextColumn, lexicon: Lexicon, name: str, most: int, seed: int) -> tuple[TextDomain, dict[Reason, int]]:
     """Return the texts whose identity can be swapped, at most so many, and how many others there are by reason."""
     counts: Counter[Reason] = Counter()
     found = []

@@ -21,6 +21,7 @@ from neuronfair.text.domain import GROUP, TEXT, TextDomain
 from neuronfair.text.english import WORD, in_case_of
 from neuronfair.text.mentions import IdentityText, replaced
 from neuronfair.text.models import NO_ANSWER, Answers, TextModel
+from neuronfair.text.report import Mean, TopicReport
 from neuronfair.text.service import CallsSpent
 
 CHUNK, COUNTED = 64, 4  # texts that are measured together; the second where calls are limited
@@ -35,7 +36,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Pairs:
+class TextPairs:
     """What a model says of texts and of their twins, a line for each pair that was answered."""
 
     text: Ints  # (p,) number of the text
@@ -68,13 +69,13 @@ class Pairs:
 
 def measure_pairs(
     model: TextModel, domain: TextDomain, *, favourable: int, seed: int = 0, progress: Progress = silent
-) -> tuple[Pairs, bool]:
+) -> tuple[TextPairs, bool]:
     """Ask a model about all texts and their twins, in random order; return the pairs, and whether calls were spent.
 
     What was measured when the calls are spent is a random sample of the texts.
     """
     order = torch.randperm(len(domain.texts), generator=torch.Generator().manual_seed(seed))
-    parts, asked, spent = list[Pairs](), 0, False
+    parts, asked, spent = list[TextPairs](), 0, False
     for some in torch.split(order, CHUNK if model.service.max_calls is None else COUNTED):
         progress("Comparing texts with their twins", asked, len(order))
         try:
@@ -86,7 +87,7 @@ def measure_pairs(
     return _joined(parts, asked), spent
 
 
-def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable: int) -> Pairs:
+def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable: int) -> TextPairs:
     rows = domain.rows[some]
     twins: TwinRows = domain.twins(rows)
     line, place = twins.valid.nonzero().unbind(1)
@@ -95,7 +96,7 @@ def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable:
     theirs = model.answer(domain.write(others))
     number = line.numpy()
     known = (own.decisions[number] != NO_ANSWER) & (theirs.decisions != NO_ANSWER)
-    return Pairs(
+    return TextPairs(
         text=others[:, TEXT].numpy()[known],
         own=rows[line, GROUP].numpy()[known],
         other=others[:, GROUP].numpy()[known],
@@ -119,11 +120,11 @@ def score_of(answers: Answers, favourable: int) -> Floats:
     return scores[:, favourable]
 
 
-def _joined(parts: Sequence[Pairs], asked: int) -> Pairs:
+def _joined(parts: Sequence[TextPairs], asked: int) -> TextPairs:
     def column(name: str, kind: type) -> npt.NDArray[Any]:
         return np.concatenate([np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)])
 
-    return Pairs(
+    return TextPairs(
         text=column("text", np.int64),
         own=column("own", np.int64),
         other=column("other", np.int64),
@@ -149,7 +150,7 @@ class GroupPair:
     shift: float  # mean change of the favourable score from the text to the twin
 
 
-def group_pairs(pairs: Pairs, groups: int, favourable: int) -> list[GroupPair]:
+def group_pairs(pairs: TextPairs, groups: int, favourable: int) -> list[GroupPair]:
     """Return the figures of every ordered pair of groups that occurs."""
     before, after = pairs.decision == favourable, pairs.twin_decision == favourable
     found = []
@@ -172,16 +173,7 @@ def group_pairs(pairs: Pairs, groups: int, favourable: int) -> list[GroupPair]:
     return found
 
 
-@dataclass(frozen=True)
-class MeanInterval:
-    """A mean over texts and its bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> MeanInterval | None:
+def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> Mean | None:
     """Return the mean of one number per text, with the percentile interval of resampled texts."""
     if not len(values):
         return None
@@ -190,10 +182,10 @@ def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> M
         [values[generator.integers(0, len(values), (100, len(values)))].mean(1) for _ in range(RESAMPLES // 100)]
     )
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return MeanInterval(float(values.mean()), float(low), float(high))
+    return Mean(float(values.mean()), float(low), float(high))
 
 
-def score_changes(pairs: Pairs) -> Floats:
+def score_changes(pairs: TextPairs) -> Floats:
     """Return for each text the mean change of its score over its twins, without sign (Garg et al., AIES 2019)."""
     texts, place = np.unique(pairs.text, return_inverse=True)
     gaps = np.abs(pairs.twin_score - pairs.score)
@@ -248,13 +240,13 @@ class NeutralSwaps:
 
 
 @dataclass(frozen=True)
-class Baseline:
+class NeutralBaseline:
     """Neutral swaps next to identity swaps, over the same texts."""
 
     texts: int  # that have enough neutral words
-    identity: MeanInterval  # share of them whose decision depends on the identity
-    neutral: MeanInterval  # share whose decision changes by as many swaps of neutral words
-    excess: MeanInterval  # the difference
+    identity: Mean  # share of them whose decision depends on the identity
+    neutral: Mean  # share whose decision changes by as many swaps of neutral words
+    excess: Mean  # the difference
     score_identity: float  # mean change of the score, without sign
     score_neutral: float
 
@@ -267,14 +259,14 @@ class Baseline:
 def measure_baseline(
     model: TextModel,
     domain: TextDomain,
-    pairs: Pairs,
+    pairs: TextPairs,
     texts: Sequence[str],
     *,
     favourable: int,
     rounds: int = ROUNDS,
     seed: int = 0,
     progress: Progress = silent,
-) -> Baseline | None:
+) -> NeutralBaseline | None:
     """Swap neutral words of the texts that were measured, as many times as each has twins; None without calls left."""
     swaps, generator = NeutralSwaps(domain, texts), np.random.default_rng(seed)
     measured, flipped = pairs.by_text
@@ -310,20 +302,10 @@ def measure_baseline(
     if means[0] is None or means[1] is None or means[2] is None:
         return None
     gaps = score_changes(pairs)[lines]
-    return Baseline(len(lines), means[0], means[1], means[2], float(gaps.mean()), float(np.mean(changes)))
+    return NeutralBaseline(len(lines), means[0], means[1], means[2], float(gaps.mean()), float(np.mean(changes)))
 
 
-@dataclass(frozen=True)
-class Topic:
-    """A word whose texts flip more often than the others."""
-
-    word: str
-    texts: int
-    flips: int
-    p_value: float  # of Fisher's exact test, times the number of words tried (Bonferroni)
-
-
-def topics(domain: TextDomain, pairs: Pairs, most: int = 5) -> list[Topic]:
+def topics(domain: TextDomain, pairs: TextPairs, most: int = 5) -> list[TopicReport]:
     """Return words whose texts depend on the identity more often than the rest, with corrected p-values below 5%."""
     texts, flipped = pairs.by_text
     where: dict[str, list[int]] = {}
@@ -338,5 +320,5 @@ def topics(domain: TextDomain, pairs: Pairs, most: int = 5) -> list[Topic]:
         flips = int(flipped[places].sum())
         p_value = float(hypergeom.sf(flips - 1, len(texts), int(flipped.sum()), len(places)))
         if p_value * len(tried) < 0.05:
-            found.append(Topic(word, len(places), flips, p_value * len(tried)))
+            found.append(TopicReport(word, len(places), flips, p_value * len(tried)))
     return sorted(found, key=lambda topic: topic.p_value)[:most]

@@ -24,14 +24,14 @@ _PIECE = re.compile(r"\w+(?:['’]\w+)?|\W", re.UNICODE)
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """A part of a text; `changed` where the other text of the pair differs."""
 
     text: str
     changed: bool
 
 
-def pieces(text: str, other: str) -> list[Piece]:
+def pieces(text: str, other: str) -> list[TextPiece]:
     """Return a text in pieces, the words that another text does not share marked.
 
     >>> [piece.text for piece in pieces("She left.", "He left.") if piece.changed]
@@ -41,8 +41,8 @@ def pieces(text: str, other: str) -> list[Piece]:
     found = []
     for kind, start, end, _, _ in difflib.SequenceMatcher(None, own, theirs, autojunk=False).get_opcodes():
         if end > start:
-            found.append(Piece("".join(own[start:end]), kind != "equal"))
-    return [*found, Piece("…", False)] if len(text) > LONGEST else found
+            found.append(TextPiece("".join(own[start:end]), kind != "equal"))
+    return [*found, TextPiece("…", False)] if len(text) > LONGEST else found
 
 
 def text_page(report: TextReport) -> str:

@@ -67,7 +67,7 @@ class TextsReport:
 
 @dataclass(frozen=True)
 class GroupPairReport:
-    """Texts of one group, swapped to another."""
+    """TextColumn of one group, swapped to another."""
 
     group: str  # that the texts mention
     other: str  # that they are swapped to
@@ -78,7 +78,7 @@ class GroupPairReport:
 
 
 @dataclass(frozen=True)
-class BaselineReport:
+class NeutralWordsReport:
     """Swaps of as many neutral words of equal frequency, in the same texts."""
 
     texts: int  # with enough neutral words
@@ -163,7 +163,7 @@ class TextReport:
     score_change: Mean | None  # mean change of the score, without sign; null for a model that returns names
     largest_change: float | None  # of all pairs
     pairs: tuple[GroupPairReport, ...]
-    baseline: BaselineReport | None  # null where calls were spent, or no text has enough neutral words
+    baseline: NeutralWordsReport | None  # null where calls were spent, or no text has enough neutral words
     worst: tuple[TextFinding, ...]  # of the data set first, the widest change of score first
     searches: tuple[TextSearchReport, ...] = ()
     interpretation: TextInterpretation | None = None  # null for a black box

@@ -14,7 +14,7 @@ from neuronfair.formatting import percent
 from neuronfair.measure.rate import Rate
 from neuronfair.text import measure
 from neuronfair.text import report as reports
-from neuronfair.text.column import MAX_TEXT, Texts
+from neuronfair.text.column import MAX_TEXT, TextColumn
 from neuronfair.text.domain import GROUP, TEXT
 from neuronfair.text.lexicon import Lexicon
 from neuronfair.text.mentions import Reason
@@ -27,10 +27,10 @@ _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 
 
 def assemble(
-    read: Texts,
+    read: TextColumn,
     counted: dict[Reason, int],
     work: Stages,
-    pairs: measure.Pairs,
+    pairs: measure.TextPairs,
     accuracy: float | None,
     column: str,
     *,
@@ -60,14 +60,14 @@ def assemble(
             domain.name, column, len(read.texts), len(domain.texts), pairs.asked, counted, read.empty
         ),
         flip_rate=None if rate is None else _share(rate.found, rate.sampled),
-        score_change=None if changes is None else reports.Mean(changes.value, changes.low, changes.high),
+        score_change=changes,
         largest_change=float(np.abs(pairs.twin_score - pairs.score).max()) if graded else None,
         pairs=_pairs(domain.lexicon, pairs, work.favourable),
         baseline=None if work.baseline is None else _baseline(work.baseline),
         worst=tuple(_worst(work, pairs)),
         searches=tuple(_search(one) for one in work.searches),
         interpretation=work.interpretation,
-        topics=tuple(reports.TopicReport(t.word, t.texts, t.flips, t.p_value) for t in work.topics),
+        topics=tuple(work.topics),
         notes=tuple(_notes(read, work, pairs, spent=spent)),
         seed=work.settings.seed,
         interrupted=work.interrupted or spent,
@@ -79,7 +79,7 @@ def _share(found: int, of: int) -> reports.Share:
     return reports.Share(found, of, rate.rate, *rate.interval)
 
 
-def _pairs(lexicon: Lexicon, pairs: measure.Pairs, favourable: int) -> tuple[reports.GroupPairReport, ...]:
+def _pairs(lexicon: Lexicon, pairs: measure.TextPairs, favourable: int) -> tuple[reports.GroupPairReport, ...]:
     groups = lexicon.groups
     return tuple(
         reports.GroupPairReport(
@@ -89,10 +89,9 @@ def _pairs(lexicon: Lexicon, pairs: measure.Pairs, favourable: int) -> tuple[rep
     )
 
 
-def _baseline(one: measure.Baseline) -> reports.BaselineReport:
-    identity, neutral, excess = (reports.Mean(m.value, m.low, m.high) for m in (one.identity, one.neutral, one.excess))
-    return reports.BaselineReport(
-        one.texts, identity, neutral, excess, one.score_identity, one.score_neutral, one.is_claimed
+def _baseline(one: measure.NeutralBaseline) -> reports.NeutralWordsReport:
+    return reports.NeutralWordsReport(
+        one.texts, one.identity, one.neutral, one.excess, one.score_identity, one.score_neutral, one.is_claimed
     )
 
 
@@ -107,7 +106,7 @@ def _search(one: TextSearch) -> reports.TextSearchReport:
     )
 
 
-def _worst(work: Stages, pairs: measure.Pairs) -> list[reports.TextFinding]:
+def _worst(work: Stages, pairs: measure.TextPairs) -> list[reports.TextFinding]:
     """Return the pairs of the data set with the widest change of score, then those of the searches."""
     domain, opened = work.domain, work.opened
     flips = np.flatnonzero(pairs.flips)
@@ -167,7 +166,7 @@ def _found_by(work: Stages, search: TextSearch) -> list[reports.TextFinding]:
     ]
 
 
-def _notes(read: Texts, work: Stages, pairs: measure.Pairs, *, spent: bool) -> list[str]:
+def _notes(read: TextColumn, work: Stages, pairs: measure.TextPairs, *, spent: bool) -> list[str]:
     """Return what may mislead."""
     notes = []
     decisions = np.concatenate([pairs.decision, pairs.twin_decision])

@@ -18,7 +18,7 @@ from neuronfair.searches.method import World
 from neuronfair.searches.methods import check_method
 from neuronfair.text import measure
 from neuronfair.text import report as reports
-from neuronfair.text.column import Texts
+from neuronfair.text.column import TextColumn
 from neuronfair.text.domain import TextDomain
 from neuronfair.text.models import NO_ANSWER, TextModel
 from neuronfair.text.search import TextSearch, rows_model, search_texts
@@ -49,13 +49,13 @@ class Stages:
     ) -> None:
         self.opened, self.domain, self.settings = opened, domain, settings
         self.favourable, self._show = favourable, show
-        self.baseline: measure.Baseline | None = None
-        self.topics: list[measure.Topic] = []
+        self.baseline: measure.NeutralBaseline | None = None
+        self.topics: list[reports.TopicReport] = []
         self.interpretation: reports.TextInterpretation | None = None
         self.searches: list[TextSearch] = []
         self.interrupted = False
 
-    def run(self, pairs: measure.Pairs, texts: Sequence[str]) -> None:
+    def run(self, pairs: measure.TextPairs, texts: Sequence[str]) -> None:
         """Measure the baseline, look inside and search."""
         self.topics = measure.topics(self.domain, pairs)
         self.baseline = measure.measure_baseline(
@@ -101,7 +101,7 @@ class Stages:
         parts = torch.split(rows, network.encoding.rows_per_pass)
         return self.opened.decision.chosen(torch.cat([network.scores(part) for part in parts]))
 
-    def _search(self, model: Model, profile: BiasProfile | None, pairs: measure.Pairs) -> None:
+    def _search(self, model: Model, profile: BiasProfile | None, pairs: measure.TextPairs) -> None:
         """Search from texts with a place to replace, those that do not flip first."""
         can_move = (self.domain.choices > 1).any(1)
         flips = torch.zeros(len(self.domain.texts), dtype=torch.bool)
@@ -131,7 +131,7 @@ class Stages:
         findings = search.findings[torch.from_numpy(known[0] & known[1])]
         return replace(search, findings=findings, own=replace(search.own, findings=len(findings)))
 
-    def accuracy(self, read: Texts) -> float | None:
+    def accuracy(self, read: TextColumn) -> float | None:
         """Return the share of texts with the decision of their label, of those that were measured."""
         if read.labels is None:
             return None
