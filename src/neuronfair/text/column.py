@@ -20,7 +20,7 @@ MAX_TEXT = 100_000  # characters; longer ones are cut off
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextColumn:
     """The different texts of a column, with their labels."""
 
     texts: list[str]
@@ -29,7 +29,7 @@ class Texts:
     shortened: int
 
     @staticmethod
-    def of(texts: Sequence[Any], labels: Sequence[Any] | None) -> Texts:
+    def of(texts: Sequence[Any], labels: Sequence[Any] | None) -> TextColumn:
         """Read a column: empty cells and doubles are left out."""
         if labels is not None and len(labels) != len(texts):
             raise DataError(f"{len(texts):,} texts but {len(labels):,} labels")

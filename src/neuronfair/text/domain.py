@@ -1,4 +1,4 @@
-"""TextColumn as rows: which text, which group it mentions, and which word stands in each place that may be replaced."""
+"""Texts as rows: which text, which group it mentions, and which word stands in each place that may be replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT, GROUP, WORDS = 0, 1, 2  # columns: number of the text, of the group, and t
 
 @dataclass(frozen=True, eq=False)
 class TextDomain:
-    """TextColumn with identity terms, each with its twins of other groups and with words that may be replaced.
+    """Texts with identity terms, each with its twins of other groups and with words that may be replaced.
 
     A row is whole numbers: the number of the text, that of the group it mentions, and for each place the word that
     stands there, 0 for the text's own. A twin is the same row with another group. A group that a text cannot be swapped

@@ -67,7 +67,7 @@ class TextsReport:
 
 @dataclass(frozen=True)
 class GroupPairReport:
-    """TextColumn of one group, swapped to another."""
+    """Texts of one group, swapped to another."""
 
     group: str  # that the texts mention
     other: str  # that they are swapped to
