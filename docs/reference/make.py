@@ -24,6 +24,7 @@ STAGES = {
     "api": "Audits and proofs in one call",
     "audits": "Audits",
     "render": "The report",
+    "text": "Texts",
     "domain": "Tables and domains",
     "model": "Models",
     "interpretation": "Interpretation",
@@ -35,7 +36,8 @@ STAGES = {
 }
 # What public functions take or return, and the pytest fixture: imported from where it is.
 FURTHER = {
-    "api": ("AuditOptions", "CertifyOptions", "RateOptions", "ModelKeywords"),
+    "api": ("AuditOptions", "CertifyOptions", "RateOptions", "ModelKeywords", "TextKeywords"),
+    "text.report": ("TextReport",),
     "proof.report": ("ProofReport", "Part"),
     "audits.pytest_check": ("Fairness", "CheckSettings", "FairnessResult", "Demands"),
     "audits.comparison": ("Comparison",),

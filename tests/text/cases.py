@@ -1,4 +1,4 @@
-"""TextColumn and small networks whose bias is known."""
+"""Texts and small networks whose bias is known."""
 
 import torch
 from torch import nn
