@@ -20,7 +20,7 @@ import re
 import zipfile
 from pathlib import Path
 
-from neuronfair.images.detector import resnet50
+from experiments.image_bodies import resnet50
 
 import numpy as np
 import torch

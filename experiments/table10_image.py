@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import experiments.image_bodies  # noqa: F401  # VGG16 and ResNet50
 from experiments.image_retraining import retrain, state
 from experiments.image_sets import SETS, load_pictures
 from neuronfair import __version__

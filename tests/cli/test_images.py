@@ -81,7 +81,6 @@ def test_after_ctrl_c_the_same_command_goes_on(run, refused, monkeypatch, tmp_pa
     assert searched.count(searched[0]) == 1 + 2  # the method itself once, and its two controls
     assert searched.count(searched[1]) == 2
     refused(*command, "--force", "--model", "o/detector.safetensors", says=("lies in o", "--force"))
-    refused(*command[:5], 30, *command[6:], "--force", "--body", "large", says=("large",))
     assert (tmp_path / "o" / "figures.json").exists()
     assert run(*command, "--force", "--quiet").status == 0
     assert len(searched) == 2 + 7 + 8  # all of them anew; one of the first two was interrupted

@@ -24,8 +24,6 @@ def audit_images(
     model: Annotated[
         Path | None, option("Detector file from an earlier audit. Default: train one.", panel=INPUT)
     ] = None,
-    body: Annotated[str, option("Detector to train: small, vgg16 or resnet50.", panel=INPUT)] = "small",
-    weights: Annotated[Path | None, option("Pretrained body (safetensors) to start training from.")] = None,
     own_body: Annotated[bool, option("Train a separate body for the attribute classifier.")] = False,
     faces: Annotated[int | None, option("Number of faces to use. Default: all.", least=20, panel=BUDGET)] = None,
     steps: Annotated[int, option("Steps of each search chain.", least=0, panel=BUDGET)] = 40,
@@ -52,13 +50,13 @@ def audit_images(
     decoder()
     if force:
         check_writable(out)
-        check_discardable(out, (source, labels, model, weights))
+        check_discardable(out, (source, labels, model))
     else:
         check_audit_folder(out)
     check_device(device)
     console = make_console(quiet=quiet)
     pictures = open_pictures(source, labels, faces=faces, seed=seed)
-    settings = PictureSettings(body, weights, own_body, epochs, steps, seed=seed)
+    settings = PictureSettings(own_body=own_body, epochs=epochs, steps=steps, seed=seed)
     try:
         with stage_progress("Reading", quiet=quiet) as show:
             audit = audit_pictures(

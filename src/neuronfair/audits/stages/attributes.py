@@ -22,7 +22,6 @@ from neuronfair.audits.stages.proof import add_proof
 from neuronfair.audits.stages.rates import measure_rates
 from neuronfair.audits.stages.search import interpret_layers, search
 from neuronfair.domain.population.model import PopulationModel
-from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Scale
@@ -73,19 +72,16 @@ class AttributeChoices:
     origin: Origin
     folder: Path | None
 
-    def audit_each(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> AttributeCase:
-        """Add what is found by each choice, and return what the searches of the last one looked at.
-
-        After Ctrl-C, what was found until then is there.
-        """
+    def audit_each(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
+        """Add the findings of each choice; after Ctrl-C, those until then are there."""
         if self.origin.parallel is not None:
-            return self._apart(opened, audits, clock, show)
+            self._apart(opened, audits, clock, show)
+            return
         for number in range(len(self.views)):
             audits.append(AttributeAudit.of(self.views[number].domain))
-            sought = self._audit(opened, number, audits[-1], clock, show)
-        return sought
+            self._audit(opened, number, audits[-1], clock, show)
 
-    def _apart(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> AttributeCase:
+    def _apart(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
         """Do the same side by side, elsewhere: the model is opened there again."""
         parallel = self.origin.parallel
         assert parallel is not None
@@ -98,11 +94,9 @@ class AttributeChoices:
         for found in parallel.pool.map(_elsewhere, common, range(len(self.views)), progress=note, gpus=gpus):
             audits.append(found.audit)
             clock.add(found.seconds)
-        case = self._case(opened, len(self.views) - 1)
-        return replace(case, data=replace(case.data, domain=found.domain), configs=found.configs)
 
-    def _audit(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> AttributeCase:
-        """Go through all stages by one choice, and return what its searches looked at."""
+    def _audit(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> None:
+        """Go through all stages by one choice."""
         case = self._case(opened, number)
         show = _labelled(show, case.domain.sensitive if len(self.views) > 1 else ())
         with clock.of("rate"):
@@ -127,7 +121,6 @@ class AttributeChoices:
             with clock.of("proof"):
                 add_proof(case, one, opened, self.settings.prove / len(self.views), show)
         one.drop_refuted()
-        return sought
 
     def _fewer(self, case: AttributeCase) -> tuple[attribute.Note, ...]:
         """Return a note if fewer people are sampled than the settings say, since each takes long."""
@@ -202,8 +195,6 @@ class _Found:
     """What comes back from elsewhere."""
 
     audit: AttributeAudit
-    domain: TableDomain  # that was searched
-    configs: tuple[SearchConfig, ...]
     seconds: dict[str, float]
 
 
@@ -214,9 +205,9 @@ def _elsewhere(common: _Common, number: int, note: PieceProgress) -> _Found:
     note(0, 1, 0)
     with chdir(common.folder):
         opened = common.opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
-        sought = choices._audit(opened, number, one, clock, silent)
+        choices._audit(opened, number, one, clock, silent)
     note(1, 1, 0)
-    return _Found(one, sought.domain, sought.configs, clock.parts)
+    return _Found(one, clock.parts)
 
 
 def _labelled(show: Progress, names: Sequence[str]) -> Progress:
