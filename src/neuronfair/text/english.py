@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
-Use = Literal["", "object", "possessive", "pronoun", "adjective", "noun", "person", "name", "human"]
+Use = Literal["", "object", "possessive", "pronoun", "adjective", "noun", "person", "name", "human", "humans"]
 
 # After her or his, these words begin another part of the sentence: "saw her in the park", "told her that".
 _AFTER_OBJECT = frozenset(
@@ -123,6 +123,23 @@ def points_at_a_person(term: str, before: str) -> bool:
     return term.lower() not in ("brothers", "sisters") or words[-1] in _BESIDE_SIBLINGS or words[-1] in pointing
 
 
+_LEADS = frozenset(
+    """about against all among and as at between but by for from if in like most nor of on or than that to when where
+    while with without young older younger great bad good real poor rich most""".split()  # noqa: SIM905
+)
+
+
+def are_people(term: str, before: str) -> bool:
+    """Return whether a plural noun stands where people are meant: after a determiner, a preposition, or at the start.
+
+    >>> are_people("girls", "two "), are_people("guys", "a fan of Knockaround "), are_people("Women", "")
+    (True, False, True)
+    """
+    clause = re.split(r"[.!?;:,()\"“”]", before.lower())[-1]
+    words = WORD.findall(clause)
+    return not words or words[-1] in _LEADS or points_at_a_person(term, " ".join(words[-2:]))
+
+
 def use_of(use: Use, before: str, after: str) -> bool:
     """Return whether a term is used in this way, by the words before and after it.
 
@@ -137,7 +154,7 @@ def use_of(use: Use, before: str, after: str) -> bool:
     words = WORD.findall(before.lower())
     last = words[-1] if words and re.search(r"[\w'’]\s+$", before) else ""
     continues = bool(word) and word not in _AFTER_OBJECT
-    if use in ("", "name", "human"):
+    if use in ("", "name", "human", "humans"):
         return True
     if use == "possessive":
         return continues

@@ -22,15 +22,14 @@ ALONE = "no counterpart"  # the concept of terms that only one group has
 MAX_TERMS, MAX_GROUPS, MAX_TERM = 20_000, 64, 60
 _USES = get_args(Use)
 _NAME, _HANDLE = re.compile(r"(?<![\w@#])([^\W\d_]{2,})(?!\w)"), re.compile(r"[@#](\w+)")
+_PART = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}(?![a-z])")  # of a handle in camel case
+_PRONOUNS = ("he", "she", "him", "her", "his", "hers")
 _ALSO_WORDS = frozenset(  # names that are mostly something else in lower case
-    """al ali art asia basil bill blanche buddy burt carol casey chad che chelsea cher clay cliff conan crystal
-    daisy dale
-    dean don drake drew earl ed eve florence frank franco francs gene georgia grace grant guy harry hank hazel
-    homer hope
-    ira iris jack jackson jasmine jay jean joy june kent lance lee len lily lois luke mark max mercedes miles
-    moses nelson
-    norm pam paris pat pearl penny perry pierce pole polly ray regina rob robin rock rod roman rosa rose rosemary rosie
-    ross rusty sally sasha skip sol spencer spike stan stella sue tad ted toby tony troy ty victor victoria vin viola
+    """al ali art basil bill blanche buddy burt carol casey chad che chelsea cher clay cliff conan crystal daisy dale
+    dean don drake drew earl eve florence frank franco francs gene georgia grace grant guy harry hazel homer hope
+    ira iris jack jackson jasmine jay jean joy june kent lance len lily lois luke mark max mercedes miles moses
+    nelson norm pam paris pat pearl penny pierce pole polly ray regina robin rock rod rosa rose rosemary rosie
+    ross rusty sally sasha skip sol spencer spike stan stella sue tad toby troy ty victor victoria vin viola
     virginia wallace warren will woody zoe""".split()  # noqa: SIM905
 )
 
@@ -72,8 +71,16 @@ class Lexicon:
             word = found[1]
             if word.lower() in self.names and (word[0].isupper() or word not in _ALSO_WORDS):
                 return True
-        handles = (handle.lower() for handle in _HANDLE.findall(text))
-        return any(handle[:size] in self.names for handle in handles for size in range(5, 12) if size <= len(handle))
+        handles = _HANDLE.findall(text)
+        starts = (handle[:size].lower() for handle in handles for size in range(5, 12) if size <= len(handle))
+        parts = (part.lower() for handle in handles for part in _PART.findall(handle))
+        swapped = (
+            name.casefold()
+            for cells, use in zip(self.concepts, self.uses, strict=True)
+            if use == "name"
+            for name in cells
+        )
+        return not {*starts, *parts}.isdisjoint({*self.names, *swapped, *_PRONOUNS})
 
     @cached_property
     def terms(self) -> Mapping[str, Sequence[Term]]:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
-from neuronfair.text.english import WORD, in_case_of, is_unclear, points_at_a_person, use_of, with_article
+from neuronfair.text.english import WORD, are_people, in_case_of, is_unclear, points_at_a_person, use_of, with_article
 from neuronfair.text.lexicon import Lexicon, Term
 
 Reason = Literal["no identity term", "several groups", "contrasted or negated", "quoted", "part of a name", "ambiguous"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 NEAR = 30  # characters between two mentions that may be contrasted
-QUOTED_WORDS = 8  # a quotation of at most so many words may be a title
+QUOTED_WORDS = 10  # a quotation of at most so many words may be a title
 
 _CONTRAST = re.compile(
     r"^\W*(?:and|or|nor|but|vs\.?|versus|meets|to|than|not|[/&,+])\W*(?:(?:a|an|the|not|other)\s+)?$"
@@ -25,7 +25,9 @@ _NEGATED = re.compile(
     r"(?:(?:a|an|the|any)\s+)?$",
     re.IGNORECASE,
 )
-_QUOTES = re.compile(r"“[^”]{1,200}”|``[^']{1,200}''|\"[^\"]{1,200}\"|«[^»]{1,200}»")
+_QUOTES = re.compile(r"` [^`']{1,200} '|“[^”]{1,200}”|``[^']{1,200}''|\"[^\"]{1,200}\"|«[^»]{1,200}»")
+_MAN = re.compile(r"\b[^\W\d_]{2,}m[ae]n\b", re.IGNORECASE)
+_NO_MAN = frozenset("human superhuman inhuman german roman ottoman women woman omen specimen regimen acumen".split())  # noqa: SIM905
 _TITLED = re.compile(r"(?:^|\s)[A-Z][\w'’.]*\s+$")  # a capitalised word just before
 _TITLE_AFTER = re.compile(r"^\s+(?:of\s+)?[A-Z]\w")
 
@@ -61,7 +63,11 @@ class IdentityText:
         for mention in self.mentions:
             other = group if mention.term.group == self.group else self.group
             new = lexicon.counterpart(mention.term, other)
-            found.append((mention.start, mention.end, in_case_of(mention.seen, mention.term.text, new)))
+            own = mention.term.text
+            if mention.seen.islower() and new[:1].isupper() and not self.text.islower():
+                found.append((mention.start, mention.end, new))  # a cased text: Asian keeps its capital
+            else:
+                found.append((mention.start, mention.end, in_case_of(mention.seen, own, new)))
         return found
 
 
@@ -109,7 +115,7 @@ def _has_all(lexicon: Lexicon, mentions: Sequence[Mention], own: int, group: int
 
 def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None]:
     """Return the identity terms in a text, and why they must not be swapped, if so."""
-    if lexicon.names_in(text):
+    if lexicon.names_in(text) or (lexicon.names and _has_unknown_man(text, lexicon)):
         return [], "part of a name"
     quotes = [(found.start(), found.end()) for found in _QUOTES.finditer(text)]
     mentions = list[Mention]()
@@ -119,9 +125,9 @@ def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None
         terms = lexicon.find(seen)
         fitting = [term for term in terms if use_of(term.use, before[-80:], after[:80])]
         if not fitting:
-            if any(term.use not in ("person", "noun", "adjective") for term in terms):
-                return [], "ambiguous"
-            continue  # another meaning, such as white wine
+            if all(term.use == "person" for term in terms):
+                continue  # another meaning, such as white wine
+            return [], "ambiguous"
         term = fitting[0]
         if sum(map(bool, lexicon.concepts[term.concept])) == 1:  # no other group has such a word
             return [], "part of a name" if term.use == "name" else "ambiguous"
@@ -136,12 +142,20 @@ def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None
             _is_titled(seen, term, before, after) or (term.use == "adjective" and _TITLE_AFTER.match(after))
         ):
             return [], "part of a name"
-        if term.use == "human" and not points_at_a_person(seen, before[-80:]):
+        if (term.use == "human" and not points_at_a_person(seen, before[-80:])) or (
+            term.use == "humans" and not are_people(seen, before[-80:])
+        ):
             return [], "part of a name"
         if _NEGATED.search(before[-40:]):
             return [], "contrasted or negated"
         mentions.append(Mention(found.start(), found.end(), term, seen))
     return mentions, None
+
+
+def _has_unknown_man(text: str, lexicon: Lexicon) -> bool:
+    """Return whether a word ends in man or woman that the lexicon does not know: strongman, Newman."""
+    found = (word.lower() for word in _MAN.findall(text))
+    return any(word not in _NO_MAN and not lexicon.find(word) for word in found)
 
 
 def _is_short(quotation: str) -> bool:

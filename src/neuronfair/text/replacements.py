@@ -17,8 +17,23 @@ from neuronfair.text.mentions import IdentityText
 
 POSITIONS, CHOICES = 8, 8  # words of a text that may be replaced, and words for each, its own included
 MAX_KINDS = 10_000
-_NUMBERS = ("two",)
-_COUNTS = re.compile(r"(?<!and )(?<!-)\0 [a-z]+s\b", re.IGNORECASE)  # a number counts what follows it
+_NOT_COUNTED = re.compile(r"\b(?:either|both|between|and|to|or|number|part|chapter)\s*$", re.IGNORECASE)
+_POINTED = re.compile(
+    r"\b(?:a|an|the|this|that|his|her|its|my|every|each|another|any|whole|new|first)\s+$", re.IGNORECASE
+)
+
+
+def _fits(before: str, word: str, after: str, kind: str) -> bool:
+    """Return whether another word of its kind fits here: not in names, titles and compounds."""
+    if word[0].isupper() and before.strip() and before.rstrip()[-1] not in ".!?" and kind != "Monday":
+        return False
+    if kind == "two":  # a number counts what follows it
+        return re.match(r" [a-z]+s\b", after) is not None and not _NOT_COUNTED.search(before)
+    if kind == "Monday":
+        return re.match(r"\s+the\b", after) is None
+    if kind in ("film", "doctor"):
+        return _POINTED.search(before) is not None and re.match(r"\s?['’]s\b|\s+(?:of|noir|school)\b", after) is None
+    return True
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,7 @@ class Replacements:
             taken = any(m.start < word.end() and word.start() < m.end for m in text.mentions)
             if kind is None or taken or re.search(r"[\w-]$", text.text[max(0, word.start() - 1) : word.start()]):
                 continue
-            if kind[0] in _NUMBERS and not _COUNTS.search(text.text[: word.start()] + "\0" + text.text[word.end() :]):
+            if not _fits(text.text[: word.start()], word[0], text.text[word.end() :], kind[0]):
                 continue
             own = next(one for one in kind if one.casefold() == word[0].casefold())
             others = [in_case_of(word[0], own, one) for one in kind if one != own]
