@@ -43,7 +43,7 @@ def test_swaps_keep_everything_else(text, lexicon, group, expected):
         ('they played "His song" twice', "gender", "quoted"),
         ("We adored the Lady", "gender", "part of a name"),
         ("I loved Lady Bird", "gender", "ambiguous"),
-        ("a fan of Knockaround guys", "gender", "part of a name"),
+        ("a fan of Zigzag guys", "gender", "part of a name"),
         ("her friend Marcus called", "gender", "part of a name"),
         ("@JamesOKeefe lost his way", "gender", "part of a name"),
         ("a strongman and his dog", "gender", "ambiguous"),
