@@ -27,7 +27,7 @@ _PRONOUNS = ("he", "she", "him", "her", "his", "hers")
 _ALSO_WORDS = frozenset(  # names that are mostly something else in lower case
     """al ali art basil bill blanche buddy burt carol casey chad che chelsea cher clay cliff conan crystal daisy dale
     dean don drake drew earl eve florence frank franco francs gene georgia grace grant guy harry hazel homer hope
-    ira iris jack jackson jasmine jay jean joy june kent lance len lily lois luke mark max mercedes miles moses
+    ira iris jack jackson jasmine jay jean joy june kent lance len lily lois luke max mercedes miles moses
     nelson norm pam paris pat pearl penny pierce pole polly ray regina robin rock rod rosa rose rosemary rosie
     ross rusty sally sasha skip sol spencer spike stan stella sue tad toby troy ty victor victoria vin viola
     virginia wallace warren will woody zoe""".split()  # noqa: SIM905
@@ -80,6 +80,8 @@ class Lexicon:
             if use == "name"
             for name in cells
         )
+        if any(handle.lower().endswith(("him", "her")) for handle in handles):
+            return True
         return not {*starts, *parts}.isdisjoint({*self.names, *swapped, *_PRONOUNS})
 
     @cached_property

@@ -26,6 +26,7 @@ _NEGATED = re.compile(
     re.IGNORECASE,
 )
 _QUOTES = re.compile(r"` [^`']{1,200} '|“[^”]{1,200}”|``[^']{1,200}''|\"[^\"]{1,200}\"|«[^»]{1,200}»")
+_SPLIT_WORD = re.compile(r"(?:\(t\)|lrb t rrb )he\b", re.IGNORECASE)  # (T)he
 _MAN = re.compile(r"\b[^\W\d_]{2,}m[ae]n\b", re.IGNORECASE)
 _NO_MAN = frozenset("human superhuman inhuman german roman ottoman women woman omen specimen regimen acumen".split())  # noqa: SIM905
 _TITLED = re.compile(r"(?:^|\s)[A-Z][\w'’.]*\s+$")  # a capitalised word just before
@@ -115,6 +116,8 @@ def _has_all(lexicon: Lexicon, mentions: Sequence[Mention], own: int, group: int
 
 def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None]:
     """Return the identity terms in a text, and why they must not be swapped, if so."""
+    if _SPLIT_WORD.search(text):
+        return [], "ambiguous"
     if lexicon.names_in(text) or (lexicon.names and _has_unknown_man(text, lexicon)):
         return [], "part of a name"
     quotes = [(found.start(), found.end()) for found in _QUOTES.finditer(text)]

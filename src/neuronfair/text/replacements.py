@@ -18,6 +18,7 @@ from neuronfair.text.mentions import IdentityText
 POSITIONS, CHOICES = 8, 8  # words of a text that may be replaced, and words for each, its own included
 MAX_KINDS = 10_000
 _NOT_COUNTED = re.compile(r"\b(?:either|both|between|and|to|or|number|part|chapter)\s*$", re.IGNORECASE)
+_RELATED = re.compile(r"\b(?:my|your|his|her|its|our|their|writer|actor|co|and)\s+$", re.IGNORECASE)  # my teacher
 _POINTED = re.compile(
     r"\b(?:a|an|the|this|that|his|her|its|my|every|each|another|any|whole|new|first)\s+$", re.IGNORECASE
 )
@@ -31,6 +32,8 @@ def _fits(before: str, word: str, after: str, kind: str) -> bool:
         return re.match(r" [a-z]+s\b", after) is not None and not _NOT_COUNTED.search(before)
     if kind == "Monday":
         return re.match(r"\s+the\b", after) is None
+    if kind in ("doctor", "doctors", "director", "directors") and _RELATED.search(before):
+        return False
     if kind in ("film", "doctor"):
         return _POINTED.search(before) is not None and re.match(r"\s?['’]s\b|\s+(?:of|noir|school)\b", after) is None
     return True
