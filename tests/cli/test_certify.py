@@ -93,9 +93,25 @@ def test_the_figures_of_a_domain_file(run, name, method):
 
 def test_a_table_with_a_domain(run):
     table = ("certify", "table.csv", "--domain", "small.toml", "--decision", "threshold=0", "--out", "run")
-    found = figures(run(*table, *model("network"), "--json", "-"))
+    found = figures(run(*table, *model("network"), "--json", "-", "--row", "3"))
     assert counts(found) == [PEOPLE, PEOPLE - FLIPS, FLIPS, 0]
-    assert not {"rows", "regions"} & set(found)
+    parts = {name: found["data_set"][name]["count"] for name in ("certified_fair", "certified_discriminatory")}
+    assert (found["data_set"]["of"], parts) == (12, {"certified_fair": 8, "certified_discriminatory": 4})  # of 38 years
+    assert 0.2 < found["fresh"]["certified_discriminatory"]["share"] < 0.5
+    assert (found["row"]["rule"], found["row"]["depends"]) == ("age <= 36", False)
+    assert found["row"]["size"]["count"] == str(17 * 3 * 2)
+    assert found["row"]["rows"]["count"] == 4
+    again = " ".join(run(*table, *model("network"), "--row", "5").out.split())
+    assert "Row 5: every decision depends on the attribute where age >= 37 and age <= 40 (24 records" in again
+    assert "Of 12 records in the data set, the decision is certified not to depend on sex for 8" in again
+
+
+def test_the_order_by_volume(run, refused):
+    table = ("certify", "table.csv", "--domain", "small.toml", "--decision", "threshold=0", "--out", "run")
+    found = figures(run(*table, *model("network"), "--json", "-", "--order", "volume"))
+    assert (counts(found), found["order"]) == ([PEOPLE, PEOPLE - FLIPS, FLIPS, 0], "volume")
+    assert found["data_set"]["certified_fair"]["count"] == 8
+    refused(*table, *model("network"), says=("order", "volume"))
 
 
 def test_a_table_without_a_domain(run):

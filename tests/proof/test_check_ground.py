@@ -10,7 +10,7 @@ from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.tables.dataset import catalog_domain
 from neuronfair.proof.certificate import CertificateError
 from neuronfair.proof.checker.ground import region, rule_tables
-from tests.domain.schema.test_conditions import DOMAIN
+from tests.domain.schema.test_toml import DOMAIN
 
 TEXTS = [
     "",

@@ -66,7 +66,7 @@ def doomed(marks: Path, second: str, problem: Any, piece: distributed.Piece, not
     return distributed.work(problem, piece, tell)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Doomed(Ray):
     """The cluster, with work that kills."""
 
@@ -105,7 +105,7 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
         600.0,
         show=watch,
         run=run,
-        pool=Doomed(partial(doomed, marks, second.node_id)),
+        pool=Doomed(work=partial(doomed, marks, second.node_id)),
     )
     assert events
     assert report.complete

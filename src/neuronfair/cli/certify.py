@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -54,22 +54,24 @@ def certify(
     out: Annotated[
         Path | None, option("Folder to make, or to resume, with more --seconds too.", panel=OUTPUT, metavar="FOLDER")
     ] = None,
+    row: Annotated[
+        int | None, option("Show the certified region around this row of the data set, from 1.", panel=OUTPUT, least=1)
+    ] = None,
     check: Annotated[Path | None, option("Check this certificate instead of making one.", panel=INPUT)] = None,
     force: ForceOption = False,
     ray: RayOption = None,
 ) -> None:
     """Prove for how many records the decision does not depend on the sensitive attribute.
 
-    The certificate counts records of the data set, realistic synthetic records, and the declared input space or the
-    part that --where names: those whose decision is the same in every group, those whose decision differs, and those
-    left undecided. The folder holds proof.json and certificate.parquet. After Ctrl-C the same command resumes; with
-    more --seconds it continues.
+    It counts the records of the data set, realistic synthetic ones, and those of the input space or of --where: the
+    decision is the same in every group, differs, or is undecided. The folder holds proof.json and certificate.parquet.
+    After Ctrl-C the same command resumes; with more --seconds it continues.
 
     --check FILE verifies a certificate for the model that you name: exit status 0 if all of it holds, 1 if not.
 
     Examples:
 
-    `neuronfair certify adult --model adult.safetensors --sensitive sex --where 'age >= 60' --out proof`
+    `neuronfair certify adult --model adult.safetensors --sensitive sex --out proof --row 17`
 
     `neuronfair certify --check proof/certificate.parquet --model adult.safetensors`
     """
@@ -85,19 +87,12 @@ def certify(
         return
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
-    from neuronfair.proof.session import ProofRequest, problem_where
+    from neuronfair.proof.session import ProofRequest
     from neuronfair.render.proof import proof_report
     from neuronfair.store.ledger import discard
-    from neuronfair.store.manifest import DOMAIN
 
-    reads = (data, model.model, model.weights, table.domain, table.attributes_file)
-    files.check_run_folder(out, force, reads)
-    found = _load(table, model)
-    for remark in found.remarks:
-        console.print(f"Table: {remark}")
-    opened = model.source.open(found.data)
-    options.warn_of_encoding(opened, found.data, console)
-    problem = problem_where(opened, found.data.domain, where, device)
+    files.check_run_folder(out, force, (data, model.model, model.weights, table.domain, table.attributes_file))
+    found, opened, problem = _prepared(table, model, where, device, console)
     if force:  # not before all that can be wrong was read
         discard(out)
     run = _run(out, found.data, opened, model, ProofRequest(opened.decision, where, order=order))
@@ -107,11 +102,9 @@ def certify(
     else:
         report = _prove(problem, opened, _records(problem, found.data, data, order), seconds, run, ray, console)
     console.print(proof_report(report))
-    if problem.bounder is not None:  # otherwise there is nothing but the model's own word
-        console.print(f"Check it: {_check_command(out, opened, model)}", soft_wrap=True)
-    if found.inferred:
-        console.print(f"The domain was read off the table. Please read and correct it: {out / DOMAIN}")
-    output.write(json.loads(report.to_json()))
+    region = {} if row is None else _region(_records(problem, found.data, data, order), row, console)
+    _say_next(out, problem, opened, model, found, console)
+    output.write(json.loads(report.to_json()) | region)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -121,6 +114,41 @@ def _records(problem: Problem, found: Dataset, data: str, order: Order) -> Proof
     from neuronfair.proof.records import ProofRecords
 
     return ProofRecords.none(problem, found.name) if _is_domain(data) else ProofRecords.of(problem, found, order=order)
+
+
+def _prepared(
+    table: TableOptions, model: ModelOptions, where: str, device: str, console: Console
+) -> tuple[AuditInput, Opened, Problem]:
+    """Return the data set, the model, and both ready for a proof."""
+    from neuronfair.proof.session import problem_where
+
+    found = _load(table, model)
+    for remark in found.remarks:
+        console.print(f"Table: {remark}")
+    opened = model.source.open(found.data)
+    options.warn_of_encoding(opened, found.data, console)
+    return found, opened, problem_where(opened, found.data.domain, where, device)
+
+
+def _say_next(
+    out: Path, problem: Problem, opened: Opened, model: ModelOptions, found: AuditInput, console: Console
+) -> None:
+    """Show how to check the certificate, and where an inferred domain is."""
+    from neuronfair.store.manifest import DOMAIN
+
+    if problem.bounder is not None:  # otherwise there is nothing but the model's own word
+        console.print(f"Check it: {_check_command(out, opened, model)}", soft_wrap=True)
+    if found.inferred:
+        console.print(f"The domain was read off the table. Please read and correct it: {out / DOMAIN}")
+
+
+def _region(records: ProofRecords, row: int, console: Console) -> Json:
+    """Show the region of a row, and return it as an entry of the JSON result."""
+    from neuronfair.render.proof import region_sentence
+
+    region = records.region_of(row)
+    console.print(f"Row {row:,}: {region_sentence(region)}", soft_wrap=True)
+    return {"row": None if region is None else asdict(region)}
 
 
 def _prove(

@@ -12,16 +12,20 @@ from torch import Tensor
 from neuronfair.domain.population.model import PopulationModel, fit_likelihood
 from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.tables.dataset import Dataset
+from neuronfair.errors import DomainError
 from neuronfair.measure.rate import Rate
 from neuronfair.proof.boxes.cuts import CutTree
+from neuronfair.proof.boxes.space import Boxes
 from neuronfair.proof.decide.evidence import Evidence
 from neuronfair.proof.decide.guides import FAIR, FLIPS, UNDECIDED, Guides, GuideSource
+from neuronfair.proof.decide.regions import Grower, rule_of
 from neuronfair.proof.problem import Problem, places_of
-from neuronfair.proof.report import DataSetClaims, FreshClaims, RecordPart, ShareInterval
+from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, RecordPart, Region, ShareInterval
 
 Order = Literal["records", "volume"]  # which boxes come first
 FRESH = 5_000  # records that are drawn after the proof
 DRAWS = 20  # times as many may be drawn, where a region holds few of them
+REGIONS, TRIES = 3, 3  # regions that are reported, and rows that are tried for each
 FRESH_SEED = 1 << 40  # of the fresh records: no guide is drawn with it
 
 
@@ -102,20 +106,71 @@ class ProofRecords:
         alone[people.node.cpu()] = (people.valid[people.pattern].sum(1) < 2).cpu()
         return int(alone[CutTree(people.cuts.cpu()).leaves(self._places[self.inside])].sum())
 
-    def fresh(self, evidence: Evidence) -> FreshClaims | None:
-        """Return the shares of fresh records for which the decision is certified; None where none can be drawn."""
-        if self.population is None:
-            return None
-        parts, drawn = list[Tensor](), 0
-        while drawn < FRESH * DRAWS and sum(map(len, parts)) < FRESH:
+    @cached_property
+    def _fresh(self) -> Tensor:
+        """The places of fresh records in the region: none without a population model."""
+        parts, drawn = [self._places[:0]], 0
+        while self.population is not None and drawn < FRESH * DRAWS and sum(map(len, parts)) < FRESH:
             parts.append(self._draw(FRESH, FRESH_SEED + drawn))
             drawn += FRESH
-        places = torch.cat(parts)[:FRESH].to(self.problem.device)
+        return torch.cat(parts)[:FRESH]
+
+    def fresh(self, evidence: Evidence) -> FreshClaims | None:
+        """Return the shares of fresh records for which the decision is certified; None where none can be drawn."""
+        places = self._fresh.to(self.problem.device)
         if not len(places):
             return None
         status = evidence.status_of(places)
         shares = (_share(int((status == each).sum()), len(places)) for each in (FAIR, FLIPS, UNDECIDED))
         return FreshClaims(len(places), *shares)
+
+    def region_of(self, row: int) -> Region | None:
+        """Return the region around a row of the data set, grown as large as it stays proved; None if nothing is.
+
+        Rows are counted from 1.
+        """
+        if not 1 <= row <= len(self.rows):
+            raise DomainError(f"{self.name} has no row {row:,}: its rows are 1 to {len(self.rows):,}")
+        if not bool(self.inside[row - 1]):
+            raise DomainError(f"row {row:,} of {self.name} is no record of the region that is certified")
+        return self._region(self._places[row - 1])
+
+    def regions(self, evidence: Evidence, most: int = REGIONS) -> list[Region]:
+        """Return certified regions of many rows: each grows around the most usual row that no other one holds."""
+        guides = Guides(evidence.state.guides)
+        left = (guides.rows > 0) & (guides.status == FAIR) & (evidence.twins_of(guides.places) > 1)
+        usual, found = self._grower.mass(Boxes(guides.places.long(), guides.places.long())), list[Region]()
+        for _ in range(TRIES * most):
+            if len(found) == most or not bool(left.any()):
+                break
+            row = int(usual.masked_fill(~left, -torch.inf).argmax())
+            left[row] = False
+            box = self._grower.grown(guides.places[row].long(), fair=True)
+            if box is not None:
+                left &= ~box.hold(guides.places)[:, 0]
+                found.append(self._described(box, depends=False))
+        return sorted(found, key=lambda region: -region.rows.count if region.rows else 0)
+
+    def _region(self, place: Tensor) -> Region | None:
+        for depends in (False, True):
+            box = self._grower.grown(place.to(self.problem.device), fair=not depends)
+            if box is not None:
+                return self._described(box, depends=depends)
+        return None
+
+    @cached_property
+    def _grower(self) -> Grower:
+        return Grower(self.problem, self._places[self.inside].to(self.problem.device))
+
+    def _described(self, box: Boxes, *, depends: bool) -> Region:
+        problem = self.problem
+        _, pieces, pattern = self._grower.pieces(box)
+        size = Part.of(sum(problem.people.count(problem.space, pieces, pattern)), problem.count)
+        cpu = box.to(torch.device("cpu"))
+        held = int(cpu.hold(self._places[self.inside]).sum())
+        rows = RecordPart.of(held, int(self.counted.sum())) if len(self.rows) else None
+        fresh = _share(int(cpu.hold(self._fresh).sum()), len(self._fresh)) if len(self._fresh) else None
+        return Region(rule_of(problem, cpu.low[0], cpu.high[0]), depends, size, rows, fresh)
 
 
 def _share(count: int, of: int) -> ShareInterval:

@@ -82,6 +82,17 @@ class FreshClaims:
 
 
 @dataclass(frozen=True)
+class Region:
+    """A part of the input space in which no decision depends on the sensitive attributes, or every one does."""
+
+    rule: str  # conditions of the region, as --where takes them; empty: the whole region of the proof
+    depends: bool  # whether every decision in it is certified to depend, or none
+    size: Part  # records of the input space in it
+    rows: RecordPart | None  # rows of the data set in it; null without a data set
+    fresh: ShareInterval | None  # share of realistic synthetic records in it; null without a population model
+
+
+@dataclass(frozen=True)
 class ProofReport:
     """A proof: for how many people the decision does not flip, for how many it does, and who is undecided."""
 
@@ -102,6 +113,7 @@ class ProofReport:
     order: str = "records"  # boxes with many records came first, or those with the largest undecided volume
     data_set: DataSetClaims | None = None  # the rows of the data set; null without a data set
     fresh: FreshClaims | None = None  # records drawn from the population model after the proof; null without one
+    regions: tuple[Region, ...] = ()  # large certified regions of many records, as rules
     neuronfair: str = __version__  # version of the package
     schema: int = SCHEMA  # raised when an entry changes its meaning
 
@@ -122,6 +134,7 @@ class ProofReport:
                 entry["data_set"] = DataSetClaims(**_claims(entry["data_set"], RecordPart))
             if entry.get("fresh") is not None:
                 entry["fresh"] = FreshClaims(**_claims(entry["fresh"], ShareInterval))
+            entry["regions"] = tuple(map(_region, entry.get("regions", ())))
             entry |= {"decision": Decision(**entry["decision"]), "sensitive": tuple(entry["sensitive"])}
             return ProofReport(**entry)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -134,3 +147,14 @@ _PARTS = ("people", "proved_fair", "proved_discriminatory", "open")
 def _claims(entry: Json, part: type[RecordPart | ShareInterval]) -> Json:
     """Return the fields of claims, with their shares as `part` makes them."""
     return {name: part(**value) if isinstance(value, dict) else value for name, value in entry.items()}
+
+
+def _region(entry: Json) -> Region:
+    rows, fresh = entry["rows"], entry["fresh"]
+    return Region(
+        entry["rule"],
+        entry["depends"],
+        Part(**entry["size"]),
+        None if rows is None else RecordPart(**rows),
+        None if fresh is None else ShareInterval(**fresh),
+    )

@@ -181,6 +181,7 @@ def _report(problem: Problem, opened: Opened, records: ProofRecords, proof: Proo
         order=records.order,
         data_set=records.data_set(evidence),
         fresh=records.fresh(evidence),
+        regions=tuple(records.regions(evidence)),
     )
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from neuronfair.formatting import duration, listed, percent, plural
-from neuronfair.proof.report import ProofReport
+from neuronfair.proof.report import ProofReport, Region
 
 WIDTH = 60  # letters of the bar
 NAMES = ("certified", "undecided", "certified to depend")
@@ -54,9 +54,23 @@ def sentences(report: ProofReport) -> list[str]:
             f"Two decisions differ if their scores are more than {report.decision.value:g} apart (--decision)."
         )
     lines.append(f"{plural(report.boxes, 'box', 'boxes')} in {duration(report.seconds)}; {report.method}.")
+    lines += [f"Certified region: {region_sentence(region)}" for region in report.regions]
     if report.interrupted:
         lines.append("Interrupted: what was certified is kept. The same command resumes from here.")
     return lines
+
+
+def region_sentence(region: Region | None) -> str:
+    """Return a region in words: its rule, its size, and how many records it holds."""
+    if region is None:
+        return "nothing is proved, not even for the record alone."
+    held = f"{plural(int(region.size.count), 'record')} of the input space"
+    if region.rows is not None:
+        held += f", {region.rows.count:,} of the data set ({percent(region.rows.share)})"
+    if region.fresh is not None:
+        held += f", {percent(region.fresh.share)} of realistic synthetic records"
+    depends = "every decision depends" if region.depends else "no decision depends"
+    return f"{depends} on the attribute where {region.rule or 'anything'} ({held})."
 
 
 def _of_rows(report: ProofReport, by: str) -> list[str]:

@@ -58,6 +58,10 @@ class Boxes:
     def __getitem__(self, index: Tensor | slice) -> Boxes:
         return Boxes(self.low[index], self.high[index])
 
+    def hold(self, places: Tensor) -> Tensor:
+        """Return which places lie in which box: bool (places, n)."""
+        return ((places[:, None] >= self.low) & (places[:, None] <= self.high)).all(2)
+
     @staticmethod
     def joined(parts: Sequence[Boxes]) -> Boxes:
         """Return several lists of boxes as one."""

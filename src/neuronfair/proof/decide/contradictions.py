@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neuronfair.domain.schema.toml import written
 from neuronfair.errors import Contradiction
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.open import Opened
@@ -24,6 +23,7 @@ from neuronfair.proof.boxes.space import Boxes
 from neuronfair.proof.certificate import CertifiedBoxes, Proof
 from neuronfair.proof.decide.evidence import Evidence
 from neuronfair.proof.decide.guides import FAIR, UNDECIDED
+from neuronfair.proof.decide.regions import rule_of
 from neuronfair.proof.problem import Problem, places_of
 from neuronfair.searches.evaluate import Evaluation, evaluate
 
@@ -150,23 +150,14 @@ class _Claims:
             for column in self.problem.domain.sensitive_columns
         )
         scores = [", ".join(f"{score:.6g}" for score in part[0].tolist()) for part in pair[2:]]
+        rule = rule_of(self.problem, self.boxes.low[box], self.boxes.high[box]) or self.problem.where or "anything"
         proved = "nobody's decision flips" if flips else "everybody's decision flips"
         return Contradiction(
-            f"the proof and the model contradict each other, so the proof is void. Proved: where {self.rule(box)}, "
+            f"the proof and the model contradict each other, so the proof is void. Proved: where {rule}, "
             f"{proved}. But the model says of a person there ({what}): {person}, scores {scores[0]}; with {twin} "
             f"it {'gets another decision' if flips else 'gets the same decision'}, scores {scores[1]}. The model was "
             "misread, or answers differently from call to call: please report this"
         )
-
-    def rule(self, box: int) -> str:
-        """Return a box as conditions that `--where` takes."""
-        parts = []
-        for number, axis in enumerate(self.problem.space.axes):
-            low, high = int(self.boxes.low[box, number]), int(self.boxes.high[box, number])
-            place = axis.place.cpu().numpy()
-            if (low, high) != (0, len(axis) - 1) or not (place >= 0).all():
-                parts.append(written(self.problem.domain.attributes[axis.column], (place >= low) & (place <= high)))
-        return ", ".join(parts) or self.problem.where or "anything"
 
 
 def _certainly(found: Evaluation, near: float) -> tuple[Tensor, Tensor]:

@@ -47,6 +47,10 @@ class Evidence:
         result[inside] = self._box_of_leaf[CutTree(self.state.cuts).leaves(places[inside])]
         return result
 
+    def twins_of(self, places: Tensor) -> Tensor:
+        """Return how many sensitive values records at places may have: (n,)."""
+        return self.valid[self.boxes_of(places.long())].sum(1)
+
     def status_of(self, places: Tensor) -> Tensor:
         """Return what is proved of the records at places: undecided, fair or flips, as guides have it."""
         status, box = self._as_guides(places), self.boxes_of(places)

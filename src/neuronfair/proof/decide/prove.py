@@ -36,6 +36,8 @@ BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
 FIRST = 256  # and before it is known how long it takes
 LINES = {"cpu": 1 << 22, "cuda": 1 << 29}  # numbers of the lines of all boxes that are cut at once
 SMALL = 512  # combinations of places up to which the people of a box are enumerated
+SMALL_SHARE = 2.0**-24  # of all records: smaller boxes without guides are not bounded before they are taken
+NEARER = 0.5  # of the half that holds all guides of a box is cut off with the other half, at most
 WORTH = 0.02  # the share of a box from which on a half-space is counted
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 COSTLY = 0.1  # by which power of the time the undecided people go down, about
@@ -172,6 +174,11 @@ class BranchAndBound:
         guides = Guides.at(rows, self._draw(len(rows)) if len(rows) else nothing)
         return State(columns, done, self._people.cuts, guides.columns, 0, 0.0)
 
+    @property
+    def _leads(self) -> bool:
+        """Whether boxes with guides come first."""
+        return self._source is not None and self._source.leads
+
     def _draw(self, seed: int) -> Tensor:
         """Return places of records drawn from the population model; none without one."""
         if self._source is None or self._source.draw is None:
@@ -202,10 +209,40 @@ class BranchAndBound:
         if len(old):
             inner = taken["inner"][old].repeat(2, 1, 1) if "inner" in taken else None
             last = taken["last"][old].long()
+            if self._leads:
+                last = self._nearer(boxes[old], axis[old], last, seats[old])
             halves = self._space.halves(boxes[old], axis[old], last)
             seats = self._guides.cut(seats[old], axis[old], last, self._cuts)
-            self._bound(halves, pattern[old].long().repeat(2), seats, inner)
+            self._bound_or_wait(halves, pattern[old].long().repeat(2), seats, inner)
         self._steps += 1
+
+    def _nearer(self, boxes: Boxes, axis: Tensor, last: Tensor, seats: Seats) -> Tensor:
+        """Return where to cut: nearer to the guides, where all of them lie in one half."""
+        owner, guide = self._guides.of(seats)
+        place = self._guides.places[guide, axis[owner]].long()
+        least = torch.full_like(last, torch.iinfo(last.dtype).max).scatter_reduce(0, owner, place, "amin")
+        most = torch.full_like(last, -1).scatter_reduce(0, owner, place, "amax")
+        low, high = (end.gather(1, axis[:, None])[:, 0] for end in (boxes.low, boxes.high))
+        lower = torch.maximum(most, low + ((last - low) * NEARER).long())
+        upper = torch.minimum(least - 1, high - 1 - ((high - 1 - last) * NEARER).long())
+        cut = torch.where(most <= last, torch.minimum(last, lower), last)
+        cut = torch.where(least > last, torch.maximum(last, upper), cut)
+        return torch.where(most >= 0, cut, last)
+
+    def _bound_or_wait(self, boxes: Boxes, pattern: Tensor, seats: Seats, inner: Tensor | None) -> None:
+        """Bound boxes; where guides lead, small boxes without any wait in the queue as they are."""
+        wait = torch.zeros(len(boxes), dtype=torch.bool, device=pattern.device)
+        if self._leads:
+            wait = (seats.count == 0) & (self._people.share(self._space, boxes, pattern) < SMALL_SHARE)
+        now, later = (~wait).nonzero()[:, 0], wait.nonzero()[:, 0]
+        if len(later):
+            zero = torch.zeros(len(later), dtype=torch.float64, device=pattern.device)
+            columns = undecided(boxes[later], pattern[later], zero, zero) | seats[later].columns
+            columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
+            columns["last"] = torch.zeros_like(columns["pattern"])
+            self._put(columns, None if inner is None else inner[later])
+        if len(now):
+            self._bound(boxes[now], pattern[now], seats[now], None if inner is None else inner[now])
 
     def _evaluated(self, places: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor]:
         """Return which records do not flip and which do, by the margins of each."""
@@ -286,8 +323,7 @@ class BranchAndBound:
             numbers = (self.left + len(inner)) * inner.shape[1:].numel()
             self._keeps_inner = numbers < INNER[self.problem.device.type]
             columns = {**columns, "inner": inner} if self._keeps_inner else columns
-        leads = self._source is not None and self._source.leads
-        self._queue.put(columns, share, self._guides.weights(Seats.of(columns)) if leads else 0.0)
+        self._queue.put(columns, share, self._guides.weights(Seats.of(columns)) if self._leads else 0.0)
 
     def _bound(self, boxes: Boxes, pattern: Tensor, seats: Seats, inner: Tensor | None = None) -> None:
         """Bound boxes, each thread some of them: those that are decided are done, the others go back into the queue."""
