@@ -25,7 +25,7 @@ from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, RecordPart
 Order = Literal["records", "volume"]  # which boxes come first
 FRESH = 5_000  # records that are drawn after the proof
 DRAWS = 20  # times as many may be drawn, where a region holds few of them
-REGIONS, TRIES = 3, 3  # regions that are reported, and rows that are tried for each
+TRIES = 3  # rows that are tried for each region
 FRESH_SEED = 1 << 40  # of the fresh records: no guide is drawn with it
 
 
@@ -39,6 +39,7 @@ class ProofRecords:
     exact: Tensor
     population: PopulationModel | None
     order: Order = "records"
+    most_regions: int = 3  # that are grown for the report
 
     @staticmethod
     def of(
@@ -135,13 +136,13 @@ class ProofRecords:
             raise DomainError(f"row {row:,} of {self.name} is no record of the region that is certified")
         return self._region(self._places[row - 1])
 
-    def regions(self, evidence: Evidence, most: int = REGIONS) -> list[Region]:
+    def regions(self, evidence: Evidence) -> list[Region]:
         """Return certified regions of many rows: each grows around the most usual row that no other one holds."""
         guides = Guides(evidence.state.guides)
         left = (guides.rows > 0) & (guides.status == FAIR) & (evidence.twins_of(guides.places) > 1)
         usual, found = self._grower.mass(Boxes(guides.places.long(), guides.places.long())), list[Region]()
-        for _ in range(TRIES * most):
-            if len(found) == most or not bool(left.any()):
+        for _ in range(TRIES * self.most_regions):
+            if len(found) == self.most_regions or not bool(left.any()):
                 break
             row = int(usual.masked_fill(~left, -torch.inf).argmax())
             left[row] = False

@@ -49,6 +49,7 @@ def proof_of(
     try:
         problem = problem_of(opened, data.domain, device=opened.model.encoding.device)
         records = ProofRecords.of(problem, data, population) if has_table else ProofRecords.none(problem, data.name)
+        records = replace(records, most_regions=0)  # an audit does not show them
         report = certify(problem, opened, records, seconds, show=progress, seen=seen)
     except Unprovable as error:
         return Proved.nothing(data.domain.count, one_line(error)), False

@@ -19,7 +19,7 @@ from neuronfair.proof.boxes.space import Boxes
 from neuronfair.proof.decide.counts import can_enumerate, enumerated_people, varied
 from neuronfair.proof.problem import Problem, unread
 
-PIECES = 1 << 14  # boxes of one pattern that are bounded at once
+NUMBERS = 1 << 24  # of the lines of boxes that are bounded at once
 LISTED = 4_096  # combinations of places up to which records are enumerated where there are no bounds
 STEPS = 6  # of different lengths that are tried in each direction at once
 VOLUME = 1e-6  # how much volume counts beside records when a region grows
@@ -65,7 +65,8 @@ class Grower:
         problem = self.problem
         alone = (problem.people.valid[pattern].sum(1) < 2) | unread(problem.domain)  # they have no other twin
         found = alone & fair
-        for some in torch.split((~alone).nonzero()[:, 0], PIECES):
+        size = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
+        for some in torch.split((~alone).nonzero()[:, 0], max(1, NUMBERS // size)):
             found[some] = self._proved(pieces[some], pattern[some], fair)
         failed = torch.zeros(len(boxes), device=owner.device).index_add_(0, owner, (~found).float())
         return failed == 0
