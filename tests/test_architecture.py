@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,7 +103,7 @@ def arguments(node: ast.AST) -> int:
 
 
 def test_nothing_is_too_large():
-    long, wide, classes = [], [], []
+    long, wide = [], []
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
         if len(text.splitlines()) > MOST_LINES:
@@ -111,14 +111,27 @@ def test_nothing_is_too_large():
         for node in ast.walk(ast.parse(text)):
             if arguments(node) > MOST_ARGUMENTS:
                 wide.append(node.name)
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                if (node.end_lineno or 0) - node.lineno >= MOST_FUNCTION_LINES:
-                    long.append(node.name)
-            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                classes.append(node.name)
+            is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            if is_function and (node.end_lineno or 0) - node.lineno >= MOST_FUNCTION_LINES:
+                long.append(node.name)
     assert long == []
     assert wide == [], f"these take more than {MOST_ARGUMENTS} arguments: group those that belong together"
-    assert [name for name, times in Counter(classes).items() if times > 1] == [], "one name means one thing"
+
+
+def definitions(path: Path) -> Iterator[tuple[str, str]]:
+    """The public classes and type aliases of a module, with the text that defines them."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name, str(path)
+        elif isinstance(node, ast.Assign) and re.fullmatch(r"[A-Z]\w*[a-z]\w*", ast.unparse(node.targets[0])):
+            yield ast.unparse(node.targets[0]), ast.unparse(node.value)
+
+
+def test_one_name_means_one_thing():
+    meanings: dict[str, set[str]] = {}
+    for name, meaning in (pair for path in MODULES for pair in definitions(path)):
+        meanings.setdefault(name, set()).add(meaning)
+    assert {name: found for name, found in meanings.items() if len(found) > 1 and not name.startswith("_")} == {}
 
 
 def test_the_package_does_not_grow():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.rules import Condition, Rule
+from neuronfair.domain.rules import Rule, RuleCondition
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.model.decision import Decision
@@ -124,14 +124,14 @@ def _sensitive(draw: random.Random, name: str) -> Attribute:
 
 def _rule(draw: random.Random, name: str, attributes: list[Attribute]) -> Rule:
     one, other = draw.sample(attributes, 2)
-    then: dict[str, Condition] = {} if draw.random() < 0.3 else {other.name: _some(draw, other)}
-    when: dict[str, Condition] = {one.name: _some(draw, one)}
+    then: dict[str, RuleCondition] = {} if draw.random() < 0.3 else {other.name: _some(draw, other)}
+    when: dict[str, RuleCondition] = {one.name: _some(draw, one)}
     if not then:
         when[other.name] = _some(draw, other)
     return Rule(name, when, then)
 
 
-def _some(draw: random.Random, attribute: Attribute) -> Condition:
+def _some(draw: random.Random, attribute: Attribute) -> RuleCondition:
     """Return some of an attribute's values."""
     codes = draw.sample(range(attribute.points), draw.randint(1, max(1, attribute.points // 2)))
     return tuple(attribute.value(code) for code in codes)

@@ -7,7 +7,6 @@ import torch
 
 from neuronfair import Decision
 from neuronfair.errors import DataError, DomainError, ModelError
-from neuronfair.measure import groups as module
 from neuronfair.measure.groups import Group, difference, groups, ratio
 from neuronfair.measure.rate import Rate
 from tests.planted import networks
@@ -27,7 +26,7 @@ def test_rates_by_hand(monkeypatch):
         Group((1,), 4, (0.25, 0.75), 0.5, ((1, 2), (0, 1))),
     )
     assert groups(NETWORK, DOMAIN, ROWS, labels) == expected
-    monkeypatch.setattr(module, "ROWS_PER_PASS", 2)
+    monkeypatch.setattr(NETWORK.encoding, "rows_per_pass", 2)
     assert groups(NETWORK, DOMAIN, ROWS, labels) == expected
     labels[1] = 0
     assert [g.accuracy for g in groups(NETWORK, DOMAIN, ROWS, labels)] == [1.0, 0.5]

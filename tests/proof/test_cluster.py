@@ -19,7 +19,7 @@ from neuronfair.model.open import wrap_model
 from neuronfair.proof.checker.check import check
 from neuronfair.proof.decide import distributed
 from neuronfair.proof.decide import prove as proving
-from neuronfair.proof.decide.queue import State
+from neuronfair.proof.decide.queue import ProofState
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
@@ -45,7 +45,7 @@ def machines() -> Iterator[tuple[Any, Any]]:
     cluster.shutdown()
 
 
-def doomed(marks: Path, second: str, problem: Any, piece: distributed.Piece, note: Callable[..., None]) -> State:
+def doomed(marks: Path, second: str, problem: Any, piece: distributed.Piece, note: Callable[..., None]) -> ProofState:
     """Do a piece in small steps; in the second one the second machine hangs, and the other loses its worker once."""
     import ray
 
@@ -70,7 +70,7 @@ def doomed(marks: Path, second: str, problem: Any, piece: distributed.Piece, not
 class Doomed(Ray):
     """The cluster, with work that kills."""
 
-    work: Callable[..., State]
+    work: Callable[..., ProofState]
 
     def map(self, work: Any, shared: Any, items: Sequence[Any], **options: Any) -> Iterator[Any]:
         return super().map(self.work if work is distributed.work else work, shared, items, **options)

@@ -27,7 +27,7 @@ from neuronfair.proof.decide import prove as proving
 from neuronfair.proof.decide.distributed import PieceFolder, _check, prove_together, recovered
 from neuronfair.proof.decide.guides import Guides
 from neuronfair.proof.decide.prove import ProofProgress, prove
-from neuronfair.proof.decide.queue import State
+from neuronfair.proof.decide.queue import ProofState
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
@@ -68,7 +68,7 @@ class Watched:
     """Does the pieces one after the other, those that are named twice after a kill; and remembers how many boxes."""
 
     size: int
-    work: Callable[..., State] = distributed.work
+    work: Callable[..., ProofState] = distributed.work
     dealt: list[list[Any]] = field(default_factory=list)
 
     def map(self, work: Any, shared: Any, items: Sequence[Any], **options: Any) -> Iterator[Any]:
@@ -82,7 +82,7 @@ class Killed(BaseException):
     """A worker is gone."""
 
 
-def killed_once(problem, piece, note, *, after: int = 2, gone: bool = False) -> State:
+def killed_once(problem, piece, note, *, after: int = 2, gone: bool = False) -> ProofState:
     """Kill a piece after so many steps, and do it again, with what it has kept or as if that were gone with it."""
     steps = 0
 
@@ -169,7 +169,7 @@ def test_without_a_folder_that_all_share_nothing_is_kept():
 
 @pytest.mark.parametrize(("calls", "then"), [(2, 1), (9, None), (14, 4)])
 def test_ctrl_c_keeps_what_the_workers_had_kept(calls, then):
-    shown, kept = list[ProofProgress](), list[State]()
+    shown, kept = list[ProofProgress](), list[ProofState]()
 
     def press(now: ProofProgress) -> None:
         shown.append(now)
@@ -290,13 +290,13 @@ def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, dam
 # Files of pieces, by whomever
 
 
-def some_state(**figures: float) -> State:
+def some_state(**figures: float) -> ProofState:
     made = {"open": {"low": torch.arange(8).reshape(4, 2).int(), "fair": torch.rand(4).double()}}
     made["open"]["node"] = torch.arange(4)
     made["done"] = {name: column[:0] for name, column in made["open"].items()}
     cuts = CutTree.of_roots(4, CPU).nodes
     guides = Guides.at(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
-    return State(made["open"], made["done"], cuts, guides.columns, **{"boxes": 7, "seconds": 2.5, **figures})
+    return ProofState(made["open"], made["done"], cuts, guides.columns, **{"boxes": 7, "seconds": 2.5, **figures})
 
 
 WRONG = {

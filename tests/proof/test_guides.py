@@ -14,7 +14,7 @@ from neuronfair.proof.decide import prove as proving
 from neuronfair.proof.decide.evidence import Evidence
 from neuronfair.proof.decide.guides import FAIR, FLIPS, UNDECIDED, Guides, GuideSource
 from neuronfair.proof.decide.prove import ProofProgress, prove
-from neuronfair.proof.decide.queue import State
+from neuronfair.proof.decide.queue import ProofState
 from neuronfair.proof.problem import places_of, problem_of
 from neuronfair.searches.evaluate import evaluate
 from tests.proof import worlds
@@ -152,7 +152,7 @@ def test_guides_are_drawn_while_few_are_undecided(monkeypatch):
             problem, rows[torch.randint(len(rows), (count,), generator=torch.Generator().manual_seed(seed))]
         )
 
-    kept = list[State]()
+    kept = list[ProofState]()
     monkeypatch.setattr(proving, "KEEP", -1.0)
     monkeypatch.setattr(proving, "SELDOM", 0)
     proof = prove(problem, seconds=60, guides=GuideSource(places_of(problem, rows[:50]), draw), keep=kept.append)

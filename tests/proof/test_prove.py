@@ -22,7 +22,7 @@ from neuronfair.model.training_loop import Threads
 from neuronfair.model.weights import fully_connected
 from neuronfair.proof.decide import prove as proving
 from neuronfair.proof.decide.prove import ProofProgress, prove
-from neuronfair.proof.decide.queue import State
+from neuronfair.proof.decide.queue import ProofState
 from neuronfair.proof.problem import problem_of
 from tests.planted import networks
 from tests.proof import worlds
@@ -62,7 +62,7 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     network = network_of(domain, 2)
     people, fair, flips = truth(network, domain, Decision())
     problem = problem_of(network, domain)
-    kept, steps = list[State](), 0
+    kept, steps = list[ProofState](), 0
 
     def stop(progress: ProofProgress) -> None:
         nonlocal steps
@@ -81,7 +81,7 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     assert part.undecided == people - part.fair - part.discriminatory
     state = kept[-1]
     assert "told" not in state.undecided
-    again = State.of({name: tensor.clone() for name, tensor in state.tensors.items()}, state.boxes, 3.0)
+    again = ProofState.of({name: tensor.clone() for name, tensor in state.tensors.items()}, state.boxes, 3.0)
     whole = prove(problem, seconds=60, state=again, keep=kept.append)
     assert figures(whole) == (people, fair, flips)
     assert whole.boxes > part.boxes
@@ -116,7 +116,7 @@ def test_a_state_is_kept_now_and_then(monkeypatch):
     monkeypatch.setitem(proving.BATCH, "cpu", 16)
     domain = domain_of(*RULES)
     problem = problem_of(network_of(domain, 2), domain)
-    kept, shown = list[State](), list[ProofProgress]()
+    kept, shown = list[ProofState](), list[ProofProgress]()
     prove(problem, seconds=60, progress=shown.append, keep=kept.append)
     assert len(kept) == len(shown) + 1  # after every step, and at the end
     boxes = [state.boxes for state in kept]

@@ -28,7 +28,7 @@ from neuronfair.limits import TREE, VARIABLE, TooLarge, read_bytes
 from neuronfair.model.weights import load
 from neuronfair.proof import certificate
 from neuronfair.proof.decide.distributed import PieceFolder
-from neuronfair.proof.decide.queue import State
+from neuronfair.proof.decide.queue import ProofState
 from neuronfair.proof.report import ProofReport
 from neuronfair.store import files
 from neuronfair.store.ledger import Journal
@@ -57,7 +57,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "certificate.parquet": certificate.read,
     "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE), path),
     "00000-of-00001.state": lambda path: PieceFolder(path.parent, 1).load(
-        0, State.of({"open.low": torch.zeros(1, 1)}, 0, 0.0)
+        0, ProofState.of({"open.low": torch.zeros(1, 1)}, 0, 0.0)
     ),
     "audit.json": read_baseline,
     "corpus.jsonl": lambda path: read_regression_set(path, DOMAIN),

@@ -14,8 +14,8 @@ import torch
 from neuronfair.audits.report.report import DataReport, DecisionReport, ModelReport, Reproduction
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.tables.dataset import Dataset
+from neuronfair.model.blackbox import batched_scores
 from neuronfair.model.decision import Scale, scale_of
-from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.formats import PICKLE_SUFFIXES
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
@@ -111,13 +111,9 @@ def _accuracy(opened: Opened, data: Dataset) -> float | None:
         return None
     if len(target.classes) != decision.classes(opened.model.outputs):
         return None
-    records, right = records_of(opened, data), 0
-    for rows, labels in zip(
-        torch.split(records.data.rows, ROWS_PER_PASS), torch.split(data.labels, ROWS_PER_PASS), strict=True
-    ):
-        decided = decision.chosen(records.model.scores(rows))
-        right += int((decided == labels.to(decided.device)).sum())
-    return right / len(data)
+    records = records_of(opened, data)
+    decided = decision.chosen(batched_scores(records.model, records.data.rows))
+    return int((decided == data.labels.to(decided.device)).sum()) / len(data)
 
 
 def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:

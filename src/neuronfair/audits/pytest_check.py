@@ -37,7 +37,7 @@ from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.formatting import POPULATIONS, Population, exact, listed, percent, plain, visible
 from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
 from neuronfair.measure.rate import Rate, flip_rate, plausible_pair_rate
-from neuronfair.model.blackbox import BlackBox
+from neuronfair.model.blackbox import BlackBox, batched_scores
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
@@ -319,8 +319,7 @@ def decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
     """Return whether all records, and `samples` more from the domain, get the same decision."""
     model, data, opened = case.opened.model, case.data, case.opened
     people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
-    parts = torch.split(people, model.encoding.rows_per_pass)
-    return opened.decision.alike(torch.cat([model.scores(part) for part in parts]))
+    return opened.decision.alike(batched_scores(model, people))
 
 
 def too_many(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:

@@ -110,8 +110,8 @@ def date_forms(texts: Sequence[str]) -> list[str]:
     return forms
 
 
-Kind = Literal["ordinal", "nominal", "flag", "continuous"]
-Encoding = Literal["raw", "scaled", "onehot", "none"]
+AttributeKind = Literal["ordinal", "nominal", "flag", "continuous"]
+EncodingKind = Literal["raw", "scaled", "onehot", "none"]
 Outside = Literal["error", "keep"]
 Outliers = Literal["clip"]
 
@@ -149,12 +149,12 @@ class Attribute:
     """
 
     name: str
-    kind: Kind
+    kind: AttributeKind
     low: float = 0
     high: float = 1
     step: float = 1
     values: tuple[str, ...] = ()
-    encode: Encoding = "raw"
+    encode: EncodingKind = "raw"
     center: float = 0.0
     scale: float = 1.0
     missing: str | float | None = None
@@ -170,10 +170,10 @@ class Attribute:
     causes: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise self._error(f"kind {self.kind!r} is unknown. {did_you_mean(self.kind, get_args(Kind))}")
-        if self.encode not in get_args(Encoding):
-            raise self._error(f"encode {self.encode!r} is unknown. {did_you_mean(self.encode, get_args(Encoding))}")
+        if self.kind not in get_args(AttributeKind):
+            raise self._error(f"kind {self.kind!r} is unknown. {did_you_mean(self.kind, get_args(AttributeKind))}")
+        if self.encode not in get_args(EncodingKind):
+            raise self._error(f"encode {self.encode!r} is unknown. {did_you_mean(self.encode, get_args(EncodingKind))}")
         if self.kind == "nominal" and not self.values:
             raise self._error("a nominal attribute needs values = [...]")
         twice = repeated(self.values)

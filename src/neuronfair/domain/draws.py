@@ -70,5 +70,10 @@ def _mix(x: Tensor) -> Tensor:
     return y.bitwise_and_((1 << 33) - 1).bitwise_xor_(x)
 
 
+def random_order(count: int, seed: int) -> Tensor:
+    """Return the numbers 0 … count - 1 in random order; its beginning is a random sample."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
 def _to_unit(bits: Tensor) -> Tensor:
     return bits.bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)

@@ -27,7 +27,7 @@ class Span:
     high: float = math.inf
 
 
-Condition = Span | tuple[str | float, ...]
+RuleCondition = Span | tuple[str | float, ...]
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Rule:
     """
 
     name: str
-    when: Mapping[str, Condition]
-    then: Mapping[str, Condition]
+    when: Mapping[str, RuleCondition]
+    then: Mapping[str, RuleCondition]
 
 
 def left_out(rules: Sequence[Rule], name: str) -> set[str]:
@@ -104,7 +104,7 @@ class RuleBook:
         """The columns that some rule names."""
         return {c for group in self._groups for c in group.columns}
 
-    def _tables(self, rule: Rule, part: Mapping[str, Condition]) -> list[tuple[int, Tensor]]:
+    def _tables(self, rule: Rule, part: Mapping[str, RuleCondition]) -> list[tuple[int, Tensor]]:
         tables = []
         for name, condition in part.items():
             if name not in self._columns:
@@ -282,7 +282,7 @@ def _all_met(rows: Tensor, tables: list[tuple[int, Tensor]]) -> Tensor:
     return met
 
 
-def meets(attribute: Attribute, condition: Condition) -> Tensor:
+def meets(attribute: Attribute, condition: RuleCondition) -> Tensor:
     """Return which codes of an attribute meet a condition: bool, (size,)."""
     if isinstance(condition, Span):
         if attribute.values:

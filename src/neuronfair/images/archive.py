@@ -29,7 +29,7 @@ WORKERS = 4  # pictures that are decoded at the same time
 BYTES = 8  # that a pixel takes meanwhile: as it was saved, and as RGB
 DRAWN = "drawn"  # pictures that need no data
 
-Read = Callable[[str], bytes]
+ReadMember = Callable[[str], bytes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE) -
 
 
 @contextmanager
-def _opened_source(source: Path) -> Iterator[tuple[set[str], Read]]:
+def _opened_source(source: Path) -> Iterator[tuple[set[str], ReadMember]]:
     """Give the names of the pictures in a folder or a zip archive, and what reads one; anything else is not seen."""
     if source.is_dir():
         names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
@@ -153,7 +153,7 @@ def _pictures(names: Iterable[str]) -> set[str]:
     return {name for name in names if Path(name).suffix.lower() in SUFFIXES}
 
 
-def _decoded(read: Read, files: Sequence[str], side: int, source: Path) -> tuple[Tensor, list[bool], list[str]]:
+def _decoded(read: ReadMember, files: Sequence[str], side: int, source: Path) -> tuple[Tensor, list[bool], list[str]]:
     """Return pixels, which files are pictures, and notes."""
     decoder().init()
     check_size(len(files) * 3 * side * side, source)
@@ -180,7 +180,7 @@ def decoder() -> Any:
     return needs("PIL.Image", "images", "a test on pictures", DataError)
 
 
-def _picture(read: Read, name: str, pixels: np.ndarray) -> set[str]:
+def _picture(read: ReadMember, name: str, pixels: np.ndarray) -> set[str]:
     """Decode one picture into `pixels`, (3, side, side), and return what was changed, or why it is left out."""
     from PIL import Image
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from neuronfair.domain.draws import random_order
 from neuronfair.errors import DataError
 from neuronfair.images.archive import Pictures
 from neuronfair.images.detector import FACE, Detector, as_input, predictions
@@ -97,7 +98,7 @@ class ImageSplit:
     def of(pictures: Pictures, sensitive: str, device: str | torch.device, seed: int) -> ImageSplit:
         """Hold out one picture in five at random."""
         labels, held = pictures.attribute(sensitive)[1], torch.zeros(len(pictures), dtype=torch.bool)
-        held[torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[: len(held) // 5]] = True
+        held[random_order(len(held), seed)[: len(held) // 5]] = True
         split = ImageSplit(*(t.to(device) for t in (pictures.pixels, pictures.is_face, labels, held)))
         known = int(split.known.sum())
         if known < MIN_FACES:
@@ -210,7 +211,7 @@ def compare(
     `look` gets each search with its name and domain, and may return what an earlier run kept.
     """
     domain = subject.domain
-    order = torch.randperm(len(domain.pictures), generator=torch.Generator().manual_seed(settings.seed))
+    order = random_order(len(domain.pictures), settings.seed)
     numbers = order[: settings.seeds].to(domain.device)
     some = numbers[: settings.control_seeds]
     jobs = [(method, method, domain, numbers, False) for method in methods]

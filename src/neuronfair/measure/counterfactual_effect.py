@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.population.counterfactuals import (
     DRAWS,
@@ -226,9 +227,8 @@ def _learned(domain: TableDomain, table: Tensor, count: int, groups: Tensor, see
         return _Learned(free, mixed, None, fit_counterfactuals(free, mixed, groups=groups))
 
     def halved(number: int) -> _Learned:
-        generator = torch.Generator().manual_seed(address(seed, "half", number))
         half = torch.zeros(len(table), dtype=torch.bool)
-        half[torch.randperm(len(table), generator=generator)[: len(table) // 2]] = True
+        half[random_order(len(table), address(seed, "half", number))[: len(table) // 2]] = True
         half = half.to(table.device)
         return _Learned(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
 
@@ -258,7 +258,7 @@ def _people(
     known = known.nonzero()[:, 0]
     most = max(1, MAX_TWINS // (len(domain.combinations.others) * thorough.draws))
     most = min(most, thorough.people) if isinstance(thorough.people, int) else most
-    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))[:most]
+    order = random_order(len(known), seed)[:most]
     return known[order.to(known.device)]
 
 

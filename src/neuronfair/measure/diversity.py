@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.model.decision import Decision
@@ -86,7 +87,7 @@ def _distances(domain: TableDomain, rows: Tensor) -> Tensor:
 
 
 def _sample(rows: Tensor, count: int, seed: int) -> Tensor:
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]
+    order = random_order(len(rows), seed)[:count]
     return rows[order.to(rows.device)].long()
 
 

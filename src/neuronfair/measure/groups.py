@@ -11,9 +11,8 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DataError, ModelError
 from neuronfair.measure.rate import Rate
-from neuronfair.model.blackbox import Model
+from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
-from neuronfair.model.encoding import ROWS_PER_PASS
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Group:
 
 
 def groups(
-    network: Model,
+    model: Model,
     domain: TableDomain,
     rows: Tensor,
     labels: Tensor | None = None,
@@ -41,8 +40,8 @@ def groups(
     individual discrimination, nor the other way round.
     """
     decision = decision or Decision()
-    decision.check(network.outputs)
-    classes = decision.classes(network.outputs)
+    decision.check(model.outputs)
+    classes = decision.classes(model.outputs)
     if not classes:
         raise ModelError("a tolerance compares two scores and decides nothing by itself. Use argmax or a threshold")
     check_rows(domain, rows, "groups")
@@ -53,8 +52,7 @@ def groups(
         )
     if len(rows) == 0:
         return ()
-    batches = torch.split(rows.long(), ROWS_PER_PASS)
-    decided = torch.cat([decision.chosen(network.scores(part)).cpu() for part in batches])
+    decided = decision.chosen(batched_scores(model, rows.long())).cpu()
     sensitive = rows[:, list(domain.sensitive_columns)]
     if domain.has_bands:
         sensitive = domain.sensitive_values[domain.combinations.number(rows.long())]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.model import OwnPopulation, PopulationModel
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.tables.dataset import Dataset
@@ -246,7 +247,7 @@ def plausible_pair_rate(
     favourable = favourable_class(domain, decision or Decision(), model.outputs)
     tally = None if favourable is None else DirectionTally(domain, favourable)
     every = replace(domain, rules=(), twinning=FLIPS)  # also the invalid twins, to count them
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:samples]
+    order = random_order(len(rows), seed)[:samples]
     found = paired = left_out = seen = 0
     for (part,) in zip(*families(model.encoding, every, order), strict=True):
         people = rows[part.to(rows.device)].to(pairs.device)

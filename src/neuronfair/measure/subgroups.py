@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, Attribute
 from neuronfair.domain.population.model import OwnPopulation, PopulationModel
-from neuronfair.domain.rules import Condition, Rule, Span
+from neuronfair.domain.rules import Rule, RuleCondition, Span
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.formatting import Population
 from neuronfair.measure.rate import Rate, flip_rate
@@ -256,7 +256,7 @@ def _inside(domain: TableDomain, cuts: tuple[Cut, ...]) -> TableDomain:
     return replace(domain, rules=(*domain.rules, *rules))
 
 
-def _outside(attribute: Attribute, table: Tensor) -> list[Condition]:
+def _outside(attribute: Attribute, table: Tensor) -> list[RuleCondition]:
     """Return conditions that together hold for exactly the codes outside a cut."""
     if attribute.values:
         return [tuple(str(attribute.value(code)) for code in (~table).nonzero()[:, 0].tolist())]
@@ -265,5 +265,5 @@ def _outside(attribute: Attribute, table: Tensor) -> list[Condition]:
     low, high = (attribute.low + attribute.step * int(table.nonzero()[end, 0]) for end in (0, -1))
     half = attribute.step / 2  # between two points of the grid, whatever rounding does
     ends = [Span(high=low - half), Span(low=high + half)]
-    empty: list[Condition] = [] if attribute.empty is None else [(MISSING,)]
+    empty: list[RuleCondition] = [] if attribute.empty is None else [(MISSING,)]
     return [*(end for end in ends if end.high >= attribute.low and end.low <= attribute.high), *empty]

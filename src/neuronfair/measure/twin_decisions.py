@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from neuronfair.domain.population.model import AUC_FOLDS, cross_validated_auc
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rate import favourable_class
 from neuronfair.measure.stats import Estimate, excess
-from neuronfair.model.blackbox import Model
+from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
 
 AT_ONCE = 1 << 16  # twins that the model scores in one batch
@@ -41,7 +42,8 @@ class ScoredPeople:
     """The scores of some people, and of the same people with other sensitive values."""
 
     def __init__(self, model: Model, domain: TableDomain, people: Tensor, decision: Decision) -> None:
-        self._model, self._domain, self._people, self._decision = model, domain, people, decision
+        self._domain, self._people, self._decision = domain, people, decision
+        self._scores = partial(batched_scores, model)
         self._flipped = domain.twins(people).rows
         self._own = self._scores(people)
         self._flipped_scores = self._scores(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
@@ -50,10 +52,6 @@ class ScoredPeople:
         if self.favourable is None and decision.classes(model.outputs):
             counts = torch.bincount(decision.chosen(self._own), minlength=decision.classes(model.outputs))
             self.outcome = int(torch.where(counts > 0, counts, len(people) + 1).argmin())
-
-    def _scores(self, rows: Tensor) -> Tensor:
-        parts = torch.split(rows, max(1, self._model.encoding.rows_per_pass))
-        return torch.cat([self._model.scores(part) for part in parts])
 
     def tally(self, grouped: Tensor, draws: Iterable[TwinRows], *, flipped: bool) -> TwinTally:
         """Compare the decisions for the people with those for their counterfactual twins.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -31,15 +32,28 @@ class Model(Protocol):
     def outputs(self) -> int:
         """How many scores it gives for a row."""
 
-    @property
-    def rows_forward(self) -> int:
-        """How many rows it has scored so far."""
+    rows_forward: int  # how many rows it has scored so far
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return the scores of rows of codes: (n, outputs)."""
 
     def double(self) -> Model:
         """Return this model computing in float64."""
+
+
+@contextmanager
+def uncounted(model: Model) -> Iterator[None]:
+    """Leave the count of scored rows unchanged by what is scored within this context."""
+    before = model.rows_forward
+    try:
+        yield
+    finally:
+        model.rows_forward = before
+
+
+def batched_scores(model: Model, rows: Tensor) -> Tensor:
+    """Return the scores of any number of rows, computed in batches of constant memory: (n, outputs)."""
+    return torch.cat([model.scores(part) for part in torch.split(rows, model.encoding.rows_per_pass)])
 
 
 class BlackBox:
@@ -87,7 +101,7 @@ class BlackBox:
         """For each attribute the cell of every code: the trees treat codes of one cell alike. None without trees."""
         try:
             return None if self.trees is None else self.trees().cells
-        except ModelError:  # too many trees, or preprocessing that mixes attributes
+        except ModelError:  # too many trees, or preprocessing that combines attributes
             return None
 
     def double(self) -> BlackBox:

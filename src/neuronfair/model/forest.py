@@ -93,34 +93,33 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
     if sum(len(tree.feature) for tree in trees) > MOST_NODES:
         raise ModelError(f"its trees have more than {MOST_NODES:,} nodes")
     domain = domain.to("cpu")
-    numbers, owner = _tables(features, domain, domain.clip(row.cpu()[None])[0])
+    known = _features_by_code(features, domain, domain.clip(row.cpu()[None]))
     compared = np.concatenate([tree.feature[tree.feature >= 0] for tree in trees])
-    sizes = {feature: domain.attributes[column].size for feature, column in owner.items()}
+    sizes = {feature: domain.attributes[column].size for feature, column in known.column_of.items()}
     check_size(
         sum(int((compared == feature).sum()) * size for feature, size in sizes.items()),
         "the cuts of the trees",
         times=2,
     )
     cuts: dict[int, list[npt.NDArray[np.bool_]]] = {column: [] for column in range(len(domain.attributes))}
-    places, starts = list[tuple[int, int]](), [0]
+    places, starts = list[tuple[int, int]](), list[int]()
     for tree in trees:
+        starts.append(len(places))
         for node, feature in enumerate(tree.feature.tolist()):
-            if feature < 0 or feature not in owner:  # a feature that never changes sends all rows one way
+            if feature < 0 or feature not in known.column_of:  # a feature that never changes sends all rows one way
                 places.append((-1 if feature < 0 else 0, -1))
                 continue
-            column = owner[feature]
-            cuts[column].append(tree.goes_left(node, numbers[column][:, feature]))
+            column = known.column_of[feature]
+            cuts[column].append(tree.goes_left(node, known.of_codes[column][:, feature]))
             places.append((column, len(cuts[column]) - 1))
-        starts.append(len(places))
     cells, sides = _cells(cuts, domain)
     most = max(len(side[0]) if side else 1 for side in sides.values())
-    still = numbers[-1][0]
     count = len(places)
     check_size(count * most, "the nodes of the trees")
     side = torch.zeros(count, most, dtype=torch.bool)
     attribute, left, right = torch.full((count,), -1), torch.arange(count), torch.arange(count)
     value = torch.zeros(count, len(base), dtype=torch.float64)
-    for start, tree in zip(starts, trees, strict=False):
+    for start, tree in zip(starts, trees, strict=True):
         for node, feature in enumerate(tree.feature.tolist()):
             at = start + node
             column, number = places[at]
@@ -129,12 +128,13 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
                 continue
             attribute[at], left[at], right[at] = column, start + int(tree.left[node]), start + int(tree.right[node])
             if number < 0:
-                side[at] = bool(tree.goes_left(node, still[feature : feature + 1])[0])
+                side[at] = bool(tree.goes_left(node, known.of_row[:, feature])[0])
             else:
                 marks = torch.from_numpy(sides[column][number])
                 side[at, : len(marks)] = marks
+    roots = torch.tensor(starts)
     return Forest(
-        torch.tensor(starts[:-1]),
+        roots,
         attribute,
         left,
         right,
@@ -143,28 +143,36 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
         cells,
         torch.tensor(base, dtype=torch.float64),
         link,
-        _depth(torch.tensor(starts[:-1]), left, right),
+        _depth(roots, left, right),
     )
 
 
-def _tables(
-    features: Features, domain: TableDomain, base: Tensor
-) -> tuple[list[npt.NDArray[np.float64]], dict[int, int]]:
-    """Return the features of every code by attribute, then those of the base row; and the attribute of each feature."""
-    start = features(base[None])
-    tables, owner = list[npt.NDArray[np.float64]](), dict[int, int]()
+class _Features(NamedTuple):
+    """The features of every code, and the attribute that each feature depends on."""
+
+    of_codes: list[npt.NDArray[np.float64]]  # for each attribute (size, features): its codes in one row of the table
+    of_row: npt.NDArray[np.float64]  # (1, features): of that row itself
+    column_of: dict[int, int]  # without features that never change
+
+
+def _features_by_code(features: Features, domain: TableDomain, row: Tensor) -> _Features:
+    """Return the features if one attribute at a time is varied in a row (1, d)."""
+    start = features(row)
+    tables, column_of = list[npt.NDArray[np.float64]](), dict[int, int]()
     for column, attribute in enumerate(domain.attributes):
         check_size(attribute.size * start.shape[1], f"the features of '{attribute.name}'", times=16)
-        rows = base.repeat(attribute.size, 1)
+        rows = row.repeat(attribute.size, 1)
         rows[:, column] = torch.arange(attribute.size)
         table = features(rows)
         tables.append(table)
         moved = ~((table == start) | (np.isnan(table) & np.isnan(start))).all(0)
         for feature in np.flatnonzero(moved).tolist():
-            if feature in owner:
-                raise ModelError("what stands before its trees mixes attributes")
-            owner[feature] = column
-    return [*tables, start], owner
+            if feature in column_of:
+                raise ModelError(
+                    "a preprocessing step combines several attributes into one feature, which is not supported"
+                )
+            column_of[feature] = column
+    return _Features(tables, start, column_of)
 
 
 def _cells(

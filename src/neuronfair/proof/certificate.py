@@ -27,7 +27,7 @@ from neuronfair.store.tables import Texts, read_columns, write_columns
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
     from neuronfair.proof.boxes.space import Axis
-    from neuronfair.proof.decide.queue import State
+    from neuronfair.proof.decide.queue import ProofState
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Proof:
     seconds: float
     certified: CertifiedBoxes
     interrupted: bool = False  # by Ctrl-C
-    state: State | None = field(default=None, repr=False, compare=False)  # of the prover; a certificate has none
+    state: ProofState | None = field(default=None, repr=False, compare=False)  # of the prover; a certificate has none
 
     @property
     def undecided(self) -> int:
@@ -72,7 +72,7 @@ FORMAT = 2
 OLD = 1  # the format whose fingerprints were of computed numbers
 DIGITS = 4000  # of a number of people: Python reads no longer ones
 _NUMBER = re.compile(rf"0|[1-9][0-9]{{0,{DIGITS - 1}}}")
-Run = tuple[int, int]  # codes from one to another, both included
+CodeRange = tuple[int, int]  # codes from one to another, both included
 
 
 class CertificateError(NeuronFairError):
@@ -85,7 +85,7 @@ class AxisCodes:
 
     column: str
     linear: bool
-    runs: tuple[tuple[Run, ...], ...]  # for each place; of a linear axis the first and the last code, once
+    runs: tuple[tuple[CodeRange, ...], ...]  # for each place; of a linear axis the first and the last code, once
 
     def __len__(self) -> int:
         return self.runs[0][0][1] - self.runs[0][0][0] + 1 if self.linear else len(self.runs)
@@ -98,7 +98,7 @@ class AxisCodes:
         place = axis.place.cpu().numpy()
         starts = np.flatnonzero(np.diff(place, prepend=-2))
         ends = np.append(starts[1:], len(place)) - 1
-        runs: list[list[Run]] = [[] for _ in range(len(axis))]
+        runs: list[list[CodeRange]] = [[] for _ in range(len(axis))]
         for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
             if place[first] >= 0:
                 runs[place[first]].append((first, last))

@@ -25,7 +25,7 @@ from neuronfair.proof.decide.counts import check_state
 from neuronfair.proof.decide.distributed import prove_together, recovered
 from neuronfair.proof.decide.evidence import Evidence
 from neuronfair.proof.decide.prove import ProofProgress, prove
-from neuronfair.proof.decide.queue import State
+from neuronfair.proof.decide.queue import ProofState
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.records import Order, ProofRecords
 from neuronfair.proof.report import Part, ProofReport
@@ -78,7 +78,7 @@ class ProofRun:
         report = ProofReport.from_json(json.dumps(summary["report"]), self.folder)
         return report if report.complete or summary["seconds"] >= seconds else None
 
-    def state(self, device: torch.device) -> State | None:
+    def state(self, device: torch.device) -> ProofState | None:
         """Return where the proof stood."""
         parts = self.ledger.journal.parts[PROOF]
         if not parts:
@@ -87,9 +87,9 @@ class ProofRun:
         path = self.ledger.path(last["state"])
         check_size(path.stat().st_size, path, times=2)
         tensors = load_state(path, device)
-        return recovered(State.of(tensors, last["boxes"], last["seconds"]), self._pieces)
+        return recovered(ProofState.of(tensors, last["boxes"], last["seconds"]), self._pieces)
 
-    def keep(self, state: State) -> Path:
+    def keep(self, state: ProofState) -> Path:
         """Keep where the proof stands, and return the folder in which pieces of it may keep theirs."""
         entry = {"boxes": state.boxes, "seconds": state.seconds}
         self.ledger.part(PROOF, entry, {"state": partial(save_state, state.tensors)})

@@ -20,7 +20,7 @@ from pathlib import Path
 REQUEST, ANSWER = struct.Struct("<QQQQ"), struct.Struct("<Q")
 NEW_USER, NEW_NETWORK, DEATH_SIGNAL = 0x10000000, 0x40000000, 1  # of Linux: CLONE_…, PR_SET_PDEATHSIG
 
-Read = Callable[[bytes, int], bytes]
+ReadBytes = Callable[[bytes, int], bytes]
 
 
 def main(readers: str, name: str, mode: str) -> None:
@@ -32,7 +32,7 @@ def main(readers: str, name: str, mode: str) -> None:
     sys.modules.update(dict.fromkeys(chosen.unused))  # None: importing it fails
     for library in chosen.libraries:
         importlib.import_module(library)
-    read: Read = chosen.read
+    read: ReadBytes = chosen.read
     forks = mode == "forks"
     if forks:
         _system("unshare", NEW_USER | NEW_NETWORK) and _system("unshare", NEW_NETWORK)
@@ -49,7 +49,7 @@ def main(readers: str, name: str, mode: str) -> None:
             return
 
 
-def forked(read: Read, content: bytes, memory: int, seconds: int, most: int, private: list[int]) -> bytes:
+def forked(read: ReadBytes, content: bytes, memory: int, seconds: int, most: int, private: list[int]) -> bytes:
     """Read in a child without the `private` pipes, and return its answer; nothing if the child crashes."""
     import select
 
@@ -79,7 +79,7 @@ def forked(read: Read, content: bytes, memory: int, seconds: int, most: int, pri
     return b"m" if len(answer) > most else bytes(answer)
 
 
-def attempt(read: Read, content: bytes, memory: int, seconds: int) -> bytes:
+def attempt(read: ReadBytes, content: bytes, memory: int, seconds: int) -> bytes:
     """Return '+' and the result, '-' and why reading failed, or 'm' if it needs more memory than allowed."""
     try:
         _limit(memory, seconds)

@@ -13,7 +13,7 @@ from typing import Protocol, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from neuronfair.domain.draws import Draws
+from neuronfair.domain.draws import Draws, random_order
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.model import PopulationModel, fit_population
 from neuronfair.domain.population.plausible import plausible
@@ -174,7 +174,7 @@ def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0
     points = encoding.encode(rows).cpu().numpy()
     clusters = min(CLUSTERS, len({point.tobytes() for point in points}))
     labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    order = random_order(len(rows), seed)
     labels = labels[order]
     # The k-th row of its cluster comes in round k; within a round the clusters take turns.
     turn = torch.empty(len(rows), dtype=torch.int64)

@@ -32,7 +32,7 @@ from neuronfair.store.files import LOCK, Json, Lock, read_text, writing
 from neuronfair.store.manifest import (
     DOMAIN,
     MANIFEST,
-    Kind,
+    RunKind,
     check_same,
     is_unused,
     load_manifest,
@@ -76,7 +76,7 @@ class Journal:
     missing: bytes = b""  # the line break, if only that was cut off
 
     @staticmethod
-    def read(path: Path, check: int, kind: Kind) -> Journal:
+    def read(path: Path, check: int, kind: RunKind) -> Journal:
         """Read a journal; a last line that a kill has cut off is skipped, a damaged one is refused."""
         journal = Journal(path, check, {phase: [] for phase in _OF[kind]})
         try:
@@ -181,7 +181,7 @@ class Ledger:
     lock: Lock | None = None  # None for a folder that is only read
 
     @staticmethod
-    def create_or_open(folder: Path, manifest: Json, domain: TableDomain, kind: Kind) -> Ledger:
+    def create_or_open(folder: Path, manifest: Json, domain: TableDomain, kind: RunKind) -> Ledger:
         """Create a folder, or open the one that is there if it belongs to the same work.
 
         As long as the ledger is referenced, no other process can write to its folder.
@@ -207,7 +207,7 @@ class Ledger:
         return ledger
 
     @staticmethod
-    def open(folder: Path, kind: Kind) -> Ledger:
+    def open(folder: Path, kind: RunKind) -> Ledger:
         """Open a folder for reading; refuse one with a damaged file."""
         folder = Path(folder)
         manifest = read_manifest(folder, kind)
@@ -326,7 +326,7 @@ class Ledger:
             path.unlink()
 
 
-def _read(folder: Path, manifest: Json, domain: TableDomain, kind: Kind) -> Ledger:
+def _read(folder: Path, manifest: Json, domain: TableDomain, kind: RunKind) -> Ledger:
     check = files.crc32(folder / MANIFEST)
     return Ledger(folder, manifest, domain, Journal.read(folder / JOURNAL, check, kind), f"{check:08x}")
 

@@ -26,7 +26,7 @@ MANIFEST, DOMAIN = "manifest.json", "domain.toml"
 NEW = ".manifest.json.new"  # a manifest that is being written
 FORMAT = 2  # of the folders of runs and audits; format 1 had no checksums
 MAX_OUTPUTS = 100_000
-Kind = Literal["search", "proof"]  # what a folder holds
+RunKind = Literal["search", "proof"]  # what a folder holds
 _BEFORE = {"plausible": 0.0, "twins": "flip"}  # the values of settings in manifests that do not have them
 METHOD_NAMES = 2  # manifests from version 0.3 on have this entry; in older ones the methods have other names
 _RENAMED = {"neuronfair": "neuronfair-plus", "neuronfair-paper": "neuronfair-printed"}
@@ -122,7 +122,7 @@ def _other_format(folder: Path, number: object) -> str:
     )
 
 
-def read_manifest(folder: Path, kind: Kind) -> Json:
+def read_manifest(folder: Path, kind: RunKind) -> Json:
     """Return the manifest of a run folder: of a search, or of a proof."""
     try:
         manifest = load_manifest(folder)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from neuronfair.domain.draws import random_order
 from neuronfair.errors import DataError
 from neuronfair.text import report as reports
 from neuronfair.text.domain import TextDomain
@@ -72,6 +71,6 @@ def tested(read: TextColumn, lexicon: Lexicon, name: str, most: int, seed: int) 
             "of your own: a CSV file with concept,use,GROUP,…"
         )
     if len(found) > most:
-        order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))
+        order = random_order(len(found), seed)
         found = [found[i] for i in sorted(order[:most].tolist())]
     return TextDomain(name, tuple(found), lexicon, read_replacements()), counted

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from scipy.stats import hypergeom
 
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.interface import TwinRows
 from neuronfair.measure.rate import Rate
 from neuronfair.progress import Progress, silent
@@ -74,7 +75,7 @@ def measure_pairs(
 
     What was measured when the calls are spent is a random sample of the texts.
     """
-    order = torch.randperm(len(domain.texts), generator=torch.Generator().manual_seed(seed))
+    order = random_order(len(domain.texts), seed)
     parts, asked, spent = list[TextPairs](), 0, False
     for some in torch.split(order, CHUNK if model.service.max_calls is None else COUNTED):
         progress("Comparing texts with their twins", asked, len(order))

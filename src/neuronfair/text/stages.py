@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neuronfair.domain.draws import Draws
 from neuronfair.interpretation.profile import BiasProfile, interpret
-from neuronfair.model.blackbox import Model
+from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.network import Network
 from neuronfair.progress import Progress
 from neuronfair.searches.method import World
@@ -98,8 +98,7 @@ class Stages:
         return float(((own[:, None] != others) & valid).any(1).double().mean())
 
     def _decisions(self, network: Network, rows: Tensor) -> Tensor:
-        parts = torch.split(rows, network.encoding.rows_per_pass)
-        return self.opened.decision.chosen(torch.cat([network.scores(part) for part in parts]))
+        return self.opened.decision.chosen(batched_scores(network, rows))
 
     def _search(self, model: Model, profile: BiasProfile | None, pairs: measure.TextPairs) -> None:
         """Search from texts with a place to replace, those that do not flip first."""

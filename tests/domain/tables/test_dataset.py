@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from neuronfair.domain.rules import Condition, Span
+from neuronfair.domain.rules import RuleCondition, Span
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import sources
@@ -104,7 +104,7 @@ def test_rules_are_counted_on_the_data(name):
         assert count <= 0.02 * met.sum()
 
 
-def meets(value: str | float, condition: Condition) -> bool:
+def meets(value: str | float, condition: RuleCondition) -> bool:
     if isinstance(condition, Span):
         return condition.low <= float(value) <= condition.high
     return value in condition

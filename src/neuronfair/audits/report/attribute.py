@@ -105,7 +105,9 @@ class Interpretation:
 
 Cell = str | int | float
 # What an audit concludes, of one choice of sensitive attributes and of the whole model. Only thresholds raise an alarm.
-Level = Literal["no dependence found", "proxy evidence", "dependence found", "not assessable", "above the threshold"]
+Conclusion = Literal[
+    "no dependence found", "proxy evidence", "dependence found", "not assessable", "above the threshold"
+]
 NOT_READ = "not-read"  # the name of a note: the sensitive attribute is not among the inputs that the model names
 UNMOVED = "no-score-moves"  # the name of a note: no score in the data set changes with the sensitive attribute
 SYNTHETIC: tuple[Population, ...] = ("plausible", "domain", "combinations")  # people who are drawn, not given
@@ -351,7 +353,7 @@ class AttributeReport:
     name: str  # such as sex+race
     sensitive: tuple[str, ...]  # names of the sensitive attributes
     twins: int  # number of twins of a record
-    level: Level = "not assessable"  # what is concluded: see the level of the verdict
+    level: Conclusion = "not assessable"  # what is concluded: see the level of the verdict
     headline: str = ""  # the same as a fact in one sentence
     rates: Rates = field(default_factory=Rates)  # flip rates by population
     counterpart: CounterfactualReport | None = None  # counterfactual test; null if it was not made

@@ -8,7 +8,7 @@ from typing import Literal, cast
 from neuronfair.formatting import duration, listed, percent, plain, plural
 from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, ProofReport
 
-Method = Literal["bounds of a network", "bounds of trees", "enumeration", "attribute not given"]
+ProofMethod = Literal["bounds of a network", "bounds of trees", "enumeration", "attribute not given"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Proved:
     boxes: int  # boxes into which the input space was cut
     seconds: float  # time spent
     complete: bool  # whether nothing is undecided
-    method: Method | None  # null if nothing can be proved
+    method: ProofMethod | None  # null if nothing can be proved
     reason: str  # why nothing can be proved; else empty
     sentence: str  # the same as a sentence
     data_set: DataSetClaims | None = None  # rows of the data set; null without a data set
@@ -53,7 +53,7 @@ class Proved:
             boxes=report.boxes,
             seconds=report.seconds,
             complete=report.complete,
-            method=cast(Method, report.method),
+            method=cast(ProofMethod, report.method),
             reason="",
             sentence=_sentence(report),
             data_set=report.data_set,

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from neuronfair.audits.report.attribute import AttributeReport, Level, RateOf
+from neuronfair.audits.report.attribute import AttributeReport, Conclusion, RateOf
 from neuronfair.audits.report.counterfactual import Interval
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.errors import DataError
@@ -90,7 +90,7 @@ class Gate:
 class Verdict:
     """What the audit concludes. Only a threshold that failed raises an alarm."""
 
-    level: Level  # dependence found: for a record of the data set, or only for synthetic ones: the headline says which
+    level: Conclusion  # "dependence found" for a record of the data set or only for synthetic ones: see the headline
     headline: str  # the conclusion as a fact in one sentence
     details: tuple[str, ...] = ()  # more about it, a short paragraph each
     thresholds: ThresholdState = "none set"  # not evaluated: set, but the audit was interrupted or cannot be assessed
@@ -276,7 +276,7 @@ def read_json(text: str | bytes, kind: type[T], source: object, what: str) -> T:
         raise DataError(f"{source}: not {what} that can be read ({error})") from None
 
 
-State = Literal["passed", "failed", "no limits", "error", "not finished"]
+AuditState = Literal["passed", "failed", "no limits", "error", "not finished"]
 
 
 @dataclass(frozen=True)
@@ -287,9 +287,9 @@ class AuditLine:
     model: str  # as in the file; empty: trained on the spot
     data: str  # as in the file
     sensitive: str  # sensitive attributes
-    state: State  # failed: a threshold failed; no limits: none was set
+    state: AuditState  # failed: a threshold failed; no limits: none was set
     error: str | None = None  # why it ended early, or why its thresholds could not be evaluated
-    level: Level | None = None  # level of the verdict
+    level: Conclusion | None = None  # level of the verdict
     verdict: str = ""  # the verdict in words
     attribute: str = ""  # the attribute to which the metrics belong
     rate: RateOf | None = None  # flip rate in the data set
@@ -312,7 +312,7 @@ class AuditIndex:
     seconds: float  # time of this command; finished audits do not count
     schema: int = SCHEMA  # raised when an entry changes its meaning
 
-    def count(self, *states: State) -> int:
+    def count(self, *states: AuditState) -> int:
         """Return how many audits are in one of these states."""
         return sum(line.state in states for line in self.audits)
 
@@ -331,7 +331,7 @@ def worst_of(attributes: Sequence[AttributeReport]) -> AttributeReport:
 
 def line_of(line: AuditLine, report: Report, page: str) -> AuditLine:
     """Return the line of an audit with what its report says; an error that is known stays."""
-    state: State = "no limits" if report.gate is None else "passed" if report.gate.passed else "failed"
+    state: AuditState = "no limits" if report.gate is None else "passed" if report.gate.passed else "failed"
     known = replace(
         line,
         state="not finished" if report.reproduction.interrupted else "error" if line.error is not None else state,

@@ -16,6 +16,7 @@ from neuronfair.audits.report.attribute import (
     AttributeReport,
     Note,
 )
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.population.plausible import PLAUSIBLE, plausible, plausible_twins
 from neuronfair.domain.table import TableDomain
@@ -126,7 +127,7 @@ class AttributeCase:
         rows, most = self.data.rows, max(FEWEST, READ // len(self.domain.sensitive_values))
         if len(rows) <= most:
             return rows
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.seed))
+        order = random_order(len(rows), self.seed)
         return rows[order[:most].to(rows.device)]
 
     @cached_property

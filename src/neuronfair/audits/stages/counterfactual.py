@@ -14,6 +14,7 @@ from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.findings import evaluated_pairs
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.counterfactual import counterfactual_report
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
@@ -105,7 +106,7 @@ def _drawn(rows: Tensor, most: int, seed: int) -> Tensor:
     """Return at most `most` rows, drawn at random."""
     if len(rows) <= most:
         return rows
-    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].to(rows.device)]
+    return rows[random_order(len(rows), seed)[:most].to(rows.device)]
 
 
 def unread(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from neuronfair.audits.report.report import EncodingCheckReport, EncodingLevel
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import percent
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.stats import Fit
+from neuronfair.model.blackbox import batched_scores, uncounted
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
@@ -35,12 +37,16 @@ _TURN = "Check encode, center, scale, the order of attributes and values, and th
 
 def check_encoding(opened: Opened, data: Dataset) -> EncodingCheckReport:
     """Return whether the inputs seem to be encoded as in training: ok, suspicious or wrong, and the metrics."""
-    forward, decision = opened.model.rows_forward, opened.decision
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:ROWS]
+    with uncounted(opened.model):
+        return _check(opened, data)
+
+
+def _check(opened: Opened, data: Dataset) -> EncodingCheckReport:
+    decision = opened.decision
+    order = random_order(len(data), 0)[:ROWS]
     data = data.take(order.to(data.rows.device))
     records = records_of(opened, data)
-    parts = torch.split(records.data.rows, opened.model.encoding.rows_per_pass)
-    scores = torch.cat([records.model.scores(part) for part in parts])
+    scores = batched_scores(records.model, records.data.rows)
     report = _of_scores(scores, decision)
     target, classes = data.domain.target, decision.classes(opened.model.outputs)
     if opened.unassessed:
@@ -54,9 +60,7 @@ def check_encoding(opened: Opened, data: Dataset) -> EncodingCheckReport:
         if int(torch.bincount(data.labels, minlength=classes).min()) >= MIN_ROWS_PER_CLASS:
             fit = Fit.of(scores.cpu().numpy(), data.labels.cpu().numpy(), decision)
             report = _of_labels(report, data, fit, int((decided == data.labels).sum()))
-    report = _of_order(report, opened, data)
-    opened.model.rows_forward = forward
-    return report
+    return _of_order(report, opened, data)
 
 
 def _of_scores(scores: Tensor, decision: Decision) -> EncodingCheckReport:

@@ -24,6 +24,7 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.audits.stages.case import NEAR, AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.measure.diversity import mean_distance, regions
@@ -317,8 +318,7 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
         return
     if case.pairs is not case.domain:  # the rate of the same people, compared with plausible twins only
         rate = case.rate(case.population or "domain", case.pairs)
-    generator = torch.Generator().manual_seed(case.seed)
-    rows = rows[torch.randperm(len(rows), generator=generator)[:MAX_FINDINGS].to(rows.device)]
+    rows = rows[random_order(len(rows), case.seed)[:MAX_FINDINGS].to(rows.device)]
     try:
         result = subgroups(
             case.model,

@@ -20,6 +20,7 @@ from neuronfair.audits.report.report import PopulationReport
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.model import (
     OwnPopulation,
     PopulationModel,
@@ -37,7 +38,7 @@ from neuronfair.formatting import Population, exact, listed, percent, plural
 from neuronfair.measure.groups import Group as Counted
 from neuronfair.measure.groups import Spread, difference, groups, ratio
 from neuronfair.measure.rate import Rate, plausible_pair_rate
-from neuronfair.model.blackbox import Model
+from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.records import Records
@@ -181,10 +182,9 @@ def _rounding(case: AttributeCase) -> tuple[Note, ...]:
     notes = []
     if records.why:
         notes.append(Note("empty-cells", f"In the data set, {records.why}.", "Fill them as your own program does."))
-    order = torch.randperm(len(case.data), generator=torch.Generator().manual_seed(case.seed))[:MAX_ROUNDED_RECORDS]
+    order = random_order(len(case.data), case.seed)[:MAX_ROUNDED_RECORDS]
     chosen = order.to(case.data.rows.device)
-    parts = torch.split(case.data.rows[chosen], case.model.encoding.rows_per_pass)
-    grid = torch.cat([case.model.scores(part) for part in parts]).double()
+    grid = batched_scores(case.model, case.data.rows[chosen]).double()
     other = int(case.decision.differ(grid, records.model.scores(records.data.rows[chosen])).sum())
     if not other:
         return tuple(notes)

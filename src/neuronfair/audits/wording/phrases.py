@@ -28,9 +28,8 @@ from neuronfair.measure.rate import Direction as Counted
 from neuronfair.measure.rate import PairRate, Rate, favourable_class
 from neuronfair.measure.rate import Side as Count
 from neuronfair.measure.subgroups import Cut, Subgroup
-from neuronfair.model.blackbox import Model
+from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision, Scale, chances
-from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.evaluate import counterparts_of
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
@@ -46,8 +45,7 @@ def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Deci
     mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
     every = torch.arange(d, device=rows.device)
     mixed[every, :, every] = rows.roll(1, 0).T
-    parts = torch.split(torch.cat([rows, mixed.flatten(0, 1)]), ROWS_PER_PASS)
-    scores = torch.cat([network.scores(part) for part in parts])
+    scores = batched_scores(network, torch.cat([rows, mixed.flatten(0, 1)]))
     own, others = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
     moved: list[int] = decision.gap(others, own).double().mean(1).argsort(descending=True, stable=True).tolist()
     return moved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Level, RateOf, is_constant
+from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
 from neuronfair.audits.report.report import Report, ThresholdState, Verdict, worst_of
 from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, whole_percent
@@ -13,7 +13,7 @@ from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plu
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
 SET_ONE = "No threshold set; set one with --fail-if 'flip_rate > 1%'."
 # Of several attributes the first of these speaks for the model: a known dependence matters more than an unknown.
-_ORDER: tuple[Level, ...] = (
+_ORDER: tuple[Conclusion, ...] = (
     "above the threshold", "dependence found", "proxy evidence", "not assessable", "no dependence found"
 )  # fmt: skip
 
@@ -28,14 +28,14 @@ def conclude(report: Report, *, thresholds_set: bool = False) -> Report:
     )
     report = replace(report, attributes=entries)
     state, said = _thresholds(report, thresholds_set)
-    level: Level = min((one.level for one in entries), key=_ORDER.index, default="not assessable")
+    level: Conclusion = min((one.level for one in entries), key=_ORDER.index, default="not assessable")
     if state == "failed":
         level = "above the threshold"
     headline, details = _sentences(report, level)
     return replace(report, verdict=Verdict(level, headline, details, state, said))
 
 
-def _level(one: AttributeReport, report: Report) -> Level:
+def _level(one: AttributeReport, report: Report) -> Conclusion:
     """Return what is concluded about one choice of sensitive attributes. No level but the threshold's is an alarm."""
     if report.gate is not None and any(check.fired and check.attribute == one.name for check in report.gate.checks):
         return "above the threshold"
@@ -72,7 +72,7 @@ def _thresholds(report: Report, thresholds_set: bool) -> tuple[ThresholdState, s
     return "failed", f"{count} {what}: {', '.join(failed)}."
 
 
-def _sentences(report: Report, level: Level) -> tuple[str, tuple[str, ...]]:
+def _sentences(report: Report, level: Conclusion) -> tuple[str, tuple[str, ...]]:
     """Return the headline and the details of the verdict, a paragraph each."""
     attributes, interrupted = report.attributes, report.reproduction.interrupted
     last = "The audit was interrupted: this is what was measured until then." if interrupted else ""
@@ -265,7 +265,7 @@ def _certified(attributes: Sequence[AttributeReport]) -> str:
     ).sentence
 
 
-def _doubt(report: Report, level: Level) -> str:
+def _doubt(report: Report, level: Conclusion) -> str:
     """Return what the input encoding check says where it does not decide the level: a doubt, or one that is trusted."""
     feeding = report.feeding
     if feeding is None or feeding.level in ("ok", "not assessable") or level == "not assessable":

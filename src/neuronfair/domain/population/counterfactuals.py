@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import graph
-from neuronfair.domain.draws import Draws
+from neuronfair.domain.draws import Draws, random_order
 from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.population.bins import Coupling
 from neuronfair.domain.population.latent import Latent, fit_latent
@@ -317,7 +317,7 @@ def shuffled_groups(domain: TableDomain, rows: Tensor, seed: int) -> tuple[Table
     """Return a table whose groups are shuffled among its records, and a domain without rules on the group."""
     columns = list(domain.sensitive_columns)
     free = replace(domain, rules=tuple(r for r in domain.rules if not {*r.when, *r.then} & set(domain.sensitive)))
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
+    order = random_order(len(rows), seed).to(rows.device)
     shuffled = domain.clip(rows)
     shuffled[:, columns] = shuffled[order][:, columns]
     return free, shuffled

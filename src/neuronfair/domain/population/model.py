@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.bins import Bins, most_bins
 from neuronfair.domain.population.trees import (
     ChanceForest,
@@ -206,7 +207,7 @@ def fit_population(
     if len(rows) == 0:
         raise DomainError(f"{domain.name}: a population needs people, and the table has no row")
     records = domain.clip(rows)
-    parts = torch.randperm(len(records), generator=torch.Generator().manual_seed(seed)).to(rows.device) % FOLDS
+    parts = random_order(len(records), seed).to(rows.device) % FOLDS
     folds = min(FOLDS, len(records), math.ceil(FOLDS * SCORED / len(records)))
     width = len(domain.attributes)
 
@@ -326,7 +327,7 @@ def population_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> P
     if len(rows) < 10:
         return None
     records = domain.clip(rows)
-    order = torch.randperm(len(records), generator=torch.Generator().manual_seed(seed)).to(records.device)
+    order = random_order(len(records), seed).to(records.device)
     cut = len(records) * 7 // 10
     model, held = fit_likelihood(domain, records[order[:cut]], seed=seed), records[order[cut:]]
     drawn = model.sample(min(len(held), COMPARED), torch.Generator().manual_seed(seed + 1))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.population.model import PopulationModel, TablePopulation
 from neuronfair.domain.table import TableDomain
@@ -172,7 +173,7 @@ class PlausibleTwins:
 def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tensor) -> TableDomain:
     """Return a domain with plausible twins only, given the rows of its table."""
     most = max(1, CHECKED_ROWS // len(domain.sensitive_values))
-    some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:most].to(rows.device)]
+    some = rows[random_order(len(rows), 0)[:most].to(rows.device)]
     some = domain.clip(some)
     overall = torch.zeros(len(domain.sensitive_values), dtype=torch.float64, device=rows.device)
     for part in torch.split(some, max(1, AT_ONCE // len(domain.sensitive_values) // rows.shape[1])):

@@ -43,7 +43,7 @@ _PADDED = re.compile(r"0\d+")  # a postcode keeps its zeros
 _UNITS = "$€£¥₹%"
 _LONGEST = max(map(len, MISSING_CELLS))
 
-Numbers = npt.NDArray[np.float64]
+Decimals = npt.NDArray[np.float64]
 Entry = dict[str, Any]  # an attribute of a domain file, as values of TOML
 
 
@@ -144,7 +144,7 @@ def decimal_marks(columns: Sequence[Cells]) -> Sequence[str]:
 class _Numbers:
     """A column whose texts are all numbers, and how they are written."""
 
-    values: Numbers
+    values: Decimals
     decimal: str
     example: str | None  # a text that is not a plain number
 
@@ -167,7 +167,7 @@ class _Numbers:
         return None
 
     @classmethod
-    def _measured(cls, values: Numbers, decimal: str, example: str | None) -> _Numbers | None:
+    def _measured(cls, values: Decimals, decimal: str, example: str | None) -> _Numbers | None:
         sizes = np.abs(values[values != 0])
         # Beyond these limits squares would overflow; such cells are labels.
         sound = bool(((sizes > 1e-100) & (sizes < 1e100)).all())
@@ -271,7 +271,7 @@ def _rounded(number: float, digits: int = 12) -> float:
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
-def _grid(numbers: Numbers, counts: npt.NDArray[np.int64], empty: int) -> Entry:
+def _grid(numbers: Decimals, counts: npt.NDArray[np.int64], empty: int) -> Entry:
     whole = bool((numbers == np.round(numbers)).all())
     low, high = float(numbers.min()), float(numbers.max())
     step = _common_step(numbers) if whole else 0.0
@@ -297,7 +297,7 @@ def _grid(numbers: Numbers, counts: npt.NDArray[np.int64], empty: int) -> Entry:
     return entry
 
 
-def _step(numbers: Numbers, counts: npt.NDArray[np.int64], least: float) -> float:
+def _step(numbers: Decimals, counts: npt.NDArray[np.int64], least: float) -> float:
     """Return the step of a grid for numbers that are too many to have one code each; it is at least `least`.
 
     It is the finest power of ten that keeps the whole range within its number of points. Where outliers stretch the
@@ -311,7 +311,7 @@ def _step(numbers: Numbers, counts: npt.NDArray[np.int64], least: float) -> floa
     return max(float(step), least)
 
 
-def _bulk(numbers: Numbers, counts: npt.NDArray[np.int64]) -> tuple[float, float]:
+def _bulk(numbers: Decimals, counts: npt.NDArray[np.int64]) -> tuple[float, float]:
     """Return the numbers between which the bulk of a column lies; a single frequent number counts little."""
     by_size = np.argsort(numbers)
     weights = np.minimum(counts, HEAVY * counts.sum())[by_size]
@@ -320,7 +320,7 @@ def _bulk(numbers: Numbers, counts: npt.NDArray[np.int64]) -> tuple[float, float
     return (first, last) if last > first else (float(numbers.min()), float(numbers.max()))
 
 
-def _reach(numbers: Numbers, counts: npt.NDArray[np.int64], step: float) -> tuple[float, float]:
+def _reach(numbers: Decimals, counts: npt.NDArray[np.int64], step: float) -> tuple[float, float]:
     """Return the ends of a grid with this step: those of the numbers, or as far around the bulk as MAX_POINTS allow."""
     low, high = float(numbers.min()), float(numbers.max())
     first, last = _bulk(numbers, counts)
@@ -332,7 +332,7 @@ def _reach(numbers: Numbers, counts: npt.NDArray[np.int64], step: float) -> tupl
     return low, high
 
 
-def _common_step(numbers: Numbers) -> float:
+def _common_step(numbers: Decimals) -> float:
     """Return the largest step of a grid on which whole numbers lie: 12 for months that are all whole years.
 
     With fewer than `MIN_STEP_VALUES` numbers it is 1, since few may have a common step by chance.

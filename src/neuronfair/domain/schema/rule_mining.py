@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.special import gammaln, pdtr, rel_entr
 
 from neuronfair.domain.attribute import ISO, Attribute, day
-from neuronfair.domain.rules import Condition, Rule, RuleBook, Span, meets
+from neuronfair.domain.rules import Rule, RuleBook, RuleCondition, Span, meets
 from neuronfair.domain.schema.toml import quoted, toml_key
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.sheet import Cells
@@ -415,7 +415,7 @@ def _in_turn(found: Sequence[RuleProposal]) -> Iterator[RuleProposal]:
 def _counted(found: RuleProposal, domain: TableDomain, columns: Mapping[str, Cells]) -> RuleProposal | None:
     """Return a proposal with its counts in all rows; None where these have too many exceptions."""
 
-    def met(name: str, condition: Condition) -> Mask:
+    def met(name: str, condition: RuleCondition) -> Mask:
         attribute = domain.attributes[domain.column(name)]
         rows: Mask = meets(attribute, condition).numpy()[attribute.codes(columns[name])]
         return rows
@@ -453,7 +453,7 @@ def implied(a: Attribute, mine: Mask, b: Attribute, excluded: Mask) -> Rule | No
 def rule_lines(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
     """Return the lines of a rule in a domain file; whatever its names hold, each stays one line."""
 
-    def part(conditions: Mapping[str, Condition]) -> str:
+    def part(conditions: Mapping[str, RuleCondition]) -> str:
         entries = (f"{toml_key(name)} = {_written(attributes[name], one)}" for name, one in conditions.items())
         return "{ " + ", ".join(entries) + " }"
 
@@ -467,7 +467,7 @@ def brief(text: str) -> str:
     return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
 
 
-def _condition(attribute: Attribute, mask: Mask) -> Condition | None:
+def _condition(attribute: Attribute, mask: Mask) -> RuleCondition | None:
     """Return the condition that the codes of a mask meet; None where they are too many to list, or none."""
     codes = np.flatnonzero(mask)
     if len(codes) == 0:
@@ -486,7 +486,7 @@ def _condition(attribute: Attribute, mask: Mask) -> Condition | None:
     return Span(*(float(f"{end:.12g}") for end in ends))
 
 
-def _length(condition: Condition) -> int:
+def _length(condition: RuleCondition) -> int:
     return 1 if isinstance(condition, Span) else len(condition)
 
 
@@ -500,7 +500,7 @@ def _number(attribute: Attribute, number: float) -> str:
     return day(number, ISO) if attribute.date is not None else f"{number:.12g}"
 
 
-def _words(attribute: Attribute, condition: Condition) -> str:
+def _words(attribute: Attribute, condition: RuleCondition) -> str:
     if not isinstance(condition, Span):
         return _listed([brief(str(value)) for value in condition])
     ends = _ends(attribute, condition)
@@ -515,7 +515,7 @@ def _listed(texts: Sequence[str]) -> str:
     return " or ".join(texts) if len(texts) <= 3 else f"{', '.join(texts[:2])} or {len(texts) - 2} more"
 
 
-def _written(attribute: Attribute, condition: Condition) -> str:
+def _written(attribute: Attribute, condition: RuleCondition) -> str:
     if isinstance(condition, Span):
         return "{ " + ", ".join(f"{key} = {end}" for key, end in _ends(attribute, condition).items()) + " }"
     values = [quoted(value) if isinstance(value, str) else repr(value) for value in condition]

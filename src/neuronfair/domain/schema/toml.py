@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MAX_VALUES, MISSING, Attribute, as_days, check_graph
-from neuronfair.domain.rules import MAX_RULE_VALUES, Condition, Rule, Span, meets
+from neuronfair.domain.rules import MAX_RULE_VALUES, Rule, RuleCondition, Span, meets
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.errors import CellError, DomainError, did_you_mean
 from neuronfair.limits import read_text
@@ -80,7 +80,7 @@ def domain_of(document: Mapping[str, Any], *, default_name: str = "table") -> Ta
     )
 
 
-def parse_conditions(text: str) -> dict[str, Condition]:
+def parse_conditions(text: str) -> dict[str, RuleCondition]:
     """Read conditions in the form of a rule: age = { min = 30 }, education = ["Masters", "Doctorate"]."""
     try:
         if _DEEP.search(text):
@@ -92,7 +92,7 @@ def parse_conditions(text: str) -> dict[str, Condition]:
     return _conditions("conditions", document["conditions"])
 
 
-def format_condition(name: str, condition: Condition) -> str:
+def format_condition(name: str, condition: RuleCondition) -> str:
     """Return a condition on an attribute in the form of a rule: the inverse of `parse_conditions`."""
     return f"{toml_key(name)} = {toml_value(condition)}"
 
@@ -214,11 +214,11 @@ def _rule(entry: Any) -> Rule:
     return Rule(name, when, _conditions(where, entry.get("then", {})))
 
 
-def _conditions(where: str, part: Any) -> dict[str, Condition]:
+def _conditions(where: str, part: Any) -> dict[str, RuleCondition]:
     return {name: _condition(f"{where}: '{name}'", value) for name, value in _table(where, part).items()}
 
 
-def _condition(where: str, value: Any) -> Condition:
+def _condition(where: str, value: Any) -> RuleCondition:
     if isinstance(value, Mapping):
         _check_keys(where, value, ("min", "max"))
         value = {key: as_days(end) if isinstance(end, date) else end for key, end in value.items()}
@@ -313,7 +313,7 @@ _SHAPE = (
 Mask = npt.NDArray[np.bool_]
 
 
-def read_conditions(domain: TableDomain, text: str) -> list[tuple[str, Condition]]:
+def read_conditions(domain: TableDomain, text: str) -> list[tuple[str, RuleCondition]]:
     """Return the conditions of a text as `--where` takes it, each with the name of its attribute.
 
     In words: NAME == VALUE (or =, !=, <, <=, >, >=), NAME in [VALUE, LOW to HIGH, …] or NAME not in […], joined by
@@ -377,7 +377,7 @@ def _matches(text: str) -> tuple[list[re.Match[str]], str]:
     return matches, ""
 
 
-def _in_words(domain: TableDomain, match: re.Match[str]) -> tuple[str, Condition]:
+def _in_words(domain: TableDomain, match: re.Match[str]) -> tuple[str, RuleCondition]:
     """Return a condition in words as one of a rule."""
     name = _plain(match["name"])
     attribute = _named(domain, name)
@@ -439,7 +439,7 @@ def _check_label(attribute: Attribute, text: str) -> None:
         raise DomainError(f"attribute '{attribute.name}': unknown value '{text}'. {known}")
 
 
-def _condition_of(attribute: Attribute, met: Mask) -> Condition:
+def _condition_of(attribute: Attribute, met: Mask) -> RuleCondition:
     """Return the condition that some codes meet: a range of numbers, or a list of values."""
     codes = np.flatnonzero(met)
     _check_left(attribute, len(codes) > 0)

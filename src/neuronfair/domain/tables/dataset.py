@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING_CELLS, Attribute, without_others
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.rules import left_out
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
@@ -81,7 +82,7 @@ class Dataset:
     def split(self, seed: int = 0) -> Split:
         """Return a random split: 70% of the rows for training, 10% for validation and 20% for testing."""
         n = len(self)
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        order = random_order(n, seed)
         train, validation, test = torch.tensor_split(order, (n * 7 // 10, n * 8 // 10))
         return Split(self.take(train), self.take(validation), self.take(test))
 

@@ -209,7 +209,7 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-Columns = Mapping[str, Sequence[str | int]]
+RawColumns = Mapping[str, Sequence[str | int]]
 
 _ADULT = (
     "age workclass fnlwgt education education_num marital_status occupation relationship race sex "
@@ -242,7 +242,7 @@ def _adult(*texts: str) -> dict[str, list[str]]:
     )
 
 
-def adult_default(train: str, test: str) -> Columns:
+def adult_default(train: str, test: str) -> RawColumns:
     """Return all 48,842 people of Adult, without the weight of the census and the number that repeats `education`.
 
     `fnlwgt` is the sampling weight of a record; `education_num` is the rank of `education`.
@@ -251,7 +251,7 @@ def adult_default(train: str, test: str) -> Columns:
     return {name: column for name, column in table.items() if name not in ("fnlwgt", "education_num")}
 
 
-def adult_paper(train: str, test: str) -> Columns:
+def adult_paper(train: str, test: str) -> RawColumns:
     """Return the 32,561 training rows of Adult with the published coarser numbers."""
     table = _adult(train)
     del table["education_num"]
@@ -273,12 +273,12 @@ def _german(text: str) -> dict[str, list[str]]:
     return spelled | {"credit": [credit[cell] for cell in table["credit"]]}
 
 
-def german_default(text: str) -> Columns:
+def german_default(text: str) -> RawColumns:
     """Return the 1,000 applicants of German credit in words."""
     return _german(text)
 
 
-def german_paper(text: str) -> Columns:
+def german_paper(text: str) -> RawColumns:
     """Return the published balanced sample of 600 applicants with its coarser numbers."""
     chosen = _words("german")["sample"]["rows"]
     sample = {name: [column[i] for i in chosen] for name, column in _german(text).items()}
@@ -291,7 +291,7 @@ def _bank(text: str) -> dict[str, list[str]]:
     return _columns(header, rows)
 
 
-def bank_default(text: str) -> Columns:
+def bank_default(text: str) -> RawColumns:
     """Return the 45,211 clients of Bank marketing as recorded.
 
     `duration`, the length of the call, is known only after the call; it is kept because the paper's models use it.
@@ -299,7 +299,7 @@ def bank_default(text: str) -> Columns:
     return _bank(text)
 
 
-def bank_paper(text: str) -> Columns:
+def bank_paper(text: str) -> RawColumns:
     """Return Bank marketing with the published coarser numbers; `pdays` is 1 for clients without an earlier call."""
     table = _bank(text)
     return table | {
@@ -339,7 +339,7 @@ def _compas(text: str) -> dict[str, list[str]]:
     return _columns(names, [[row[place[name]] for name in names] for row in rows if kept(row)])
 
 
-def compas_default(text: str) -> Columns:
+def compas_default(text: str) -> RawColumns:
     """Return the 6,167 defendants of COMPAS in words.
 
     `age_cat` repeats `age` and is left out. Charges are compared in lower case (some are spelt in two ways), and those
@@ -357,7 +357,7 @@ def compas_default(text: str) -> Columns:
     }
 
 
-def compas_paper(text: str) -> Columns:
+def compas_paper(text: str) -> RawColumns:
     """Return COMPAS as AIF360 encodes it: 7 numbers and 394 flags, which know nothing of each other."""
     table = _compas(text)
     columns: dict[str, Sequence[str | int]] = {name: table[name] for name in list(table)[:7]}
@@ -389,14 +389,14 @@ def _visits(column: Sequence[str]) -> list[str]:
     return [{"0": "under 10 visits", "1": "10 visits or more"}[cell] for cell in column]
 
 
-def meps_default(text: str) -> Columns:
+def meps_default(text: str) -> RawColumns:
     """Return the 15,675 people of MEPS panel 21 in the words of its code book."""
     table, known = _meps(text)
     columns = {c["name"]: [c.get("words", {}).get(v, v) for v in table[name]] for name, c in known.items()}
     return columns | {"utilization": _visits(table["UTILIZATION"])}
 
 
-def meps_paper(text: str) -> Columns:
+def meps_paper(text: str) -> RawColumns:
     """Return MEPS as AIF360 encodes it: 5 numbers, then flags, less `SEX=2`, which the paper takes out.
 
     The source has no HIBPDX, so these are 134 columns where the published model takes 137.
@@ -411,7 +411,7 @@ def meps_paper(text: str) -> Columns:
     return columns | {"UTILIZATION": _visits(table["UTILIZATION"])}
 
 
-RECIPES: dict[tuple[str, str], Callable[..., Columns]] = {
+RECIPES: dict[tuple[str, str], Callable[..., RawColumns]] = {
     ("adult", "default"): adult_default,
     ("adult", "paper"): adult_paper,
     ("german", "default"): german_default,

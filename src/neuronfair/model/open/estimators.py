@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
-from neuronfair.model.blackbox import as_scores
+from neuronfair.model.blackbox import as_scores, uncounted
 from neuronfair.model.decision import Scale
 from neuronfair.model.open.classes import Labels, answer_labels, class_note, class_order, ordered
 from neuronfair.model.open.columns import CONSTANTS, WRAPPERS, input_names
@@ -367,8 +367,8 @@ def fingerprinted_by_scores(request: Request, found: Opened, code: Any) -> Opene
     The code alone is not enough: it may read a file or call other functions, which can change. The scores are those of
     random rows that are the same for every table, in a batch of their own.
     """
-    scores = found.model.scores(request.drawn.to(request.device)).cpu().numpy()
-    found.model.rows_forward = 0
+    with uncounted(found.model):
+        scores = found.model.scores(request.drawn.to(request.device)).cpu().numpy()
     answers = (scores.round(DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
     return replace(found, fingerprint=hashlib.sha256(source_code(code).encode() + answers).hexdigest())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
 from neuronfair.formatting import listed
-from neuronfair.model.blackbox import BlackBox
+from neuronfair.model.blackbox import BlackBox, uncounted
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.forest import Forest
@@ -62,8 +63,9 @@ class Opened:
     def with_trees(self, make: Callable[[], Forest]) -> Opened:
         """Return a black box with its trees, which are made once, when they are first needed."""
         assert isinstance(self.model, BlackBox)
-        self.model.trees = once = cache(make)
-        return replace(self, trees=once)
+        model, cached = copy.copy(self.model), cache(make)
+        model.trees = cached
+        return replace(self, model=model, trees=cached)
 
 
 ScoresOfFrame = Callable[[Any], np.ndarray]  # from a DataFrame of original cells to scores, (n, outputs)
@@ -159,8 +161,8 @@ def reproduced(request: Request, opened: Opened, predict: Callable[[Tensor], Any
     A source that fails cannot be compared, so its scores are not reproduced.
     """
     rows = request.tried.to(request.device)
-    ours = opened.model.scores(rows).double()
-    opened.model.rows_forward = 0
+    with uncounted(opened.model):
+        ours = opened.model.scores(rows).double()
     try:
         theirs = BlackBox(predict, opened.model.encoding).scores(rows)
     except ModelError:
@@ -199,11 +201,11 @@ def _checked_scores(request: Request, model: Network | BlackBox) -> Tensor:
     """Return the scores of the tried rows; refuse a model that fails, or gives other scores in another batch."""
     rows = request.tried.to(request.device)
     try:
-        scores = model.scores(rows)
-        again = torch.cat([model.scores(part) for part in (rows[:1], rows[1:])])
+        with uncounted(model):
+            scores = model.scores(rows)
+            again = torch.cat([model.scores(part) for part in (rows[:1], rows[1:])])
     except ModelError as error:
         raise request.error(one_line(error)) from error
-    model.rows_forward = 0
     if not bool(scores.isfinite().all()):
         raise request.error("its scores are NaN or infinite for some rows of the domain")
     if not torch.allclose(scores, again, rtol=TOLERANCE, atol=TOLERANCE):

@@ -45,7 +45,7 @@ _WATCHERS = {
 }
 _OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<frozen")
 _STANDARD = str(Path(random.__file__).parent)
-State = dict[str, Any]  # values by the place where a call could read them
+Readable = dict[str, Any]  # values by the place where a call could read them
 CALLS = (1, 3, 3, 3)  # rows of the calls that are watched
 DEEPEST = 20  # steps into objects whose state is compared
 LARGEST = 100_000  # things that are compared
@@ -98,8 +98,8 @@ class _Python:
 
     def __init__(self) -> None:
         self.left: ModelError | None = None
-        self._globals: dict[CodeType, State] = {}
-        self._held: State = {}
+        self._globals: dict[CodeType, Readable] = {}
+        self._held: Readable = {}
 
     def note(self, frame: FrameType, event: str, function: Any) -> None:
         """Record a call of a function."""
@@ -122,7 +122,7 @@ class _Python:
                 self.left = refused(whole, "takes numbers out of tensors, or reads what is not in them")
 
     @property
-    def roots(self) -> State:
+    def roots(self) -> Readable:
         """The objects that the functions could read besides their arguments, by name."""
         found = dict(self._held)
         for code, names in self._globals.items():
@@ -152,7 +152,7 @@ class _Watched:
     """The record of a few calls."""
 
     names: list[list[str]]  # the operators of each call
-    states: list[State]  # everything that a later call could read, after each
+    states: list[Readable]  # everything that a later call could read, after each
     left: ModelError | None  # about numbers taken out of tensors, or code that may notice tracing
 
 
@@ -170,7 +170,7 @@ def _without_collections() -> Iterator[None]:
 
 def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> _Watched:
     """Call a module with a profiler; the thread must have no other profiler."""
-    names, states, left = list[list[str]](), list[State](), None
+    names, states, left = list[list[str]](), list[Readable](), None
     for number, x in enumerate(inputs):
         python = _Python()
         with torch.no_grad(), evaluating(module.modules()), _without_collections(), _Operators(x) as operators:
@@ -224,7 +224,7 @@ def check_parts(module: nn.Module) -> None:
             raise ModelError(f"its weights '{name}' are {kind}, which rounds too much for a proof. Use float32")
 
 
-def _state(module: nn.Module, roots: State) -> State:
+def _state(module: nn.Module, roots: Readable) -> Readable:
     """Return everything that a later call could read: attributes of the parts, closures, random states."""
     snapshot = _Snapshot()
     for name, part in reversed([*module.named_modules()]):  # each part by its own name
@@ -238,7 +238,7 @@ class _Snapshot:
     """The values of objects and of all that they refer to, by their place, for a comparison with later values."""
 
     def __init__(self) -> None:
-        self.values: State = {
+        self.values: Readable = {
             "the state of random": random.getstate(),
             "the state of numpy.random": repr(np.random.get_state()),
             "the state of torch's random numbers": torch.get_rng_state(),

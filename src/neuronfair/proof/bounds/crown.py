@@ -66,7 +66,7 @@ class Way(NamedTuple):
 
 _SHARED = ((True, True), (True, False), (False, False))
 WAYS = tuple(Way(*shared, policies) for policies in (POLICIES[:1], POLICIES) for shared in _SHARED)
-Interval = tuple[Tensor, Tensor]
+LowHigh = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Crown:
         low, high = at[..., :half] - self.slack, -at[..., half:] + self.slack
         return Lines(slopes[:, :, :half], low, -slopes[:, :, half:], high, inner_bounds)
 
-    def _candidate_lines(self, bounds: Sequence[Interval], joint: bool, policy: str) -> tuple[Tensor, Tensor]:
+    def _candidate_lines(self, bounds: Sequence[LowHigh], joint: bool, policy: str) -> tuple[Tensor, Tensor]:
         """Return lines below the margins and below these with another sign: (n, values or 1, lines, …) each."""
         relaxed = [self._relaxation(number, between, joint, policy) for number, between in enumerate(bounds)]
         slopes, at = self._backward(relaxed, joint)
@@ -185,7 +185,7 @@ class Crown:
         first = means[0] >= means[1]
         return torch.where(first[..., None], one[0], other[0]), torch.where(first, one[1], other[1])
 
-    def _input_bounds(self, boxes: Boxes, inner: Tensor | None, way: Way) -> tuple[list[Interval], Tensor]:
+    def _input_bounds(self, boxes: Boxes, inner: Tensor | None, way: Way) -> tuple[list[LowHigh], Tensor]:
         """Return between which numbers the input of each activation lies, and that for all values together."""
         n, joint = len(boxes), way.inner
         k = 1 if joint else len(self.start)
@@ -214,7 +214,7 @@ class Crown:
             inner_bounds.append(torch.stack([low.view(n, k, half).amin(1), high.view(n, k, half).amax(1)], -1))
         return bounds, torch.cat(inner_bounds, 1) if inner_bounds else self.start.new_zeros(n, 0, 2)
 
-    def _first(self, boxes: Boxes, joint: bool) -> Interval:
+    def _first(self, boxes: Boxes, joint: bool) -> LowHigh:
         """Return between which numbers the input of the first activation lies, for all values together or for each."""
         first = self.affines[0].weight
         both = self.space.least(boxes, torch.cat([first, -first]))
@@ -222,7 +222,7 @@ class Crown:
         lowest, highest = (self.start.amin(0)[None], self.start.amax(0)[None]) if joint else (self.start, self.start)
         return (low + lowest - self.rounding[0]).flatten(0, 1), (high + highest + self.rounding[0]).flatten(0, 1)
 
-    def _relaxation(self, number: int, between: Interval, joint: bool, policy: str) -> Relaxation:
+    def _relaxation(self, number: int, between: LowHigh, joint: bool, policy: str) -> Relaxation:
         """Return the lines of an activation; those of the first one by its input without `start`, if for one value."""
         r = relax(self.curves[number], *between, policy)
         if number or joint:

@@ -74,10 +74,10 @@ class Node:
 
     axis: int
     sides: tuple[Marks, Marks]  # places that go left, and right
-    children: tuple[Tree, Tree]
+    children: tuple[SplitTree, SplitTree]
 
 
-Tree = Node | npt.NDArray[np.float64]  # a leaf is what it adds to the margins
+SplitTree = Node | npt.NDArray[np.float64]  # a leaf is what it adds to the margins
 _Functions = dict[int, dict[int, int]]  # of a node: by axis and part, the number of the function's value
 
 
@@ -105,7 +105,7 @@ class TreeLayout:
             self._sets.append((axis, marks))
         return self._kept[axis][key]
 
-    def add(self, tree: Tree, kinds: Sequence[int]) -> None:
+    def add(self, tree: SplitTree, kinds: Sequence[int]) -> None:
         """Add a tree that counts for some kinds of sensitive values: 0 for all, else 1 + their numbers."""
         self.trees += 1
         if not isinstance(tree, Node):
@@ -275,7 +275,7 @@ def _width(parts: int) -> int:
 def _parts(tree: Node) -> dict[int, npt.NDArray[np.int64]]:
     """Return for each axis that a tree asks about the part of each place."""
     cuts: dict[int, list[Marks]] = {}
-    todo: list[Tree] = [tree]
+    todo: list[SplitTree] = [tree]
     while todo:
         node = todo.pop()
         if isinstance(node, Node):

@@ -15,7 +15,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import Unprovable
 from neuronfair.model.forest import Forest
 from neuronfair.proof.bounds.margins import Lines, Margins
-from neuronfair.proof.bounds.tree_layout import Block, Branches, Level, Marks, Node, Tree, TreeLayout
+from neuronfair.proof.bounds.tree_layout import Block, Branches, Level, Marks, Node, SplitTree, TreeLayout
 from neuronfair.proof.boxes.space import Axis, Boxes, Space
 
 CELLS = 64  # of an attribute, whose effects are computed at a time
@@ -111,10 +111,10 @@ class TreeGrower:
         ways = [(child, side) for child, side in zip(children, sides, strict=True) if side.any()]
         return [found for child, side in ways for found in self._telling(child, {**inside, axis: side})]
 
-    def _grown(self, node: int, row: Tensor, inside: dict[int, Marks]) -> Tree:
+    def _grown(self, node: int, row: Tensor, inside: dict[int, Marks]) -> SplitTree:
         """Return a tree for the sensitive values of a row."""
         if self._attribute[node] < 0:
-            leaf: Tree = self._value[node]
+            leaf: SplitTree = self._value[node]
             return leaf
         children = (self._left[node], self._right[node])
         if self._attribute[node] not in self._axis:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.domain.attribute import MISSING, Attribute
-from neuronfair.domain.rules import Condition, Rule, Span
+from neuronfair.domain.rules import Rule, RuleCondition, Span
 from neuronfair.domain.schema.toml import read_conditions
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
@@ -95,7 +95,7 @@ def rule_tables(domain: TableDomain, rule: Rule) -> tuple[list[tuple[int, Bools]
     return _tables(domain, rule, rule.when), _tables(domain, rule, rule.then)
 
 
-def _tables(domain: TableDomain, rule: Rule, part: Mapping[str, Condition]) -> list[tuple[int, Bools]]:
+def _tables(domain: TableDomain, rule: Rule, part: Mapping[str, RuleCondition]) -> list[tuple[int, Bools]]:
     tables = []
     for name, condition in part.items():
         if name not in domain.names:
@@ -105,7 +105,7 @@ def _tables(domain: TableDomain, rule: Rule, part: Mapping[str, Condition]) -> l
     return tables
 
 
-def _meeting(attribute: Attribute, condition: Condition) -> Bools:
+def _meeting(attribute: Attribute, condition: RuleCondition) -> Bools:
     met = np.zeros(attribute.size, bool)
     if isinstance(condition, Span):
         if attribute.values:

@@ -14,7 +14,7 @@ from neuronfair.errors import RunError
 from neuronfair.proof.boxes.cuts import LEAF, CutTree
 from neuronfair.proof.boxes.space import Boxes, Space
 from neuronfair.proof.certificate import CertifiedBoxes
-from neuronfair.proof.decide.queue import Columns, State
+from neuronfair.proof.decide.queue import BoxColumns, ProofState
 from neuronfair.proof.problem import Problem
 
 ROWS = 1 << 18  # people with their twins that are evaluated at once
@@ -100,14 +100,14 @@ def _columns(boxes: Boxes, pattern: Tensor, *proved: Tensor) -> dict[str, Tensor
     return dict(zip(_NAMES, (boxes.low.int(), boxes.high.int(), pattern.int(), *proved), strict=True))
 
 
-def certified_shares(problem: Problem, columns: Columns) -> Tensor:
+def certified_shares(problem: Problem, columns: BoxColumns) -> Tensor:
     """Return the shares of all combinations of codes that boxes prove fair and discriminatory, about: (2,)."""
     boxes = Boxes(columns["low"].long(), columns["high"].long())
     weight = problem.people.share(problem.space, boxes, columns["pattern"].long())
     return torch.stack([(weight * columns["fair"]).sum(), (weight * columns["flips"]).sum()])
 
 
-def certified_boxes(problem: Problem, parts: Sequence[Columns]) -> CertifiedBoxes:
+def certified_boxes(problem: Problem, parts: Sequence[BoxColumns]) -> CertifiedBoxes:
     """Return boxes with the whole numbers of people that are proved in each."""
     low, high, pattern, *proved = (torch.cat([part[name].cpu() for part in parts]) for name in _NAMES)
     boxes = Boxes(low.long().to(problem.device), high.long().to(problem.device))
@@ -135,7 +135,7 @@ def _part(people: npt.NDArray[Any], share: Tensor) -> npt.NDArray[Any]:
     return claimed
 
 
-def check_state(problem: Problem, state: State, what: object) -> None:
+def check_state(problem: Problem, state: ProofState, what: object) -> None:
     """Refuse a state that no proof about this region can have: a folder may be a stranger's.
 
     Its boxes must lie within the region and make it up, and no box may have more proved than it holds. They must be the
@@ -169,7 +169,7 @@ def check_state(problem: Problem, state: State, what: object) -> None:
         raise RunError(f"{what}: its boxes are not the leaves of its cuts, or its guides do not lie in them")
 
 
-def _are_leaves(state: State, highest: Tensor) -> bool:
+def _are_leaves(state: ProofState, highest: Tensor) -> bool:
     cuts, places = CutTree(state.cuts), state.guides["places"].long()
     node, low, high = (torch.cat([state.done[n], state.undecided[n]]).long() for n in ("node", "low", "high"))
     leaves = (state.cuts[:, 0] == LEAF).nonzero()[:, 0]

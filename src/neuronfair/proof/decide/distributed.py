@@ -30,7 +30,7 @@ from neuronfair.proof.certificate import Proof
 from neuronfair.proof.decide.counts import certified_shares
 from neuronfair.proof.decide.guides import Guides, GuideSource
 from neuronfair.proof.decide.prove import BranchAndBound, Keep, ProofProgress, advance, proof_of
-from neuronfair.proof.decide.queue import VOLUME, Columns, State
+from neuronfair.proof.decide.queue import VOLUME, BoxColumns, ProofState
 from neuronfair.proof.problem import Problem
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, writing
@@ -62,14 +62,14 @@ class PieceFolder:
     folder: Path
     pieces: int
 
-    def save(self, piece: int, state: State) -> None:
+    def save(self, piece: int, state: ProofState) -> None:
         """Keep how far a piece is."""
         if not self.folder.is_dir():
             return
         with writing(self.folder), replacing(self._path(piece)) as temporary:
             save_state(_tensors(state), temporary)
 
-    def load(self, piece: int, begins: State) -> State | None:
+    def load(self, piece: int, begins: ProofState) -> ProofState | None:
         """Return how far a piece was that begins so; None if it has kept nothing, or that is damaged."""
         path = self._path(piece)
         if not path.is_file():
@@ -81,14 +81,14 @@ class PieceFolder:
             return None
         if _form(tensors) != _form(_tensors(begins)) or int(tensors.pop("check")) != _check(tensors):
             return None
-        state = State.of(tensors, int(tensors["boxes"]), float(tensors["seconds"]))
+        state = ProofState.of(tensors, int(tensors["boxes"]), float(tensors["seconds"]))
         return state if state.sound else None
 
     def _path(self, piece: int) -> Path:
         return self.folder / f"{piece:05d}-of-{self.pieces:05d}.state"
 
 
-def _tensors(state: State) -> dict[str, Tensor]:
+def _tensors(state: ProofState) -> dict[str, Tensor]:
     """Return what the file of a piece holds."""
     seconds = torch.tensor(state.seconds, dtype=torch.float64)
     tensors = state.tensors | {"boxes": torch.tensor(state.boxes), "seconds": seconds}
@@ -108,7 +108,7 @@ def _check(tensors: Mapping[str, Tensor]) -> int:
     return check
 
 
-def recovered(state: State, folder: Path) -> State:
+def recovered(state: ProofState, folder: Path) -> ProofState:
     """Return a state with what its pieces have done since, by what they have kept in their folder."""
     named = [match for path in sorted(folder.glob("*.state")) if (match := _NAME.fullmatch(path.name))]
     if not named:
@@ -124,7 +124,7 @@ class Piece:
     """Some undecided boxes of a proof, and for how long a worker continues with them."""
 
     number: int
-    state: State
+    state: ProofState
     kept: PieceFolder
     seconds: float  # not until when: the clock of another machine may be wrong
     leads: bool  # whether boxes with guides come first
@@ -137,7 +137,7 @@ def prove_together(
     pool: Pool,
     seconds: float = 60.0,
     progress: Callable[[ProofProgress], None] | None = None,
-    state: State | None = None,
+    state: ProofState | None = None,
     keep: Keep | None = None,
     guides: GuideSource | None = None,
 ) -> Proof:
@@ -176,7 +176,7 @@ class _Team:
         """How many there are in a round."""
         return EACH * self.pool.size
 
-    def enough(self, state: State | None) -> State:
+    def enough(self, state: ProofState | None) -> ProofState:
         """Continue here until there are enough undecided boxes to deal; return them, those with most people first."""
         problem, most = self.problem, ENOUGH * self.pieces
         if state is None or state.left < most:
@@ -193,7 +193,7 @@ class _Team:
         order = priority.argsort(descending=True, stable=True)
         return replace(state, undecided={name: column[order] for name, column in columns.items()})
 
-    def round(self, state: State, kept: PieceFolder) -> State:
+    def round(self, state: ProofState, kept: PieceFolder) -> ProofState:
         """Deal the undecided boxes, let the workers go on with them, and return where the proof stands then."""
         left = self.seconds - self._elapsed
         each = min(left, max(SHORTEST, min(LONGEST, state.seconds))) / EACH
@@ -201,7 +201,7 @@ class _Team:
         pieces = [Piece(i, state.part(i, kept.pieces), kept, each, leads) for i in range(kept.pieces)]
         with writing(kept.folder):
             kept.folder.mkdir(parents=True, exist_ok=True)
-        parts: list[State] = []
+        parts: list[ProofState] = []
         tell, gpus = self._teller(state, pieces), _gpus(self.problem)
         try:
             for part in self.pool.map(work, self.problem, pieces, progress=tell, gpus=gpus):
@@ -222,7 +222,7 @@ class _Team:
         except KeyboardInterrupt:
             self.interruption.requested = True
 
-    def _teller(self, state: State, pieces: Sequence[Piece]) -> Callable[[Sequence[PieceCounts]], None]:
+    def _teller(self, state: ProofState, pieces: Sequence[Piece]) -> Callable[[Sequence[PieceCounts]], None]:
         """Return what adds up the progress of all pieces; those without any are where they begin."""
         fair, flips = _shares(self.problem, state.done)
         first = [(0, *_shares(self.problem, piece.state.undecided)) for piece in pieces]
@@ -247,13 +247,13 @@ def _gpus(problem: Problem) -> float:
     return 1.0 if problem.device.type == "cuda" else 0.0
 
 
-def _shares(problem: Problem, columns: Columns) -> tuple[int, int]:
+def _shares(problem: Problem, columns: BoxColumns) -> tuple[int, int]:
     """Return the shares of all people that boxes prove fair and discriminatory, in whole numbers."""
     fair, flips = (certified_shares(problem, columns) / problem.whole).tolist()
     return round(fair * UNIT), round(flips * UNIT)
 
 
-def work(problem: Problem, piece: Piece, note: PieceProgress) -> State:
+def work(problem: Problem, piece: Piece, note: PieceProgress) -> ProofState:
     """Go on with a piece, from what it has kept before it was killed, and return where it stands."""
     state = piece.kept.load(piece.number, piece.state) or piece.state
     nobody = GuideSource(state.guides["places"][:0], leads=piece.leads)  # the guides are in the state

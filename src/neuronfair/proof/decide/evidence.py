@@ -12,7 +12,7 @@ from neuronfair.proof.bounds.margins import decided_at
 from neuronfair.proof.boxes.cuts import CutTree
 from neuronfair.proof.boxes.space import Boxes
 from neuronfair.proof.decide.guides import FAIR, FLIPS, UNDECIDED
-from neuronfair.proof.decide.queue import State
+from neuronfair.proof.decide.queue import ProofState
 from neuronfair.proof.problem import Problem
 
 NUMBERS = 1 << 22  # of lines that are computed at once
@@ -23,7 +23,7 @@ class Evidence:
     """The boxes of a proof, those that are done first, and how a record finds its box."""
 
     problem: Problem
-    state: State
+    state: ProofState
 
     @cached_property
     def boxes(self) -> Boxes:

@@ -29,7 +29,7 @@ from neuronfair.proof.decide.counts import (
     undecided,
 )
 from neuronfair.proof.decide.guides import UNDECIDED, Guides, GuideSource, Seats
-from neuronfair.proof.decide.queue import BoxQueue, State
+from neuronfair.proof.decide.queue import BoxQueue, ProofState
 from neuronfair.proof.problem import Problem, unread
 
 BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
@@ -49,7 +49,7 @@ DRAWN = {"cpu": 20_000, "cuda": 300_000}  # guides that are drawn at once
 REDRAWN = 0.5  # of these are undecided: then others are drawn
 DRAWING = 0.05  # of the time may be spent on drawing
 SELDOM = 20  # times as long as it took to keep one lie between two: a twentieth of the time is spent on it at most
-Keep = Callable[[State], Path | None]  # keeps a state, and may return a folder for pieces of it
+Keep = Callable[[ProofState], Path | None]  # keeps a state, and may return a folder for pieces of it
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def prove(
     *,
     seconds: float = 60.0,
     progress: Callable[[ProofProgress], None] | None = None,
-    state: State | None = None,
+    state: ProofState | None = None,
     keep: Keep | None = None,
     guides: GuideSource | None = None,
 ) -> Proof:
@@ -124,7 +124,7 @@ def advance(
             kept = search.seconds + took
 
 
-def proof_of(problem: Problem, state: State, *, interrupted: bool) -> Proof:
+def proof_of(problem: Problem, state: ProofState, *, interrupted: bool) -> Proof:
     """Return what is proved in a state."""
     boxes = certified_boxes(problem, (state.done, state.undecided))
     proved = sum(boxes.fair), sum(boxes.discriminatory)
@@ -135,7 +135,7 @@ class BranchAndBound:
     """A proof in the making."""
 
     def __init__(
-        self, problem: Problem, state: State | None, workers: Threads, source: GuideSource | None = None
+        self, problem: Problem, state: ProofState | None, workers: Threads, source: GuideSource | None = None
     ) -> None:
         self._threads, self._source = workers, source
         self.problem, self._space, self._people = problem, problem.space, problem.people
@@ -156,7 +156,7 @@ class BranchAndBound:
         self._queue = BoxQueue({name: column[:0] for name, column in columns.items()})
         self._put(columns, None)
 
-    def _beginning(self) -> State:
+    def _beginning(self) -> ProofState:
         """Return the region, cut by its rules. Records without a twin that the model can tell apart are done."""
         boxes, pattern = self._people.boxes, self._people.pattern
         empty = ~self._people.inside[pattern].any(1)
@@ -172,7 +172,7 @@ class BranchAndBound:
         nothing = torch.zeros(0, len(self._space.axes), dtype=torch.int64, device=self.problem.device)
         rows = nothing if self._source is None else self._source.rows.to(nothing)
         guides = Guides.at(rows, self._draw(len(rows)) if len(rows) else nothing)
-        return State(columns, done, self._people.cuts, guides.columns, 0, 0.0)
+        return ProofState(columns, done, self._people.cuts, guides.columns, 0, 0.0)
 
     @property
     def _leads(self) -> bool:
@@ -305,12 +305,12 @@ class BranchAndBound:
         rows = 1 - open_rows / every if every else None
         return ProofProgress(fair, flips, self.boxes, self.seconds, rows)
 
-    def state(self) -> State:
+    def state(self) -> ProofState:
         """Return where the proof stands."""
         self._done = [{name: torch.cat([part[name] for part in self._done]) for name in self._done[0]}]
         boxes = {name: column for name, column in self._queue.everything().items() if name not in ("start", "count")}
         guides = {name: column.clone() for name, column in self._guides.columns.items()}
-        return State(boxes, self._done[0], self._cuts.nodes.clone(), guides, self.boxes, self.seconds)
+        return ProofState(boxes, self._done[0], self._cuts.nodes.clone(), guides, self.boxes, self.seconds)
 
     def _finish(self, columns: dict[str, Tensor]) -> None:
         self._proved = self._proved + certified_shares(self.problem, columns)

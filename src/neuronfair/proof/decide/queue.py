@@ -16,7 +16,7 @@ UNKNOWN = (-math.inf, math.inf)  # bounds of which nothing is known
 MIN_UNDECIDED = 1e-6  # of a box counts as undecided at least, so that none is forgotten
 VOLUME = 2.0**-40  # what the undecided share of all records counts, where an undecided row counts 1
 LEVELS = 2  # of priority, for each power of two
-Columns = Mapping[str, Tensor]
+BoxColumns = Mapping[str, Tensor]
 
 
 class BoxQueue:
@@ -25,10 +25,10 @@ class BoxQueue:
     A level is a list of columns, each at least twice as long as the next one, so that few have to be joined.
     """
 
-    def __init__(self, empty: Columns) -> None:
+    def __init__(self, empty: BoxColumns) -> None:
         """Begin with columns without rows, which say of what types they are."""
         self._empty = {**empty, "share": empty["fair"]}
-        self._levels: dict[int, list[Columns]] = {}
+        self._levels: dict[int, list[BoxColumns]] = {}
         self._proved = torch.zeros(2, dtype=torch.float64, device=empty["fair"].device)
         self._boxes = 0
 
@@ -40,7 +40,7 @@ class BoxQueue:
         """The shares of all people that half-spaces in the boxes prove fair and discriminatory, about: (2,)."""
         return self._proved if self._boxes else torch.zeros_like(self._proved)
 
-    def put(self, columns: Columns, share: Tensor, guided: Tensor | float = 0.0) -> None:
+    def put(self, columns: BoxColumns, share: Tensor, guided: Tensor | float = 0.0) -> None:
         """Add boxes with their shares of all records, and how much their undecided guides count.
 
         A column that not all boxes have holds bounds: (n, …, 2).
@@ -57,7 +57,7 @@ class BoxQueue:
         for number, rows in parts:
             self._add(number, {name: column[rows] for name, column in columns.items()})
 
-    def _add(self, level: int, columns: Columns) -> None:
+    def _add(self, level: int, columns: BoxColumns) -> None:
         lists = self._levels.setdefault(level, [])
         while lists and len(lists[-1]["share"]) < 2 * len(columns["share"]) and lists[-1].keys() == columns.keys():
             columns = _joined([lists.pop(), columns])
@@ -65,7 +65,7 @@ class BoxQueue:
 
     def take(self, most: int) -> dict[str, Tensor]:
         """Remove the boxes that come first, at most so many, and return their columns."""
-        parts, missing = list[Columns](), min(most, self._boxes)
+        parts, missing = list[BoxColumns](), min(most, self._boxes)
         self._boxes -= missing
         while missing:
             level = max(self._levels)
@@ -93,18 +93,18 @@ class BoxQueue:
         return lists
 
     @property
-    def _lists(self) -> list[Columns]:
+    def _lists(self) -> list[BoxColumns]:
         return [columns for level in self._levels.values() for columns in level]
 
 
-def _proved_shares(columns: Columns) -> Tensor:
+def _proved_shares(columns: BoxColumns) -> Tensor:
     return torch.stack([(columns["share"] * columns[name]).sum() for name in ("fair", "flips")])
 
 
-def _joined(parts: Sequence[Columns]) -> dict[str, Tensor]:
+def _joined(parts: Sequence[BoxColumns]) -> dict[str, Tensor]:
     """Return columns of several boxes as one; where some have no bounds nothing is known of theirs."""
 
-    def column(part: Columns, name: str, like: Tensor) -> Tensor:
+    def column(part: BoxColumns, name: str, like: Tensor) -> Tensor:
         return part[name] if name in part else like.new_tensor(UNKNOWN).expand(len(part["share"]), *like.shape[1:])
 
     widest = max(parts, key=len)
@@ -112,13 +112,13 @@ def _joined(parts: Sequence[Columns]) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class State:
+class ProofState:
     """Where a proof stands: columns of its undecided boxes and of those that are done, the cuts, and the guides."""
 
-    undecided: Columns
-    done: Columns
+    undecided: BoxColumns
+    done: BoxColumns
     cuts: Tensor  # (nodes, 3) of the tree whose leaves the boxes are
-    guides: Columns
+    guides: BoxColumns
     boxes: int
     seconds: float
 
@@ -134,13 +134,13 @@ class State:
         return {f"{kind}.{name}": column for kind, columns in kinds.items() for name, column in columns.items()}
 
     @staticmethod
-    def of(tensors: Columns, boxes: int, seconds: float) -> State:
+    def of(tensors: BoxColumns, boxes: int, seconds: float) -> ProofState:
         """Return the state that has such tensors; one without cuts or guides is not sound."""
         undecided, done, guides = (
             {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{kind}.")}
             for kind in ("open", "done", "guides")
         )
-        return State(undecided, done, tensors.get("cuts.nodes", torch.zeros(0, 3)), guides, boxes, seconds)
+        return ProofState(undecided, done, tensors.get("cuts.nodes", torch.zeros(0, 3)), guides, boxes, seconds)
 
     @property
     def sound(self) -> bool:
@@ -149,7 +149,7 @@ class State:
         tree = self.cuts.dim() == 2 and self.cuts.shape[1] == 3 and self.cuts.dtype == torch.int32
         return even and tree and {*NAMES} == {*self.guides} and self.boxes >= 0 and 0 <= self.seconds < math.inf
 
-    def part(self, piece: int, pieces: int) -> State:
+    def part(self, piece: int, pieces: int) -> ProofState:
         """Return what a piece of work begins with: one of every `pieces` undecided boxes, with their guides."""
         mine = {name: column[piece::pieces] for name, column in self.undecided.items()}
         node = mine["node"]
@@ -157,7 +157,7 @@ class State:
         guides, root = self._dealt(node)
         columns = {name: column[guides] for name, column in self.guides.items()} | {"root": root.int()}
         cuts = CutTree.of_roots(len(node), node.device).nodes
-        return State(mine | {"node": own}, {name: c[:0] for name, c in self.done.items()}, cuts, columns, 0, 0.0)
+        return ProofState(mine | {"node": own}, {name: c[:0] for name, c in self.done.items()}, cuts, columns, 0, 0.0)
 
     def _dealt(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Return the guides in some leaves, and the number of each one's leaf among these."""
@@ -167,10 +167,10 @@ class State:
         guides = (owner >= 0).nonzero()[:, 0]
         return guides, owner[guides]
 
-    def joined(self, parts: Sequence[State], seconds: float) -> State:
+    def joined(self, parts: Sequence[ProofState], seconds: float) -> ProofState:
         """Return where the proof stands when each part of its undecided boxes stands so."""
         cuts, status, boxes = CutTree(self.cuts), self.guides["status"].clone(), self.boxes
-        undecided, done = list[Columns](), [self.done]
+        undecided, done = list[BoxColumns](), [self.done]
         for piece, part in enumerate(parts):
             begun = self.undecided["node"][piece :: len(parts)].long()
             status[self._dealt(begun)[0]] = part.guides["status"]
@@ -179,4 +179,4 @@ class State:
             done.append({**part.done, "node": number[part.done["node"].long()]})
             boxes += part.boxes
         left, finished = ({name: torch.cat([p[name] for p in some]) for name in some[0]} for some in (undecided, done))
-        return State(left, finished, cuts.nodes, {**self.guides, "status": status}, boxes, seconds)
+        return ProofState(left, finished, cuts.nodes, {**self.guides, "status": status}, boxes, seconds)

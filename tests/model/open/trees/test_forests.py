@@ -135,7 +135,7 @@ def test_what_are_no_trees_over_codes_is_refused(table):
     with pytest.raises(ModelError, match="trees of LogisticRegression are not known"):
         forest_of(linear, raw, lambda r: linear.predict_proba(raw(r)), domain, rows[:50])
     mixing = make_pipeline(PolynomialFeatures(2), DecisionTreeClassifier(max_depth=3)).fit(x, score > 1)
-    with pytest.raises(ModelError, match="mixes attributes"):
+    with pytest.raises(ModelError, match="combines several attributes"):
         forest_of(
             mixing[-1], lambda r: mixing[0].transform(raw(r)), lambda r: mixing.predict_proba(raw(r)), domain, rows[:50]
         )
