@@ -50,7 +50,8 @@ class SearchOptions:
 
     method: str = parameter(
         "frontier",
-        "frontier, neuronfair-plus (our redesign), neuronfair (the paper's), neuronfair-printed (to the letter), "
+        "frontier, neuronfair-plus (our redesign), neuronfair (the paper's with four changes), "
+        "neuronfair-printed (the paper's to the letter), "
         "eidig5, eidiginf, adf, frontier-free, symbgen, expga, aequitas, aequitas-semi, aequitas-random or "
         f"uniform{_OTHERS}.",
         panel=INPUT,
