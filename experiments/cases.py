@@ -13,7 +13,7 @@ from experiments.lab import FOLDER, Job, Scale, code_digest
 from neuronfair.atomic import replacing
 from neuronfair.audits.comparison import method_metrics
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
-from neuronfair.domain.tables.sources import where
+from neuronfair.domain.tables.sources import local_files
 from neuronfair.errors import ModelError
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.rate import flip_rate
@@ -44,7 +44,7 @@ ALL_CASES = {  # case: data set, sensitive attribute, published weights, the pap
     "meps-sex": ("meps", "SEX=1", None, "meps-gender"),  # the published model cannot be fed
 }
 CASES = {
-    case: facts for case, facts in ALL_CASES.items() if where(facts[0]) is not None
+    case: facts for case, facts in ALL_CASES.items() if local_files(facts[0]) is not None
 }  # whose data are on this machine
 PUBLISHED = "published"
 WIDE = ("compas-race", "meps-sex")  # hundreds of columns: fewer run seeds

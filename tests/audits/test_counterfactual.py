@@ -146,7 +146,7 @@ def kept(**what: bool) -> TableDomain:
 @pytest.mark.parametrize(
     ("data", "seen"),
     [
-        (people(small=5), "two groups of at least 30 people"),
+        (people(small=5), "two groups of at least 30 records"),
         (people(domain=kept(legitimate=True)), "every attribute is fixed or legitimate"),
     ],
     ids=["five people", "all legitimate"],

@@ -150,7 +150,7 @@ def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
 
 def test_counterparts_need_people_of_both_groups(refused):
     write("table.csv", HEADER, *people(40))
-    says = ("counterparts need two groups of at least 30 people",)
+    says = ("counterfactuals need two groups of at least 30 records",)
     refused(*SEARCH, *SMALL, "--twins", "counterpart", says=says)
 
 

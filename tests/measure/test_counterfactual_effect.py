@@ -156,7 +156,7 @@ def test_a_group_of_five_people_is_refused_with_its_size():
     rows = table()
     rows[:, GROUP] = 0
     rows[:5, GROUP] = 1
-    with pytest.raises(DomainError, match=r"two groups of at least 30 people.*a \(595\) and b \(5\)"):
+    with pytest.raises(DomainError, match=r"two groups of at least 30 records.*a \(595\) and b \(5\)"):
         counterfactual_effect(reads(COPY), DOMAIN, rows, decision=Decision("threshold", 0.5))
 
 

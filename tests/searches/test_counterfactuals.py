@@ -68,7 +68,7 @@ def test_counterparts_that_are_known_are_not_fitted_again(outcome, monkeypatch):
 def test_what_is_no_kind_of_twin_or_cannot_be_fitted():
     with pytest.raises(NeuronFairError, match="twins must be flip or counterpart, got 'counterparts'"):
         SearchConfig(twins="counterparts")
-    with pytest.raises(DomainError, match="counterparts need two groups of at least 30 people"):
+    with pytest.raises(DomainError, match="counterfactuals need two groups of at least 30 records"):
         search(NETWORK, DOMAIN, ROWS[:20], PLAN)
 
 

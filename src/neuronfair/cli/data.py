@@ -22,13 +22,13 @@ def data_list() -> None:
     from rich.text import Text
 
     from neuronfair.domain.tables.dataset import DATASETS, catalog_domain
-    from neuronfair.domain.tables.sources import source, where
+    from neuronfair.domain.tables.sources import local_files, source
     from neuronfair.render.terminal import make_console
 
     table = Table.grid("name", "available", "sensitive", "licence", padding=(0, 2))
     table.columns[3].overflow = "fold"
     for name in DATASETS:
-        available = "available" if where(name) else "not downloaded"
+        available = "available" if local_files(name) else "not downloaded"
         sensitive = ", ".join(catalog_domain(name).sensitive)
         table.add_row(name, available, f"sensitive: {sensitive}", Text(f"{source(name).licence}\n{source(name).page}"))
     console = make_console()
@@ -54,9 +54,9 @@ def data_get(
 @command(data_app, "where")
 def data_where(name: NameArgument) -> None:
     """Print the paths of the files of a data set."""
-    from neuronfair.domain.tables.sources import where
+    from neuronfair.domain.tables.sources import local_files
 
-    paths = where(name)
+    paths = local_files(name)
     if paths is None:
         raise DataError(f"{name} is not downloaded. Download it: neuronfair data get {name}")
     for path in paths:

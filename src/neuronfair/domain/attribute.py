@@ -47,13 +47,13 @@ def number(text: str, decimal: str = ".") -> float | None:
             return float(text)
         except ValueError:
             pass
-    found = _FORMS[decimal].fullmatch(text)
-    if found is None:
+    match = _FORMS[decimal].fullmatch(text)
+    if match is None:
         return None
-    bracket, before, after, whole, part, power = found.groups()
-    if not (whole or part) or (before and after):
+    bracket, before, after, digits, decimals, power = match.groups()
+    if not (digits or decimals) or (before and after):
         return None
-    size = float(f"{re.sub('[^0-9]', '', whole or '0')}.{part or '0'}{power or ''}")
+    size = float(f"{re.sub('[^0-9]', '', digits or '0')}.{decimals or '0'}{power or ''}")
     return -size if bracket or "-" in (before, after) else size
 
 
@@ -76,8 +76,8 @@ def day(number: float, form: str) -> str:
     >>> day(10956, "%d.%m.%Y")
     '31.12.1999'
     """
-    found = date.fromordinal(_EPOCH + int(number))
-    return found.isoformat() if form == ISO else found.strftime(form)
+    moment = date.fromordinal(_EPOCH + int(number))
+    return moment.isoformat() if form == ISO else moment.strftime(form)
 
 
 def as_days(moment: date) -> int:
@@ -105,8 +105,8 @@ def date_forms(texts: Sequence[str]) -> list[str]:
     ['%m/%d/%Y', '%d/%m/%Y']
     """
     forms = [ISO, *(form + time for form in _DAYS for time in _TIMES)]
-    for some in (texts[:1], texts[:100], texts):  # the first cells exclude most columns
-        forms = [form for form in forms if all(days(text, form) is not None for text in some)]
+    for sample in (texts[:1], texts[:100], texts):  # the first cells exclude most columns
+        forms = [form for form in forms if all(days(text, form) is not None for text in sample)]
     return forms
 
 
@@ -256,8 +256,8 @@ class Attribute:
             return f"below {cuts[1]}"
         return f"{cuts[band]} or more" if band == len(self.bands) else f"{cuts[band]} to below {cuts[band + 1]}"
 
-    def _error(self, what: str) -> DomainError:
-        return DomainError(f"attribute '{self.name}': {what}")
+    def _error(self, problem: str) -> DomainError:
+        return DomainError(f"attribute '{self.name}': {problem}")
 
     @cached_property
     def size(self) -> int:
@@ -362,10 +362,10 @@ class Attribute:
             fits &= (codes >= 0) & (codes < self.points)
         if not fits.all():
             return None
-        found = codes.astype(np.int64)
+        whole_codes = codes.astype(np.int64)
         if empty.any():
-            found[empty] = self._missing_code() if self.empty is None else self.empty
-        return found
+            whole_codes[empty] = self._missing_code() if self.empty is None else self.empty
+        return whole_codes
 
     def _code(self, text: str, outside: Outside) -> int:
         if self.values:
@@ -389,13 +389,13 @@ class Attribute:
         return {label: code for code, label in enumerate(self.values)} | dict(self.extra)
 
     def _number_code(self, text: str, outside: Outside) -> int:
-        found = self.number(text)
-        if found is None:
+        value = self.number(text)
+        if value is None:
             expected = "a number" if self.date is None else f"a date such as {self.value(0)}"
             raise self._error(f"expected {expected}, got {text!r}")
-        if not np.isfinite(found):
+        if not np.isfinite(value):
             raise self._error(f"expected a finite number, got {text!r}")
-        place = (found - self.low) / self.step
+        place = (value - self.low) / self.step
         if self.outliers == "clip":
             place = min(max(place, 0.0), self.points - 1.0)
         if not abs(place) < MAX_VALUES:
@@ -420,8 +420,8 @@ class Attribute:
         if self.values:
             if isinstance(self.missing, str):
                 if self.missing not in self._label_codes:
-                    known = did_you_mean(self.missing, self.values)
-                    raise self._error(f"missing = {self.missing!r} is not one of its values. {known}")
+                    suggestion = did_you_mean(self.missing, self.values)
+                    raise self._error(f"missing = {self.missing!r} is not one of its values. {suggestion}")
                 return self._label_codes[self.missing]
             if not float(self.missing or 0).is_integer() or abs(self.missing or 0) >= MAX_VALUES:
                 raise self._error(f"missing = {self.missing} is neither one of its values nor a code")
@@ -480,12 +480,12 @@ def graph(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None
 
 def without_others(attributes: Sequence[Attribute], names: Collection[str]) -> tuple[Attribute, ...]:
     """Return the attributes of some names; parents that are left out are replaced by their own parents."""
-    kept = tuple(attribute for attribute in attributes if attribute.name in names)
+    remaining = tuple(attribute for attribute in attributes if attribute.name in names)
     causes = {attribute.name: attribute.causes or () for attribute in attributes}
     if all(attribute.causes is None for attribute in attributes):
-        return kept
-    known: dict[str, tuple[str, ...]] = {}
+        return remaining
+    parents: dict[str, tuple[str, ...]] = {}
     for name in TopologicalSorter(causes).static_order():
-        found = [(cause,) if cause in names else known[cause] for cause in causes[name]]
-        known[name] = tuple(dict.fromkeys(cause for several in found for cause in several))
-    return tuple(replace(attribute, causes=known[attribute.name]) for attribute in kept)
+        replaced = [(cause,) if cause in names else parents[cause] for cause in causes[name]]
+        parents[name] = tuple(dict.fromkeys(cause for names_of_one in replaced for cause in names_of_one))
+    return tuple(replace(attribute, causes=parents[attribute.name]) for attribute in remaining)

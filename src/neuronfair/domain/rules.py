@@ -44,8 +44,8 @@ class Rule:
 
 def left_out(rules: Sequence[Rule], name: str) -> set[str]:
     """Return the labels of an attribute that rules forbid whatever else a row has: no record is compared with them."""
-    alone = (rule.when[name] for rule in rules if {*rule.when} == {name} and not rule.then)
-    return {str(label) for condition in alone if not isinstance(condition, Span) for label in condition}
+    conditions = (rule.when[name] for rule in rules if {*rule.when} == {name} and not rule.then)
+    return {str(label) for condition in conditions if not isinstance(condition, Span) for label in condition}
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ class RuleBook:
             combinations = torch.cat([combinations.repeat_interleave(k, 0), classes[:, None]], 1)
             rows = rows.repeat_interleave(k, 0)
             rows[:, column] = members[j][starts[j][classes]]
-            kept = ~self._newly_broken(rows, column, set(columns[: j + 1]))
-            combinations, rows = combinations[kept], rows[kept]
+            allowed_so_far = ~self._newly_broken(rows, column, set(columns[: j + 1]))
+            combinations, rows = combinations[allowed_so_far], rows[allowed_so_far]
             if len(rows) > self._most:
                 names = ", ".join(self._attributes[c].name for c in columns)
                 raise DomainError(
@@ -156,8 +156,8 @@ class RuleBook:
                 )
         allowed = combinations
         if len(allowed) == 0:
-            mine = [rule.name for rule, when in zip(self.rules, self._when, strict=True) if when[0][0] in columns]
-            names = "; ".join(mine)
+            rule_names = [rule.name for rule, when in zip(self.rules, self._when, strict=True) if when[0][0] in columns]
+            names = "; ".join(rule_names)
             raise DomainError(f"the rules forbid every row: {names}. Remove or correct one of them")
         cells = np.stack([counts[j][allowed[:, j]].numpy() for j in range(len(columns))], 1).astype(object)
         rows_of = [math.prod(int(n) for n in row) for row in cells]  # exact: Python integers do not overflow
@@ -172,10 +172,10 @@ class RuleBook:
         broken = torch.zeros(len(rows), dtype=torch.bool)
         for when, then, named in zip(self._when, self._then, self._named, strict=True):
             if column in named and {c for c, _ in when} <= known:
-                seen = [(c, table) for c, table in then if c in known]
-                if seen or not then:
+                known_conditions = [(c, table) for c, table in then if c in known]
+                if known_conditions or not then:
                     met = _all_met(rows, when)
-                    broken |= met & ~_all_met(rows, seen) if then else met
+                    broken |= met & ~_all_met(rows, known_conditions) if then else met
         return broken
 
     def broken(self, rows: Tensor) -> Tensor:
@@ -224,10 +224,10 @@ class RuleBook:
         """
         rows = rows.clone()
         for group in self._groups:
-            mine = [i for i, when in enumerate(self._when) if when[0][0] in group.columns]
-            bad = self.broken(rows)[:, mine].any(1).nonzero()[:, 0]
+            own_rules = [i for i, when in enumerate(self._when) if when[0][0] in group.columns]
+            broken = self.broken(rows)[:, own_rules].any(1).nonzero()[:, 0]
             # Slices bound the memory of the (rows, combinations) cost table.
-            for part in torch.split(bad, max(1, 4_000_000 // len(group.allowed))):
+            for part in torch.split(broken, max(1, 4_000_000 // len(group.allowed))):
                 rows[part] = self._mend_group(rows[part], group, weights)
         return rows
 
@@ -238,14 +238,14 @@ class RuleBook:
         for j, column in enumerate(group.columns):
             code = rows[:, column]
             class_of, empty = group.class_of[j].to(rows.device), self._attributes[column].empty
-            target, way = _nearest(class_of, code, len(group.counts[j]), empty)
+            target, distance = _nearest(class_of, code, len(group.counts[j]), empty)
             nearest.append(target)
             # Distance breaks ties between equally many changes, scaled so that it never outweighs a change.
             ordered = self._attributes[column].ordered
             price = (
-                (way > 0)
+                (distance > 0)
                 * weights[column]
-                * (1 + (way / (self._attributes[column].size * len(weights)) if ordered else 0))
+                * (1 + (distance / (self._attributes[column].size * len(weights)) if ordered else 0))
             )
             cost += price.to(torch.float64)[:, allowed[:, j]]
         best = allowed[cost.argmin(1)]
@@ -271,8 +271,8 @@ def _nearest(class_of: Tensor, code: Tensor, classes: int, empty: int | None) ->
         target[:, c] = torch.where(nearer, members[left], members[right])
         if stays:
             target[distinct == empty, c] = distinct[distinct == empty]
-    way = (target - distinct[:, None]).abs()
-    return target[inverse], way[inverse]
+    distance = (target - distinct[:, None]).abs()
+    return target[inverse], distance[inverse]
 
 
 def _all_met(rows: Tensor, tables: list[tuple[int, Tensor]]) -> Tensor:
@@ -319,7 +319,7 @@ class CompletionStep:
 def steps(groups: Sequence[RuleGroup], order: Sequence[int], device: torch.device) -> dict[int, CompletionStep]:
     """Return the completion step of each column that rules name, in the given order."""
     place = {column: i for i, column in enumerate(order)}
-    found: dict[int, CompletionStep] = {}
+    completions: dict[int, CompletionStep] = {}
     for number, group in enumerate(groups):
         states, count = torch.zeros(len(group.allowed), dtype=torch.int64), 1
         for j in sorted(range(len(group.columns)), key=lambda j: place[group.columns[j]]):
@@ -329,6 +329,6 @@ def steps(groups: Sequence[RuleGroup], order: Sequence[int], device: torch.devic
             follow = torch.full((count * classes,), -1)
             distinct, states = torch.unique(key, return_inverse=True)
             follow[distinct] = torch.arange(len(distinct))
-            found[group.columns[j]] = CompletionStep(number, follow.view(count, classes).to(device))
+            completions[group.columns[j]] = CompletionStep(number, follow.view(count, classes).to(device))
             count = len(distinct)
-    return {column: found[column] for column in order if column in found}
+    return {column: completions[column] for column in order if column in completions}

@@ -102,8 +102,8 @@ class Combinations(NamedTuple):
         columns: Sequence[int], sizes: Sequence[int], device: torch.device, bands: Sequence[Bands | None] = ()
     ) -> Combinations:
         """Return the combinations of the codes of these columns, or of their bands."""
-        every = bands or [None] * len(sizes)
-        codes = [range(size) if band is None else band.codes for size, band in zip(sizes, every, strict=True)]
+        band_of = bands or [None] * len(sizes)
+        codes = [range(size) if band is None else band.codes for size, band in zip(sizes, band_of, strict=True)]
         counts = list(map(len, codes))
         values = torch.cartesian_prod(*(torch.tensor(list(c), device=device) for c in codes)).reshape(-1, len(sizes))
         strides = [math.prod(counts[i + 1 :]) for i in range(len(counts))]

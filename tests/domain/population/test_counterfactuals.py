@@ -223,8 +223,8 @@ def test_who_cannot_be_in_the_other_group_has_no_counterpart():
     ("groups", "says"),
     [
         ([0] * 100, r"by group the table has a \(100\)"),
-        ([0] * 100 + [1] * 5, r"two groups of at least 30 people.*by group the table has a \(100\) and b \(5\)"),
-        ([], "the table has nobody"),
+        ([0] * 100 + [1] * 5, r"two groups of at least 30 records.*by group the table has a \(100\) and b \(5\)"),
+        ([], "the table has none"),
     ],
 )
 def test_tables_of_one_group_are_refused_in_a_sentence(groups, says):

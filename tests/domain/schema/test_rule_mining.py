@@ -26,7 +26,7 @@ def people(n=N, seed=0, **columns):
 
 
 def suggested(table, sensitive=("sex",), take="all"):
-    """The rules of a table that are taken over, by name, and the domain."""
+    """The rules of a table that are adopted, by name, and the domain."""
     domain = infer_domain(table, sensitive=sensitive, target="hired", take_rules=take)
     return {rule.name: rule for rule in domain.rules}, domain
 
@@ -56,7 +56,7 @@ def test_a_number_that_fixes_a_band_is_said_band_by_band(aged):
 def test_the_rows_that_break_a_rule_are_those_that_were_counted(aged):
     draft = draft_domain(aged, sensitive=["sex"], target="hired", take_rules="free")
     assert "## age fixes band: 1,000 people, 2 exceptions\n[[rules]]" in draft.text
-    assert draft.remarks[-1] == "1 rule is suggested: see the end of the domain file; 1 taken over"
+    assert draft.remarks[-1] == "1 rule is suggested: see the end of the domain file; 1 adopted"
     data = read_table(aged, draft.domain)
     assert (~data.domain.valid(data.rows)).nonzero()[:, 0].tolist() == [0, 999]
 
@@ -223,7 +223,7 @@ def test_of_a_wide_table_some_columns_are_looked_at_the_sensitive_ones_first(mon
     text = infer_domain(
         {key: both[key] for key in ("role", "sex", "hired", "noise")}, sensitive=["sex"], target="hired"
     ).to_toml()
-    assert "## 1 column of this wide table were not looked at." in text
+    assert "## 1 column of this wide table were not examined." in text
 
 
 def test_rules_that_make_too_many_cases_are_dropped_and_named(aged, monkeypatch):
@@ -259,7 +259,7 @@ def test_hostile_names_stay_inside_their_line(name, label):
 
 
 def raw(name):
-    files = sources.where(name)
+    files = sources.local_files(name)
     if files is None:
         pytest.skip(f"{name} is not at hand")
     return files

@@ -29,7 +29,7 @@ def test_a_key_finds_everybody(sheet):
     joined = joined_columns(sheet("people.csv", PEOPLE), sheet("sex.csv", SEXES), ["sex"], "id")
     assert list(joined.columns["sex"]) == ["m", "f", "f", "m"]
     assert joined.where(1) == "line 3 (sex.csv: line 3)"
-    assert joined.remarks == ("sex from sex.csv, joined by 'id': no model is given it",)
+    assert joined.remarks == ("sex from sex.csv, joined by 'id': they are not passed to the model",)
 
 
 def test_one_of_a_file_may_stand_in_several_rows(sheet):

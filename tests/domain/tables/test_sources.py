@@ -120,12 +120,12 @@ def test_own_folder_plain_or_packed(monkeypatch, tmp_path, place):
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress(CONTENT) if place.endswith("gz") else CONTENT)
     monkeypatch.setenv("NEURONFAIR_DATA", str(tmp_path / "own"))
-    assert sources.where("toy") == (path,)
+    assert sources.local_files("toy") == (path,)
     assert sources.read("toy") == (CONTENT.decode(),)
 
 
 def test_missing_file_says_how_to_get_it():
-    assert sources.where("bank") is None
+    assert sources.local_files("bank") is None
     with pytest.raises(DataError, match="neuronfair data get bank"):
         sources.read("bank")
 
@@ -158,7 +158,7 @@ def test_download_from_a_zip_inside_a_zip(monkeypatch, address):
 def test_second_address_is_tried(monkeypatch, address):
     declare(monkeypatch, f"{address}/gone.csv", f"{address}/good.csv")
     sources.get("toy")
-    assert sources.where("toy") is not None
+    assert sources.local_files("toy") is not None
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,11 @@ class Bins:
         return torch.stack([torch.cat([ends.new_zeros(1), ends[:-1]]), ends - 1], 1)
 
     @classmethod
-    def of(cls, attribute: Attribute, codes: Numbers, class_of: Numbers | None, most: int) -> Bins:
+    def of(cls, attribute: Attribute, codes: Numbers, class_of: Numbers | None, max_bins: int) -> Bins:
         """Return the places of a column with these codes."""
         values, counts = np.unique(codes, return_counts=True)
         if attribute.ordered:
-            first = _reaching(_bins(values, counts, most), values[-1] + 1, attribute.points)
+            first = _reaching(_bins(values, counts, max_bins), values[-1] + 1, attribute.points)
             cuts = [np.array([0, attribute.points]), first, values, values + 1]
             if class_of is not None:
                 cuts.append(np.flatnonzero(np.diff(class_of)) + 1)
@@ -121,27 +121,29 @@ class Bins:
         else:
             starts = np.arange(attribute.size)
             bins = starts.copy()
-            if attribute.size > most:
+            if attribute.size > max_bins:
                 bins[:] = -1  # rare values share a bin
-                bins[values[np.argsort(-counts, kind="stable")[: most - 1]]] = np.arange(min(most - 1, len(values)))
+                bins[values[np.argsort(-counts, kind="stable")[: max_bins - 1]]] = np.arange(
+                    min(max_bins - 1, len(values))
+                )
         lengths = np.diff(np.append(starts, attribute.size))
         classes = np.zeros(len(starts), dtype=np.int64) if class_of is None else class_of[starts]
-        _, where, place = np.unique(np.stack([classes, bins]), axis=1, return_index=True, return_inverse=True)
-        number = np.empty(len(where), dtype=np.int64)
-        number[np.argsort(where)] = np.arange(len(where))  # in the order of their first codes
+        _, first_runs, place = np.unique(np.stack([classes, bins]), axis=1, return_index=True, return_inverse=True)
+        number = np.empty(len(first_runs), dtype=np.int64)
+        number[np.argsort(first_runs)] = np.arange(len(first_runs))  # in the order of their first codes
         place = number[place.ravel()]
-        seen = np.zeros(len(starts))
-        seen[np.searchsorted(starts, values)] = counts
-        chance = _within(place, seen, lengths)
-        parts = (starts, lengths, place, chance, classes[np.sort(where)])
+        records = np.zeros(len(starts))
+        records[np.searchsorted(starts, values)] = counts
+        chance = _within(place, records, lengths)
+        parts = (starts, lengths, place, chance, classes[np.sort(first_runs)])
         return cls(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
 
 
-def _bins(values: Numbers, counts: Numbers, most: int) -> Numbers:
+def _bins(values: Numbers, counts: Numbers, max_bins: int) -> Numbers:
     """Return the first values of bins with about equally many records; a frequent value has its own bin."""
     total = counts.sum()
-    quantile = (most * (counts.cumsum() - counts / 2) / total).astype(np.int64)
-    heavy = counts * most >= total
+    quantile = (max_bins * (counts.cumsum() - counts / 2) / total).astype(np.int64)
+    heavy = counts * max_bins >= total
     new = np.ones(len(values), dtype=bool)
     new[1:] = (np.diff(quantile) > 0) | heavy[1:] | heavy[:-1]
     return values[new]
@@ -154,13 +156,13 @@ def _reaching(first: Numbers, end: int, points: int) -> Numbers:
     return np.unique(np.clip(np.concatenate([ends, near]), 0, points))
 
 
-def _within(place: Numbers, seen: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
+def _within(place: Numbers, records_of_run: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
     """Return the log probability of a code of each run, given its place."""
-    records, codes = np.bincount(place, seen), np.bincount(place, lengths)
-    once = np.bincount(place, seen == 1)
-    new = np.where(records == 0, 1.0, (once + 0.5) / (records + 1))
+    records, codes = np.bincount(place, records_of_run), np.bincount(place, lengths)
+    seen_once = np.bincount(place, records_of_run == 1)
+    new = np.where(records == 0, 1.0, (seen_once + 0.5) / (records + 1))
     new = np.where(codes == 1, 1.0, new)
-    return np.log((new / codes)[place] + ((1 - new) / np.maximum(records, 1))[place] * seen)
+    return np.log((new / codes)[place] + ((1 - new) / np.maximum(records, 1))[place] * records_of_run)
 
 
 def most_bins(records: int) -> int:
@@ -195,8 +197,8 @@ class Coupling:
 
     def rank(self, codes: Tensor, at: float) -> Tensor:
         """Return the ranks of codes in the first distribution, `at` of the way from their begin to their end."""
-        cells, where = torch.zeros_like(codes), torch.full_like(codes, at, dtype=torch.float64)
-        return self._rank(codes, self.places.place_of(codes), cells, where)
+        cells, shares = torch.zeros_like(codes), torch.full_like(codes, at, dtype=torch.float64)
+        return self._rank(codes, self.places.place_of(codes), cells, shares)
 
     def code(self, rank: Tensor) -> Tensor:
         """Return the codes at ranks of the first distribution."""

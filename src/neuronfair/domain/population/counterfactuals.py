@@ -61,17 +61,17 @@ class CounterfactualTwins:
         parts = [self._own_group(domain, part) for part in torch.split(rows, _at_once(ahead))]
         keys = key_coefficients([attribute.size for attribute in domain.attributes]).to(rows.device)
         steps = torch.tensor(_primes(len(domain.attributes)), dtype=torch.float64, device=rows.device).sqrt()
-        together = max(1, _at_once(ahead) // max(1, len(rows)))  # draws, of a table of few records
-        for start in range(0, draws, together):
-            times, found = range(start, min(draws, start + together)), []
+        draws_at_once = max(1, _at_once(ahead) // max(1, len(rows)))  # draws, of a table of few records
+        for start in range(0, draws, draws_at_once):
+            times, twin_parts = range(start, min(draws, start + draws_at_once)), []
             for records in parts:
                 person = (records.codes * keys).sum(1)
                 first = numbers.uniform(0, person, len(domain.attributes), use="place")
                 u = [(first + t * steps) % 1 for t in times]
-                found.append(self._transported(domain, records.repeated(len(times)), ahead, torch.cat(u)))
-            several = _joined(found)
+                twin_parts.append(self._transported(domain, records.repeated(len(times)), ahead, torch.cat(u)))
+            twin_rows = _joined(twin_parts)
             size = (len(times), len(rows), len(ahead))
-            for twins, valid in zip(several.rows.view(*size, rows.shape[1]), several.valid.view(size), strict=True):
+            for twins, valid in zip(twin_rows.rows.view(*size, rows.shape[1]), twin_rows.valid.view(size), strict=True):
                 yield TwinRows(twins, valid)
 
     def transported(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> TwinRows:
@@ -98,19 +98,19 @@ class CounterfactualTwins:
     def _transported(self, domain: TableDomain, records: _OwnGroup, ahead: Tensor, u: Tensor | None) -> TwinRows:
         population, combinations = self.population, domain.combinations
         goals = combinations.ahead(records.codes, ahead)
-        known = self.groups[combinations.number(goals)] & self.groups[combinations.number(records.codes)][:, None]
+        modelled = self.groups[combinations.number(goals)] & self.groups[combinations.number(records.codes)][:, None]
         codes = goals.flatten(0, 1)
-        whose = torch.arange(len(goals), device=codes.device).repeat_interleave(goals.shape[1])
-        places = records.places.index_select(1, whose)
+        record_of = torch.arange(len(goals), device=codes.device).repeat_interleave(goals.shape[1])
+        places = records.places.index_select(1, record_of)
         going = _TwinsInProgress(
-            whose=whose,
+            whose=record_of,
             group=combinations.number(codes),
             places=places,
-            scores=records.scores.index_select(1, whose),
+            scores=records.scores.index_select(1, record_of),
             states=places.new_zeros(population.groups, len(codes)),
             u=u,
         )
-        exists = known.flatten()
+        exists = modelled.flatten()
         for column in population.order:
             if column in self.moving:
                 change = self._shifted if column in self.latent.shifts else self._coupled
@@ -122,17 +122,17 @@ class CounterfactualTwins:
             elif column in domain.sensitive_columns:
                 places[column] = population.places[column].place_of(codes[:, column])
             exists = exists & population.advance(column, places, going.states)
-        return TwinRows(codes.view(goals.shape), exists.view(known.shape))
+        return TwinRows(codes.view(goals.shape), exists.view(modelled.shape))
 
     def _coupled(self, column: int, records: _OwnGroup, going: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose distribution of a column differs from their record's, and their new values."""
         new = self._cells(column, going.places, going.states)
         own = branch_taken(records.cells[column], going.whose)
         moved = (own != new).nonzero()[:, 0]
-        who = branch_taken(going.whose, moved)
-        had = branch_taken(records.codes[:, column], who)
+        record = branch_taken(going.whose, moved)
+        had = branch_taken(records.codes[:, column], record)
         transported = self.couplings[column].transported(
-            had, branch_taken(own, moved), branch_taken(new, moved), going.at(column, who)
+            had, branch_taken(own, moved), branch_taken(new, moved), going.at(column, record)
         )
         return moved, transported
 
@@ -144,14 +144,14 @@ class CounterfactualTwins:
         before, own = branch_taken(records.means[column], going.whose), branch_taken(records.cells[column], going.whose)
         was = branch_taken(branch_taken(shift.spread, records.group), going.whose)
         moved = ((own != new) | (mean != before) | (spread != was)).nonzero()[:, 0]
-        who = branch_taken(going.whose, moved)
-        had = branch_taken(records.codes[:, column], who)
-        rest = latent.within(column, had, before[moved], was[moved], going.at(column, who))
+        record = branch_taken(going.whose, moved)
+        had = branch_taken(records.codes[:, column], record)
+        rest = latent.within(column, had, before[moved], was[moved], going.at(column, record))
         rest = latent.transported(column, rest, own[moved], new[moved])
         return moved, latent.code(column, mean[moved] + spread[moved] * rest)
 
     def _own_group(self, domain: TableDomain, rows: Tensor) -> _OwnGroup:
-        """Return the parts that all draws of some records' counterfactual twins share."""
+        """Return the records with the distributions that all draws of their twins share."""
         records = domain.clip(rows)
         places = torch.cat([self.population.placed(records)[0], records.new_zeros(1, len(records))])
         states = places.new_zeros(self.population.groups, len(records))
@@ -181,10 +181,10 @@ class CounterfactualTwins:
         moving, tied = set(sensitive), set()
         for column in population.order:
             step, shift = population.steps.get(column), self.latent.shifts.get(column)
-            asked = population.trees.asked(column)
+            parents = population.trees.asked(column)
             if shift is not None:
-                asked = {*self.latent.trees.asked(column), *shift.asked, *(sensitive if shift.by_group else ())}
-            if column not in self.kept | moving and (asked & moving or (step and step.group in tied)):
+                parents = {*self.latent.trees.asked(column), *shift.asked, *(sensitive if shift.by_group else ())}
+            if column not in self.kept | moving and (parents & moving or (step and step.group in tied)):
                 moving.add(column)
             if step and column in moving:
                 tied.add(step.group)
@@ -222,7 +222,7 @@ class _OwnGroup(NamedTuple):
     means: dict[int, Tensor]  # of each column that shifts, the expected score: (n,)
 
     def repeated(self, times: int) -> _OwnGroup:
-        """Return all of them several times, one after the other."""
+        """Return the records several times, one copy after the other."""
         cells, means = ({c: part.repeat(times) for c, part in parts.items()} for parts in (self.cells, self.means))
         codes, group = self.codes.repeat(times, 1), self.group.repeat(times)
         return _OwnGroup(codes, self.places.repeat(1, times), cells, self.scores.repeat(1, times), group, means)
@@ -238,21 +238,21 @@ class _TwinsInProgress(NamedTuple):
     states: Tensor
     u: Tensor | None  # (n, d) of the records
 
-    def at(self, column: int, who: Tensor) -> Tensor | None:
+    def at(self, column: int, record: Tensor) -> Tensor | None:
         """Return the quantiles of some records among those with the same value; None: in the middle."""
-        return None if self.u is None else branch_taken(self.u[:, column], who)
+        return None if self.u is None else branch_taken(self.u[:, column], record)
 
 
 @lru_cache(maxsize=8)
 def _primes(count: int) -> tuple[int, ...]:
     """Return the first primes."""
-    found: list[int] = []
+    primes: list[int] = []
     number = 2
-    while len(found) < count:
-        if all(number % prime for prime in found if prime * prime <= number):
-            found.append(number)
+    while len(primes) < count:
+        if all(number % prime for prime in primes if prime * prime <= number):
+            primes.append(number)
         number += 1
-    return tuple(found)
+    return tuple(primes)
 
 
 def _at_once(ahead: Tensor) -> int:
@@ -282,8 +282,8 @@ def fit_counterfactuals(
         raise DomainError(f"{domain.name}: bands of a sensitive attribute are for the attribute-flip test only")
     if len(kept) + len(sensitive) == len(domain.attributes):
         raise DomainError(
-            f"{domain.name}: every attribute is fixed or legitimate, so a counterpart would be the same person and no "
-            "decision could differ. Leave some attributes free to move with the group"
+            f"{domain.name}: every attribute is fixed or legitimate, so a counterfactual would be the same record "
+            "and no decision could differ. Leave some attributes free to move with the group"
         )
     records = domain.clip(rows)
     if groups is None:
@@ -336,10 +336,10 @@ def _too_few(domain: TableDomain, counts: Tensor) -> str:
     sizes = sorted(((int(n), i) for i, n in enumerate(counts.tolist()) if n), reverse=True)[:4]
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
     values = domain.sensitive_values.tolist()
-    told = [
+    groups = [
         f"{' '.join(str(a.value(code)) for a, code in zip(columns, values[i], strict=True))} ({n:,})" for n, i in sizes
     ]
     return (
-        f"counterparts need two groups of at least {MIN_GROUP_RECORDS} people, to say what such people are like; by "
-        f"{listed(domain.sensitive)} the table has {listed(told) if told else 'nobody'}"
+        f"counterfactuals need two groups of at least {MIN_GROUP_RECORDS} records; by {listed(domain.sensitive)} the "
+        f"table has {listed(groups) if groups else 'none'}"
     )

@@ -92,10 +92,10 @@ class Latent:
 
     def scores(self, codes: Tensor) -> Tensor:
         """Return the score in the middle of each code: (d, n), 0 where a column has no order."""
-        found = torch.zeros(codes.shape[1], len(codes), dtype=torch.float64, device=codes.device)
+        scores = torch.zeros(codes.shape[1], len(codes), dtype=torch.float64, device=codes.device)
         for column in self.scales:
-            found[column] = self.score(column, codes[:, column])
-        return found
+            scores[column] = self.score(column, codes[:, column])
+        return scores
 
     def score(self, column: int, codes: Tensor, at: float = 0.5) -> Tensor:
         """Return the score of codes, `at` of the way from the begin of their cells to the end."""
@@ -117,8 +117,8 @@ class Latent:
     def transported(self, column: int, had: Tensor, own: Tensor, new: Tensor) -> Tensor:
         """Return the residuals that keep their rank in another leaf."""
         code = ((had + FARTHEST) * FINE).clamp(0, REST.points - 1)
-        whole = code.long()
-        coupled = self._couplings[column].transported(whole, own, new, code - whole)
+        whole_code = code.long()
+        coupled = self._couplings[column].transported(whole_code, own, new, code - whole_code)
         return torch.where(own == new, had, (coupled + 0.5) / FINE - FARTHEST)
 
     def code(self, column: int, scores: Tensor) -> Tensor:
@@ -138,9 +138,9 @@ class Latent:
         return Latent(scales, {c: one.to(device) for c, one in self.shifts.items()}, self.trees.to(device))
 
 
-def scale(places: Bins, seen: Numbers) -> Coupling:
+def scale(places: Bins, place_of_records: Numbers) -> Coupling:
     """Return the distribution of an ordered column over all records, from their places."""
-    counts = torch.from_numpy(np.bincount(seen, minlength=len(places)).astype(np.float64))
+    counts = torch.from_numpy(np.bincount(place_of_records, minlength=len(places)).astype(np.float64))
     return Coupling(places, True, None, ((counts + 0.5 / len(counts)) / (counts.sum() + 0.5))[None])
 
 
@@ -159,8 +159,8 @@ class Regression:
         side = np.eye(self.groups)[self.group]
         own = scores[self.known][:, self.ordered]
         bent = np.concatenate([own, *(np.maximum(own - knot, 0) for knot in KNOTS)], 1)
-        many = self.groups * (1 + own.shape[1]) + bent.shape[1] + sum(earlier.values())
-        self.by_group = self.groups > 1 and many <= MOST_TERMS
+        term_count = self.groups * (1 + own.shape[1]) + bent.shape[1] + sum(earlier.values())
+        self.by_group = self.groups > 1 and term_count <= MOST_TERMS
         terms = [side, bent]
         if self.by_group:
             terms += [own * (side[:, [g]] - side[:, g].mean()) for g in range(self.groups)]
@@ -176,17 +176,17 @@ class Regression:
     def penalised(self, target: Floats) -> Floats:
         """Return the Gram matrix with the best penalty for a target (generalised cross-validation)."""
         n, right = len(self.known), self.terms.T @ target
-        found: Floats = self.gram
-        best = np.inf
+        best_gram: Floats = self.gram
+        least_error = np.inf
         for penalty in PENALTIES:
             gram = self.gram + n * np.diag(MAIN * self.main + penalty * self.fine + 1e-9)
             solved = np.linalg.solve(gram, np.column_stack([right, self.gram]))
             error = ((target - self.terms @ solved[:, 0]) ** 2).mean() / (
                 1 - min(0.9, np.trace(solved[:, 1:]) / n)
             ) ** 2
-            if error < best:
-                found, best = gram, error
-        return found
+            if error < least_error:
+                best_gram, least_error = gram, error
+        return best_gram
 
     def shift(self, coefficients: Floats, spreads: Floats, key: Numbers, cuts: Floats, rest: Bins) -> GroupShift:
         """Return the shift of these coefficients; `key` is the group of each combination of sensitive values, or -1."""
@@ -196,9 +196,9 @@ class Regression:
         slopes = np.zeros((self.groups, self.columns, 1 + len(KNOTS)))
         slopes[:, self.ordered] = bent.reshape(1 + len(KNOTS), wide).T
         if self.by_group:
-            every = by_group.reshape(self.groups, wide)
+            group_slopes = by_group.reshape(self.groups, wide)
             share = np.bincount(self.group, minlength=self.groups) / len(self.group)
-            slopes[:, self.ordered, 0] += every - share @ every
+            slopes[:, self.ordered, 0] += group_slopes - share @ group_slopes
         nominal = {c: size for c, size in self.earlier.items() if size}
         tables = np.split(labels, np.cumsum(list(nominal.values())))
         key = np.maximum(key, 0)
@@ -249,22 +249,22 @@ def _truncated(low: Floats, high: Floats) -> tuple[Floats, Floats]:
 
 
 def rest_tree(
-    rest: Floats, expected: Numbers, places: Numbers, asked: Sequence[SplitOrder], sample: Numbers
+    rest: Floats, expected: Numbers, places: Numbers, orders: Sequence[SplitOrder], sample: Numbers
 ) -> tuple[Bins, ChanceTree]:
     """Return the places of residuals, and a tree of their dependence on columns and on the expected score."""
     codes = np.clip((rest + FARTHEST) * FINE, 0, REST.points - 1).astype(np.int64)
-    found = Bins.of(REST, codes, None, min(RESTS, most_bins(len(codes))))
-    target, d = found.place_of(torch.from_numpy(codes)).numpy(), places.shape[1]
-    asked = [*asked, SplitOrder(d + 1, np.arange(CUTS + 1, dtype=np.float64))]
-    own = TreeTarget(d, len(found), ordered=True)
-    return found, grow(np.column_stack([places, target, expected]), own, asked, sample, sure=True)
+    bins = Bins.of(REST, codes, None, min(RESTS, most_bins(len(codes))))
+    target, d = bins.place_of(torch.from_numpy(codes)).numpy(), places.shape[1]
+    orders = [*orders, SplitOrder(d + 1, np.arange(CUTS + 1, dtype=np.float64))]
+    own = TreeTarget(d, len(bins), ordered=True)
+    return bins, grow(np.column_stack([places, target, expected]), own, orders, sample, sure=True)
 
 
 def fit_latent(
     layout: PopulationLayout,
     domain: TableDomain,
     records: Tensor,
-    known: Tensor,
+    modelled: Tensor,
     shifted: Collection[int],
     *,
     caused: bool,
@@ -284,9 +284,11 @@ def fit_latent(
     shifts, trees = dict[int, GroupShift](), [_root(places) for places in layout.columns]
     for column in (c for c in layout.after if c in shifted):
         earlier = [int(c) for c in layout.after[column]]
-        key = _groups(domain, known, earlier if caused else domain.sensitive_columns)
-        asked = {c: 0 if c in scales else len(layout.columns[c]) for c in earlier if c not in domain.sensitive_columns}
-        regression = Regression(key[number], scores, layout.places, asked)
+        key = _groups(domain, modelled, earlier if caused else domain.sensitive_columns)
+        place_counts = {
+            c: 0 if c in scales else len(layout.columns[c]) for c in earlier if c not in domain.sensitive_columns
+        }
+        regression = Regression(key[number], scores, layout.places, place_counts)
         edges = [plain.score(column, codes[:, column], at).numpy() for at in (0.0, 1.0)]
         coefficients, spreads, mean, rest = fit_shift(regression, (edges[0], edges[1]), rng)
         cuts = np.quantile(mean, np.arange(1, CUTS + 1) / (CUTS + 1)) - APART
@@ -301,11 +303,11 @@ def _root(places: Bins) -> ChanceTree:
     return ChanceTree(np.array([-1]), (np.zeros(0, dtype=np.int64),), np.full((1, len(places)), 1 / len(places)))
 
 
-def _groups(domain: TableDomain, known: Tensor, asked: Collection[int]) -> Numbers:
+def _groups(domain: TableDomain, modelled: Tensor, columns: Collection[int]) -> Numbers:
     """Return the group of each combination of sensitive values if only some columns count; -1 where unknown."""
-    there = [i for i, column in enumerate(domain.sensitive_columns) if column in asked]
-    values, large = domain.sensitive_values[:, there].cpu().numpy(), known.cpu().numpy()
+    positions = [i for i, column in enumerate(domain.sensitive_columns) if column in columns]
+    values, large = domain.sensitive_values[:, positions].cpu().numpy(), modelled.cpu().numpy()
     _, key = np.unique(values, axis=0, return_inverse=True)
-    found = np.full(len(values), -1)
-    _, found[large] = np.unique(key.ravel()[large], return_inverse=True)
-    return found
+    numbers = np.full(len(values), -1)
+    _, numbers[large] = np.unique(key.ravel()[large], return_inverse=True)
+    return numbers

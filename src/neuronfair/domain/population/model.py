@@ -211,17 +211,17 @@ def fit_population(
     folds = min(FOLDS, len(records), math.ceil(FOLDS * SCORED / len(records)))
     width = len(domain.attributes)
 
-    def fit(some: Tensor, number: int) -> TablePopulation:
+    def fit(part: Tensor, number: int) -> TablePopulation:
         def note(done: int) -> None:
             if progress:
                 progress(number * width + done, (folds + 1) * width)
 
-        return fit_likelihood(domain, some, seed=seed, progress=note)
+        return fit_likelihood(domain, part, seed=seed, progress=note)
 
     scores = []
     for fold in range(folds):
-        others = fit(records[parts != fold] if len(records) > 1 else records, fold)
-        scores.append(others.log_likelihood(records[parts == fold]))
+        model = fit(records[parts != fold] if len(records) > 1 else records, fold)
+        scores.append(model.log_likelihood(records[parts == fold]))
     return replace(fit(records, folds), reference=torch.cat(scores).sort().values)
 
 
@@ -267,12 +267,12 @@ class PopulationLayout:
         rows = records.cpu().numpy()
         tied = RuleBook(domain.attributes, domain.rules).tied
         classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
-        most = most_bins(len(rows))
-        columns = tuple(Bins.of(a, rows[:, i], classes.get(i), most) for i, a in enumerate(domain.attributes))
+        max_bins = most_bins(len(rows))
+        columns = tuple(Bins.of(a, rows[:, i], classes.get(i), max_bins) for i, a in enumerate(domain.attributes))
         places = np.stack([p.place[p.runs_of(torch.from_numpy(rows[:, i].copy()))] for i, p in enumerate(columns)], 1)
         sizes = [len(p) for p in columns]
-        most_people = min(max(MIN_RECORDS, CELLS // len(sizes)), MAX_RECORDS, len(rows))
-        sample = np.sort(np.random.default_rng(seed).choice(len(rows), most_people, replace=False))
+        sample_size = min(max(MIN_RECORDS, CELLS // len(sizes)), MAX_RECORDS, len(rows))
+        sample = np.sort(np.random.default_rng(seed).choice(len(rows), sample_size, replace=False))
         leading = [domain.column(name) for name in first]
         ordered = [a.ordered for a in domain.attributes]
         after = drawn_after(places[sample], sizes, ordered, leading) if causes is None else caused(causes, leading)
@@ -299,9 +299,9 @@ def grown(
     """
     trees = {}
     for column in layout.after:
-        asked = [] if column in alone else layout.questions(domain, column)
+        orders = [] if column in alone else layout.questions(domain, column)
         target = TreeTarget(column, len(layout.columns[column]), domain.attributes[column].ordered)
-        trees[column] = grow(layout.places, target, asked, layout.sample, sure=sure)
+        trees[column] = grow(layout.places, target, orders, layout.sample, sure=sure)
         if progress:
             progress(len(trees))
     joined = ChanceForest.of([trees[column] for column in range(len(layout.columns))])
@@ -393,20 +393,20 @@ class OwnPopulation:
         return self.model.plausibility(rows)
 
 
-def read_people(given: Any | Callable[[int], Any], domain: TableDomain) -> Tensor:
+def read_people(source: Any | Callable[[int], Any], domain: TableDomain) -> Tensor:
     """Return the valid records of a table, or of a function that draws a given number of records: (n, d).
 
     A table is a file, a DataFrame, or a mapping of columns, with the columns of the domain.
     """
-    if callable(given):
+    if callable(source):
         try:
-            given = given(SAMPLER_RECORDS)
+            source = source(SAMPLER_RECORDS)
         except Exception as error:  # whatever a user's function raises
             raise DataError(
                 f"population: the sampler failed when asked for {SAMPLER_RECORDS:,} people: {one_line(error)}"
             ) from None
-    sheet = read_sheet(given)
-    if not isinstance(given, (str, Path, Sheet)):  # errors should not name the table under test
+    sheet = read_sheet(source)
+    if not isinstance(source, (str, Path, Sheet)):  # errors should not name the table under test
         sheet = replace(sheet, path=Path("population"))
     rows = read_table(sheet, replace(domain, target=None, favourable=None)).rows
     rows = rows[domain.valid(rows)]

@@ -48,11 +48,11 @@ class Plausible(TableDomain):
 
     def valid(self, rows: Tensor) -> Tensor:
         """Return for each row whether it exists and is plausible: bool, (n,)."""
-        good = super().valid(rows)
-        chosen = good.nonzero()[:, 0]
+        accepted = super().valid(rows)
+        chosen = accepted.nonzero()[:, 0]
         for part in torch.split(chosen, max(1, AT_ONCE // rows.shape[1])):
-            good[part] = self.population.plausibility(rows[part]) >= self.least
-        return good
+            accepted[part] = self.population.plausibility(rows[part]) >= self.least
+        return accepted
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Return the nearest valid rows to `codes` with the sensitive values of `rows`, where these are plausible.
@@ -60,15 +60,15 @@ class Plausible(TableDomain):
         Elsewhere attributes change one after the other, except those whose change is not plausible.
         """
         goals = super().move(rows, codes)
-        good = self.valid(goals)
-        moved = torch.where(good[:, None], goals, rows)
-        left = (~good).nonzero()[:, 0]
-        for column in (goals[left] != rows[left]).any(0).nonzero()[:, 0].tolist():
-            some = left[goals[left, column] != rows[left, column]]
-            trials = moved[some]
-            trials[:, column] = goals[some, column]
-            good = self.valid(trials)
-            moved[some[good]] = trials[good]
+        accepted = self.valid(goals)
+        moved = torch.where(accepted[:, None], goals, rows)
+        unmoved = (~accepted).nonzero()[:, 0]
+        for column in (goals[unmoved] != rows[unmoved]).any(0).nonzero()[:, 0].tolist():
+            changed = unmoved[goals[unmoved, column] != rows[unmoved, column]]
+            trials = moved[changed]
+            trials[:, column] = goals[changed, column]
+            accepted = self.valid(trials)
+            moved[changed[accepted]] = trials[accepted]
         return moved
 
     def can_change(self, rows: Tensor, codes: Tensor) -> Tensor:
@@ -106,13 +106,13 @@ class Plausible(TableDomain):
         """
         *draws, last = torch.split(u, self.population.draws_per_row, 1)
         rows = self.records[(last[:, 0] * len(self.records)).long()]
-        left = torch.arange(len(rows), device=rows.device)
+        missing = torch.arange(len(rows), device=rows.device)
         for draw in draws:
-            if len(left):
-                drawn = self.population.rows_at(draw[left])
-                good = self.valid(drawn)
-                rows[left[good]] = drawn[good]
-                left = left[~good]
+            if len(missing):
+                drawn = self.population.rows_at(draw[missing])
+                accepted = self.valid(drawn)
+                rows[missing[accepted]] = drawn[accepted]
+                missing = missing[~accepted]
         return rows
 
 
@@ -121,15 +121,15 @@ def plausible(domain: TableDomain, population: PopulationModel, least: float, ro
 
     A table with hardly any such record is an error.
     """
-    known = {part.name: getattr(domain, part.name) for part in fields(domain)}
-    inside = Plausible(**known, population=population, least=least, records=rows)
+    settings = {part.name: getattr(domain, part.name) for part in fields(domain)}
+    inside = Plausible(**settings, population=population, least=least, records=rows)
     records = rows[inside.valid(rows)]
     if len(records) < MIN_PLAUSIBLE_ROWS:
         raise NeuronFairError(
             f"{domain.name}: {len(records):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
             f"more, and {MIN_PLAUSIBLE_ROWS} are needed. Ask for less, or take a population that is like the table"
         )
-    return Plausible(**known, population=population, least=least, records=records)
+    return Plausible(**settings, population=population, least=least, records=records)
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,14 @@ class PlausibleTwins:
 
 def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tensor) -> TableDomain:
     """Return a domain with plausible twins only, given the rows of its table."""
-    most = max(1, CHECKED_ROWS // len(domain.sensitive_values))
-    some = rows[random_order(len(rows), 0)[:most].to(rows.device)]
-    some = domain.clip(some)
+    max_rows = max(1, CHECKED_ROWS // len(domain.sensitive_values))
+    sample = rows[random_order(len(rows), 0)[:max_rows].to(rows.device)]
+    sample = domain.clip(sample)
     overall = torch.zeros(len(domain.sensitive_values), dtype=torch.float64, device=rows.device)
-    for part in torch.split(some, max(1, AT_ONCE // len(domain.sensitive_values) // rows.shape[1])):
+    for part in torch.split(sample, max(1, AT_ONCE // len(domain.sensitive_values) // rows.shape[1])):
         likely = _given_the_rest(domain, population, part, FLIPS.twins(domain, part).rows).exp()
         overall.index_add_(0, _numbers(domain, part).flatten(), likely.flatten())
-    return replace(domain, twinning=PlausibleTwins(population, (overall / len(some)).log()))
+    return replace(domain, twinning=PlausibleTwins(population, (overall / len(sample)).log()))
 
 
 def _given_the_rest(domain: TableDomain, population: PopulationModel, rows: Tensor, twins: Tensor) -> Tensor:

@@ -55,15 +55,15 @@ def load_made(
         content = read_bytes(path, times=3)
         check_tensors(content, len(content), path)
         parts = load(content)
-        said, digest = (bytes(parts.pop(name).tolist()).decode() for name in ("domain", "digest"))
+        fingerprint, digest = (bytes(parts.pop(name).tolist()).decode() for name in ("domain", "digest"))
         if digest != _digest(parts):
             raise ValueError("its content is not what was written")
-        if said != domain.fingerprint:
+        if fingerprint != domain.fingerprint:
             raise ValueError(f"it is of another domain than {domain.name}, or that has changed")
-        others = {name: parts.pop(name) for name in more}
+        further = {name: parts.pop(name) for name in more}
         model = _made(parts, domain)
         _check(model)
-        return make(model.to(domain.device), others)
+        return make(model.to(domain.device), further)
     except TooLarge:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the reader
@@ -75,11 +75,11 @@ def _bytes(text: str) -> Tensor:
 
 
 def _digest(parts: dict[str, Tensor]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(parts):
-        found.update(f"{name} {parts[name].dtype} {tuple(parts[name].shape)}\n".encode())
-        found.update(parts[name].numpy().tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {parts[name].dtype} {tuple(parts[name].shape)}\n".encode())
+        digest.update(parts[name].numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
@@ -98,11 +98,15 @@ def _check(model: TablePopulation) -> None:
     class_of = {
         column: classes for group in model.tied for column, classes in zip(group.columns, group.class_of, strict=True)
     }
-    good = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
-    good = good and len(model.reference) > 0 and torch.equal(model.reference, model.reference.sort().values)  # nor NaN
-    good = good and all(fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
+    fit_together = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
+    fit_together = (
+        fit_together and len(model.reference) > 0 and torch.equal(model.reference, model.reference.sort().values)
+    )  # nor NaN
+    fit_together = fit_together and all(
+        fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d)
+    )
     widths = [len(column) for column in model.places]
-    if not (good and is_forest(trees, widths, [*widths, 1], model.order)):
+    if not (fit_together and is_forest(trees, widths, [*widths, 1], model.order)):
         raise ValueError("its parts do not fit together")
 
 
@@ -127,7 +131,7 @@ def fits(places: Bins, size: int, class_of: Tensor | None) -> bool:
     return bool(torch.isin(cuts, starts).all()) and bool((class_of[starts] == places.classes[places.place]).all())
 
 
-def is_forest(trees: ChanceForest, widths: list[int], asked: list[int], order: tuple[int, ...]) -> bool:
+def is_forest(trees: ChanceForest, widths: list[int], place_counts: list[int], order: tuple[int, ...]) -> bool:
     """Whether every node has later children in its tree, splits on an earlier column, and has a distribution.
 
     `widths` are the numbers of places of each tree's column; `asked` those of what a tree can split on: the columns,
@@ -136,21 +140,21 @@ def is_forest(trees: ChanceForest, widths: list[int], asked: list[int], order: t
     d, count = len(order), torch.diff(trees.roots, append=torch.tensor([len(trees.asks)]))
     if trees.widths.tolist() != widths or len(trees.roots) != d or int(trees.roots[0]) or int(count.min()) < 1:
         return False
-    of = torch.arange(d).repeat_interleave(count)
-    rank = torch.full((len(asked),), -1)
+    tree_of = torch.arange(d).repeat_interleave(count)
+    rank = torch.full((len(place_counts),), -1)
     rank[torch.tensor(order)] = torch.arange(d)
-    if len(trees.base) != len(of) or int(trees.asks.min()) < 0 or int(trees.asks.max()) >= len(asked):
+    if len(trees.base) != len(tree_of) or int(trees.asks.min()) < 0 or int(trees.asks.max()) >= len(place_counts):
         return False
-    lengths = torch.tensor(asked)[trees.asks]
-    if bool((rank[trees.asks] >= rank[of]).any()) or not torch.equal(trees.base, lengths.cumsum(0) - lengths):
+    lengths = torch.tensor(place_counts)[trees.asks]
+    if bool((rank[trees.asks] >= rank[tree_of]).any()) or not torch.equal(trees.base, lengths.cumsum(0) - lengths):
         return False
-    if int(lengths.sum()) != len(trees.children):  # asked first: what follows is as large
+    if int(lengths.sum()) != len(trees.children):  # checked before tensors of this size are made
         return False
-    node = torch.arange(len(of)).repeat_interleave(lengths)
-    if bool(((trees.children < 0) | (trees.children >= len(of))).any()):
+    node = torch.arange(len(tree_of)).repeat_interleave(lengths)
+    if bool(((trees.children < 0) | (trees.children >= len(tree_of))).any()):
         return False
     leads = torch.where(trees.asks[node] == d, trees.children == node, trees.children > node)
-    if not bool((leads & (of[trees.children] == of[node])).all()):
+    if not bool((leads & (tree_of[trees.children] == tree_of[node])).all()):
         return False
     if len(trees.chances) != int((count * trees.widths).sum()) or not bool((trees.chances > 0).all()):
         return False
@@ -183,9 +187,9 @@ def _counterfactuals_made(
     sensitive = set(domain.sensitive_columns)
     if (groups.dtype, tuple(groups.shape)) != (torch.bool, (len(domain.sensitive_values),)) or int(groups.sum()) < 2:
         raise ValueError(f"'groups' is of another form: {groups.dtype}, {tuple(groups.shape)}")
-    others = set(range(len(domain.attributes))) - sensitive
-    if kept.dtype != torch.int64 or kept.ndim != 1 or not others >= set(kept.tolist()):
-        raise ValueError("'kept' are no columns that a counterpart can keep")
+    free = set(range(len(domain.attributes))) - sensitive
+    if kept.dtype != torch.int64 or kept.ndim != 1 or not free >= set(kept.tolist()):
+        raise ValueError("'kept' are no columns that a counterfactual can keep")
     if set(population.order[: len(sensitive)]) != sensitive:
         raise ValueError("its first columns are not the sensitive ones")
     latent = _read(parts, population, len(groups))
@@ -198,16 +202,16 @@ def _written(latent: Latent) -> dict[str, Tensor]:
     parts = {f"trees.{name}": getattr(latent.trees, name) for name in _FOREST}
     for name in _PLACES:
         parts[f"rest.{name}"] = _flat(
-            [getattr(one.rest, name) for one in shifts.values()], name in _COUNTERFACTUAL_FLOATS
+            [getattr(shift.rest, name) for shift in shifts.values()], name in _COUNTERFACTUAL_FLOATS
         )
     for name in ("level", "slopes", "spread", "cuts"):
-        parts[name] = _flat([getattr(one, name) for one in shifts.values()], True)
-    labels = [(column, other, table) for column, one in shifts.items() for other, table in one.labels.items()]
+        parts[name] = _flat([getattr(shift, name) for shift in shifts.values()], True)
+    labels = [(column, other, table) for column, shift in shifts.items() for other, table in shift.labels.items()]
     parts |= {
         "columns": torch.tensor(list(shifts), dtype=torch.int64),
-        "runs": torch.tensor([len(one.rest.starts) for one in shifts.values()], dtype=torch.int64),
+        "runs": torch.tensor([len(shift.rest.starts) for shift in shifts.values()], dtype=torch.int64),
         "scales": torch.tensor(list(scales), dtype=torch.int64),
-        "pooled": _flat([one.chances for one in scales.values()], True),
+        "pooled": _flat([shift.chances for shift in scales.values()], True),
         "labelled": torch.tensor([[column, other] for column, other, _ in labels], dtype=torch.int64).flatten(),
         "labels": _flat([table for *_, table in labels], True),
     }
@@ -223,28 +227,28 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
             raise ValueError(f"'latent.{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
     places, columns, trees = population.to("cpu").places, parts["columns"].tolist(), _forest(parts)
     widths = [int(trees.widths[c]) if c in columns else len(column) for c, column in enumerate(places)]
-    asked = [*(len(column) for column in places), 1, CUTS + 1]
-    if len(set(columns)) < len(columns) or not is_forest(trees, widths, asked, population.order):
+    place_counts = [*(len(column) for column in places), 1, CUTS + 1]
+    if len(set(columns)) < len(columns) or not is_forest(trees, widths, place_counts, population.order):
         raise ValueError("the trees of residuals do not fit together")
     rest = _bins(parts, "rest", [widths[c] for c in columns], parts["runs"].tolist())
-    if not all(fits(one, REST.size, None) for one in rest):
+    if not all(fits(bins, REST.size, None) for bins in rest):
         raise ValueError("the places of residuals do not fit together")
-    size, known = (groups, len(places), 1 + len(KNOTS)), parts["scales"].tolist()
-    pooled = torch.split_with_sizes(parts["pooled"], [len(places[c]) for c in known])
+    size, scaled = (groups, len(places), 1 + len(KNOTS)), parts["scales"].tolist()
+    pooled = torch.split_with_sizes(parts["pooled"], [len(places[c]) for c in scaled])
     pairs = parts["labelled"].view(-1, 2).tolist()
     tables = torch.split_with_sizes(parts["labels"], [len(places[other]) for _, other in pairs])
-    several = [
+    stacked = [
         parts[name].view(len(columns), *shape)
         for name, shape in (("level", size[:1]), ("slopes", size), ("spread", size[:1]), ("cuts", (CUTS,)))
     ]
-    if not (bool((several[2] > 0).all()) and all(bool((chances >= 0).all()) for chances in pooled)):
+    if not (bool((stacked[2] > 0).all()) and all(bool((chances >= 0).all()) for chances in pooled)):
         raise ValueError("a spread or a chance is negative")
     shifts = {}
     for i, column in enumerate(columns):
-        level, slopes, spread, cuts = (part[i] for part in several)
+        level, slopes, spread, cuts = (part[i] for part in stacked)
         labels = {other: table for (own, other), table in zip(pairs, tables, strict=True) if own == column}
         shifts[column] = GroupShift(level, slopes, labels, spread, cuts.contiguous(), rest[i])
-    scales = {c: Coupling(places[c], True, None, chances[None]) for c, chances in zip(known, pooled, strict=True)}
+    scales = {c: Coupling(places[c], True, None, chances[None]) for c, chances in zip(scaled, pooled, strict=True)}
     if any(set(shift.asked) - {*scales, *shift.labels} or column not in scales for column, shift in shifts.items()):
         raise ValueError("a column shifts that has no scale")
     return Latent(scales, shifts, trees)

@@ -28,20 +28,20 @@ def joint_counts(places: Numbers, sizes: Sequence[int], a: int, b: int) -> Float
     return np.bincount(pairs, minlength=sizes[a] * sizes[b]).reshape(sizes[a], sizes[b]).astype(np.float64)
 
 
-def coarse(counts: Floats, ordered: bool, most: int) -> Numbers:
+def coarse(counts: Floats, ordered: bool, max_groups: int) -> Numbers:
     """Return a group for each place, given how many records each has: at most `most` groups.
 
     Ordered places are grouped with their neighbours, so that groups have about equally many records; otherwise the
     rarest places share a group.
     """
-    if len(counts) <= most:
+    if len(counts) <= max_groups:
         return np.arange(len(counts))
     if ordered:
         middle = (counts.cumsum() - counts / 2) / max(1.0, counts.sum())
-        groups = np.unique(np.minimum((most * middle).astype(np.int64), most - 1), return_inverse=True)[1]
+        groups = np.unique(np.minimum((max_groups * middle).astype(np.int64), max_groups - 1), return_inverse=True)[1]
         return groups.astype(np.int64)
-    groups = np.full(len(counts), most - 1)
-    groups[np.argsort(-counts, kind="stable")[: most - 1]] = np.arange(most - 1)
+    groups = np.full(len(counts), max_groups - 1)
+    groups[np.argsort(-counts, kind="stable")[: max_groups - 1]] = np.arange(max_groups - 1)
     return groups
 
 
@@ -51,9 +51,9 @@ def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) 
     Places are grouped in wide tables, so that all pairs can be counted in products of matrices.
     """
     d, n = len(sizes), len(places)
-    most = max(MIN_COARSE_BINS, PLACES // d)
+    max_groups = max(MIN_COARSE_BINS, PLACES // d)
     groups = [
-        coarse(np.bincount(places[:, c], minlength=size).astype(np.float64), ordered[c], most)[places[:, c]]
+        coarse(np.bincount(places[:, c], minlength=size).astype(np.float64), ordered[c], max_groups)[places[:, c]]
         for c, size in enumerate(sizes)
     ]
     widths = np.array([group.max() + 1 for group in groups])
@@ -68,8 +68,8 @@ def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) 
         expected = records[start : start + width, None] * records / n
         terms = table * np.log(np.divide(table, expected, out=np.ones_like(table), where=table > 0))
         shared[c] = np.add.reduceat(terms.sum(0), starts)
-    seen = np.add.reduceat(records > 0, starts) - 1
-    shared = np.maximum(0.0, shared - np.outer(seen, seen) / 2) / n
+    freedom = np.add.reduceat(records > 0, starts) - 1
+    shared = np.maximum(0.0, shared - np.outer(freedom, freedom) / 2) / n
     np.fill_diagonal(shared, 0.0)
     return (shared + shared.T) / 2
 
@@ -87,12 +87,12 @@ def drawn_after(
         return {c: np.zeros(0, dtype=np.int64) for c in (*first, *(c for c in range(d) if c not in first))}
     shared = information(places[:ORDER_RECORDS], sizes, ordered)
     order = list(first) or [int(shared.sum(0).argmax())]
-    known = shared[order].max(0)
-    known[order] = -1
+    strongest = shared[order].max(0)
+    strongest[order] = -1
     while len(order) < d:
-        order.append(int(known.argmax()))
-        known = np.where(known < 0, -1, np.maximum(known, shared[order[-1]]))
-        known[order[-1]] = -1
+        order.append(int(strongest.argmax()))
+        strongest = np.where(strongest < 0, -1, np.maximum(strongest, shared[order[-1]]))
+        strongest[order[-1]] = -1
     return {c: _most(np.array(order[:i], dtype=np.int64), shared[c]) for i, c in enumerate(order)}
 
 
@@ -101,7 +101,7 @@ def caused(causes: Mapping[int, Sequence[int]], first: Sequence[int]) -> dict[in
 
     The `first` columns lead and have no parents.
     """
-    before = {column: () if column in first else tuple(known) for column, known in causes.items()}
+    before = {column: () if column in first else tuple(parents) for column, parents in causes.items()}
     order = list(TopologicalSorter(before).static_order())
     order = [*first, *(column for column in order if column not in first)]
     return {column: np.array(before[column], dtype=np.int64) for column in order}
@@ -164,11 +164,11 @@ class TreeTarget:
 
 
 def grow(
-    places: Numbers, target: TreeTarget, asked: Sequence[SplitOrder], sample: Numbers, *, sure: bool = False
+    places: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], sample: Numbers, *, sure: bool = False
 ) -> ChanceTree:
     """Return the tree of a column, with splits from a sample of records; if `sure`, with significant splits only."""
     ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
-    column, children = _splits(places[sample], target, asked, sure) if asked else ends
+    column, children = _splits(places[sample], target, orders, sure) if orders else ends
     return filled(places, target.column, target.size, column, children)
 
 
@@ -191,7 +191,7 @@ def filled(places: Numbers, target: int, size: int, column: Numbers, children: S
 
 
 def _splits(
-    places: Numbers, target: TreeTarget, asked: Sequence[SplitOrder], sure: bool
+    places: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], sure: bool
 ) -> tuple[Numbers, list[Numbers]]:
     """Return a tree without distributions. A split must gain more than its parameters and the choice of it cost.
 
@@ -203,13 +203,13 @@ def _splits(
     from sklearn.tree import DecisionTreeClassifier
 
     own = places[:, target.column]
-    most = target.size if sure else GROUPS  # with few groups random splits would cost too little
-    y = coarse(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, most)[own]
+    max_groups = target.size if sure else GROUPS  # with few groups random splits would cost too little
+    y = coarse(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, max_groups)[own]
     share = np.bincount(y) / len(y)
     share = share[share > 0]
-    x = np.stack([q.scores[places[:, q.column]] for q in asked], 1).astype(np.float32)
-    ways = sum(len(np.unique(q.scores)) - 1 for q in asked)
-    learned, choice = np.exp(-(share * np.log(share)).sum()) - 1, np.log1p(ways)
+    x = np.stack([q.scores[places[:, q.column]] for q in orders], 1).astype(np.float32)
+    possible_splits = sum(len(np.unique(q.scores)) - 1 for q in orders)
+    learned, choice = np.exp(-(share * np.log(share)).sum()) - 1, np.log1p(possible_splits)
     cost = NUMBER * learned + (np.sqrt(learned * choice) + choice if sure else CHOICE * choice)
     learner = DecisionTreeClassifier(
         criterion="entropy",  # in bits
@@ -222,7 +222,7 @@ def _splits(
     column = np.full(tree.node_count, -1)
     children = [np.zeros(0, dtype=np.int64)] * tree.node_count
     for node in np.flatnonzero(tree.children_left >= 0):
-        question = asked[tree.feature[node]]
+        question = orders[tree.feature[node]]
         column[node] = question.column
         left = question.scores.astype(np.float32) <= tree.threshold[node]
         children[node] = np.where(left, tree.children_left[node], tree.children_right[node]).astype(np.int64)
@@ -240,8 +240,8 @@ def _counts(places: Numbers, target: int, size: int, column: Numbers, children: 
         node = leaf[going]
         leaf[going] = node = flat[base[node] + places[going, column[node]]]
         going = going[column[node] >= 0]
-    found = np.bincount(leaf * size + places[:, target], minlength=len(column) * size)
-    return found.reshape(-1, size).astype(np.float64)
+    counts = np.bincount(leaf * size + places[:, target], minlength=len(column) * size)
+    return counts.reshape(-1, size).astype(np.float64)
 
 
 def _levels(parent: Numbers) -> list[Numbers]:
@@ -257,15 +257,15 @@ def _pruned(
 ) -> tuple[float, npt.NDArray[np.bool_], Floats]:
     """Return the leave-one-out likelihood of the best pruning, its leaves, and the distributions of all nodes."""
     records = counts.sum(1, keepdims=True)
-    chances, others = np.empty_like(counts), np.empty_like(counts)
+    chances, without_one = np.empty_like(counts), np.empty_like(counts)
     even = np.full((1, counts.shape[1]), 1 / counts.shape[1])
     for depth, level in enumerate(levels):
-        above, left = (chances[parent[level]], others[parent[level]]) if depth else (even, even)
+        above, parent_without_one = (chances[parent[level]], without_one[parent[level]]) if depth else (even, even)
         chances[level] = (counts[level] + strength * above) / (records[level] + strength)
         # The distribution without one of the node's records, which has this place.
-        left = np.maximum(counts[level] - 1, 0) + strength * left
-        others[level] = left / (np.maximum(records[level] - 1, 0) + strength)
-    value = (counts * np.log(others)).sum(1)  # as a leaf
+        parent_without_one = np.maximum(counts[level] - 1, 0) + strength * parent_without_one
+        without_one[level] = parent_without_one / (np.maximum(records[level] - 1, 0) + strength)
+    value = (counts * np.log(without_one)).sum(1)  # as a leaf
     leaf = np.ones(len(counts), dtype=bool)
     split = np.zeros(len(counts))
     for level in levels[:0:-1]:
@@ -278,15 +278,15 @@ def _pruned(
 
 def _compact(column: Numbers, children: Sequence[Numbers], leaf: npt.NDArray[np.bool_], chances: Floats) -> ChanceTree:
     """Return the tree without the nodes below these leaves."""
-    kept, waiting = [], [0]
+    nodes, waiting = [], [0]
     while waiting:
         node = waiting.pop()
-        kept.append(node)
+        nodes.append(node)
         waiting += [] if leaf[node] else sorted(set(children[node].tolist()), reverse=True)
     number = np.zeros(len(column), dtype=np.int64)
-    number[kept] = np.arange(len(kept))
-    goes = tuple(np.zeros(0, dtype=np.int64) if leaf[node] else number[children[node]] for node in kept)
-    return ChanceTree(np.where(leaf, -1, column)[kept], goes, chances[kept])
+    number[nodes] = np.arange(len(nodes))
+    goes = tuple(np.zeros(0, dtype=np.int64) if leaf[node] else number[children[node]] for node in nodes)
+    return ChanceTree(np.where(leaf, -1, column)[nodes], goes, chances[nodes])
 
 
 @dataclass(frozen=True)
@@ -351,8 +351,8 @@ class ChanceForest:
 
     def _below(self, nodes: Tensor, places: Tensor) -> Tensor:
         n = places.shape[1]
-        asked = branch_taken(places.view(-1), branch_taken(self.asks, nodes) * n + torch.arange(n, device=nodes.device))
-        return branch_taken(self.children, branch_taken(self.base, nodes) + asked)
+        place = branch_taken(places.view(-1), branch_taken(self.asks, nodes) * n + torch.arange(n, device=nodes.device))
+        return branch_taken(self.children, branch_taken(self.base, nodes) + place)
 
     def table(self, column: int) -> Tensor:
         """Return the distributions of all nodes of a column's tree: (nodes, places)."""
@@ -387,7 +387,7 @@ class ChanceForest:
     @cached_property
     def _going(self) -> list[int]:
         """How many trees are deeper than 0, 1, … splits."""
-        return [sum(depth > asked for depth in self._depths) for asked in range(max(self._depths))]
+        return [sum(depth > splits for depth in self._depths) for splits in range(max(self._depths))]
 
     @cached_property
     def _depths(self) -> list[int]:

@@ -77,31 +77,31 @@ def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) 
         return LeftOut(name, "every cell is empty")
     if len(texts) == 1 and not empty and not keep:
         return LeftOut(name, f"constant: {texts[0][:40]} in every row")
-    found = _Numbers.of(texts, decimals)
-    forms = date_forms(texts) if found is None else []
-    why = None if keep or forms else _identifier(name, len(column) - empty, texts, found)
-    if why is not None:
-        return LeftOut(name, why)
+    numbers = _Numbers.of(texts, decimals)
+    forms = date_forms(texts) if numbers is None else []
+    reason = None if keep or forms else _identifier(name, len(column) - empty, texts, numbers)
+    if reason is not None:
+        return LeftOut(name, reason)
     comment = f"{len(texts):,} different" + (f", {empty:,} empty" if empty else "")
     comment += "".join(f"; {n:,} of them say {quoted(word)}: an answer?" for word, n in words.items() if word)
     remarks = [f"{empty / len(column):.0%} of the cells are empty"] if empty >= EMPTY * len(column) else []
     if forms:
         parts = _dates(texts, counts, forms, empty, remarks)
-    elif found is None or (len(texts) <= 2 and (empty or found.is_zero_one)):
+    elif numbers is None or (len(texts) <= 2 and (empty or numbers.is_zero_one)):
         parts = _labels(texts, counts, empty, remarks)
     elif len(texts) == 2:
-        parts = _two(found.low, float(found.values.max())) | found.parts(remarks)
+        parts = _two(numbers.low, float(numbers.values.max())) | numbers.parts(remarks)
     else:
-        parts = _grid(found.values, counts, empty) | found.parts(remarks)
+        parts = _grid(numbers.values, counts, empty) | numbers.parts(remarks)
         low, high, step = (float(parts.get(key, 1)) for key in ("low", "high", "step"))
-        steps = (found.values - low) / step
+        steps = (numbers.values - low) / step
         if np.abs(steps - np.round(steps)).max() > GRID_TOLERANCE:
             remarks.append(f"in generated records rounded to steps of {step:.12g}")
         if "outliers" in parts:
-            beyond = (found.values < low) | (found.values > high)
+            beyond = (numbers.values < low) | (numbers.values > high)
             share = f"{counts[beyond].sum():,} of {counts.sum():,} cells"
             remarks.append(f"{share} are outside {low:.12g} to {high:.12g}; generated records stay within")
-        if found.whole and SOME < len(texts) >= UNIQUE * counts.sum():
+        if numbers.whole and SOME < len(texts) >= UNIQUE * counts.sum():
             remarks.append("almost every cell is different: leave it out if it only numbers people")
     return ColumnEntry(name, parts, comment, remarks)
 
@@ -131,13 +131,13 @@ def order(text: str) -> tuple[bool, float, str]:
 
 def decimal_marks(columns: Sequence[Cells]) -> Sequence[str]:
     """Return the decimal marks of a table, the likelier one first where both are possible, as in 1.234."""
-    seen = set()
+    certain = set()
     for column in columns:
-        some = [text for text in column.texts[:1000] if not is_missing(text)]
-        if any("," in text for text in some) or ("," in seen and any("." in text for text in some)):
-            marks = [mark for mark in DECIMALS if all(number(text, mark) is not None for text in some)]
-            seen |= {*marks} if len(marks) == 1 else set()
-    return DECIMALS[::-1] if seen == {","} else DECIMALS
+        texts = [text for text in column.texts[:1000] if not is_missing(text)]
+        if any("," in text for text in texts) or ("," in certain and any("." in text for text in texts)):
+            marks = [mark for mark in DECIMALS if all(number(text, mark) is not None for text in texts)]
+            certain |= {*marks} if len(marks) == 1 else set()
+    return DECIMALS[::-1] if certain == {","} else DECIMALS
 
 
 @dataclass(frozen=True)
@@ -206,11 +206,11 @@ def _identifier(name: str, rows: int, texts: Sequence[str], found: _Numbers | No
     if re.fullmatch(r"__index_level_\d+__", name):
         return "the index of a pandas table"
     if rows <= SOME or len(texts) < UNIQUE * rows:
-        several = found is None and len(texts) > max(MAX_LABELS, rows / 2)
-        return f"names or free text: {len(texts):,} different texts" if several else None
-    alike = f"{'every cell is' if len(texts) == rows else 'almost all cells are'} different"
+        is_text = found is None and len(texts) > max(MAX_LABELS, rows / 2)
+        return f"names or free text: {len(texts):,} different texts" if is_text else None
+    finding = f"{'every cell is' if len(texts) == rows else 'almost all cells are'} different"
     if found is None:
-        return f"names or free text: {alike}"
+        return f"names or free text: {finding}"
     numbers = np.unique(found.values)
     # The expected number of equal pairs if the numbers were uniform between the smallest and the largest.
     expected = rows**2 / 2 / (float(numbers[-1] - numbers[0]) + 1)
@@ -218,7 +218,7 @@ def _identifier(name: str, rows: int, texts: Sequence[str], found: _Numbers | No
     steps = np.diff(found.values)  # from row to row, if every cell is different
     rising = len(texts) == rows and bool((steps > 0).all()) and float(steps.min()) == 1
     if found.whole and (unlikely or rising or _NAMED.search(name)):
-        return f"an identifier: {alike}"
+        return f"an identifier: {finding}"
     return None
 
 
@@ -238,19 +238,19 @@ def _dates(
 
 
 def _labels(texts: Sequence[str], counts: npt.NDArray[np.int64], empty: int, remarks: list[str]) -> Entry:
-    entry, kept, pooled = Entry(), list(texts), list[str]()
+    entry, frequent, pooled = Entry(), list(texts), list[str]()
     if len(texts) > MAX_LABELS:
         by_count = np.argsort(-counts, kind="stable")
-        kept, pooled = ([texts[i] for i in part] for part in (by_count[:MAX_LABELS], by_count[MAX_LABELS:]))
+        frequent, pooled = ([texts[i] for i in part] for part in (by_count[:MAX_LABELS], by_count[MAX_LABELS:]))
         share = float(counts[by_count[:MAX_LABELS]].sum() / counts.sum())
         remarks.append(f"the {MAX_LABELS} most frequent ({share:.0%} of the cells) are kept, the others are '{OTHER}'")
         entry["other"] = OTHER
-    further = [MISSING] if empty and MISSING not in kept else []
-    if pooled and OTHER not in kept:
+    further = [MISSING] if empty and MISSING not in frequent else []
+    if pooled and OTHER not in frequent:
         further.append(OTHER)
         if OTHER not in pooled:  # the label that a model gets for it
-            entry["extra"] = {pooled[0]: len(kept) + len(further) - 1}
-    labels = sorted(kept, key=order) + further
+            entry["extra"] = {pooled[0]: len(frequent) + len(further) - 1}
+    labels = sorted(frequent, key=order) + further
     kind = "flag" if len(labels) == 2 else "nominal"
     entry = {"kind": kind, "values": labels} | entry
     return entry | ({"missing": MISSING} if empty else {})
@@ -272,10 +272,10 @@ def _rounded(number: float, digits: int = 12) -> float:
 
 
 def _grid(numbers: Decimals, counts: npt.NDArray[np.int64], empty: int) -> Entry:
-    whole = bool((numbers == np.round(numbers)).all())
+    is_whole = bool((numbers == np.round(numbers)).all())
     low, high = float(numbers.min()), float(numbers.max())
-    step = _common_step(numbers) if whole else 0.0
-    exact = whole and (high - low) / step < MAX_POINTS
+    step = _common_step(numbers) if is_whole else 0.0
+    exact = is_whole and (high - low) / step < MAX_POINTS
     clipped = False
     if not exact:
         step = _step(numbers, counts, step)
@@ -303,8 +303,8 @@ def _step(numbers: Decimals, counts: npt.NDArray[np.int64], least: float) -> flo
     It is the finest power of ten that keeps the whole range within its number of points. Where outliers stretch the
     range so that the bulk of the data would have fewer than FINE steps, the step follows the bulk alone.
     """
-    unit, most = (least, MAX_POINTS) if least else (1.0, MAX_GRID)
-    step = unit * 10.0 ** np.ceil(np.log10(float(np.ptp(numbers)) / unit / most))
+    unit, max_points = (least, MAX_POINTS) if least else (1.0, MAX_GRID)
+    step = unit * 10.0 ** np.ceil(np.log10(float(np.ptp(numbers)) / unit / max_points))
     first, last = _bulk(numbers, counts)
     if (last - first) / step < FINE:
         step = unit * 10.0 ** np.floor(np.log10((last - first) / unit / FINE))

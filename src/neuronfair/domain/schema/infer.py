@@ -187,45 +187,45 @@ def _entries(
 ) -> list[ColumnEntry | LeftOut]:
     """Return the entry of each column, or why it is left out; inputs of the model and sensitive columns are kept."""
     _check_groups(sheet, sensitive)
-    kept, key = {*sensitive, *(columns or ())}, None if sheet.joined is None else sheet.joined.key
+    needed, key = {*sensitive, *(columns or ())}, None if sheet.joined is None else sheet.joined.key
     decimals = decimal_marks(list(sheet.columns.values()))
     entries = list[ColumnEntry | LeftOut]()
     for name, cells in sheet.columns.items():
         copied, reason = sheet.copies.get(name), None
-        if name not in kept and name == key:
+        if name not in needed and name == key:
             reason = "the key"
-        elif name not in kept and columns is not None:
+        elif name not in needed and columns is not None:
             reason = "the model does not read it"
-        elif name not in kept and copied is not None and sheet.columns[copied] == cells:
+        elif name not in needed and copied is not None and sheet.columns[copied] == cells:
             reason = f"a copy of '{copied}'"
         if name != target:
-            entries.append(LeftOut(name, reason) if reason else described(name, cells, decimals, keep=name in kept))
+            entries.append(LeftOut(name, reason) if reason else described(name, cells, decimals, keep=name in needed))
     return entries
 
 
-def _copies(domain: TableDomain, every: Mapping[str, Cells]) -> list[str]:
+def _copies(domain: TableDomain, columns: Mapping[str, Cells]) -> list[str]:
     """Return remarks on columns that repeat another one value by value, where no rule can say so.
 
     Such are copies of a sensitive column, and copies with many values.
     """
     first, remarks = dict[bytes, str](), list[str]()
     for name in (*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)):
-        cells = every[name]
+        cells = columns[name]
         if len(cells) < MIN_RECORDS or not 2 <= len(cells.texts) <= len(cells) / 2:
             continue  # any two columns of nearly unique cells would match
         # Texts are numbered in the order of their first row, so that copies have the same numbers.
-        known = first.setdefault(cells.numbers.tobytes(), name)
-        if known in domain.sensitive and name != known:
+        original = first.setdefault(cells.numbers.tobytes(), name)
+        if original in domain.sensitive and name != original:
             remarks.append(
-                f"{name}: says the same as {known}, which is sensitive. A twin keeps it: leave it out, or name both as "
-                "sensitive"
+                f"{name}: is a copy of the sensitive attribute {original}. Twins keep its value: leave it out, or name "
+                "both as sensitive"
             )
-        elif name != known and len(cells.texts) > CLASSES:
-            remarks.append(f"{name}: says the same as {known}; no rules tie their many values. Leave one of them out")
+        elif name != original and len(cells.texts) > CLASSES:
+            remarks.append(f"{name}: is a copy of {original}; no rules tie their many values. Leave one of them out")
     return remarks
 
 
-def _small_groups(domain: TableDomain, every: Mapping[str, Cells]) -> tuple[list[Rule], list[str]]:
+def _small_groups(domain: TableDomain, columns: Mapping[str, Cells]) -> tuple[list[Rule], list[str]]:
     """Return rules that exclude small demographic groups and records of unknown group from the twins, and remarks.
 
     The two largest groups of an attribute always stay.
@@ -234,12 +234,12 @@ def _small_groups(domain: TableDomain, every: Mapping[str, Cells]) -> tuple[list
     for attribute in (domain.attributes[column] for column in domain.sensitive_columns):
         if not attribute.values:
             continue
-        counts = np.bincount(attribute.codes(every[attribute.name]), minlength=attribute.size)
+        counts = np.bincount(attribute.codes(columns[attribute.name]), minlength=attribute.size)
         largest = np.argsort(-counts, kind="stable")
         small = (counts < SMALL_GROUP_RECORDS) & (counts < SMALL_GROUP_SHARE * counts.sum())
         small |= np.array([label == MISSING == attribute.missing for label in attribute.values])
-        known = [code for code in largest if not small[code]]
-        keep = {*known, *[code for code in largest if code not in known][: max(0, 2 - len(known))]}
+        large = [code for code in largest if not small[code]]
+        keep = {*large, *[code for code in largest if code not in large][: max(0, 2 - len(large))]}
         out = {attribute.values[c]: plural(int(counts[c]), "record") for c in range(attribute.size) if c not in keep}
         for label, count in out.items():
             name = f"too few to compare with: {attribute.name} {label}, {count}"
@@ -330,14 +330,14 @@ def suggested(column: str, classes: Sequence[str]) -> str | None:
 
 def _guess(column: str, classes: Sequence[str]) -> tuple[str, bool]:
     """Return a class that may be favourable, and whether the words make that clear."""
-    for one, other in (classes, classes[::-1]) if len(classes) == 2 else ():
-        first, second = _words(one), _words(other)
+    for candidate, other in (classes, classes[::-1]) if len(classes) == 2 else ():
+        first, second = _words(candidate), _words(other)
         if first in _ANSWERS[0] and second in _ANSWERS[1]:
             harmful = _HARM.search(_words(column)) is not None
-            return (other, False) if harmful else (one, _GOOD.search(_words(column)) is not None)
-        for good, bad in _OPPOSITES:
-            if first in good and (second in bad or re.fullmatch(rf"(?:not|no|non|un) ?{first}", second)):
-                return one, True
+            return (other, False) if harmful else (candidate, _GOOD.search(_words(column)) is not None)
+        for positive, negative in _OPPOSITES:
+            if first in positive and (second in negative or re.fullmatch(rf"(?:not|no|non|un) ?{first}", second)):
+                return candidate, True
     return classes[-1], False
 
 

@@ -49,7 +49,7 @@ class RuleProposal:
     expected: float  # exceptions if the columns were independent
     determines: bool = False  # one column determines the other
     copy: bool = False  # each column determines the other, without an exception
-    people: int = 0  # records that the rules speak of
+    people: int = 0  # records that the rules apply to
     exceptions: int = 0  # of these, those that break them
     ties: tuple[str, ...] = ()  # sensitive attributes that they name
 
@@ -58,11 +58,15 @@ class RuleProposal:
         """The two columns."""
         return (*self.rules[0].when, *self.rules[0].then)
 
-    def repeats(self, other: RuleProposal, known: Sequence[RuleProposal]) -> bool:
-        """Return whether this says of one column what another says of a column that is tied to it."""
-        apart = {*self.names} ^ {*other.names}
-        same = (self.people, self.exceptions) == (other.people, other.exceptions)
-        return same and len(apart) == 2 and any(apart == {*one.names} and len(one.rules) > 1 for one in known)
+    def repeats(self, other: RuleProposal, proposals: Sequence[RuleProposal]) -> bool:
+        """Return whether this proposal repeats another one for a column that is tied to that one's column."""
+        differing = {*self.names} ^ {*other.names}
+        same_counts = (self.people, self.exceptions) == (other.people, other.exceptions)
+        return (
+            same_counts
+            and len(differing) == 2
+            and any(differing == {*proposal.names} and len(proposal.rules) > 1 for proposal in proposals)
+        )
 
     def taken(self, take: TakeRules) -> bool:
         """Return whether these rules are adopted."""
@@ -83,8 +87,8 @@ class CodedColumn:
 
     @cached_property
     def _unique(self) -> tuple[Counts, Counts]:
-        seen, places = np.unique(self.codes, return_inverse=True)
-        return seen, places
+        occurring, places = np.unique(self.codes, return_inverse=True)
+        return occurring, places
 
     @property
     def seen(self) -> Counts:
@@ -108,20 +112,20 @@ class CodedColumn:
 
     @cached_property
     def views(self) -> list[tuple[list[Mask], Counts]]:
-        """The ways to cut the values into groups: the groups as masks of codes, and each row's group.
+        """The ways to divide the values into groups: the groups as masks of codes, and each row's group.
 
-        One by one; and numbers with a value in half of the rows, as 0 often is, into less, that one, and more, unless
-        it is the value of empty cells.
+        Few values are groups of their own. If half of the rows have one number, often 0, the groups are the numbers
+        below it, the number itself and those above it, unless it is the value of empty cells.
         """
-        every = np.arange(self.attribute.size)
-        found = [([every == code for code in self.seen], self.places)] if self.few else []
+        all_codes = np.arange(self.attribute.size)
+        views = [([all_codes == code for code in self.seen], self.places)] if self.few else []
         often = int(np.bincount(self.places).argmax())
         filled = self.attribute.missing is not None and self.attribute.codes([""])[0] == self.seen[often]
         if self.is_number and len(self.seen) > 2 and not filled and (self.places == often).mean() >= 0.5:
             sides, groups = np.unique(np.sign(self.places - often), return_inverse=True)
-            side = np.where(every == self.attribute.empty, 2, np.sign(every - self.seen[often]))
-            found.append(([side == one for one in sides], groups))
-        return found
+            side = np.where(all_codes == self.attribute.empty, 2, np.sign(all_codes - self.seen[often]))
+            views.append(([side == value for value in sides], groups))
+        return views
 
     def owned(self, chosen: Mask) -> Mask:
         """Return the codes of a class of the values that occur; of a range of numbers, all up to the next class.
@@ -142,16 +146,16 @@ def dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
     columns = [c for c in columns if len(c.seen) > 1 and c.attribute.size <= CODES]
     groups = sum(len(groups) for c in columns for groups, _ in c.views)
     tried = max(1, groups**2 // 2)
-    found = list[RuleProposal]()
+    proposals = list[RuleProposal]()
     for a, b in combinations(columns, 2):
         fixed = _fixed(*(a, b) if a.is_number and not b.is_number else (b, a), tried)
         if fixed is None:
             fixed = _fixed(*(b, a) if a.is_number and not b.is_number else (a, b), tried)
         if fixed is not None:
-            found.append(fixed)
+            proposals.append(fixed)
         else:
-            found += [*_excluded(a, b, tried), *_ranges(a, b, tried), *_ranges(b, a, tried)]
-    return found
+            proposals += [*_excluded(a, b, tried), *_ranges(a, b, tried), *_ranges(b, a, tried)]
+    return proposals
 
 
 def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
@@ -162,9 +166,9 @@ def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
     table = _crossed(a.places, b.places, len(a.seen), k)
     wrong = 1 - float(table.sum(0).max()) / n  # error of predicting the largest class for all
     # For a column of numbers, classes are ranges, so that fewer functions are possible.
-    ways = [_by_order(table)] if a.is_number else []
-    ways += [_by_value(table)] if not a.is_number or len(a.seen) <= VALUES else []
-    for owns, functions in (way for way in ways if way is not None):
+    assignments = [_by_order(table)] if a.is_number else []
+    assignments += [_by_value(table)] if not a.is_number or len(a.seen) <= VALUES else []
+    for owns, functions in (assignment for assignment in assignments if assignment is not None):
         broken = np.where(owns, 0, table)
         exceptions = int(broken.sum())
         share = exceptions / n
@@ -181,9 +185,9 @@ def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
             if sound[c] and not owns[:, c].all()
         ]
         if rules and None not in rules:
-            both = "and {} fix one another" if len(a.seen) == k else "fixes {}"
+            verb = "and {} fix one another" if len(a.seen) == k else "fixes {}"
             return RuleProposal(
-                f"{brief(a.name)} {both.format(brief(b.name))}",
+                f"{brief(a.name)} {verb.format(brief(b.name))}",
                 tuple(r for r in rules if r is not None),
                 wrong * n,
                 determines=True,
@@ -226,9 +230,9 @@ def _excluded(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RulePropos
                 expected = np.where(never, expected, 0.0)
                 by_a, by_b = _merged(never, table), _merged(never.T, table.T)
                 if _effort(by_a, table) <= _effort(by_b, table.T):
-                    yield from _said(a, groups_a, b, groups_b, by_a, expected)
+                    yield from _exclusion_rules(a, groups_a, b, groups_b, by_a, expected)
                 else:
-                    yield from _said(b, groups_b, a, groups_a, by_b, expected.T)
+                    yield from _exclusion_rules(b, groups_b, a, groups_a, by_b, expected.T)
 
 
 def _merged(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
@@ -236,22 +240,24 @@ def _merged(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
 
     Where at most two groups occur with a group, all others that never do are excluded, however rare they are.
     """
-    found = dict[tuple[int, ...], list[int]]()
+    merged = dict[tuple[int, ...], list[int]]()
     for group, row in enumerate(never):
         if row.any():
             row = row | (table[group] == 0) if (table[group][~row] > 0).sum() <= 2 else row
-            found.setdefault(tuple(np.flatnonzero(row).tolist()), []).append(group)
-    return [(mine, list(others)) for others, mine in found.items()]
+            merged.setdefault(tuple(np.flatnonzero(row).tolist()), []).append(group)
+    return [(groups, list(excluded)) for excluded, groups in merged.items()]
 
 
 def _effort(merged: list[tuple[list[int], list[int]]], table: Counts) -> tuple[int, ...]:
-    """Return how hard such rules are to read: their number, the values they list and leave, then their records."""
-    left = [table.shape[1] - len(others) for _, others in merged]
-    listed = sum(len(mine) + min(len(others), rest) for (mine, others), rest in zip(merged, left, strict=True))
-    return len(merged), listed, sum(left), sum(int(table[mine].sum()) for mine, _ in merged)
+    """Return how hard rules are to read: how many they are, the values they list and leave, and their records."""
+    remaining = [table.shape[1] - len(excluded) for _, excluded in merged]
+    listed = sum(
+        len(groups) + min(len(excluded), rest) for (groups, excluded), rest in zip(merged, remaining, strict=True)
+    )
+    return len(merged), listed, sum(remaining), sum(int(table[groups].sum()) for groups, _ in merged)
 
 
-def _said(
+def _exclusion_rules(
     a: CodedColumn,
     groups_a: list[Mask],
     b: CodedColumn,
@@ -259,18 +265,18 @@ def _said(
     merged: list[tuple[list[int], list[int]]],
     expected: npt.NDArray[np.float64],
 ) -> Iterator[RuleProposal]:
-    for mine, others in merged:
-        many = float(expected[np.ix_(mine, others)].sum())
-        left, right = (
-            np.logical_or.reduce(part) for part in ([groups_a[i] for i in mine], [groups_b[j] for j in others])
+    for own, excluded in merged:
+        exceptions = float(expected[np.ix_(own, excluded)].sum())
+        condition, excluded_values = (
+            np.logical_or.reduce(part) for part in ([groups_a[i] for i in own], [groups_b[j] for j in excluded])
         )
-        whole = implied(a.attribute, left, b.attribute, right)
+        joined_rule = implied(a.attribute, condition, b.attribute, excluded_values)
         rules = (
-            [whole]
-            if whole
-            else [implied(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in mine for j in others]
+            [joined_rule]
+            if joined_rule
+            else [implied(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in own for j in excluded]
         )
-        yield from (RuleProposal(rule.name, (rule,), many / len(rules)) for rule in rules if rule is not None)
+        yield from (RuleProposal(rule.name, (rule,), exceptions / len(rules)) for rule in rules if rule is not None)
 
 
 def _ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal]:
@@ -317,20 +323,20 @@ class Proposals:
 
     def remarks(self, take: TakeRules) -> list[str]:
         """Return how many rules are suggested and how to adopt them, if there are any."""
-        every, taken = len(self.proposals), sum(one.taken(take) for one in self.proposals)
-        if not every:
+        count, adopted = len(self.proposals), sum(proposal.taken(take) for proposal in self.proposals)
+        if not count:
             return []
-        tied = sum(bool(one.ties) for one in self.proposals)
-        verb = "rule is" if every == 1 else "rules are"
-        said = f"{every} {verb} suggested" + (f", {tied} on a sensitive attribute" if tied else "")
-        used = f"{taken} taken over" if taken else "not used unless --take-rules says free or all"
-        copies = [one.title for one in self.proposals if one.copy and one.taken(take)]
-        kept = [f"{title}, value by value: both are kept together" for title in copies]
-        return [f"{said}: see the end of the domain file; {used}", *kept]
+        tied = sum(bool(proposal.ties) for proposal in self.proposals)
+        verb = "rule is" if count == 1 else "rules are"
+        summary = f"{count} {verb} suggested" + (f", {tied} on a sensitive attribute" if tied else "")
+        used = f"{adopted} adopted" if adopted else "not used unless --take-rules says free or all"
+        copies = [proposal.title for proposal in self.proposals if proposal.copy and proposal.taken(take)]
+        copied = [f"{title}, value by value: both are kept together" for title in copies]
+        return [f"{summary}: see the end of the domain file; {used}", *copied]
 
     def rules(self, take: TakeRules) -> tuple[Rule, ...]:
         """Return the rules that are adopted."""
-        return tuple(rule for one in self.proposals if one.taken(take) for rule in one.rules)
+        return tuple(rule for proposal in self.proposals if proposal.taken(take) for rule in proposal.rules)
 
     def text(self, take: TakeRules, attributes: Sequence[Attribute]) -> str:
         """Return the lines of a domain file, with rules that are not adopted as comments."""
@@ -344,15 +350,15 @@ class Proposals:
             "## attribute), all. Exceptions are rows that break the rule: they stay in the table.",
         ]
         if self.unseen:
-            lines.append(f"## {plural(self.unseen, 'column')} of this wide table were not looked at.")
-        for one in self.proposals:
-            mark = "" if one.taken(take) else "# "
-            counted = f"{plural(one.people, 'person', 'people')}, {plural(one.exceptions, 'exception')}"
-            lines += ["", f"## {visible(one.title)}: {counted}" if len(one.rules) > 1 else f"## {counted}"]
-            if one.ties:
-                ties = " and ".join(visible(brief(name)) for name in one.ties)
+            lines.append(f"## {plural(self.unseen, 'column')} of this wide table were not examined.")
+        for proposal in self.proposals:
+            mark = "" if proposal.taken(take) else "# "
+            counted = f"{plural(proposal.people, 'person', 'people')}, {plural(proposal.exceptions, 'exception')}"
+            lines += ["", f"## {visible(proposal.title)}: {counted}" if len(proposal.rules) > 1 else f"## {counted}"]
+            if proposal.ties:
+                ties = " and ".join(visible(brief(name)) for name in proposal.ties)
                 lines.append(f"## ties {ties}, which is sensitive: such people then have no twin")
-            lines += [mark + line for rule in one.rules for line in rule_lines(rule, named)]
+            lines += [mark + line for rule in proposal.rules for line in rule_lines(rule, named)]
         if self.dropped:
             lines += ["", f"## Dropped, as all together would be too many cases: {visible('; '.join(self.dropped))}"]
         return "\n".join(lines) + "\n"
@@ -369,43 +375,47 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
 
     Rules are looked for in a sample of a large table; their exceptions are counted in all rows.
     """
-    looked = [*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)][:COLUMNS]
-    attributes = [a for a in domain.attributes if a.name in looked]
-    rows = len(columns[looked[0]])
+    examined = [*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)][:COLUMNS]
+    attributes = [a for a in domain.attributes if a.name in examined]
+    rows = len(columns[examined[0]])
     if rows < MIN_RECORDS or len(attributes) < 2:
         return Proposals()
-    some = np.arange(rows)
+    sample = np.arange(rows)
     if rows > ROWS:
-        some = np.sort(np.random.default_rng(0).choice(rows, ROWS, replace=False))
-    found = dependencies(
-        [CodedColumn(a, a.codes(Cells(columns[a.name].texts, columns[a.name].numbers[some]))) for a in attributes]
+        sample = np.sort(np.random.default_rng(0).choice(rows, ROWS, replace=False))
+    candidates = dependencies(
+        [CodedColumn(a, a.codes(Cells(columns[a.name].texts, columns[a.name].numbers[sample]))) for a in attributes]
     )
-    kept, dropped, rules = list[RuleProposal](), list[str](), list[Rule]()
+    accepted, dropped, rules = list[RuleProposal](), list[str](), list[Rule]()
     count = RuleBook(attributes, ()).count()
-    for one in islice(_in_turn(found), TRIED):
-        proposal = _counted(one, domain, columns)
-        if proposal is None or any(proposal.repeats(other, kept) for other in kept):
+    for candidate in islice(_in_turn(candidates), TRIED):
+        proposal = _counted(candidate, domain, columns)
+        if proposal is None or any(proposal.repeats(other, accepted) for other in accepted):
             continue
-        if len(kept) == MAX_PROPOSALS or len(dropped) == FAILED:
+        if len(accepted) == MAX_PROPOSALS or len(dropped) == FAILED:
             break
         try:
-            left = RuleBook(attributes, [*rules, *proposal.rules], most=CASES).count()
+            remaining = RuleBook(attributes, [*rules, *proposal.rules], most=CASES).count()
         except DomainError:
-            dropped.append(one.title)
+            dropped.append(candidate.title)
             continue
-        if left <= (1 - NEWS) * count:  # else the other rules nearly imply it
-            kept.append(proposal)
+        if remaining <= (1 - NEWS) * count:  # else the other rules nearly imply it
+            accepted.append(proposal)
             rules += proposal.rules
-            count = left
-    return Proposals(tuple(kept), tuple(dropped), len(domain.names) - len(looked))
+            count = remaining
+    return Proposals(tuple(accepted), tuple(dropped), len(domain.names) - len(examined))
 
 
-def _in_turn(found: Sequence[RuleProposal]) -> Iterator[RuleProposal]:
+def _in_turn(proposals: Sequence[RuleProposal]) -> Iterator[RuleProposal]:
     """Yield proposals, the strongest first; a proposal counts less the more often its columns were named already."""
-    rest, named = list(found), Counter[str]()
+    rest, named = list(proposals), Counter[str]()
     while rest:
         best = max(
-            rest, key=lambda one: (one.determines, one.expected / math.prod(1 + named[name] for name in one.names))
+            rest,
+            key=lambda proposal: (
+                proposal.determines,
+                proposal.expected / math.prod(1 + named[name] for name in proposal.names),
+            ),
         )
         rest.remove(best)
         named.update(best.names)
@@ -426,7 +436,7 @@ def _counted(found: RuleProposal, domain: TableDomain, columns: Mapping[str, Cel
         when = np.logical_and.reduce(sides)
         then = [met(name, one) for name, one in rule.then.items()]
         exceptions += int((when & ~np.logical_and.reduce(then)).sum() if then else when.sum())
-        people += min(int(side.sum()) for side in sides)  # who meet the rarer condition
+        people += min(int(side.sum()) for side in sides)  # those that meet the rarer condition
     if exceptions > EXCEPTIONS * people:
         return None
     ties = tuple(name for name in domain.sensitive if name in found.names)
@@ -437,24 +447,26 @@ VALUES = 20  # that a condition lists at most
 LETTERS = 40  # of a label or a name that is quoted
 
 
-def implied(a: Attribute, mine: Mask, b: Attribute, excluded: Mask) -> Rule | None:
+def implied(a: Attribute, codes: Mask, b: Attribute, excluded: Mask) -> Rule | None:
     """Return the rule that some codes of a occur with none of the excluded codes of b; None if it is too long."""
-    left, right, rest = _condition(a, mine), _condition(b, excluded), _condition(b, ~excluded)
+    left, right, rest = _condition(a, codes), _condition(b, excluded), _condition(b, ~excluded)
     if left is None or (right is None and rest is None):
         return None
-    said = f"{brief(a.name)} {_words(a, left)}"
-    both = isinstance(left, Span) and isinstance(right, Span)  # "not both" is easier to read for two ranges
-    if rest is not None and (right is None or (_length(rest) <= _length(right) and not both)):
-        return Rule(f"{said}: {brief(b.name)} {_words(b, rest)}", {a.name: left}, {b.name: rest})
+    premise = f"{brief(a.name)} {_words(a, left)}"
+    two_ranges = isinstance(left, Span) and isinstance(right, Span)  # "not both" is easier to read for two ranges
+    if rest is not None and (right is None or (_length(rest) <= _length(right) and not two_ranges)):
+        return Rule(f"{premise}: {brief(b.name)} {_words(b, rest)}", {a.name: left}, {b.name: rest})
     assert right is not None
-    return Rule(f"not both: {said}, {brief(b.name)} {_words(b, right)}", {a.name: left, b.name: right}, {})
+    return Rule(f"not both: {premise}, {brief(b.name)} {_words(b, right)}", {a.name: left, b.name: right}, {})
 
 
 def rule_lines(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
     """Return the lines of a rule in a domain file; whatever its names hold, each stays one line."""
 
     def part(conditions: Mapping[str, RuleCondition]) -> str:
-        entries = (f"{toml_key(name)} = {_written(attributes[name], one)}" for name, one in conditions.items())
+        entries = (
+            f"{toml_key(name)} = {_written(attributes[name], condition)}" for name, condition in conditions.items()
+        )
         return "{ " + ", ".join(entries) + " }"
 
     parts = {"if": rule.when, "then": rule.then} if rule.then else {"forbid": rule.when}

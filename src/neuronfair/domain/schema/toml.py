@@ -411,8 +411,8 @@ def _plain(word: str) -> str:
 def _equal(attribute: Attribute, text: str) -> Mask:
     """Return which code is that of a value; a label must be one of the attribute's values."""
     _check_label(attribute, text)
-    same: Mask = np.arange(attribute.size) == attribute.codes([text])[0]
-    return same
+    met: Mask = np.arange(attribute.size) == attribute.codes([text])[0]
+    return met
 
 
 def _ordered(attribute: Attribute, sign: str, text: str) -> Mask:
@@ -435,8 +435,8 @@ def _ordered(attribute: Attribute, sign: str, text: str) -> Mask:
 
 def _check_label(attribute: Attribute, text: str) -> None:
     if attribute.values and text not in attribute.values:
-        known = did_you_mean(text, attribute.values)
-        raise DomainError(f"attribute '{attribute.name}': unknown value '{text}'. {known}")
+        suggestion = did_you_mean(text, attribute.values)
+        raise DomainError(f"attribute '{attribute.name}': unknown value '{text}'. {suggestion}")
 
 
 def _condition_of(attribute: Attribute, met: Mask) -> RuleCondition:
@@ -453,10 +453,10 @@ def _condition_of(attribute: Attribute, met: Mask) -> RuleCondition:
     return tuple(repr(v).replace(".", attribute.decimal) if isinstance(v, float) else v for v in values)
 
 
-def _check_left(attribute: Attribute, left: bool) -> None:
-    if left:
+def _check_left(attribute: Attribute, has_values: bool) -> None:
+    if has_values:
         return
-    known = did_you_mean("", attribute.values) if attribute.values else None
+    suggestion = did_you_mean("", attribute.values) if attribute.values else None
     missing = f", or is {MISSING}" if attribute.empty is not None else ""
     ends = f"It runs from {attribute.value(0)} to {attribute.value(attribute.points - 1)}{missing}"
-    raise DomainError(f"no value of '{attribute.name}' is left. {known or ends}")
+    raise DomainError(f"no value of '{attribute.name}' is left. {suggestion or ends}")

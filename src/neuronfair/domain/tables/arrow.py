@@ -70,10 +70,10 @@ def read(content: bytes, path: Path, suffix: str) -> Sheet:
     if not read:
         raise DataError(f"{path}: no rows ({', '.join(names[:8])})")
     cells, values = zip(*read, strict=True)
-    found = sheet(path, names, cells, range(1, table.num_rows + 1), unit="row", remarks=remarks)
+    result = sheet(path, names, cells, range(1, table.num_rows + 1), unit="row", remarks=remarks)
     pandas = find_spec("pandas") is not None
     dtypes = [column.slice(0, 0).to_pandas().dtype if pandas else None for column in table.columns]
-    return replace(found, types=dict(zip(found.columns, map(ColumnType, names, dtypes, values), strict=True)))
+    return replace(result, types=dict(zip(result.columns, map(ColumnType, names, dtypes, values), strict=True)))
 
 
 def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cells] | None:
@@ -102,15 +102,15 @@ def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cel
 
 def _texts(column: Any, meter: Meter) -> Cells:
     """Return a column from an Arrow dictionary of texts, without blanks at their ends."""
-    known = column.dictionary
-    meter.count(CELL * len(column) + known.nbytes + (TEXT + EMPTY) * len(known))
-    texts = known.to_pylist()
+    dictionary = column.dictionary
+    meter.count(CELL * len(column) + dictionary.nbytes + (TEXT + EMPTY) * len(dictionary))
+    texts = dictionary.to_pylist()
     if all(map(eq, texts, map(str.strip, texts))):
         return Cells(texts, column.indices.to_numpy())
-    found = ColumnBuilder(meter)
-    numbers = np.array([found[text] for text in texts], dtype=np.int32)
-    found.add_numbers(numbers[column.indices.to_numpy()])
-    return found.cells()
+    builder = ColumnBuilder(meter)
+    numbers = np.array([builder[text] for text in texts], dtype=np.int32)
+    builder.add_numbers(numbers[column.indices.to_numpy()])
+    return builder.cells()
 
 
 def _check_parquet(content: bytes, path: Path) -> None:
@@ -143,9 +143,9 @@ def sheet_of(table: Any) -> Sheet:
     is_pandas = hasattr(table, "iloc")
     cells, column_types, spans = dict[str, Cells](), dict[str, ColumnType](), list[str]()
     for name, label, column in zip(names, labels, columns, strict=True):
-        cells[name], known = _cells(column, Meter(NAME))
+        cells[name], values = _cells(column, Meter(NAME))
         dtype = column.to_native().dtype if is_pandas and isinstance(column, narwhals.Series) else None
-        column_types[name] = ColumnType(label, dtype, known)
+        column_types[name] = ColumnType(label, dtype, values)
         spans += [name] if getattr(dtype, "kind", "") == "m" else []
     remarks = tuple(f"'{name}' holds durations, read as seconds" for name in spans)
     frame = table if is_pandas else None
@@ -188,37 +188,43 @@ def _cells(column: Any, meter: Meter) -> tuple[Cells, dict[str, Any]]:
 
     Each different value becomes a text once. A column that Arrow cannot encode as a dictionary is read value by value.
     """
-    found = ColumnBuilder(meter)
+    builder = ColumnBuilder(meter)
     try:
         array = column.to_arrow() if isinstance(column, narwhals.Series) else column
         array = pyarrow.array(array, from_pandas=True) if isinstance(array, list) else array
         array = array if isinstance(array, pyarrow.ChunkedArray) else pyarrow.chunked_array([array])
         coded = array.unify_dictionaries() if types.is_dictionary(array.type) else array.dictionary_encode()
-        known = coded.chunk(0).dictionary
-        if types.is_nested(known.type) or isinstance(known.type, pyarrow.BaseExtensionType):  # intervals of pandas
+        dictionary = coded.chunk(0).dictionary
+        if types.is_nested(dictionary.type) or isinstance(
+            dictionary.type, pyarrow.BaseExtensionType
+        ):  # intervals of pandas
             raise TypeError
-        places = np.concatenate([one.indices.cast("int64").fill_null(len(known)).to_numpy() for one in coded.chunks])
-        first = np.full(len(known) + 1, len(places))
+        places = np.concatenate(
+            [value.indices.cast("int64").fill_null(len(dictionary)).to_numpy() for value in coded.chunks]
+        )
+        first = np.full(len(dictionary) + 1, len(places))
         first[places[::-1]] = np.arange(len(places))[::-1]  # the last write is that of the first row
         used = np.argsort(first)[: int((first < len(places)).sum())]  # in the order of their first rows
-        distinct = known.take(pyarrow.array(used, mask=used == len(known))).to_pylist()
+        distinct = dictionary.take(pyarrow.array(used, mask=used == len(dictionary))).to_pylist()
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):  # objects of several kinds, periods, …
         stands_for = dict[str, Any]()
-        found.add(_noted(column.to_native() if isinstance(column, narwhals.Series) else column, stands_for))
-        return found.cells(), stands_for
-    days = all(isinstance(one, datetime) and one.time() == time.min for one in distinct if one is not None)
-    texts = [str(one.date()) if days and one is not None else _text(one) for one in distinct]
-    numbers = np.zeros(len(known) + 1, dtype=np.int32)
-    numbers[used] = [found[text] for text in texts]
-    found.add_numbers(numbers[places])
-    if all(one is None or (isinstance(one, (Number, timedelta)) and not isinstance(one, bool)) for one in distinct):
-        return found.cells(), {}
-    return found.cells(), {text.strip(): one for text, one in zip(texts, distinct, strict=True) if text}
+        builder.add(_noted(column.to_native() if isinstance(column, narwhals.Series) else column, stands_for))
+        return builder.cells(), stands_for
+    days = all(isinstance(value, datetime) and value.time() == time.min for value in distinct if value is not None)
+    texts = [str(value.date()) if days and value is not None else _text(value) for value in distinct]
+    numbers = np.zeros(len(dictionary) + 1, dtype=np.int32)
+    numbers[used] = [builder[text] for text in texts]
+    builder.add_numbers(numbers[places])
+    if all(
+        value is None or (isinstance(value, (Number, timedelta)) and not isinstance(value, bool)) for value in distinct
+    ):
+        return builder.cells(), {}
+    return builder.cells(), {text.strip(): value for text, value in zip(texts, distinct, strict=True) if text}
 
 
 def _noted(values: Iterable[Any], stands_for: dict[str, Any]) -> Iterator[str]:
-    for one in values:
-        value = one.as_py() if isinstance(one, pyarrow.Scalar) else one
+    for item in values:
+        value = item.as_py() if isinstance(item, pyarrow.Scalar) else item
         text = _text(value)
         if text:
             stands_for[text] = value

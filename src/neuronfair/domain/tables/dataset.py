@@ -58,12 +58,12 @@ class Dataset:
     @property
     def compared(self) -> Dataset:
         """The records of the demographic groups that are compared: those that no rule excludes."""
-        kept = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
+        compared = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
         for column in self.domain.sensitive_columns:
             attribute = self.domain.attributes[column]
             for label in left_out(self.domain.rules, attribute.name) & {*attribute.values}:
-                kept &= self.rows[:, column] != attribute.values.index(label)
-        return self if bool(kept.all()) else self.take(kept.nonzero()[:, 0])
+                compared &= self.rows[:, column] != attribute.values.index(label)
+        return self if bool(compared.all()) else self.take(compared.nonzero()[:, 0])
 
     def to(self, device: str | torch.device) -> Dataset:
         """Return this table on another device."""
@@ -76,8 +76,8 @@ class Dataset:
 
     def only(self, names: Collection[str]) -> Dataset:
         """Return the columns of some attributes, in the domain's order."""
-        kept = [column for column, name in enumerate(self.domain.names) if name in names]
-        return replace(self, domain=limited(self.domain, names), rows=self.rows[:, kept])
+        columns = [column for column, name in enumerate(self.domain.names) if name in names]
+        return replace(self, domain=limited(self.domain, names), rows=self.rows[:, columns])
 
     def split(self, seed: int = 0) -> Split:
         """Return a random split: 70% of the rows for training, 10% for validation and 20% for testing."""
@@ -161,8 +161,8 @@ def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Ten
     labels = torch.tensor([number.get(text, UNKNOWN) for text in cells.texts])[torch.from_numpy(cells.numbers).long()]
     if UNKNOWN in labels:
         row = int((labels == UNKNOWN).nonzero()[0])
-        known = did_you_mean(cells[row], target.classes)
-        raise CellError(row, f"target '{target.column}': unknown class {cells[row]!r}. {known}")
+        suggestion = did_you_mean(cells[row], target.classes)
+        raise CellError(row, f"target '{target.column}': unknown class {cells[row]!r}. {suggestion}")
     return labels
 
 
@@ -192,14 +192,14 @@ class Original:
     def numbers(self, attribute: Attribute) -> npt.NDArray[np.float64]:
         """Return the numbers of a column, NaN for an empty cell: (n,)."""
         cells = self.columns[attribute.name]
-        found = [None if _is_empty(text) else attribute.number(text) for text in cells.texts]
-        return np.array([np.nan if one is None else one for one in found])[cells.numbers[self.rows]]
+        values = [None if _is_empty(text) else attribute.number(text) for text in cells.texts]
+        return np.array([np.nan if value is None else value for value in values])[cells.numbers[self.rows]]
 
     def texts(self, attribute: Attribute) -> npt.NDArray[np.object_]:
         """Return the texts of a column, None for an empty cell: (n,)."""
         cells = self.columns[attribute.name]
-        found = [None if _is_empty(text) and text not in attribute.values else text for text in cells.texts]
-        return np.array(found, dtype=object)[cells.numbers[self.rows]]
+        texts = [None if _is_empty(text) and text not in attribute.values else text for text in cells.texts]
+        return np.array(texts, dtype=object)[cells.numbers[self.rows]]
 
     def off_grid(self, domain: TableDomain, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which cells are no value of the domain, so that their codes are approximate: bool, (n, d)."""
@@ -208,9 +208,9 @@ class Original:
 
     def _off_grid(self, attribute: Attribute, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         if attribute.values:
-            known = {*attribute.values, *attribute.extra} - ({*attribute.extra} if attribute.other else set())
+            labels = {*attribute.values, *attribute.extra} - ({*attribute.extra} if attribute.other else set())
             cells = self.columns[attribute.name]
-            beyond = np.array([text not in known and not _is_empty(text) for text in cells.texts])
+            beyond = np.array([text not in labels and not _is_empty(text) for text in cells.texts])
             return beyond[cells.numbers[self.rows]]
         numbers, step = self.numbers(attribute), float(attribute.step)
         close = EXACT * step + 4 * np.finfo(np.float64).eps * np.abs(numbers)

@@ -203,8 +203,8 @@ def one_of(path: Path, kind: str, names: Sequence[str], wanted: str | None) -> s
             raise DataError(f"{path}: has no {kind} '{wanted}'. {did_you_mean(wanted, names)}")
         return wanted
     if len(names) != 1:
-        some = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
-        has = f"has {len(names)} {kind}s ({some}). Name one" if names else f"has no {kind} with a table"
+        listed_names = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        has = f"has {len(names)} {kind}s ({listed_names}). Name one" if names else f"has no {kind} with a table"
         raise DataError(f"{path}: {has}" + (f": {path}::{names[0]}" if names else ""))
     return names[0]
 
@@ -239,7 +239,7 @@ def read_workbook(content: bytes, path: Path, wanted: str | None) -> Sheet:
                 raise DataError(f"{path}: '{name}' declares entities, or is not UTF-8, which no workbook needs")
         book = openpyxl.load_workbook(io.BytesIO(repacked(files)), read_only=True, data_only=True, keep_links=False)
         with closing(book):
-            name = one_of(path, "sheet", [one.title for one in book.worksheets], wanted)
+            name = one_of(path, "sheet", [page.title for page in book.worksheets], wanted)
             rows = enumerate(book[name].iter_rows(values_only=True), 1)
             texts = ((number, [_containers_text(cell) for cell in row]) for number, row in rows)
             return _table(_padded(_filled(texts, path)), path, Meter(path))
@@ -259,16 +259,16 @@ def read_json_lines(content: bytes, path: Path) -> Sheet:
             continue
         try:
             # Numbers stay text: a float would round those of many digits.
-            found = json.loads(line, parse_float=str, parse_int=str, object_pairs_hook=_Pairs)
+            entry = json.loads(line, parse_float=str, parse_int=str, object_pairs_hook=_Pairs)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: line {number}: is not JSON ({one_line(error)})") from None
-        if not isinstance(found, _Pairs):
-            raise DataError(f"{path}: line {number}: expected an object {{…}}, got {type(found).__name__}")
+        if not isinstance(entry, _Pairs):
+            raise DataError(f"{path}: line {number}: expected an object {{…}}, got {type(entry).__name__}")
         row = {}
-        for name, value in found:
+        for name, value in entry:
             if name in row or isinstance(value, (list, _Pairs)):
-                what = "comes twice" if name in row else "holds a list or an object. Expected a text or a number"
-                raise DataError(f"{path}: line {number}: '{name}' {what}")
+                problem = "comes twice" if name in row else "holds a list or an object. Expected a text or a number"
+                raise DataError(f"{path}: line {number}: '{name}' {problem}")
             row[name] = _containers_text(value)
             header.setdefault(name, len(header))
         meter.count(ROW + CELL * len(header) + sum(map(len, row.values())))
@@ -293,15 +293,15 @@ def read_sqlite(path: Path, wanted: str | None) -> Sheet:
             database.set_progress_handler(lambda: time.monotonic() > end, 10_000)
             database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA cell_size_check = ON")
-            (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            if said != "ok":  # SQLite reads what is missing at the end as empty pages
-                raise ValueError(f"it is damaged: {one_line(ValueError(said))}")
+            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":  # SQLite reads what is missing at the end as empty pages
+                raise ValueError(f"it is damaged: {one_line(ValueError(verdict))}")
             listed = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
-            names = [one for (one,) in database.execute(f"{listed} AND sql NOT LIKE 'CREATE VIRTUAL%'")]
+            names = [table for (table,) in database.execute(f"{listed} AND sql NOT LIKE 'CREATE VIRTUAL%'")]
             name = one_of(path, "table", names, wanted).replace('"', '""')
-            found = database.execute(f'SELECT * FROM "{name}"')
-            header = [column for column, *_ in found.description]
-            lines = ((number, [_containers_text(cell) for cell in line]) for number, line in enumerate(found, 1))
+            cursor = database.execute(f'SELECT * FROM "{name}"')
+            header = [column for column, *_ in cursor.description]
+            lines = ((number, [_containers_text(cell) for cell in line]) for number, line in enumerate(cursor, 1))
             return _table(chain([(0, header)], _filled(lines, path)), path, Meter(path))
     except (sqlite3.Error, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as an SQLite database: {one_line(error)}") from None
@@ -316,13 +316,13 @@ def _table(
         raise DataError(f"{path}: the table is empty. Expected a header and at least one row")
     check_width(header, path)
     columns, numbers = [ColumnBuilder(meter) for _ in header], list[int]()
-    while some := list(islice(rows, max(1, min(_ROWS_AT_ONCE, _CELLS_AT_ONCE // len(header))))):
-        for number, cells in some:
+    while batch := list(islice(rows, max(1, min(_ROWS_AT_ONCE, _CELLS_AT_ONCE // len(header))))):
+        for number, cells in batch:
             if len(cells) != len(header):
                 raise DataError(f"{path}: {unit} {number}: {len(cells)} cells under a header of {len(header)} columns")
             numbers.append(number)
-        meter.count(ROW * len(some))
-        for column, texts in zip(columns, zip(*(cells for _, cells in some), strict=True), strict=True):
+        meter.count(ROW * len(batch))
+        for column, texts in zip(columns, zip(*(cells for _, cells in batch), strict=True), strict=True):
             column.add(texts)
     if not numbers:
         raise DataError(f"{path}: no rows after the header ({', '.join(header[:8])})")
@@ -410,11 +410,11 @@ def _have_one_index(table: Any, columns: Any) -> bool:
     """Return whether two pandas objects have the same unique index in any order."""
     if not (hasattr(table, "iloc") and hasattr(columns, "iloc")) or len(table) != len(columns):
         return False
-    here, there = table.index, columns.index
-    same = here.is_unique and there.is_unique and there.isin(here).all()
-    if not same and not here.equals(there) and there.isin(here).any():
+    rows, others = table.index, columns.index
+    alike = rows.is_unique and others.is_unique and others.isin(rows).all()
+    if not alike and not rows.equals(others) and others.isin(rows).any():
         raise DataError(
             "sensitive values: their index and the table's name some of the same rows, and others. Give both the same "
             "index, or reset_index() of both to join them row by row"
         )
-    return bool(same)
+    return bool(alike)

@@ -161,10 +161,10 @@ class Sheet:
 
     def where(self, row: int) -> str:
         """Return the position of a row in its file, and in the second one."""
-        here = f"{self.unit} {self.lines[row]}"
+        position = f"{self.unit} {self.lines[row]}"
         if self.joined is None:
-            return here
-        return f"{here} ({self.joined.sheet.path.name}: {self.joined.sheet.where(self.joined.rows[row])})"
+            return position
+        return f"{position} ({self.joined.sheet.path.name}: {self.joined.sheet.where(self.joined.rows[row])})"
 
     def check_clear(self, used: Sequence[str]) -> None:
         """Refuse a name of two different columns, unless both are used under different names."""
@@ -183,15 +183,15 @@ def sheet(
     remarks: tuple[str, ...] = (),
 ) -> Sheet:
     """Return a table whose header may name a column twice."""
-    taken, further = set(header), dict[str, int]()
+    used, further = set(header), dict[str, int]()
     names, copies = list[str](), dict[str, str]()
     for name in header:
         shown = name
         if name in further:
-            while shown in taken:
+            while shown in used:
                 further[name] += 1
                 shown = f"{name}.{further[name]}"
-            taken.add(shown)
+            used.add(shown)
             copies[shown] = name
         further.setdefault(name, 0)
         names.append(shown)
@@ -215,9 +215,11 @@ def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | 
             raise DataError(f"{sheet.path}: no column '{key}' to join by. {did_you_mean(key, sheet.columns)}")
     if key in names:
         raise DataError(f"key '{key}': is sensitive itself. Name a column that tells people apart")
-    both = next((name for name in names if name in table.columns and name in other.columns), None)
-    if both is not None:
-        raise DataError(f"{other.path}: has a column '{both}', and so has {table.path}. Leave it out of one of the two")
+    shared = next((name for name in names if name in table.columns and name in other.columns), None)
+    if shared is not None:
+        raise DataError(
+            f"{other.path}: has a column '{shared}', and so has {table.path}. Leave it out of one of the two"
+        )
     missing = next((name for name in names if name not in table.columns and name not in other.columns), None)
     if missing is not None:
         raise DataError(f"{other.path}: no column '{missing}'. {did_you_mean(missing, other.columns)}")
@@ -232,8 +234,8 @@ def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | 
     table.check_clear(used)
     rows: Sequence[int] = _by_position(table, other) if key is None else _by_key(table, other, key)
     columns = {name: Cells.of([other.columns[name][row] for row in rows]) for name in added}
-    how = "row by row" if key is None else f"by '{key}'"
-    remarks = (f"{listed(added)} from {other.path.name}, joined {how}: no model is given it",)
+    manner = "row by row" if key is None else f"by '{key}'"
+    remarks = (f"{listed(added)} from {other.path.name}, joined {manner}: they are not passed to the model",)
     return replace(
         table,
         columns={**table.columns, **columns},
@@ -243,32 +245,32 @@ def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | 
 
 
 def _by_position(table: Sheet, other: Sheet) -> range:
-    here, there = len(table.lines), len(other.lines)
-    if here != there:
+    rows, other_rows = len(table.lines), len(other.lines)
+    if rows != other_rows:
         raise DataError(
-            f"{other.path}: has {plural(there, 'row')}, and {table.path} has {here:,}. Without a key they must have as "
-            "many, in the same order; or name a column that both have (--key)"
+            f"{other.path}: has {plural(other_rows, 'row')}, and {table.path} has {rows:,}. Without a key they must "
+            "have as many, in the same order; or name a column that both have (--key)"
         )
-    return range(here)
+    return range(rows)
 
 
 def _by_key(table: Sheet, other: Sheet, key: str) -> list[int]:
-    keys, known = table.columns[key], other.columns[key]
-    twice = np.flatnonzero(known.counts > 1)
+    keys, other_keys = table.columns[key], other.columns[key]
+    twice = np.flatnonzero(other_keys.counts > 1)
     if len(twice):
-        text = known.texts[twice[0]]
-        first, second = np.flatnonzero(known.numbers == twice[0])[:2].tolist()
+        text = other_keys.texts[twice[0]]
+        first, second = np.flatnonzero(other_keys.numbers == twice[0])[:2].tolist()
         raise DataError(
-            f"{other.path}: {len(twice):,} of {len(known.texts):,} keys occur twice, the first {text!r} in "
+            f"{other.path}: {len(twice):,} of {len(other_keys.texts):,} keys occur twice, the first {text!r} in "
             f"{other.where(first)} and {other.where(second)}. Keep one row for each '{key}'"
         )
-    row_of = {text: row for row, text in enumerate(known) if text}
+    row_of = {text: row for row, text in enumerate(other_keys) if text}
     absent = [place for place, text in enumerate(keys.texts) if text not in row_of]
     if absent:
-        text, where = keys.texts[absent[0]], table.where(keys.first(absent[0]))
+        text, position = keys.texts[absent[0]], table.where(keys.first(absent[0]))
         raise DataError(
             f"{other.path}: {len(absent):,} of {len(keys.texts):,} keys of {table.path} are not in its column '{key}', "
-            f"the first {text!r} ({where}). Add these people there, or remove their rows"
+            f"the first {text!r} ({position}). Add these people there, or remove their rows"
         )
     rows = [row_of[text] for text in keys.texts]
     return [rows[number] for number in keys.numbers.tolist()]

@@ -61,9 +61,9 @@ class Source:
 
 
 def _read_sources() -> dict[str, Source]:
-    known = tomllib.loads((CATALOG / "sources.toml").read_text(encoding="utf-8"))
+    entries = tomllib.loads((CATALOG / "sources.toml").read_text(encoding="utf-8"))
     sources = {}
-    for name, entry in known.items():
+    for name, entry in entries.items():
         files = [
             SourceFile(f["name"], tuple(f["sha256"]), tuple(f.get("urls", ())), f.get("rows_only", False))
             for f in entry.pop("files")
@@ -89,11 +89,11 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path("neuronfair")
 
 
-def where(name: str) -> tuple[Path, ...] | None:
+def local_files(name: str) -> tuple[Path, ...] | None:
     """Return the files of a data set, or None if one of them is not on this machine."""
     paths = [_find(file, source(name)) for file in source(name).files]
-    found = tuple(path for path in paths if path is not None)
-    return found if len(found) == len(paths) else None
+    present = tuple(path for path in paths if path is not None)
+    return present if len(present) == len(paths) else None
 
 
 def read(name: str) -> tuple[str, ...]:
@@ -377,12 +377,12 @@ def _flags(name: str, column: Sequence[str], values: Sequence[str]) -> dict[str,
 
 def _meps(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """Return the table of MEPS in code-book values, and what is known of its columns."""
-    known = _words("meps")
-    table = _columns([*known, "UTILIZATION"], list(csv.reader(text.splitlines()))[1:])
-    for name, column in known.items():
+    code_book = _words("meps")
+    table = _columns([*code_book, "UTILIZATION"], list(csv.reader(text.splitlines()))[1:])
+    for name, column in code_book.items():
         if "codes" in column:
             table[name] = [column["codes"][int(cell)] for cell in table[name]]
-    return table, known
+    return table, code_book
 
 
 def _visits(column: Sequence[str]) -> list[str]:
@@ -391,8 +391,8 @@ def _visits(column: Sequence[str]) -> list[str]:
 
 def meps_default(text: str) -> RawColumns:
     """Return the 15,675 people of MEPS panel 21 in the words of its code book."""
-    table, known = _meps(text)
-    columns = {c["name"]: [c.get("words", {}).get(v, v) for v in table[name]] for name, c in known.items()}
+    table, code_book = _meps(text)
+    columns = {c["name"]: [c.get("words", {}).get(v, v) for v in table[name]] for name, c in code_book.items()}
     return columns | {"utilization": _visits(table["UTILIZATION"])}
 
 
@@ -401,10 +401,10 @@ def meps_paper(text: str) -> RawColumns:
 
     The source has no HIBPDX, so these are 134 columns where the published model takes 137.
     """
-    table, known = _meps(text)
+    table, code_book = _meps(text)
     numbers = ("AGE", "RACE", "PCS42", "MCS42", "K6SUM42")
     columns: dict[str, Sequence[str | int]] = {name: table[name] for name in numbers}
-    for name in known:
+    for name in code_book:
         if name not in numbers:
             columns |= _flags(name, table[name], sorted(set(table[name]), key=int))
     del columns["SEX=2"]
