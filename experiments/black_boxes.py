@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, held_in, mean, span
 from experiments.tree_models import KINDS, encoded, fitted_trees
 from neuronfair.domain.tables.sources import local_files
 from neuronfair.measure.diversity import mean_distance, regions
@@ -111,7 +111,7 @@ def report(scale: Scale, results: Results) -> Report:
     claims = [
         Claim(
             f"Among methods without gradients, `frontier-free` has the highest {words}",
-            True if models and won == models else None if won or not models else False,
+            held_in(won, models),
             f"in {won} of {models} models, against {', '.join(RIVALS)}",
             of_paper=False,
         )

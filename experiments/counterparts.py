@@ -158,6 +158,7 @@ def report(scale: Scale, results: Results) -> Report:
                 "Excess with the 95% confidence interval of one audit (mean of the splits). AUC: how well boosted "
                 f"trees predict the group from the other attributes (0.5: not at all). {splits} They share records, "
                 f"so another data set may differ by more than ± says.{_left_out(small)}",
+                on_page=False,
             ),
             "groups": Table(
                 ["the two largest groups", "class", "lost", "gained", "baseline: lost", "gained"],

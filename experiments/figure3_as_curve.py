@@ -45,7 +45,7 @@ def report(scale: Scale, results: Results) -> Report:
     return Report(
         "Figure 3: AS curves of Adult",
         "How many neurons of each layer react more strongly than a threshold when only sex changes.",
-        {"layers": Table(["", "AUC", "cut", "biased"], lines)},
+        {"layers": Table(["layer", "AUC", "cut", "biased"], lines)},
         [claim] if model_of(CASE) == PUBLISHED else [],
         {"as-curves": lambda path: plot_as_curves(profile(CASE, model_of(CASE)), path, title=title)},
     )

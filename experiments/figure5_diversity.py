@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.cases import case_data, model_of, outcome
-from experiments.lab import Claim, Job, Report, Results, Scale, Table, gather, mean
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, gather, held_in, mean
 from experiments.metrics import generation_diversity
 
 import torch
@@ -58,7 +58,7 @@ def report(scale: Scale, results: Results) -> Report:
     above = [key for key, low in smallest.items() if low > 0.995]  # it converges to 1
     claim = Claim(
         "NeuronFair's findings are more diverse than those of Aequitas and ADF: GD never below 1 (Figure 5)",
-        len(above) == len(smallest) or (None if above else False),
+        held_in(len(above), len(smallest)),
         f"in {len(above)} of {len(smallest)} curves; the smallest GD is {min(smallest.values(), default=0):.2f}",
         "neuronfair",
     )

@@ -68,6 +68,6 @@ def report(scale: Scale, results: Results) -> Report:
         "Figure 6: coverage of biased neurons",
         "A biased neuron is covered when one row activates it: its activation, scaled within the layer from 0 to 1, is "
         "above 0.5. 'Active' is the mean share of rows that activate a biased neuron.",
-        {"coverage": Table(heading, lines, f"As many misses as findings. Run seeds: {span(counts)}.")},
+        {"coverage": Table(heading, lines, f"As many misses as findings. Run seeds: {span(counts)}.", on_page=False)},
         [claim] if found else [],
     )

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from experiments.cases import PAPER
-from experiments.lab import FOLDER, Claim, Job, Made, Report, Results, Scale, Table
+from experiments.lab import FOLDER, Claim, Job, Made, Report, Results, Scale, Table, held_in
 from neuronfair.measure.rate import Rate
 
 METHODS = ("neuronfair", "eidig", "adf", "halving")
@@ -99,6 +99,7 @@ def _claims(every: Sequence[Tested]) -> list[Claim]:
 
     eidig, adf, count = ahead("neuronfair", "eidig"), ahead("neuronfair", "adf"), len(every)
     halving = sum(all(one.share("halving") > one.share(m) for m in METHODS[:3]) for one in every)
+    random = sum(one.share("halving, random direction") > one.share("halving") for one in every)
     retrained = [one.part["improvement"] for one in every if one.part["improvement"]]
     with_findings, without = (
         sum(1 - after[name]["auc"] / after["before"]["auc"] for after in retrained) / len(retrained)
@@ -119,8 +120,8 @@ def _claims(every: Sequence[Tested]) -> list[Claim]:
         ),
         Claim(
             "On faces *halving* finds more than NeuronFair, EIDIG and ADF",
-            halving == count or (None if halving else False),
-            f"in {halving} of {count} runs",
+            held_in(halving, count),
+            f"in {halving} of {count} runs; its own walk in random directions finds more than it in {random} of them",
             of_paper=False,
         ),
     ]

@@ -88,8 +88,8 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table for a document."""
-        head, *body = ("| " + " | ".join(line) + " |" for line in (self.heading, *self.lines))
-        rule = "| --- |" + " ---: |" * (len(self.heading) - 1)
+        head, *body = (" | ".join(line) for line in (self.heading, *self.lines))
+        rule = "---" + "|---:" * (len(self.heading) - 1)
         return "\n".join([head, rule, *body, *(["", self.note] if self.note else [])]) + "\n"
 
     def csv(self) -> str:
@@ -110,6 +110,13 @@ class Claim:
     rung: str = ""  # the rung of NeuronFair that was measured; empty: none was needed
     of_paper: bool = True  # else the statement is ours
     version: str = ""  # the version that measured it, where another one than that of the report
+
+
+def held_in(cases: int, of: int) -> bool | None:
+    """Return True if a claim held in all cases, None (held in part) if in at least half of them, else False."""
+    if of and cases == of:
+        return True
+    return None if 2 * cases >= of else False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,14 +47,16 @@ HEAD = """\
 
 Which claims of the NeuronFair paper held when we repeated its experiments, and what else was measured? For researchers.
 
+{summary}
+
 ## Which claims of the paper held
 
 {overview}
 
-The number in brackets is the version that measured the claim. Three algorithms bear the name NeuronFair here, and \
-[Methods](methods.md#neuronfair) compares them. Only the first is the paper's to the letter, so only its column judges \
-the paper. `neuronfair` makes four changes that reach the printed counts. `neuronfair-plus` is our own, and its column \
-says nothing about the paper. A dash: the claim needs no search by NeuronFair.
+**Held**: in all cases. **Held in part**: in at least half of them, or the findings bring only part of the effect. \
+*Measured with* lists the versions in the order of the measured columns. Three algorithms bear the name NeuronFair \
+here ([Methods](methods.md#neuronfair) compares them). Only the first is the paper's to the letter, so only its column \
+judges the paper; the last is our own. A dash: the claim needs no search by NeuronFair.
 
 ## What else was measured
 
@@ -61,11 +64,15 @@ says nothing about the paper. A dash: the claim needs no search by NeuronFair.
 
 ## How to read the sections
 
-`neuronfair reproduce --docs docs` writes this page from the records in `docs/results`. The first line of a section \
-names the version, the day and the command. A command measures with the version that is installed: to repeat a section \
-of version 0.1 check out commit e418326, of 0.2 commit 8d3c9c0. In version 0.1 `frontier` is an earlier form. ± is the \
-half-width of a 95% confidence interval. A dash stands for what was not computed, or what the paper does not print. \
-[Deviations](deviations.md) lists differences from the paper, [Measurements](measurements.md) speed and robustness."""
+`neuronfair reproduce --docs docs` writes this page from the records in `docs/results`. A section begins with its \
+version, day and command. A command measures with the installed version: for version 0.1 check out commit e418326, for \
+0.2 commit 8d3c9c0. In version 0.1 `frontier` is an earlier form. ± is the half-width of a 95% confidence interval. A \
+dash stands for what was not computed, or what the paper does not print.
+
+`--repeats` sets the run seeds of a search: a third of it where a search takes minutes, at most 3 for compas and meps. \
+The splits of Table 3 and the retrainings of Table 7 are 5 in any case. A table names the numbers that were finished, \
+which can be fewer than its command runs."""
+MINUS = re.compile(r"(?<![\w.])-(?=[0-9])")  # a hyphen before a number
 QUICK = "**Quick run: small budgets. It shows that everything works, not what the paper claims.**"
 
 
@@ -128,30 +135,54 @@ def page(records: Mapping[str, Record]) -> str:
     claims = [
         (claim, claim.version or " and ".join(one.made.versions)) for one in records.values() for claim in one.claims
     ]
+    of_paper = [known for known in claims if known[0].of_paper]
     head = HEAD.format(
-        overview=_overview([known for known in claims if known[0].of_paper]),
-        ours="\n".join(f"* {c.text}: {_verdict(c, version)}." for c, version in claims if not c.of_paper) or "–",
+        summary=_summary([claim for claim, _ in of_paper]),
+        overview=_overview(of_paper),
+        ours="\n".join(f"* {c.text}: {_verdict(c)} ({_short(version)})." for c, version in claims if not c.of_paper)
+        or "–",
     )
     return "\n\n".join([head, *(_section(name, one) for name, one in records.items())]) + "\n"
 
 
+def _summary(claims: Sequence[Claim]) -> str:
+    """Return how many claims of the paper held, for the algorithm as printed and with four changes."""
+    printed = _counts([claim for claim in claims if claim.rung in ("", "neuronfair-printed")])
+    changed = _counts([claim for claim in claims if claim.rung == "neuronfair"])
+    return f"**As printed, {printed}.** With four changes (`neuronfair`), {changed}."
+
+
+def _counts(claims: Sequence[Claim]) -> str:
+    yes, part, no = (sum(claim.held is held for claim in claims) for held in (True, None, False))
+    return f"{yes} of {len(claims)} measured claims held, {part} held in part and {no} did not hold"
+
+
 def _overview(claims: Sequence[tuple[Claim, str]]) -> str:
-    """Return a line for each claim of the paper, with a column for each rung."""
+    """Return a line for each claim of the paper, with a column for each rung and one for the versions."""
     first, *_ = RUNGS
     lines: dict[str, dict[str, str]] = {}
+    versions: dict[str, list[str]] = {}
     for claim, version in claims:
         empty = "not measured" if claim.rung else "–"
         cells = lines.setdefault(claim.text, dict.fromkeys(RUNGS, empty))
-        cells[claim.rung or first] = _verdict(claim, version)
-    table = [["claim", *RUNGS.values()], ["---"] * 4, *([text, *cells.values()] for text, cells in lines.items())]
-    return "\n".join(f"| {' | '.join(line)} |" for line in table)
+        cells[claim.rung or first] = _verdict(claim)
+        versions.setdefault(claim.text, []).append(_short(version))
+    measured = {text: ", ".join(some if len(set(some)) > 1 else some[:1]) for text, some in versions.items()}
+    table = [["claim", *RUNGS.values(), "measured with"]]
+    table += [[text, *cells.values(), measured[text]] for text, cells in lines.items()]
+    heading, *body = (" | ".join(line) for line in table)
+    return "\n".join([heading, "|".join(["---"] * len(table[0])), *body])
 
 
-def _verdict(claim: Claim, version: str) -> str:
+def _verdict(claim: Claim) -> str:
     words = {True: "**held**", False: "**did not hold**", None: "**held in part**"}
     if claim.rung == "neuronfair-plus" and claim.of_paper:
         words = {True: "yes", False: "no", None: "in part"}
-    return f"{words[claim.held]}: {claim.evidence}" + (f" ({'.'.join(version.split('.')[:2])})" if version else "")
+    return f"{words[claim.held]}: {MINUS.sub('−', claim.evidence)}"
+
+
+def _short(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def _section(name: str, kept: Record) -> str:

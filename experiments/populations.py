@@ -157,6 +157,7 @@ def report(scale: Scale, results: Results) -> Report:
                 ["data set, model", "data set", "realistic synthetic records", "input space"],
                 rates,
                 f"Flip rate with its 95% confidence interval; {models}.",
+                on_page=False,
             ),
             "findings": Table(
                 ["table, model", "method", "findings", "plausible", "`--plausible 0.05`: findings", "plausible"],

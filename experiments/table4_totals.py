@@ -19,7 +19,7 @@ from experiments.cases import (
     search_job,
     train_jobs,
 )
-from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, held_in, mean, span
 
 RUNGS = ("neuronfair-printed", "neuronfair", "neuronfair-plus")
 SHOWN = (*RUNGS[:2], *METHODS)
@@ -152,19 +152,15 @@ def _claims(found: dict[tuple[str, str], list[dict[str, Any]]]) -> list[Claim]:
         claims += [
             Claim(
                 "NeuronFair finds the printed numbers (Table 4)",
-                _all_or_none(reached, len(done)),
+                held_in(reached, len(done)),
                 f"{min(shares):,.0%} to {max(shares):,.0%} of them; all of them in {reached} of {len(done)} cases",
                 rung,
             ),
             Claim(
                 "NeuronFair finds more than EIDIG, ADF and Aequitas (Table 4)",
-                _all_or_none(most, len(done)),
+                held_in(most, len(done)),
                 f"the most of the four in {most} of {len(done)} cases, the fewest in {fewest}",
                 rung,
             ),
         ]
     return claims
-
-
-def _all_or_none(count: int, of: int) -> bool | None:
-    return True if count == of else None if count else False

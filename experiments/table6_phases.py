@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from experiments.cases import CASES, PAPER, PAPER_METHODS, WIDE, case_data, model_of, network, run_seeds
-from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
+from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, held_in, mean, span
 from neuronfair.audits.comparison import method_metrics
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
@@ -100,14 +100,14 @@ def report(scale: Scale, results: Results) -> Report:
             "local": f"Findings per 1,000 distinct rows, from {LOCAL_SEEDS} mixed findings; the paper's in brackets.",
         }[part]
         note += f" {span(counts)} run seeds; a method is stopped after {scale.seconds:g} s."
-        tables[part] = Table(["case", *METHODS], lines, note, on_page=part == "global")
+        tables[part] = Table(["case", *METHODS], lines, note, on_page=False)
     claims = []
     if orders:
         fine, three = ([case for case, held in orders.items() if held[n]] for n in (0, 1))
         claims.append(
             Claim(
                 "In the global phase NeuronFair ≥ EIDIG ≥ ADF ≥ Aequitas (Table 6)",
-                len(fine) == len(orders) or (None if three else False),
+                held_in(len(fine), len(orders)),
                 f"in {len(fine)} of {len(orders)} cases; without Aequitas in {len(three)}",
                 "neuronfair",
             )

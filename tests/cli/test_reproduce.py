@@ -131,7 +131,7 @@ def test_figures_and_tables(lab):
     assert lab.figure([1234.0]) == "1,234"
     assert lab.figure([None]) == "–"
     table = lab.Table(["a", "b"], [["x", "1"]], "A note.")
-    assert table.markdown() == "| a | b |\n| --- | ---: |\n| x | 1 |\n\nA note.\n"
+    assert table.markdown() == "a | b\n---|---:\nx | 1\n\nA note.\n"
     assert table.csv() == "a,b\nx,1\n"
 
 
@@ -157,6 +157,9 @@ def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_pat
         "planted",
         "table10_image",
         "convert_resnet50",
+        "image_bodies",
+        "image_retraining",
+        "image_sets",
     }
     assert {path.stem for path in FOLDER.glob("[!_]*.py")} - others == set(page.EXPERIMENTS)
 
@@ -180,7 +183,7 @@ def test_a_section_shows_its_tables_and_links_to_the_others(lab, page):
         page.QUICK,
         "Old.",
         "After.",
-        "| t | n |\n| --- | ---: |\n| x | 1 |",
+        "t | n\n---|---:\nx | 1",
         "![Peers](img/a.png)",
         "More figures: [b](results/peers-b.csv).\n",
     ]
@@ -197,11 +200,13 @@ def test_the_first_table_has_a_column_for_each_rung(lab, page):
     ]
     made = lab.Made(versions=["0.2.0.dev0"])
     lines = page.page({"peers": page.Record("P", "", claims, {}, [], "", made)}).splitlines()
-    assert [line for line in lines if line.startswith("| ")][2:] == [
-        "| Finds more | **did not hold**: 0 of 8 (0.2) | **held in part**: 6 of 8 (0.1) | yes: 8 of 8 (0.2) |",
-        "| Is alike | **held**: same (0.2) | – | – |",
-        "| Lowers | not measured | **held**: by half (0.2) | not measured |",
+    assert [line for line in lines if " | " in line][1:] == [
+        "Finds more | **did not hold**: 0 of 8 | **held in part**: 6 of 8 | yes: 8 of 8 | 0.2, 0.1, 0.2",
+        "Is alike | **held**: same | – | – | 0.2",
+        "Lowers | not measured | **held**: by half | not measured | 0.2",
     ]
+    assert "**As printed, 1 of 2 measured claims held, 0 held in part and 1 did not hold.**" in lines[4]
+    assert lines[4].endswith("(`neuronfair`), 1 of 2 measured claims held, 1 held in part and 0 did not hold.")
     assert "* Ours: **held**: yes (0.2)." in lines
 
 
@@ -265,13 +270,13 @@ def test_one_figure_from_the_command_line(run, shared_models, monkeypatch, tmp_p
     assert "24 (paper 24)" in " ".join(result.out.split())
     assert "Layer 2 of the Adult classifier is the most biased" in result.out
     page = (tmp_path / "docs" / "results.md").read_text()
-    assert "| layer 2 | 0.7519 | 0.750 | 24 of 32 |" in page
+    assert "layer 2 | 0.7519 | 0.750 | 24 of 32" in page
     assert "(img/figure3_as_curve-as-curves.png)" in page
     assert (tmp_path / "docs" / "img" / "figure3_as_curve-as-curves.png").stat().st_size > 10_000
     assert (
         (tmp_path / "out" / "results" / "figure3_as_curve-layers.csv")
         .read_text()
-        .startswith(",AUC,cut,biased\nlayer 1,")
+        .startswith("layer,AUC,cut,biased\nlayer 1,")
     )
     assert (tmp_path / "out" / "img" / "figure3_as_curve-as-curves.svg").exists()
 
@@ -296,7 +301,7 @@ def test_claims_about_neuronfair_as_printed_are_not_measured_with_the_redesign(l
     table4 = experiment("table4_totals")
     counts = {
         "neuronfair-printed": 10,
-        "neuronfair": 100_000,
+        "neuronfair": 200_000,  # at least the printed number in 5 of 8 cases
         "neuronfair-plus": 10**6,
         "frontier": 10**7,
         "eidig5": 300_000,
