@@ -102,7 +102,7 @@ def test_a_single_open_person_is_not_fair():
     made = report(attribute(proved=proved(10**20 - 1, 0, 10**20)))
     assert fired(made, "proved_fair < 100%", "open > 0", "proved_fair >= 1") == [True, True, False]
     (one,) = check(made, ["proved_fair < 100%"]).checks
-    assert one.text.startswith("proved_fair of sex: above 99.9999%; it is below 100%. ")
+    assert one.text == "proved_fair by sex: above 99.9999%; it is below 100%."
 
 
 def test_what_is_not_proved_is_not_known():
@@ -131,7 +131,7 @@ def test_the_text_does_not_contradict_itself(compare):
 
 def test_three_digits_are_enough_where_figures_lie_apart():
     (one,) = check(report(), ["domain.rate > 1%"]).checks
-    assert one.text.startswith("domain.rate of sex: 3% (between 2.67% and 3.35%); its upper end is above 1%.")
+    assert one.text.startswith("Flip rate by sex: 3% (between 2.67% and 3.35%) of 10,000 synthetic records drawn")
 
 
 def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
@@ -140,52 +140,63 @@ def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
     assert [c.judged_on for c in gate.checks] == ["upper end", "lower end"]
     assert [c.fired for c in gate.checks] == [True, True]
     assert gate.checks[0].high == pytest.approx(1 - 0.025 ** (1 / 100))
-    assert "too few people to decide: about 370" in gate.checks[0].text  # 0.99 ** 368 < 0.025
+    assert "too few people to decide: about 370" in gate.checks[0].note  # 0.99 ** 368 < 0.025
 
 
 def test_as_many_people_as_it_asks_for_are_enough():
     assert fired(report(attribute(found=0, people=370)), "domain.rate > 0.01") == [False]
-    text = check(report(attribute(found=4, people=500)), ["domain.rate > 0.01"]).checks[0].text
+    text = check(report(attribute(found=4, people=500)), ["domain.rate > 0.01"]).checks[0].note
     asked = int(text.partition("about ")[2].partition(" would")[0].replace(",", ""))
     assert Rate(round(0.008 * asked), asked, "domain").interval[1] <= 0.0101
     assert Rate(round(0.004 * asked), asked // 2, "domain").interval[1] > 0.01
 
 
 def test_it_says_when_more_people_would_not_help():
-    assert "No number of people" in check(report(fair()), ["rate > 0"]).checks[0].text
-    likely = check(report(attribute(found=6, people=500)), ["domain.rate > 0.01"]).checks[0].text
+    assert "No number of people" in check(report(fair()), ["rate > 0"]).checks[0].note
+    likely = check(report(attribute(found=6, people=500)), ["domain.rate > 0.01"]).checks[0].note
     assert "more people would hardly change that" in likely
-    sure = check(report(attribute(found=300)), ["domain.rate > 0.01"]).checks[0].text
+    sure = check(report(attribute(found=300)), ["domain.rate > 0.01"]).checks[0].explained
     assert "needed" not in sure
-    assert "300 of 10,000 synthetic records drawn uniformly from the declared input space" in sure
+    assert (
+        "10,000 synthetic records drawn uniformly from the declared input space; its upper end is above 1%. 300 of"
+        in sure
+    )
 
 
 def test_a_table_that_is_too_small_is_said_to_be():
     small = Rates(table=rate(0, 50, "table"), domain=rate(0, 10_000))  # 0 of 50: at most 7.11%
     (one,) = check(report(attribute(rates=small)), ["rate > 5%"]).checks
     assert one.fired
-    assert "too few people to decide: about 72 would be needed, and the table has 50." in one.text  # 0.95 ** 72 < 0.025
+    assert "too few people to decide: about 72 would be needed, and the table has 50." in one.note  # 0.95 ** 72 < 0.025
 
 
 def test_no_model_passes_by_the_milder_population():
-    """COMPAS: 21.6% of the table, 2.12% of people drawn uniformly; "rate > 5%" passed."""
-    compas = report(attribute("race", rates=Rates(table=rate(1333, 6172, "table"), domain=rate(212, 10_000))))
-    assert fired(compas, "rate > 5%", "race.rate > 5%", "table.rate > 5%", "domain.rate > 5%") == [
+    """COMPAS: 21.6% of the table, 2.12% of synthetic records; "rate > 5%" passed."""
+    synthetic = rate(212, 10_000, "plausible")
+    compas = report(attribute("race", rates=Rates(table=rate(1333, 6172, "table"), plausible=synthetic)))
+    assert fired(compas, "rate > 5%", "race.rate > 5%", "table.rate > 5%", "plausible.rate > 5%") == [
         True, True, True, False,
     ]  # fmt: skip
     (one,) = check(compas, ["rate > 5%"]).checks
     assert (one.figure, one.judged_on) == ("table.rate", "upper end")
     assert one.value == 1333 / 6172
-    assert one.text.startswith("table.rate of race: 21.6% (between 20.6% and 22.6%); its upper end is above 5%.")
-    people = "1,333 of 6,172 records in the data set, confidence 95%."
-    assert one.text.endswith(f"{people} Milder: domain.rate is 2.12% (upper end 2.42%).")
-    mirrored = report(attribute(rates=Rates(table=rate(131, 6172, "table"), domain=rate(2160, 10_000))))
+    of = "6,172 records in the data set"
+    assert one.text == f"Flip rate by race: 21.6% (between 20.6% and 22.6%) of {of}; its upper end is above 5%."
+    milder = "Milder: 2.12% (upper end 2.42%) of 10,000 realistic synthetic records."
+    assert one.note == f"1,333 of 6,172 flip, confidence 95%. {milder}"
+    mirrored = report(attribute(rates=Rates(table=rate(131, 6172, "table"), plausible=rate(2160, 10_000, "plausible"))))
     (one,) = check(mirrored, ["rate > 5%"]).checks
-    assert (one.fired, one.figure) == (True, "domain.rate")
+    assert (one.fired, one.figure) == (True, "plausible.rate")
+
+
+def test_the_flip_rate_speaks_of_people_and_not_of_records_drawn_uniformly():
+    drawn = report(attribute(rates=Rates(table=rate(10, 6172, "table"), domain=rate(2160, 10_000))))
+    assert fired(drawn, "flip_rate > 5%", "domain.rate > 5%") == [False, True]
+    assert check(drawn, ["flip_rate > 5%"]).checks[0].note == "10 of 6,172 flip, confidence 95%."
 
 
 def test_one_population_is_enough_to_be_judged_by():
-    only = report(attribute(rates=Rates(domain=rate(300, 10_000))))
+    only = report(attribute(rates=Rates(plausible=rate(300, 10_000, "plausible"))))
     assert fired(only, "rate > 3.4%") == [False]
     with pytest.raises(NeuronFairError, match=r"'table.rate' is not known: it was not measured for sex"):
         check(only, ["table.rate > 3.4%"])
@@ -219,8 +230,8 @@ def test_the_text_of_a_gap_names_the_groups_and_who_was_left_out():
     small = tuple(f"{name} (9 rows)" for name in "ABCDE")
     gaps = replace(GROUPS, disparate_impact=between(0.85, 0.75, 0.9, left_out=small))
     (one,) = check(report(attribute(disparity=gaps)), ["disparate_impact < 0.8"]).checks
-    assert one.text == (
-        "disparate_impact of sex: 0.85 (between 0.75 and 0.9); its lower end is below 0.8. The selection rate "
+    assert one.explained == (
+        "disparate_impact by sex: 0.85 (between 0.75 and 0.9); its lower end is below 0.8. The selection rate "
         "('>50K') is largest for M and smallest for F, confidence 95%. These are too few rows to exclude it. Groups "
         "left out, since they are too small: A (9 rows), B (9 rows), C (9 rows) and 2 more."
     )
@@ -236,11 +247,11 @@ def test_a_gap_that_is_not_known_is_an_error():
 
 
 def test_figures_are_written_as_people_read_them():
-    texts = [c.text for c in check(report(), ["findings > 1e6", "gsr > 0.5", "severity.p95 > 2"]).checks]
+    texts = [c.explained for c in check(report(), ["findings > 1e6", "gsr > 0.5", "severity.p95 > 2"]).checks]
     assert texts == [
-        "findings of sex: 80; it is not above 1,000,000. Search by frontier.",
-        "gsr of sex: 8%; it is not above 50%. Search by frontier.",
-        "severity.p95 of sex: 2.5; it is above 2.",
+        "findings by sex: 80; it is not above 1,000,000. Search by frontier.",
+        "gsr by sex: 8%; it is not above 50%. Search by frontier.",
+        "severity.p95 by sex: 2.5; it is above 2.",
     ]
 
 
@@ -347,12 +358,14 @@ def test_the_corpus_can_be_limited():
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(300, 300, False), (300, 330, False), (300, 500, True)])
 def test_a_change_counts_only_if_it_is_shown(before, after, expected):
-    now, then = report(attribute(found=after)), report(attribute(found=before))
+    now, then = (
+        report(attribute(rates=Rates(plausible=rate(found, 10_000, "plausible"), domain=rate(found, 10_000))))
+        for found in (after, before)
+    )
     audit = replace(now, baseline=compare_with(now, then))
     assert fired(audit, "flip_rate.change > 0", "sex.flip_rate.change > 0", "rate.change > 0") == [expected] * 3
-    assert fired(audit, "table.rate.change > 0", "rate.table.change > 0", "domain.rate.change > 0") == [
-        False, False, expected,
-    ]  # fmt: skip
+    named = ("plausible.rate.change > 0", "rate.plausible.change > 0", "domain.rate.change > 0")
+    assert fired(audit, *named) == [expected] * 3
 
 
 def test_plausible_people_count_as_the_others_do():
@@ -364,24 +377,25 @@ def test_plausible_people_count_as_the_others_do():
     assert (one.fired, one.figure) == (True, "table.rate")
     (one,) = check(report(attribute(rates=replace(three, table=None))), ["rate > 2%"]).checks
     assert (one.fired, one.figure) == (True, "plausible.rate")
-    assert "300 of 10,000 realistic synthetic records, confidence 95%." in one.text
+    assert "of 10,000 realistic synthetic records" in one.text
     then = report(attribute(rates=replace(three, plausible=rate(100, 10_000, "plausible"))))
     (one,) = check(replace(made, baseline=compare_with(made, then)), ["plausible.rate.change > 0"]).checks
     assert (one.fired, one.value) == (True, pytest.approx(0.02))
 
 
 def test_a_change_of_one_population_is_enough():
-    then = report(attribute(rates=Rates(table=rate(10, 1000, "table"), domain=rate(300, 10_000))))
-    now = report(attribute(rates=Rates(table=rate(90, 1000, "table"), domain=rate(100, 10_000))))
+    drawn = (rate(300, 10_000, "plausible"), rate(100, 10_000, "plausible"))
+    then = report(attribute(rates=Rates(table=rate(10, 1000, "table"), plausible=drawn[0])))
+    now = report(attribute(rates=Rates(table=rate(90, 1000, "table"), plausible=drawn[1])))
     (one,) = check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"]).checks
     assert (one.fired, one.figure) == (True, "table.rate.change")
     assert one.value == pytest.approx(0.08)
     (one,) = check(replace(now, baseline=compare_with(now, then)), ["rate.change < 0"]).checks
-    assert (one.fired, one.figure) == (True, "domain.rate.change")
+    assert (one.fired, one.figure) == (True, "plausible.rate.change")
 
 
 def test_a_fall_can_be_asked_for():
-    now, then = report(attribute(found=100)), report(attribute(found=300))
+    now, then = (report(attribute(rates=Rates(plausible=rate(n, 10_000, "plausible")))) for n in (100, 300))
     audit = replace(now, baseline=compare_with(now, then))
     gate = check(audit, ["sex.rate.change < 0", "rate.change < -0.019"])
     assert [c.fired for c in gate.checks] == [True, False]  # at least 1.45 points lower
@@ -513,9 +527,9 @@ def test_counterparts_are_judged_on_the_safe_side(expression, expected):
 
 def test_the_text_of_counterparts_says_what_they_are_and_when_people_are_too_few():
     (one,) = check(report(attribute(counterpart=counterpart())), ["counterpart.rate > 0.195"]).checks
-    assert one.text.startswith("counterpart.rate of sex: 19% (between 18.1% and 19.9%); its upper end is above 19.5%.")
-    assert "Had they been of the other group" in one.text
-    assert "too few people, or shuffles, to exclude it" in one.text
+    assert one.text == "counterpart.rate by sex: 19% (between 18.1% and 19.9%); its upper end is above 19.5%."
+    assert "Had they been of the other group" in one.note
+    assert "too few people, or shuffles, to exclude it" in one.note
 
 
 def test_counterparts_that_are_not_known_are_an_error():
@@ -530,7 +544,7 @@ def test_an_empty_flip_test_is_said_to_be_empty():
     unread = fair(health=(Note(NOT_READ, "…", "…"),))
     (one,) = check(report(unread), ["rate > 0.01"]).checks
     assert not one.fired
-    assert "says nothing: limit counterpart.effect, too" in one.text
+    assert "says nothing: limit counterpart.effect, too" in one.note
     assert "says nothing" not in check(report(fair()), ["rate > 0.01"]).checks[0].text
 
 

@@ -171,7 +171,7 @@ class Fairness:
         _, disparity = group_metrics(records.model, records.data, opened.decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
         if any(check.fired for check in checks):
-            raise AssertionError("\n".join(visible(check.text) for check in checks if check.fired))
+            raise AssertionError("\n".join(visible(check.explained) for check in checks if check.fired))
         return checks
 
     def _worst_pair(

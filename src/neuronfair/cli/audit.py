@@ -361,7 +361,7 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
     if report.gate is not None and not report.gate.passed:
         if outputs.quiet:  # the log of a failed build needs a reason
             for failed in (one for one in report.gate.checks if one.fired):
-                complain(f"--fail-if '{failed.expression}': {failed.text}")
+                complain(f"--fail-if '{failed.expression}': {failed.explained}")
         raise typer.Exit(GATE_FAILED)
 
 

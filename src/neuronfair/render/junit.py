@@ -66,7 +66,7 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
         case = _case(suite, check.expression)
         if check.fired:
             examples = report.corpus.examples if report.corpus is not None else ()
-            _fail(case, check.text, _worst(attributes[suite]) if check.attribute else examples)
+            _fail(case, check.explained, _worst(attributes[suite]) if check.attribute else examples)
         suites.setdefault(suite, []).append(case)
     return suites
 

@@ -103,7 +103,7 @@ def _gate(gate: Gate | None) -> Iterator[str]:
     rows = []
     for check in gate.checks:
         limit = code(check.expression).replace("|", "\\|")  # a table is cut at its bars before code is looked at
-        rows.append((limit, "**failed**" if check.fired else "passed", words(check.text)))
+        rows.append((limit, "**failed**" if check.fired else "passed", words(check.explained)))
     yield table(("threshold", "result", "why"), rows)
 
 

@@ -237,7 +237,11 @@ def _gate(report: Report, *, verbose: bool) -> list[RenderableType]:
     for check in report.gate.checks if report.gate is not None else ():
         if check.fired or verbose:
             mark, style = ("FAILED", "bold red") if check.fired else ("passed", "green")
-            lines.append(Text.assemble((mark, style), visible(f" {check.expression}: {check.text}")))
+            lines.append(
+                Text.assemble(
+                    (mark, style), visible(f" {check.expression}: {check.explained if verbose else check.text}")
+                )
+            )
     return lines
 
 

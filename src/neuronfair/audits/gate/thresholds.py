@@ -1,9 +1,10 @@
 """Thresholds on the metrics of an audit, such as "flip_rate > 1%": one that is true of the audit fails the build.
 
 An estimate is compared on the safe side of its confidence interval: a threshold fails unless the sample excludes it.
-So `flip_rate > 1%` compares the upper end, and no flip among too few people does not pass. A rate speaks of several
-populations: the threshold fails if it fails for one of them, so that nothing passes by the choice of the mildest. Twins
-that are not plausible count in all of them but `pairs.rate`, the flip rate over plausible pairs. A change since an
+So `flip_rate > 1%` compares the upper end, and no flip among too few people does not pass. `flip_rate` speaks of
+people: of plausible pairs, the data set and realistic synthetic records. It fails if it fails for one of them, so that
+nothing passes by the choice of the mildest. Records drawn uniformly from the input space have their own metric,
+`domain.rate`. Twins that are not plausible count in all of them but `pairs.rate`. A change since an
 earlier audit is compared the other way round, on what the intervals show for certain: otherwise a model that is still
 the same could never pass. Counts of a search, score gaps and accuracies have no interval: they are taken as they are.
 So are proved shares, which are certain: what is undecided counts as neither fair nor discriminatory.
@@ -23,7 +24,7 @@ from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import BaselineReport, Gate, GateCheck, Report
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.formatting import listed, many, percent, some
+from neuronfair.formatting import POPULATIONS, listed, many, percent, some
 from neuronfair.measure.rate import Rate
 from neuronfair.proof.report import Part, RecordPart
 
@@ -34,7 +35,8 @@ _EXPRESSION = re.compile(
     rf"(?P<figure>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
 )
 
-RATES = ("flip_rate", *(f"{population}.rate" for population in AUDITED))  # the first: of all that were measured
+PEOPLE = tuple(f"{population}.rate" for population in AUDITED if population != "domain")  # of which flip_rate speaks
+RATES = ("flip_rate", *PEOPLE, "domain.rate")
 COUNTERPART = ("counterpart.rate", "counterpart.effect")
 CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *COUNTERPART))
 LABELLED = "error_rate.difference"  # the only figure of groups that needs labels
@@ -199,7 +201,8 @@ class _Measured:
     low: float | None = None
     high: float | None = None
     judged_on: Literal["value", "lower end", "upper end"] = "value"
-    note: str = ""  # what else a reader should know, as a sentence
+    of: str = ""  # its population in words
+    note: str = ""  # what else a reader should know, as sentences
     name: str = ""  # what it is called, if not as in the expression: a rate of one population
 
     def number(self) -> float:
@@ -238,10 +241,13 @@ def _evaluate(limit: Threshold, attribute: str | None, figure: _Measured) -> Gat
     value = _shown(limit, figure.value, digits)
     if figure.low is not None and figure.high is not None:
         value += f" (between {_shown(limit, figure.low, digits)} and {_shown(limit, figure.high, digits)})"
-    whose = f" of {attribute}" if attribute else ""
+    value += f" of {figure.of}" if figure.of else ""
+    whose = f" by {attribute}" if attribute else ""
     said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number, digits)}"
     name = figure.name or limit.figure
-    text = f"{name}{whose}: {value}; {f'its {shown}' if shown else 'it'} {said}. {figure.note}".rstrip()
+    title = "Flip rate" if limit.figure in RATES else name
+    if figure.of and limit.figure in CHANGES:
+        title = "Change of the flip rate"
     return GateCheck(
         expression=limit.expression,
         attribute=attribute,
@@ -250,9 +256,10 @@ def _evaluate(limit: Threshold, attribute: str | None, figure: _Measured) -> Gat
         high=figure.high,
         judged_on=figure.judged_on,
         fired=fired,
-        text=text,
+        text=f"{title}{whose}: {value}; {f'its {shown}' if shown else 'it'} {said}.",
         figure=name,
         exceeded=limit.met_by(figure.value),
+        note=figure.note,
     )
 
 
@@ -328,24 +335,25 @@ def _of_the_audit(limit: Threshold, report: Report) -> _Measured:
 
 
 def _strictest(limit: Threshold, figures: Mapping[str, _Measured], why: str) -> _Measured:
-    """Return the figure that was named, or of all populations that which is nearest to the limit or beyond it."""
-    asked = {name: one for name, one in figures.items() if limit.figure in (name, f"flip_{name.partition('.')[2]}")}
+    """Return the figure that was named; for a flip rate, that of people which is nearest to the limit or beyond it."""
+    people = {name: one for name, one in figures.items() if name.removesuffix(".change") in PEOPLE}
+    named = {name: one for name, one in figures.items() if name == limit.figure}
+    asked = people if limit.figure.startswith("flip_rate") else named
     if not asked:
         raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
     name = (max if limit.looks_up else min)(asked, key=lambda each: asked[each].number())
-    others = [
-        f"{other} is {percent(one.value)}"
-        + (f" ({one.judged_on} {percent(one.number())})" if one.high is not None else "")
+    ends = {
+        other: f" ({one.judged_on} {percent(one.number())})" if one.high is not None else ""
         for other, one in asked.items()
-        if other != name
-    ]
-    note = f"{asked[name].note} {f'Milder: {listed(others)}.' if others else ''}".rstrip()
+    }
+    others = [f"{percent(one.value)}{ends[other]} of {one.of}" for other, one in asked.items() if other != name]
+    note = f"{asked[name].note} {f'Milder: {listed(others)}.' if others else ''}".strip()
     return replace(asked[name], name=name, note=note)
 
 
 def _rate(limit: Threshold, rate: RateOf, rows: int) -> _Measured:
     end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
-    notes = [f"{rate.discriminated:,} of {rate.people}, confidence {percent(rate.confidence)}.", rate.omission]
+    notes = [f"{rate.discriminated:,} of {rate.of:,} flip, confidence {percent(rate.confidence)}.", rate.omission]
     if limit.met_by(end) and not limit.met_by(other):
         needed = records_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
@@ -357,7 +365,7 @@ def _rate(limit: Threshold, rate: RateOf, rows: int) -> _Measured:
         else:
             notes.append("No number of people can show that: choose another limit, or limit the findings.")
     note = " ".join(filter(None, notes))
-    return _Measured(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", note)
+    return _Measured(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", rate.people, note)
 
 
 def _gap(limit: Threshold, disparity: Disparity | None) -> _Measured:
@@ -381,7 +389,8 @@ def _counterpart(limit: Threshold, attribute: AttributeReport) -> _Measured:
     why = (note.seen for note in attribute.health if note.name == NO_COUNTERPARTS)
     report = _known(limit, attribute.counterpart, next(why, f"there are no counterparts for {attribute.name}"))
     one = report.effect if limit.figure == "counterpart.effect" else report
-    figure = _Measured(one.rate, one.low, one.high, "upper end" if limit.looks_up else "lower end", report.sentence)
+    end: Literal["upper end", "lower end"] = "upper end" if limit.looks_up else "lower end"
+    figure = _Measured(one.rate, one.low, one.high, end, note=report.sentence)
     if limit.met_by(figure.number()) and not limit.met_by(figure.value):
         figure = replace(figure, note=f"{figure.note} These are too few people, or shuffles, to exclude it.")
     return figure
@@ -427,8 +436,9 @@ def _change(limit: Threshold, attribute: str, baseline: BaselineReport | None) -
     if figures[0] not in COUNTERPART:
         figures = [f"{population}.rate" for population in AUDITED]
     names = {f"{attribute}.{figure}": f"{figure}.change" for figure in figures}
+    of = {f"{attribute}.{population}.rate": POPULATIONS[population] for population in AUDITED}
     changes = {
-        names[c.figure]: _Measured(c.after - c.before, c.low, c.high, on, c.text)
+        names[c.figure]: _Measured(c.after - c.before, c.low, c.high, on, of.get(c.figure, ""), c.text)
         for c in baseline.changes
         if c.figure in names
     }

@@ -76,6 +76,12 @@ class GateCheck:
     text: str  # the same as a sentence
     figure: str = ""  # metric that decided: for a flip rate, that of one population
     exceeded: bool = True  # whether the value itself, not only an end of its interval, meets the expression
+    note: str = ""  # what else a reader should know, as sentences: the counts, and the milder populations
+
+    @property
+    def explained(self) -> str:
+        """The comparison and what else a reader should know."""
+        return f"{self.text} {self.note}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -337,7 +343,7 @@ def line_of(line: AuditLine, report: Report, page: str) -> AuditLine:
         state="not finished" if report.reproduction.interrupted else "error" if line.error is not None else state,
         level=report.verdict.level,
         verdict=report.verdict.text,
-        fired=tuple(check.text for check in report.gate.checks if check.fired) if report.gate is not None else (),
+        fired=tuple(check.explained for check in report.gate.checks if check.fired) if report.gate is not None else (),
         seconds=report.seconds.total,
         page=page,
     )

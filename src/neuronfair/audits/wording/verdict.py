@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
-from neuronfair.audits.report.report import Report, ThresholdState, Verdict, worst_of
+from neuronfair.audits.report.report import GateCheck, Report, ThresholdState, Verdict, worst_of
 from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, whole_percent
 
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
@@ -69,7 +69,13 @@ def _thresholds(report: Report, thresholds_set: bool) -> tuple[ThresholdState, s
         return "passed", f"No threshold breached ({', '.join(expressions)})."
     what = "breached" if any(check.exceeded for check in fired) else "not ruled out by so few records"
     count = "Threshold" if len(expressions) == 1 else f"{len(failed)} of {len(expressions)} thresholds"
-    return "failed", f"{count} {what}: {', '.join(failed)}."
+    return "failed", f"{count} {what}: {', '.join(failed)}{_population(fired[0]) if len(failed) == 1 else ''}."
+
+
+def _population(check: GateCheck) -> str:
+    """Return the population of a flip rate that failed a threshold, in brackets; empty for other metrics."""
+    of = next((words for one, words in POPULATIONS.items() if check.figure == f"{one}.rate"), "")
+    return f" ({of})" if of else ""
 
 
 def _sentences(report: Report, level: Conclusion) -> tuple[str, tuple[str, ...]]:
