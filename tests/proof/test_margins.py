@@ -9,7 +9,7 @@ import torch
 
 from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
-from neuronfair.proof.bounds.margins import Lines, box_signs, margins_of
+from neuronfair.proof.bounds.margins import Lines, box_signs, decided_at, margins_of
 from tests.proof import worlds
 
 ENDS = {"none": lambda z: z, "sigmoid": torch.sigmoid, "softmax": lambda z: z.softmax(-1)}
@@ -233,3 +233,32 @@ def _half_spaces(question, shared):
             flips_seen += int(flips.sum())
     assert alike_seen > 20
     assert flips_seen > 20
+
+
+@pytest.mark.parametrize("decision", [Decision(), Decision("tolerance", 0.4)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_records_are_decided_by_the_lines_of_all_their_values(decision, shared):
+    """By brute force: the lines of each valid value at each place; joint slopes come to the same as single ones."""
+    space = worlds.space_of(6, [1, 2, 1])
+    generator = torch.Generator().manual_seed(3)
+    margins = margins_of(decision, 2 if decision.kind == "argmax" else 1, "none")
+    slopes = torch.randn(7, 1 if shared else 5, 1, space.features, generator=generator, dtype=torch.float64) / 9
+    at = torch.randn(7, 5, 1, generator=generator, dtype=torch.float64) / 5
+    gap = torch.rand(7, 5, 1, generator=generator, dtype=torch.float64) / 16
+    lines = Lines(slopes, at, slopes, at + gap)
+    valid = torch.rand(7, 5, generator=generator) < 0.7
+    valid[:, 0] = True
+    box = torch.arange(7).repeat_interleave(9)
+    places = torch.stack([torch.randint(0, n, (63,), generator=generator) for n in (6, 3)], 1)
+    fair, flips = decided_at(margins, space, lines, box, places, valid)
+    features = worlds.features_of(space, places)
+    for i, (b, x) in enumerate(zip(box.tolist(), features, strict=True)):
+        low = (slopes[b, :, 0] @ x).expand(5)[valid[b]] + at[b, valid[b], 0]
+        high = low + gap[b, valid[b], 0]
+        if decision.kind == "argmax":
+            expected = bool((low > 0).all() or (high < 0).all()), bool((low > 0).any() and (high < 0).any())
+        else:
+            expected = bool(high.max() - low.min() <= 0.4), bool(low.max() - high.min() > 0.4)
+        assert (bool(fair[i]), bool(flips[i])) == expected
+    assert fair.any()
+    assert flips.any()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, Protocol
 
@@ -189,11 +189,23 @@ def decided_at(
 
     `box` is the number of each record's box, `valid` says which sensitive values the records of a box may have.
     """
+    if lines.low.shape[1:3] == (1, 1):
+        lines, valid = _extremes(lines, valid)
     step = max(1, AT_ONCE // (lines.low[0].numel() // max(1, space.features) * len(space.axes) + 1))
     parts = [slice(i, i + step) for i in range(0, max(1, len(box)), step)]
     found = [_decided_at(margins, space, lines, box[part], places[part].long(), valid) for part in parts]
     fair, unfair = (torch.cat(part) for part in zip(*found, strict=True))
     return fair, unfair
+
+
+def _extremes(lines: Lines, valid: Tensor) -> tuple[Lines, Tensor]:
+    """Return lines of one margin and the same slopes for all values, as lines of two values: the lowest and highest."""
+    off = ~valid[..., None]
+    ends = [
+        torch.stack([at.masked_fill(off, torch.inf).amin(1), at.masked_fill(off, -torch.inf).amax(1)], 1)
+        for at in (lines.low_at, lines.high_at)
+    ]
+    return replace(lines, low_at=ends[0], high_at=ends[1]), valid.any(1, keepdim=True).expand(-1, 2)
 
 
 def _decided_at(
