@@ -24,6 +24,7 @@ from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, RecordPart
 
 Order = Literal["records", "volume"]  # which boxes come first
 FRESH = 5_000  # records that are drawn after the proof
+FEWEST, MANY = 500, 64  # of them at least, and sensitive values from which on there are fewer
 DRAWS = 20  # times as many may be drawn, where a region holds few of them
 TRIES = 3  # rows that are tried for each region
 FRESH_SEED = 1 << 40  # of the fresh records: no guide is drawn with it
@@ -110,11 +111,12 @@ class ProofRecords:
     @cached_property
     def _fresh(self) -> Tensor:
         """The places of fresh records in the region: none without a population model."""
-        parts, drawn = [self._places[:0]], 0
-        while self.population is not None and drawn < FRESH * DRAWS and sum(map(len, parts)) < FRESH:
-            parts.append(self._draw(FRESH, FRESH_SEED + drawn))
-            drawn += FRESH
-        return torch.cat(parts)[:FRESH]
+        parts, drawn, values = [self._places[:0]], 0, len(self.problem.domain.sensitive_values)
+        count = FRESH if values <= MANY else max(min(FEWEST, FRESH), FRESH * MANY // values)
+        while self.population is not None and drawn < count * DRAWS and sum(map(len, parts)) < count:
+            parts.append(self._draw(count, FRESH_SEED + drawn))
+            drawn += count
+        return torch.cat(parts)[:count]
 
     def fresh(self, evidence: Evidence) -> FreshClaims | None:
         """Return the shares of fresh records for which the decision is certified; None where none can be drawn."""

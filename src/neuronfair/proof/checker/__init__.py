@@ -1,1 +1,1 @@
-"""The checker of certificates, which shares nothing with the prover but the domain and the weights."""
+"""The checker of certificates: what it shares with the prover is listed in tests/proof/test_check_alone.py."""
