@@ -11,9 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
-from scipy.special import logsumexp, softmax
-from scipy.stats import norm, rankdata, t
 
 from neuronfair.model.decision import Decision
 
@@ -27,6 +24,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     >>> round(mean, 3), round(half, 3)
     (2.0, 2.484)
     """
+    from scipy.stats import t  # here: it takes most of a second to import
+
     n = len(values)
     if n == 0:
         return None, None
@@ -37,7 +36,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     return mean, float(t.ppf((1 + confidence) / 2, n - 1)) * deviation / math.sqrt(n)
 
 
-ZERO = float(2 * norm.pdf(0))  # the mean absolute value of a standard normal number
+ZERO = sqrt(2 / math.pi)  # the mean absolute value of a standard normal number
 
 
 class Estimate(NamedTuple):
@@ -56,6 +55,9 @@ def excess(rate: float, baseline: float) -> float:
     with a normal error of standard deviation 1 has the mean size h(s) = s (2 Phi(s) - 1) + 2 phi(s) (folded normal
     distribution); the excess is the s for which h(s) / h(0) = rate / baseline, in shares.
     """
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
     if rate <= baseline:
         return 0.0
     if baseline <= 0:
@@ -67,6 +69,8 @@ def excess(rate: float, baseline: float) -> float:
 
 def student(confidence: float, tables: int) -> float:
     """Return the half-width of an interval in standard deviations that were estimated from so many tables."""
+    from scipy.stats import t
+
     return float(t.isf((1 - confidence) / 2, tables - 1))
 
 
@@ -93,6 +97,8 @@ class Fit:
     @staticmethod
     def of(scores: np.ndarray, labels: np.ndarray, decision: Decision) -> Fit:
         """Compare scores (n, outputs) with labels."""
+        from scipy.special import logsumexp, softmax
+
         logits = logits_of(scores, decision)
         classes = range(logits.shape[1])
         lead = [logits[:, k] - logsumexp(np.delete(logits, k, 1), axis=1) for k in classes]
@@ -149,6 +155,8 @@ def logits_of(scores: np.ndarray, decision: Decision) -> np.ndarray:
 
 def _placements(lead: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Return for each row the share of rows of the other side that are ranked correctly: the mean is the AUC."""
+    from scipy.stats import rankdata
+
     found = np.zeros(len(lead))
     for side, sign in ((inside, 1.0), (~inside, -1.0)):
         if side.any() and not side.all():

@@ -135,3 +135,28 @@ def test_a_very_wide_network_is_refused_before_it_is_tried():
     network = Network(nn.Linear(10_002, 2), domain, layers=())
     with pytest.raises(ModelError, match="more than 10,000 numbers"):
         chain_of(network, domain.sample(4, torch.Generator()))
+
+
+def layers(*more: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(7, 6), nn.ReLU())
+    return nn.Sequential(inner, nn.Linear(6, 4, bias=False), nn.ReLU(inplace=True), nn.Linear(4, 2), *more)
+
+
+def test_layers_are_read_as_their_graph_is(raw):
+    # An Identity is not read as a layer, so the second network goes through the graph of its operators.
+    rows = raw.sample(9, torch.Generator())
+    read, traced = (chain_of(Network(layers(*more), raw), rows) for more in ((), (nn.Identity(),)))
+    assert (read.curves, read.end) == (traced.curves, traced.end)
+    for ours, theirs in zip((*read.affines, *read.sizes), (*traced.affines, *traced.sizes), strict=True):
+        assert torch.equal(ours.weight, theirs.weight)
+        assert torch.equal(ours.bias, theirs.bias)
+
+
+def test_layers_with_other_code_are_not_read_as_layers(raw):
+    hooked, replaced = layers(), layers()
+    hooked[1].register_forward_hook(lambda module, args, result: result.sin())
+    replaced[2].forward = torch.sin
+    for module in (hooked, replaced):
+        with pytest.raises(ModelError, match="sin"):
+            chain_of(Network(module, raw), raw.sample(9, torch.Generator()))

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.model.layers import evaluating
@@ -23,6 +24,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.operators.purity import check_parts, check_pure
 from neuronfair.model.operators.reader import WIDEST, Curve, NetworkReading, Reader
 
+_OTHER_CODE = ("forward", "_forward_hooks", "_forward_pre_hooks", "_compiled_call_impl")  # attributes of a module
 SCORE_TOLERANCE = 1e-6  # relative to the largest score, of the chain's scores to the network's own
 
 End = Literal["none", "softmax", "sigmoid"]
@@ -80,9 +82,11 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
         raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
     module, device = network.module, network.device
     check_parts(module)
-    check_pure(module, width, network.dtype, device)
-    with torch.no_grad(), evaluating(module.modules()), _quiet():
-        read = _read(module, torch.zeros(3, width, dtype=network.dtype, device=device))
+    read = _read_layers(module)
+    if read is None:
+        check_pure(module, width, network.dtype, device)
+        with torch.no_grad(), evaluating(module.modules()), _quiet():
+            read = _read(module, torch.zeros(3, width, dtype=network.dtype, device=device))
     affines, sizes = (
         tuple(Affine(weight.to(device), bias.to(device)) for weight, bias in maps)
         for maps in (read.affines, read.sizes)
@@ -106,6 +110,40 @@ class _Whole(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         result: Tensor = self.module(rows)
         return result
+
+
+def _read_layers(module: nn.Module) -> NetworkReading | None:
+    """Return what torch's own linear layers and ReLUs in turn compute, without a graph; None for any other module.
+
+    The graph would say the same, but torch takes seconds to import what makes it.
+    """
+    layers = _layers(module)
+    if layers is None or len(layers) % 2 == 0:
+        return None
+    linear, between = layers[::2], layers[1::2]
+    if not all(type(one) is nn.Linear for one in linear) or not all(type(one) is nn.ReLU for one in between):
+        return None
+    affines = tuple(_map_of(cast(nn.Linear, layer)) for layer in linear)
+    if not all(bool(part.isfinite().all()) and max(part.shape) <= WIDEST for affine in affines for part in affine):
+        return None  # which the graph refuses with the reason
+    sizes = tuple((weight.abs(), bias.abs()) for weight, bias in affines)
+    return NetworkReading(affines, sizes, (Curve("relu"),) * len(between), "none")
+
+
+def _map_of(layer: nn.Linear) -> tuple[Tensor, Tensor]:
+    weight = layer.weight.detach().cpu().double()
+    return weight, weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().cpu().double()
+
+
+def _layers(module: nn.Module) -> list[nn.Module] | None:
+    """Return the layers of torch's own that run one after the other; None where a hook or other code may run."""
+    hooked = _has_any_global_hook()  # type: ignore[no-untyped-call]
+    if hooked or any(vars(module).get(name) for name in _OTHER_CODE):
+        return None
+    if type(module) is not nn.Sequential:
+        return [module]
+    parts = [_layers(part) for part in module]
+    return None if None in parts else [layer for part in parts if part is not None for layer in part]
 
 
 def _read(module: nn.Module, example: Tensor) -> NetworkReading:

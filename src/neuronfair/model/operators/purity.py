@@ -189,6 +189,8 @@ def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> _Watched:
 
 def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> None:
     """Refuse a module that is not a function of its input alone, or in which numbers of rows reach Python."""
+    import torch._dynamo  # a watched call imports it otherwise, three times as slowly
+
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(count, width, generator=generator).to(device, dtype) for count in CALLS]
     try:
