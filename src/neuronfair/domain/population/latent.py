@@ -26,6 +26,7 @@ from neuronfair.domain.table import TableDomain
 
 EDGE = 1e-6  # distance of ranks from 0 and 1: scores stay within 4.8
 FINE, FARTHEST = 128, 8  # codes of a residual per standard deviation, and deviations on either side
+TABLED = 4_096  # codes of a column whose scores are computed once
 ROUNDS = 8  # of the EM algorithm
 APART = 1e-6  # distance of cuts from frequent expected scores: rounding moves no record across
 NARROW, TAIL = 1e-3, 1e-12  # width of a cell that is replaced by its middle, and the smallest probability of one
@@ -99,8 +100,21 @@ class Latent:
 
     def score(self, column: int, codes: Tensor, at: float = 0.5) -> Tensor:
         """Return the score of codes, `at` of the way from the begin of their cells to the end."""
+        if self.scales[column].places.size > TABLED:
+            return self._computed_score(column, codes, at)
+        if (column, at) not in self._tables:
+            every = torch.arange(self.scales[column].places.size, device=codes.device)
+            self._tables[column, at] = self._computed_score(column, every, at)
+        return branch_taken(self._tables[column, at], codes)
+
+    def _computed_score(self, column: int, codes: Tensor, at: float) -> Tensor:
         score: Tensor = torch.special.ndtri(self.scales[column].rank(codes, at).clamp(EDGE, 1 - EDGE))
         return score
+
+    @cached_property
+    def _tables(self) -> dict[tuple[int, float], Tensor]:
+        """The scores of all codes of columns that have few."""
+        return {}
 
     def within(self, column: int, codes: Tensor, mean: Tensor, spread: Tensor, u: Tensor | None) -> Tensor:
         """Return the residuals of codes in standard deviations, at quantiles u of their cells."""
