@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.stats import hypergeom
 
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.interface import TwinRows
@@ -308,6 +307,8 @@ def measure_baseline(
 
 def topics(domain: TextDomain, pairs: TextPairs, most: int = 5) -> list[TopicReport]:
     """Return words whose texts depend on the identity more often than the rest, with corrected p-values below 5%."""
+    from scipy.stats import hypergeom  # here: it takes most of a second to import
+
     texts, flipped = pairs.by_text
     where: dict[str, list[int]] = {}
     for place, number in enumerate(texts.tolist()):
