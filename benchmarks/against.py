@@ -2,11 +2,17 @@
 
     git worktree add ../before COMMIT
     python benchmarks/against.py --other ../before/src --method neuronfair --method frontier
+    python benchmarks/against.py --other ../before/src --part audit
+    python benchmarks/against.py --other ../before/src --part start
 
 Each search is a process of its own: the published Adult classifier, sex, 1,000 seeds x 1,000 steps unless other numbers
 are given, with a run folder and the second judgement in float64, without controls; the best of `--repeats` counts.
 `same` says whether both found the same people, in the same order. On a GPU (`--device cuda`) kernels is the share of
 the time of both phases, without a store, in which kernels ran: their time is taken from another search, by a profiler.
+
+`--part audit` runs the default audit and `--quick` of the same classifier, with the seconds of each stage; stages that
+run side by side may add up to more than the whole. `same` says whether all figures but times and proofs are the same.
+`--part start` measures imports, `--help`, and a new process until an audit of a CSV file reports its first progress.
 """
 
 from __future__ import annotations
@@ -15,10 +21,12 @@ import argparse
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -75,6 +83,84 @@ def kernels(work: Callable[[], object]) -> float:
     return float(sum(event.self_device_time_total for event in watched.key_averages()) / 1e6)
 
 
+AUDITS = {"default": (), "quick": ("--quick",)}
+WHOLE, PROCESSOR = "whole", "processor"
+FIRST = """
+import sys, neuronfair
+def first(*_, **__):
+    import os
+    os._exit(0)
+neuronfair.audit(lambda table: table.age > 40, "people.csv", sensitive="sex", target="income", progress=first)
+"""
+STARTS = {
+    "import neuronfair": ("-c", "import neuronfair"),
+    "neuronfair --help": ("-m", "neuronfair.cli", "--help"),
+    "neuronfair audit --help": ("-m", "neuronfair.cli", "audit", "--help"),
+    "neuronfair.audit imported": ("-c", "import neuronfair; neuronfair.audit"),
+    "first progress of an audit": ("-c", FIRST),
+}
+Timed = tuple[dict[str, float], str]  # seconds by what took them, and a digest of the figures
+
+
+def run_timed(source: Path, words: tuple[str, ...], folder: str) -> dict[str, float]:
+    """Run Python with a source, and return its seconds and those of the processors."""
+    before = os.environ.get("PYTHONPATH")
+    path = f"{source.resolve()}{os.pathsep}{before}" if before else str(source.resolve())
+    used, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, *words], env=environment, cwd=folder, capture_output=True, text=True)
+    seconds, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        sys.exit(f"{source}: {done.stderr[-2000:]}")
+    processor = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    return {WHOLE: seconds, PROCESSOR: processor}
+
+
+def timed_audit(source: Path, name: str) -> Timed:
+    """Audit the published Adult classifier."""
+    model = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")).resolve() / "neuronfair" / "census.npz"
+    with tempfile.TemporaryDirectory() as folder:
+        words = ("-m", "neuronfair.cli", "audit", "adult", "--encoding", "paper", "--sensitive", "sex")
+        found = run_timed(source, (*words, "--model", str(model), "--out", "run", *AUDITS[name]), folder)
+        report = json.loads((Path(folder) / "run" / "audit.json").read_bytes())
+    stages = report["seconds"]
+    found["start and end"] = found[WHOLE] - stages.pop("total")
+    for one in report["attributes"]:
+        one["proved"] = one["repair"] = None
+        for search in one["searches"]:
+            search["seconds"] = search["findings_per_second"] = None
+    figures = json.dumps(
+        [{k: v for k, v in one.items() if k not in ("headline", "repair")} for one in report["attributes"]]
+    )
+    return found | stages, hashlib.sha256(figures.encode()).hexdigest()
+
+
+def timed_start(source: Path, name: str) -> Timed:
+    """Start a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = (f"{20 + i % 50},{'fm'[i % 2]},{('low', 'high')[i % 3 > 0]}" for i in range(1_000))
+        (Path(folder) / "people.csv").write_text("\n".join(["age,sex,income", *lines]) + "\n", encoding="utf-8")
+        return run_timed(source, STARTS[name], folder), ""
+
+
+def compare(options: argparse.Namespace, names: Iterable[str], once: Callable[[Path, str], Timed]) -> None:
+    """Print the best of some runs of both sources, in turn."""
+    print("| what | seconds of | other | this | ratio | same |")
+    print("| --- | --- | ---: | ---: | ---: | --- |", flush=True)
+    for name in names:
+        runs: dict[Path, list[Timed]] = {options.other: [], ROOT / "src": []}
+        for _ in range(options.repeats):
+            for source, found in runs.items():
+                found.append(once(source, name))
+        other, this = (min((seconds for seconds, _ in found), key=lambda s: s[WHOLE]) for found in runs.values())
+        same = len({digest for found in runs.values() for _, digest in found}) == 1
+        for part in {**this, **other}:
+            before, now = other.get(part, 0.0), this.get(part, 0.0)
+            ratio = f"{before / now:.2f}" if now else ""
+            told = str(same) if part == WHOLE else ""
+            print(f"| {name} | {part} | {before:.2f} | {now:.2f} | {ratio} | {told} |", flush=True)
+
+
 def measured(source: Path, options: argparse.Namespace, method: str) -> dict[str, float]:
     words = [sys.executable, __file__, "--child", "--method", method, "--seeds", str(options.seeds)]
     words += ["--steps", str(options.steps), "--device", options.device] + ([] if options.store else ["--no-store"])
@@ -91,6 +177,7 @@ def measured(source: Path, options: argparse.Namespace, method: str) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--other", type=Path, help="the src folder of another commit")
+    parser.add_argument("--part", choices=("search", "audit", "start"), default="search")
     parser.add_argument("--method", action="append", default=None)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=1000)
@@ -106,6 +193,10 @@ def main() -> None:
         return
     if options.other is None:
         parser.error("name another source with --other")
+    if options.part != "search":
+        audit = options.part == "audit"
+        compare(options, AUDITS if audit else STARTS, timed_audit if audit else timed_start)
+        return
     print("| method | source | seconds | findings | s per 1,000 | rows per second | kernels | ratio | same |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |", flush=True)
     for method in options.method:
