@@ -111,3 +111,20 @@ def test_layers_of_a_recurrent_network():
             return self.out(self.rnn(self.words(ids))[0].amax(1))
 
     assert network_of(Recurrent()).neurons == {"module.rnn": 6}
+
+
+def test_other_texts_of_a_batch_do_not_change_a_decision():
+    class ReadsPadding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.words = nn.Embedding(2000, 4)
+            self.out = nn.Linear(4, 2)
+
+        def forward(self, ids):
+            return self.out(self.words(ids).mean(1))  # the mean runs over the padding, too
+
+    tokens = TokenModel.of(ReadsPadding().eval(), tokenizer, SENTENCES)
+    together = tokens.scores(list(SENTENCES))
+    alone = torch.cat([tokens.scores([text]) for text in SENTENCES])
+    assert torch.allclose(together, alone, atol=1e-6)

@@ -63,13 +63,23 @@ class TokenModel:
         return _padded(_ids(self.tokenizer, texts), self.pad, length or self.length)
 
     def scores(self, texts: list[str]) -> Tensor:
-        """Return what the module computes for texts, as it is deployed: each batch padded as its tokenizer does."""
-        parts = []
+        """Return what the module computes for each text alone, so that no other text of a batch changes its padding."""
+        lines = [_ids(self.tokenizer, [text])[0] for text in texts]
+        by_length: dict[int, list[int]] = {}
+        for number, line in enumerate(lines):
+            by_length.setdefault(len(line), []).append(number)
+        parts, order = [torch.empty(0, 1)], list[int]()
         with torch.no_grad(), evaluating(self.module.modules()):
-            for start in range(0, len(texts), PASS):
-                ids = self.ids(texts[start : start + PASS])
-                parts.append(_as_scores(self.module(ids), len(ids)))
-        return torch.cat(parts) if parts else torch.empty(0, 1)
+            for same in by_length.values():
+                for start in range(0, len(same), PASS):
+                    some = same[start : start + PASS]
+                    ids = _padded([lines[i] for i in some], self.pad, self.length)
+                    parts.append(_as_scores(self.module(ids), len(ids)))
+                    order += some
+        if not order:
+            return parts[0]
+        scores = torch.cat(parts[1:])
+        return scores[torch.tensor(order).argsort()]
 
     def network(self, domain: TextDomain) -> TextNetwork:
         """Return the module as a white box of the rows of a domain.

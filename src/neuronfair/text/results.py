@@ -179,6 +179,11 @@ def _notes(read: TextColumn, work: Stages, pairs: measure.TextPairs, *, spent: b
         )
     if pairs.unanswered:
         notes.append(f"{pairs.unanswered:,} pairs of texts had no answer of the model and count as neither.")
+    if work.padding_changes:
+        notes.append(
+            f"The decision for {work.padding_changes:,} texts changes if they are padded: the model reads its padding. "
+            "Flip rates are those of unpadded texts; neurons and searches are measured on padded ones."
+        )
     if read.shortened:
         notes.append(f"{read.shortened:,} texts were cut off after {MAX_TEXT:,} characters.")
     if len(pairs.by_text[0]) < 30:

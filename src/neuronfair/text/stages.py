@@ -53,6 +53,7 @@ class Stages:
         self.topics: list[reports.TopicReport] = []
         self.interpretation: reports.TextInterpretation | None = None
         self.searches: list[TextSearch] = []
+        self.padding_changes = 0  # texts whose decision depends on padding
         self.interrupted = False
 
     def run(self, pairs: measure.TextPairs, texts: Sequence[str]) -> None:
@@ -66,6 +67,9 @@ class Stages:
         profile = None
         if isinstance(model, Network) and model.layers:
             self._show("Reading the neurons", 0, None)
+            padded = self._decisions(model, self.domain.rows).numpy()
+            alone = self.opened.answer(self.domain.write(self.domain.rows)).decisions
+            self.padding_changes = int((padded != alone).sum())
             profile = interpret(model, self.domain, self.domain.rows)
             self.interpretation = self._interpretation(model, profile)
         if self.settings.steps:
@@ -117,17 +121,21 @@ class Stages:
                 model, self.domain, self.opened.decision, Draws(self.settings.seed, "global"), profile=profile
             )
             found = search_texts(world, method, seeds, steps=self.settings.steps, progress=self._show)
-            self.searches.append(self._answered(found))
+            self.searches.append(self._confirmed(found))
             if found.interrupted:
                 raise KeyboardInterrupt
 
-    def _answered(self, search: TextSearch) -> TextSearch:
-        """Return a search without the findings in which one of the two texts has no answer."""
-        if self.opened.white_box or not len(search.findings):
+    def _confirmed(self, search: TextSearch) -> TextSearch:
+        """Return a search with those findings whose two texts, asked about alone, get different decisions.
+
+        A network may decide otherwise for padded texts, and a service may give no answer.
+        """
+        if not len(search.findings):
             return search
         both = (search.findings.rows, search.findings.twins(self.domain))
-        known = [self.opened.answer(self.domain.write(rows)).decisions != NO_ANSWER for rows in both]
-        findings = search.findings[torch.from_numpy(known[0] & known[1])]
+        own, other = (self.opened.answer(self.domain.write(rows)).decisions for rows in both)
+        differ = (own != other) & (own != NO_ANSWER) & (other != NO_ANSWER)
+        findings = search.findings[torch.from_numpy(differ)]
         return replace(search, findings=findings, own=replace(search.own, findings=len(findings)))
 
     def accuracy(self, read: TextColumn) -> float | None:
