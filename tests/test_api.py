@@ -113,7 +113,7 @@ def test_it_is_short_in_a_terminal_and_a_card_in_a_notebook(tmp_path):
         "Audit of <b> by sex",
         "The decision flips for 3% of people.",
         "○",
-        "  sex: Flip rate 4% (0.488–13.7%)",
+        "  sex: Flip rate 4.0% (0.5–13.7%)",
         f"  folder: {tmp_path}",
     ]
     card = made._repr_html_()

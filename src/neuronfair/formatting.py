@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Literal
 
 UNKNOWN = "not known"
+_MINUS = "\N{MINUS SIGN}"
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PARTS = {1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 3 / 4: "three quarters"}
 Population = Literal["pairs", "table", "plausible", "domain", "combinations"]
@@ -29,12 +30,12 @@ OF: dict[Population, str] = {  # the same behind a share, where there is little 
 
 
 def percent(share: float | None) -> str:
-    """Return a share as a percentage with three significant digits, counted from the nearer of 0 and 100.
+    """Return a share as a percentage: one decimal from 1% on, two significant digits below; exact ones are shorter.
 
     Only 0 is shown as 0%, and only 1 as 100%.
 
-    >>> [percent(x) for x in (0, 0.0182, 0.3817, 0.99982, 1, 1e-9, 1 - 1e-9, -0.02, None)]
-    ['0%', '1.82%', '38.2%', '99.982%', '100%', 'below 0.0001%', 'above 99.9999%', '−2%', 'not known']
+    >>> [percent(x) for x in (0, 0.00563, 0.0103, 0.02, 0.99107, 0.99982, 1, 1e-9, 1 - 1e-9, -0.02, None)]
+    ['0%', '0.56%', '1.0%', '2%', '99.1%', '99.98%', '100%', 'below 0.0001%', 'above 99.9999%', '−2%', 'not known']
     """
     if share is None or not math.isfinite(100 * share):
         return UNKNOWN
@@ -43,11 +44,43 @@ def percent(share: float | None) -> str:
     if 0 < 1 - share < 0.5e-6:
         return "above 99.9999%"
     value = 100 * share
-    edge = min(abs(value), abs(100 - value))
-    digits = 0 if edge == 0 else min(4, max(0, 2 - math.floor(math.log10(edge))))
-    text = f"{value:,.{digits}f}"
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{text}%".replace("-", "\N{MINUS SIGN}")
+    text = _decimal(value, _decimals(value))
+    short = text.rstrip("0").rstrip(".") if "." in text else text
+    is_exact = math.isclose(float(short.replace(",", "").replace(_MINUS, "-")), value, rel_tol=1e-9)
+    return f"{short if is_exact else text}%"
+
+
+def together(value: float, low: float, high: float) -> tuple[str, str, str]:
+    """Return a share and the ends of its interval as percentages without the sign, all with the same decimals.
+
+    The decimals are those of the largest; they are more where one would look like 0 or 100 without being it.
+
+    >>> together(0.0103, 0.0085, 0.0124), together(0.0728, -0.00899, 0.13), together(0.0, 0.0, 0.000369)
+    (('1.0', '0.9', '1.2'), ('7.3', '−0.9', '13.0'), ('0', '0', '0.037'))
+    """
+    shares = [100 * one for one in (value, low, high)]
+    decimals = _decimals(max(shares, key=abs))
+    while decimals < 4 and any(_hides(one, decimals) for one in shares):
+        decimals += 1
+    one, first, last = ("0" if share == 0 else _decimal(share, decimals) for share in shares)
+    return one, first, last
+
+
+def _decimals(value: float) -> int:
+    """Return how many decimals a percentage has: one from 1% on, else enough for two significant digits, at most 4."""
+    if value == 0 or abs(value) >= 0.995:
+        return next(d for d in (1, 2, 3, 4) if d == 4 or not _hides(value, d))
+    return min(4, 1 - math.floor(math.log10(abs(value))))
+
+
+def _hides(value: float, decimals: int) -> bool:
+    """Return whether a percentage would look like 0 or 100 without being it."""
+    shown = round(value, decimals)
+    return shown in (0, 100) and shown != value
+
+
+def _decimal(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f}".replace("-", _MINUS)
 
 
 def whole_percent(share: float) -> str:
@@ -73,16 +106,36 @@ def part_of(share: float) -> str:
     return next((words for part, words in _PARTS.items() if abs(share - part) < 0.03), percent(share))
 
 
-def spanned(share: float, low: float, high: float) -> str:
-    """Return a share with the ends of its interval, as short as possible; an exact share has no interval.
+def spanned(share: float, low: float, high: float, unit: str = "%") -> str:
+    """Return a share with the ends of its interval, with the same decimals; an exact share has no interval.
 
     >>> spanned(0.0471, 0.0442, 0.0501), spanned(0.002, -0.001, 0.005), spanned(0.5, 0.5, 0.5)
-    ('4.71% (4.42–5.01%)', '0.2% (−0.1 to 0.5%)', '50%')
+    ('4.7% (4.4–5.0%)', '0.20% (−0.10 to 0.50%)', '50%')
+    >>> spanned(0.101, 0.0132, 0.14, " pp")
+    '10.1 pp (1.3–14.0)'
     """
     if low == high:
-        return percent(share)
-    span = " to " if low < 0 else "–"
-    return f"{percent(share)} ({percent(low).removesuffix('%')}{span}{percent(high)})"
+        return percent(share) if unit == "%" else f"{percent(share).removesuffix('%')}{unit}"
+    return f"{together(share, low, high)[0]}{unit} ({ends(share, low, high, unit if unit == '%' else '')})"
+
+
+def ends(share: float, low: float, high: float, unit: str = "%") -> str:
+    """Return the ends of the interval of a share, with as many decimals as the share next to them.
+
+    >>> ends(0.0728, -0.00899, 0.13, " pp")
+    '−0.9 to 13.0 pp'
+    """
+    _, first, last = together(share, low, high)
+    return f"{first}{' to ' if low < 0 else '–'}{last}{unit}"
+
+
+def points(difference: float) -> str:
+    """Return a difference of shares in percentage points.
+
+    >>> points(0.188)
+    '18.8 pp'
+    """
+    return f"{percent(difference).removesuffix('%')} pp"
 
 
 def whole(value: float | None) -> str:

@@ -154,7 +154,7 @@ def test_a_blind_network():
     (entry,) = report.attributes
     assert report.verdict.level == "no dependence found"
     assert "synthetic records drawn uniformly from the declared input space: the upper 95%" in report.verdict.text
-    assert "bound is 0.0738%." in report.verdict.text
+    assert "bound is 0.074%." in report.verdict.text
     assert (entry.worst, entry.findings, entry.subgroups, entry.severity) == ((), (), (), None)
     assert entry.interpretation.layers[0].biased == ()
 

@@ -32,9 +32,9 @@ def test_a_rate_changed_if_the_intervals_are_apart():
     assert (change.before, change.after, change.significant) == (0.03, 0.05, True)
     assert change.low == after.low - before.high > 0
     assert change.high == after.high - before.low
-    assert change.text == "sex.domain.rate rose from 3% (2.67–3.35%) to 5% (4.58–5.45%)."
+    assert change.text == "sex.domain.rate rose from 3.0% (2.7–3.4%) to 5.0% (4.6–5.4%)."
     fell = compare_with(report(fair()), report())
-    assert "sex.domain.rate fell from 3%" in fell.text
+    assert "sex.domain.rate fell from 3.0%" in fell.text
 
 
 def test_overlapping_intervals_are_said_to_overlap():
@@ -127,7 +127,7 @@ def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch
 def test_counterparts_are_compared_where_both_have_them():
     then, now = (report(attribute(counterpart=counterpart(claimed=claimed))) for claimed in (False, True))
     seen = changes(now, then)
-    assert seen["sex.counterpart.rate"].text == "sex.counterpart.rate rose from 3.1% (1.9–4.3%) to 19% (18.1–19.9%)."
+    assert seen["sex.counterpart.rate"].text == "sex.counterpart.rate rose from 3.1% (1.9–4.3%) to 19.0% (18.1–19.9%)."
     assert seen["sex.counterpart.effect"].significant
     assert not any("counterpart" in figure for figure in changes(now, report()))
 

@@ -131,7 +131,7 @@ def test_nothing_is_claimed_that_shuffled_groups_reach():
         rate=Estimate(0.041, 0.02, 0.06), placebo=Estimate(0.039, 0.02, 0.058), effect=Estimate(0.002, -0.02, 0.024)
     )
     assert f"not clearly more than {percent(0.039)} with shuffled groups" in chance.sentence
-    ends = f"{percent(0.95)} CI −2 to 2.4"
+    ends = f"{percent(0.95)} CI −2.0 to 2.4"
     assert chance.excess == f"The excess is 0.2 percentage points ({ends}). No excess is claimed."
     assert (chance.claimed, chance.hurt, chance.carried) == (False, "", "")
 

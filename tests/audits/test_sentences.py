@@ -95,7 +95,7 @@ def test_an_exact_share_of_the_input_space_has_no_interval_and_the_model_is_not_
     assert told.headline == (
         "No decision in the data set depends on sex; 2 of all 6,000 records of the declared input space do."
     )
-    assert "0.0333% to" not in told.text
+    assert "0.033% to" not in told.text
     assert "does not use" not in told.text
     assert "No score" not in told.text
 
@@ -284,7 +284,7 @@ def test_plausible_pairs_lead_and_the_raw_rate_follows():
     pairs = replace(rate(112, 10_866, "pairs"), left_out=550, alone=9134)
     rates = Rates(table=rate(662, 20_000, "table"), pairs=pairs)
     made = conclude(report(attribute(rates=rates)))
-    told = "Decisions depend on sex for 1.03% of people with a plausible twin (112 of 10,866)."
+    told = "Decisions depend on sex for 1.0% of people with a plausible twin (112 of 10,866)."
     assert made.verdict.headline == told
     assert made.verdict.details[0] == (
         f"With twins that are not plausible, the flip rate is {percent(662 / 20_000)} of people (662 of 20,000)."

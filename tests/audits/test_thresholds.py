@@ -131,7 +131,7 @@ def test_the_text_does_not_contradict_itself(compare):
 
 def test_three_digits_are_enough_where_figures_lie_apart():
     (one,) = check(report(), ["domain.rate > 1%"]).checks
-    assert one.text.startswith("Flip rate by sex: 3% (between 2.67% and 3.35%) of 10,000 synthetic records drawn")
+    assert one.text.startswith("Flip rate by sex: 3.0% (between 2.7% and 3.4%) of 10,000 synthetic records drawn")
 
 
 def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
@@ -182,7 +182,7 @@ def test_no_model_passes_by_the_milder_population():
     assert one.value == 1333 / 6172
     of = "6,172 records in the data set"
     assert one.text == f"Flip rate by race: 21.6% (between 20.6% and 22.6%) of {of}; its upper end is above 5%."
-    milder = "Milder: 2.12% (upper end 2.42%) of 10,000 realistic synthetic records."
+    milder = "Milder: 2.1% (upper end 2.4%) of 10,000 realistic synthetic records."
     assert one.note == f"1,333 of 6,172 flip, confidence 95%. {milder}"
     mirrored = report(attribute(rates=Rates(table=rate(131, 6172, "table"), plausible=rate(2160, 10_000, "plausible"))))
     (one,) = check(mirrored, ["rate > 5%"]).checks
@@ -527,7 +527,7 @@ def test_counterparts_are_judged_on_the_safe_side(expression, expected):
 
 def test_the_text_of_counterparts_says_what_they_are_and_when_people_are_too_few():
     (one,) = check(report(attribute(counterpart=counterpart())), ["counterpart.rate > 0.195"]).checks
-    assert one.text == "counterpart.rate by sex: 19% (between 18.1% and 19.9%); its upper end is above 19.5%."
+    assert one.text == "counterpart.rate by sex: 19.0% (between 18.1% and 19.9%); its upper end is above 19.5%."
     assert "Had they been of the other group" in one.note
     assert "too few people, or shuffles, to exclude it" in one.note
 

@@ -58,7 +58,7 @@ def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
     for words in (
         "&lt;gender&gt;",
         "a&lt;b, AUC",
-        'data-label="Of faces"><div>25% (0.6–80.6%)<',
+        'data-label="Of faces"><div>25.0% (0.6–80.6%)<',
         'data-label="GSR"><div>50%<',
         "attribute shift: f<",
         "twin: no face",

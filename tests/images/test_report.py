@@ -45,7 +45,7 @@ def test_the_sentences_say_what_was_measured():
     assert len(lines) == 5
     assert "a shift of 25.5 grey levels in the mean flips the <gender> of 1 of them, 1 never flip" in lines[1]
     assert lines[2] == (
-        "NeuronFair finds a pair whose decision flips for 25% (0.6–80.6%) of 4 faces; the same walk in random "
+        "NeuronFair finds a pair whose decision flips for 25.0% (0.6–80.6%) of 4 faces; the same walk in random "
         "directions for 25%, with a random shift of equal size instead of the attribute for 25%. Of 2 pictures on "
         "its way, 1 flip (GSR 50%)."
     )

@@ -30,7 +30,7 @@ def test_it_shows_headline_metrics_steps_and_pairs():
     assert text.startswith("## Decisions depend on sex for ")
     assert text.split("\n\n")[1].startswith("○ No threshold set")
     table = [cells(line) for line in text.splitlines() if line.startswith("|")]
-    assert table[2][:2] == ["Flip rate", percent(0.04)]
+    assert table[2][:2] == ["Flip rate", "4.0%"]
     assert table[2][3].startswith("of 50 ")
     assert [line[0] for line in table[2:6]] == [one.name for one in metrics(attribute())]
     assert [line[0] for line in table[6:10]] == ["by", "---", "sex", "race"]
@@ -139,8 +139,8 @@ def test_no_word_becomes_a_link_a_list_a_formula_or_html(words, written):
 def test_it_shows_counterfactual_twins():
     text = markdown(report(attribute(counterpart=reports.counterpart()), fair("race")))
     assert "### Counterfactual twins: proxy evidence" in text
-    (line,) = [line for line in text.splitlines() if line.startswith("| sex | 19%")]
-    assert cells(line) == ["sex", "19% (18.1–19.9%)", "0.03% (0–0.07%)", "19% (18.1–19.9%)", "11%", "5%"]
+    (line,) = [line for line in text.splitlines() if line.startswith("| sex | 19.0%")]
+    assert cells(line) == ["sex", "19.0% (18.1–19.9%)", "0.030% (0–0.070%)", "19.0 pp (18.1–19.9)", "11%", "5%"]
     assert "81% of the effect goes through relationship and marital status." in text
     assert "Men as women lose" in text
     assert "have too few people to say" in text

@@ -115,7 +115,7 @@ def test_the_figures_are_those_of_the_report():
     worst = made.attributes[0].interpretation.layers[1]
     assert f"layer2{worst.auc:.3g}{worst.cut:.3g}{len(worst.biased)} of 32" in text
     for words in (
-        "Flip rate6.07", "Certified share95", "of 20,000 ", "364 of 20,000", "1,213 of 20,000", "102,400",
+        "Flip rate6.1", "Certified share95", "of 20,000 ", "364 of 20,000", "1,213 of 20,000", "102,400",
         "15,679 records",
         "612 of 1,000 seeds", "of 2,000 fresh records",
         "A finding activates 62", "9,321 regions", "300 of 40,000 findings",
@@ -209,7 +209,7 @@ def test_places_of_an_interval_are_shares_of_its_scale():
     assert 'cx="40.00%"' in drawn
     assert 'class="range" x1="20.00%" x2="100.00%"' in drawn
     assert 'class="reference" x1="60.00%"' in drawn
-    assert f"{percent(0.02)}, interval 1–{percent(0.05)}" in drawn
+    assert f"{percent(0.02)}, interval 1.0–5.0%" in drawn
 
 
 def test_curves_put_the_most_biased_layer_on_top_and_its_cut_on_the_diagonal():

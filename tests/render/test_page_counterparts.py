@@ -66,7 +66,7 @@ def test_each_chart_says_in_words_what_it_shows(unread):
     assert svgs(unread, "move")[0].startswith(one)
     (first,) = svgs(unread, "beside")
     assert first == (
-        "Different decision 19% (18.1–19.9%); Permutation baseline 0.03% (0–0.07%); Excess 19 pp (18.1–19.9)"
+        "Different decision 19.0% (18.1–19.9%); Permutation baseline 0.030% (0–0.070%); Excess 19.0 pp (18.1–19.9)"
     )
 
 
@@ -121,7 +121,7 @@ def test_several_attributes_stand_side_by_side():
     weak = replace(reports.counterpart(claimed=False), hurt="")
     text = read(reports.unread(made, weak, reports.counterpart(RACES), weak)).text
     assert "Metrics by race the highest flip rate" in text
-    assert "19 pp 18.1–19.9 pp" in text
+    assert "19.0 pp 18.1–19.9 pp" in text
     assert "not clearly more than chance" not in text.partition("What to do next")[0]
 
 
@@ -131,7 +131,7 @@ def test_people_stand_beside_their_counterparts():
     )
     made = reports.unread(reports.adult(findings=0), reports.counterpart())
     page = read(reports.with_first(made, counterpart_people=(CounterfactualPerson(person, 0.9375),)))
-    assert "93.75% of this person’s twins get a different decision." in page.text
+    assert "93.8% of this person’s twins get a different decision." in page.text
     assert "record 5 of the data set" in page.text
     assert "relationship Husbandsex M" in page.text
     assert "People and their twins" in page.text

@@ -74,9 +74,9 @@ def test_before_and_after_in_a_table() -> None:
     shown = text(RETRAINING, "A note.")
     for words in (
         "Repair of the flip rate by s: before and after",
-        "flip rate of the test rows │ 5% (3.73–6.54%)",
-        "2% (1.73–2.29%)",  # Clopper and Pearson, 200 of 10,000
-        "0.2% (0.122–0.309%)",
+        "flip rate of the test rows │ 5.0% (3.7–6.5%)",
+        "2.0% (1.7–2.3%)",  # Clopper and Pearson, 200 of 10,000
+        "0.20% (0.12–0.31%)",
         "AS-AUC of the worst layer │ 0.750 (layer2) │ 0.250 (layer2)",
         "accuracy, test rows │ 85% │ 84.5%",
         "yes if s 0 │ 30% │ 40%",
@@ -105,7 +105,7 @@ def test_a_retraining_and_its_control() -> None:
     shown = text(RETRAINING)
     for words in (
         "1,234 pairs, labelled by the vote of networks that do not see s (83.5% of test rows right).",
-        "2 repeats: DM-RS 0.3% (0.2–0.4%), accuracy 84.5%.",
+        "2 repeats: DM-RS 0.30% (0.20–0.40%), accuracy 84.5%.",
         "without findings: DM-RS 1.9%, accuracy 85.2%.",
     ):
         assert words in shown
@@ -116,7 +116,7 @@ def test_turned_down_neurons_and_their_control() -> None:
     for words in (
         "Turned down to 25%: 2 of the neurons of layer 2 that react most to s (2, 5).",
         "DM-RS 1%, accuracy 84%",
-        "3 draws: DM-RS 1.17% (0.5–2%), accuracy 84.3%; 2 of them have the same flip rate or less.",
+        "3 draws: DM-RS 1.2% (0.5–2.0%), accuracy 84.3%; 2 of them have the same flip rate or less.",
     ):
         assert words in shown
 

@@ -107,7 +107,8 @@ def _counterfactual(attributes: Sequence[AttributeReport]) -> Tabulated:
     rows = [
         (
             name,
-            *(spanned(share.rate, share.low, share.high) for share in (report, report.placebo, report.effect)),
+            *(spanned(share.rate, share.low, share.high) for share in (report, report.placebo)),
+            spanned(report.effect.rate, report.effect.low, report.effect.high, " pp"),
             *("" if share is None else percent(share) for share in (report.lost, report.gained)),
         )
         for name, report in reports
@@ -139,7 +140,7 @@ def _certified(attributes: Sequence[AttributeReport]) -> Tabulated:
 
 
 def _interval(share: ShareInterval) -> str:
-    return f"{percent(share.share)} ({percent(share.low)} to {percent(share.high)})"
+    return spanned(share.share, share.low, share.high)
 
 
 def _searches(attributes: Sequence[AttributeReport]) -> Tabulated:
@@ -164,4 +165,4 @@ def _once(sentences: Iterable[str]) -> list[str]:
 
 
 def _shown(gap: Gap | None) -> str:
-    return UNKNOWN if gap is None else spanned(gap.value, gap.low, gap.high)
+    return UNKNOWN if gap is None else spanned(gap.value, gap.low, gap.high, " pp")

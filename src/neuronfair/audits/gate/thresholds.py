@@ -24,7 +24,7 @@ from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
 from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import BaselineReport, Gate, GateCheck, Report
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.formatting import POPULATIONS, listed, many, percent, some
+from neuronfair.formatting import POPULATIONS, listed, many, percent, some, together
 from neuronfair.measure.rate import Rate
 from neuronfair.proof.report import Part, RecordPart
 
@@ -237,10 +237,10 @@ def check_groups(limit: Threshold, attribute: str, disparity: Disparity | None) 
 def _evaluate(limit: Threshold, attribute: str | None, figure: _Measured) -> GateCheck:
     fired = limit.met_by(figure.number())
     shown = figure.judged_on if figure.judged_on != "value" else ""
-    digits = _digits(limit, figure.number())
-    value = _shown(limit, figure.value, digits)
+    digits = _digits(limit, figure)
+    value, low, high = _texts(limit, figure, digits)
     if figure.low is not None and figure.high is not None:
-        value += f" (between {_shown(limit, figure.low, digits)} and {_shown(limit, figure.high, digits)})"
+        value += f" (between {low} and {high})"
     value += f" of {figure.of}" if figure.of else ""
     whose = f" by {attribute}" if attribute else ""
     said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number, digits)}"
@@ -451,14 +451,33 @@ def _known(limit: Threshold, value: _T | None, why: str) -> _T:
     return value
 
 
-def _digits(limit: Threshold, number: float) -> int:
+def _digits(limit: Threshold, figure: _Measured) -> int:
     """Return how many digits distinguish a number from its threshold: three, or more where both would look the same."""
-    enough = (d for d in range(DIGITS, 17) if _shown(limit, number, d) != _shown(limit, limit.number, d))
-    return DIGITS if number == limit.number else next(enough, 17)
+    number = figure.number()
+    if number == limit.number:
+        return DIGITS + 1  # the same digits for both
+    for digits in range(DIGITS, 17):
+        place = ("value", "lower end", "upper end").index(figure.judged_on)
+        texts = _texts(limit, figure, digits)[place], _shown(limit, limit.number, digits)
+        one, other = (float(re.sub(r"[^\d.+-]", "", text.replace("\N{MINUS SIGN}", "-"))) for text in texts)
+        if (one > other) == (number > limit.number) and one != other:
+            return digits
+    return 17
+
+
+def _texts(limit: Threshold, figure: _Measured, digits: int) -> tuple[str, ...]:
+    """Return the value and, where there is an interval, its ends: shares with the same decimals."""
+    if figure.low is None or figure.high is None:
+        return (_shown(limit, figure.value, digits),) * 3
+    if limit.is_share and digits == DIGITS:
+        one, low, high = together(figure.value, figure.low, figure.high)
+        return f"{one}%", f"{low}%", f"{high}%"
+    return tuple(_shown(limit, number, digits) for number in (figure.value, figure.low, figure.high))
 
 
 def _shown(limit: Threshold, number: float, digits: int) -> str:
     """Return a number as its figure is read: shares in percent."""
     if limit.is_share:
-        return percent(number) if digits == DIGITS else f"{100 * number:.{digits}g}%".replace("-", "\N{MINUS SIGN}")
+        is_rounded = digits == DIGITS and number != limit.number  # a threshold is shown as it was written
+        return percent(number) if is_rounded else f"{100 * number:.{digits}g}%".replace("-", "\N{MINUS SIGN}")
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits + 1}g}"

@@ -22,7 +22,7 @@ from neuronfair.audits.report.counterfactual import (
 from neuronfair.domain.attribute import graph
 from neuronfair.domain.population.trees import caused
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import listed, number, part_of, percent, plain
+from neuronfair.formatting import listed, number, part_of, percent, plain, together
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Sensitivity
 from neuronfair.measure.twin_decisions import Mediator, Move
 
@@ -97,10 +97,10 @@ def _sentence(domain: TableDomain, effect: CounterfactualEffect) -> str:
 
 def _excess(effect: CounterfactualEffect, confidence: float) -> str:
     """Return the excess with its interval, and how many shuffles the baseline has where they are few."""
-    ends = f"{percent(confidence)} CI {bare(effect.effect.low)} to {bare(effect.effect.high)}"
+    excess, low, high = together(effect.effect.rate, effect.effect.low, effect.effect.high)
     few = "" if effect.placebos >= PLACEBOS else f" The permutation baseline has {effect.placebos} shuffles only."
     none = "" if effect.claimed else " No excess is claimed."
-    return f"The excess is {bare(effect.effect.rate)} percentage points ({ends}).{none}{few}"
+    return f"The excess is {excess} percentage points ({percent(confidence)} CI {low} to {high}).{none}{few}"
 
 
 def _sensitivity(domain: TableDomain, found: Sensitivity | None) -> SensitivityReport | None:
@@ -227,8 +227,3 @@ def _group(domain: TableDomain, codes: Sequence[int]) -> str:
 
 def _names(domain: TableDomain, carrier: Mediator) -> tuple[str, ...]:
     return tuple(domain.names[column] for column in carrier.columns)
-
-
-def bare(share: float) -> str:
-    """Return a share as a percentage without its sign, for percentage points and for the ends of an interval."""
-    return percent(share).removesuffix("%")

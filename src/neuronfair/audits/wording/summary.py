@@ -8,8 +8,7 @@ from itertools import islice
 
 from neuronfair.audits.report.attribute import AttributeReport, Finding, notes_of, worst_cases
 from neuronfair.audits.report.report import Report, Tone
-from neuronfair.audits.wording.counterfactual import bare
-from neuronfair.formatting import listed, many, percent, plain, plural
+from neuronfair.formatting import ends, listed, many, percent, plain, plural, together
 
 NOT_MEASURED = "–"
 STEPS = 3  # that are proposed
@@ -101,11 +100,6 @@ def described(finding: Finding) -> str:
     return f"{finding.sentence} {finding.how_usual}".rstrip()
 
 
-def ends(low: float, high: float, unit: str = "%") -> str:
-    """Return the ends of an interval of shares, in percent or in percentage points."""
-    return f"{bare(low)}{' to ' if low < 0 else '–'}{bare(high)}{unit}"
-
-
 def _steps(report: Report) -> list[Step]:
     verdict, again = report.verdict, report.reproduction
     worst = realistic_pairs(report.attributes, 1)
@@ -127,8 +121,9 @@ def _flip_rate(one: AttributeReport) -> Metric:
         return Metric("Flip rate", NOT_MEASURED, "Not measured.")
     note = f"the model does not use {by(one)}" if one.is_unused else ""
     twin = f": the same record with {_other(one)} that fits the rest" if rate.population == "pairs" else ""
-    range_ = "" if rate.low == rate.high else ends(rate.low, rate.high)
-    return Metric("Flip rate", percent(rate.rate), f"of {rate.people}{twin}", range_, rate.confidence, note)
+    range_ = "" if rate.low == rate.high else ends(rate.rate, rate.low, rate.high)
+    value = f"{together(rate.rate, rate.low, rate.high)[0]}%" if range_ else percent(rate.rate)
+    return Metric("Flip rate", value, f"of {rate.people}{twin}", range_, rate.confidence, note)
 
 
 def _disparate_impact(one: AttributeReport) -> Metric:
@@ -151,13 +146,14 @@ def _proxy_excess(one: AttributeReport) -> Metric:
     name, found = "Proxy excess", one.counterpart
     if found is None:
         return Metric(name, NOT_MEASURED, "No counterfactual test.")
-    range_ = ends(found.effect.low, found.effect.high, " pp")
+    effect = (found.effect.rate, found.effect.low, found.effect.high)
+    range_ = ends(*effect, " pp")
     people = (
         "more counterfactual twins get a different decision than by chance (permutation baseline), of "
         f"{plural(found.of, 'person', 'people')} in the data set"
     )
     chance = "" if found.claimed else "not clearly more than chance; "
-    return Metric(name, f"{bare(found.effect.rate)} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
+    return Metric(name, f"{together(*effect)[0]} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
 
 
 def _certified(one: AttributeReport) -> Metric:

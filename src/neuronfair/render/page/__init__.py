@@ -17,7 +17,6 @@ from neuronfair.audits.report.attribute import NOT_READ, UNMOVED, AttributeRepor
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval, MoveReport
 from neuronfair.audits.report.report import AuditIndex, Report, Seconds, Tone, worst_of
 from neuronfair.audits.wording import summary
-from neuronfair.audits.wording.counterfactual import bare
 from neuronfair.audits.wording.phrases import AMONG
 from neuronfair.formatting import visible
 from neuronfair.render.page import charts
@@ -103,7 +102,7 @@ def _distance(finding: Finding) -> float:
 def _gap(finding: Finding) -> str:
     if finding.probability is None:
         return formatting.number(finding.gap)
-    return f"{formatting.number(100 * _distance(finding))} pp"
+    return formatting.points(_distance(finding))
 
 
 def _digest(script: str) -> str:
@@ -121,9 +120,7 @@ def _parts(seconds: Seconds) -> str:
 
 def _spanned(rate: Interval | CounterfactualReport, unit: str = "%") -> str:
     """Return a share with the ends of its interval, in percent or in percentage points."""
-    if unit == "%":
-        return formatting.spanned(rate.rate, rate.low, rate.high)
-    return f"{bare(rate.rate)} {unit} ({summary.ends(rate.low, rate.high, '')})"
+    return formatting.spanned(rate.rate, rate.low, rate.high, unit)
 
 
 @cache
@@ -145,12 +142,14 @@ def _environment() -> Environment:
                 formatting.number,
                 formatting.percent,
                 formatting.plural,
+                formatting.points,
                 formatting.times,
                 formatting.likelihood,
                 formatting.whole,
             )
         },
-        "between": lambda rate: summary.ends(rate.low, rate.high),
+        "between": lambda rate: formatting.ends(rate.rate, rate.low, rate.high),
+        "gap_ends": lambda gap: formatting.ends(gap.value, gap.low, gap.high, " pp"),
         "clearest": _clearest,
         "digest": _digest,
         "distance": _distance,
