@@ -75,9 +75,9 @@ STAGES: dict[str, dict[str, Stage]] = {
     "repair": {
         "neuronfair.store.run:Run.open": "reading the findings",
         "neuronfair.store.run:Run.findings": "reading the findings",
-        "neuronfair.repairs.labels:Ensemble.__init__": "training the voters",
-        "neuronfair.repairs.retrain:retrain": "retraining",
-        "neuronfair.repairs.evaluate:measure_network": "measuring before and after",
+        "experiments.repairs.labels:Ensemble.__init__": "training the voters",
+        "experiments.repairs.retrain:retrain": "retraining",
+        "experiments.repairs.evaluate:measure_network": "measuring before and after",
         "neuronfair.model.weights:save": "writing weights and figures",
         "neuronfair.cli.files:write_json": "writing weights and figures",
     },

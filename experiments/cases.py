@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.lab import FOLDER, Job, Scale, code_digest
+from experiments.repairs.retrain import MAX_PAIRS
 from neuronfair.atomic import replacing
 from neuronfair.audits.comparison import method_metrics
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
@@ -22,7 +23,6 @@ from neuronfair.model.network import Network
 from neuronfair.model.train import train as train_classifier
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import read_model, save
-from neuronfair.repairs.retrain import MAX_PAIRS
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import cluster_seeds, random_directions
 from neuronfair.searches.config import SearchConfig, SearchResult

@@ -6,9 +6,9 @@ from typing import Any
 
 from experiments.cases import CASES, PUBLISHED, case_data, model_of, network, split_of, train_jobs
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure
+from experiments.repairs.neurons import repair_neurons
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import interpret
-from neuronfair.repairs.neurons import repair_neurons
 
 MAX_LOSS = 0.01
 

@@ -25,10 +25,10 @@ from experiments.cases import (
 )
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, mean
 from experiments.metrics import deviation, spearman
+from experiments.repairs.labels import Ensemble
+from experiments.repairs.retrain import RepairSettings, retrain, without_findings
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
-from neuronfair.repairs.labels import Ensemble
-from neuronfair.repairs.retrain import RepairSettings, retrain, without_findings
 
 from torch import nn
 

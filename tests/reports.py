@@ -234,6 +234,7 @@ def adult(
         reproduction=replace(
             REPRODUCTION, command="neuronfair audit adult --sensitive sex --seed 0 --out neuronfair-audit",
             model="9f2c61d0a4b7", domain="5b1e77aa90c2", rows="c0ffee123456",
+            alternatives="neuronfair alternatives adult --sensitive sex --estimator boosting --out alternatives",
         ),
     )  # fmt: skip
 

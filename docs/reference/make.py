@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 STAGES = {
     "api": "Audits and proofs in one call",
     "audits": "Audits",
+    "alternative_models": "Alternatives",
     "render": "The report",
     "text": "Texts",
     "domain": "Tables and domains",
@@ -38,6 +39,7 @@ STAGES = {
 FURTHER = {
     "api": ("AuditOptions", "CertifyOptions", "RateOptions", "ModelKeywords", "TextKeywords"),
     "text.report": ("TextReport",),
+    "alternative_models.session": ("Alternatives", "AlternativesReport"),
     "proof.report": ("ProofReport", "Part"),
     "audits.pytest_check": ("Fairness", "CheckSettings", "FairnessResult", "Demands"),
     "audits.comparison": ("Comparison",),

@@ -25,6 +25,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 __version__ = "0.3.0.dev0"
 
 if TYPE_CHECKING:
+    from neuronfair.alternative_models.session import alternatives
+    from neuronfair.alternative_models.settings import AlternativesSettings
     from neuronfair.api import Audit, audit, certify, rate
     from neuronfair.audits.comparison import compare_methods
     from neuronfair.audits.gate.checks import Checks
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 # The module of each public name. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
+    "AlternativesSettings": "alternative_models.settings",
     "Audit": "api",
     "AuditSettings": "audits.settings",
     "BlackBox": "model.blackbox",
@@ -69,6 +72,7 @@ _HOME = {
     "Templates": "text.templates",
     "TextAudit": "text.audit",
     "TextSettings": "text.stages",
+    "alternatives": "alternative_models.session",
     "audit": "api",
     "certify": "api",
     "compare_methods": "audits.comparison",
@@ -102,6 +106,7 @@ _RENAMED = {
 }
 
 __all__ = [
+    "AlternativesSettings",
     "Audit",
     "AuditSettings",
     "BlackBox",
@@ -118,6 +123,7 @@ __all__ = [
     "Templates",
     "TextAudit",
     "TextSettings",
+    "alternatives",
     "audit",
     "certify",
     "compare_methods",

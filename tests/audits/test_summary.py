@@ -73,9 +73,9 @@ def test_one_flipped_synthetic_record_is_no_alarm_and_a_failed_threshold_is():
 
 def test_three_steps_each_with_a_command():
     steps = next_steps(conclude(replace(adult(), gate=None)))
-    assert [step.command.split()[1] for step in steps if step.command] == ["show", "audit"]
-    assert steps[1].command.endswith("--fail-if 'flip_rate > 1%'")
-    assert len(next_steps(adult())) == 2
+    assert [step.command.split()[1] for step in steps if step.command] == ["show", "alternatives", "audit"]
+    assert steps[2].command.endswith("--fail-if 'flip_rate > 1%'")
+    assert len(next_steps(adult())) == 3
     silent = report(fair(), reproduction=replace(report().reproduction, command=""))
     assert next_steps(conclude(silent)) == ()  # a call from Python
 

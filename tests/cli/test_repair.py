@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from experiments.repairs import evaluate, retrain
+from experiments.repairs.labels import from_training_rows
+from experiments.repairs.session import searched_table
 from neuronfair import cli
 from neuronfair.model import train as training
 from neuronfair.model.weights import fully_connected, load
-from neuronfair.repairs import evaluate, retrain
-from neuronfair.repairs.labels import from_training_rows
-from neuronfair.repairs.session import searched_table
 from neuronfair.store.run import Run
 from tests.cli.test_app import HEADER, people, write
 

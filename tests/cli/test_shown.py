@@ -76,7 +76,7 @@ def harmless(result: Result, *says: str, status: int = 0) -> None:
 
 
 def test_search_replay_and_repair(run, hostile, monkeypatch):
-    monkeypatch.setattr("neuronfair.repairs.evaluate.SAMPLES", 20)  # enough for a report
+    monkeypatch.setattr("experiments.repairs.evaluate.SAMPLES", 20)  # enough for a report
     call = ("search", hostile, *USE, "--starts", 5, "--steps", 5, "--out", f"run{ORDER}")
     harmless(run(*call), SHOWN, "se|x`<b>", "[bold]", r"\u202e")
     harmless(run("show", f"run{ORDER}", 0), SHOWN, "[red]", f"Finding0ofrun{SHOWN}")

@@ -11,18 +11,19 @@ from typing import Any
 
 import torch
 
+from neuronfair.audits.folder import WEIGHTS
 from neuronfair.audits.report.report import DataReport, DecisionReport, ModelReport, Reproduction
 from neuronfair.domain.schema.column_types import LeftOut
-from neuronfair.domain.tables.dataset import Dataset
+from neuronfair.domain.tables.dataset import DATASETS, Dataset
 from neuronfair.model.blackbox import batched_scores
 from neuronfair.model.decision import Scale, scale_of
-from neuronfair.model.formats import PICKLE_SUFFIXES
+from neuronfair.model.formats import PICKLE_SUFFIXES, REFITTED
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 from neuronfair.model.weights import Card
 from neuronfair.scale.pool import Pool
-from neuronfair.store.manifest import rows_digest, versions
+from neuronfair.store.manifest import DOMAIN, rows_digest, versions
 
 TRIED = 256  # records, and as many drawn ones, whose scores tell what scores are
 
@@ -133,6 +134,25 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
     return ("--model", opened.source, *weights, *prepared)
 
 
+def alternatives_command(opened: Opened, data: Dataset, origin: Origin, folder: Path | None) -> str | None:
+    """Return the command that searches for a less discriminatory model; None without a file, a folder or classes.
+
+    A model that cannot be fitted again from its file is left to a kind of estimator that always can.
+    """
+    domain = data.domain
+    catalog = origin.table is None and data.name in DATASETS
+    if folder is None or not (catalog or origin.table) or origin.beside or not data.labelled or domain.target is None:
+        return None
+    words = ["neuronfair", "alternatives", data.name if catalog else str(origin.table)]
+    words += ["--sensitive", ",".join(domain.sensitive)] if catalog else ["--domain", str(folder / DOMAIN)]
+    source = folder / WEIGHTS if origin.trained_here else Path(opened.source)
+    if source.suffix.lower() in REFITTED and origin.weights is None:
+        words += ["--model", str(source), *(["--trust-pickle"] if origin.trust_pickle else [])]
+    else:
+        words += ["--estimator", "boosting"]
+    return shlex.join([*words, "--out", f"{folder}-alternatives"])
+
+
 def reproduction(
     opened: Opened, data: Dataset, seed: int, origin: Origin, interrupted: bool, folder: Path | None
 ) -> Reproduction:
@@ -151,4 +171,5 @@ def reproduction(
         model=opened.fingerprint,
         interrupted=interrupted,
         export=None if folder is None else shlex.join(["neuronfair", "show", str(folder), "--out", "findings.xlsx"]),
+        alternatives=alternatives_command(opened, data, origin, folder),
     )

@@ -37,7 +37,7 @@ from neuronfair.scale.ray_cluster import ADDRESS, LOCAL
 AUDIT, RESEARCH, DATA = "Audit", "Research", "Data"  # panels of the commands
 GATE_FAILED, WRONG, INTERNAL, INTERRUPTED = 1, 2, 3, 130  # exit statuses
 _RENAMED = {"--seeds": "--starts", "--trust-feeding": "--skip-encoding-check"}  # old spellings of options
-_FIRST = ("audit", "audit-all", "show", "rate", "certify", "repair")  # in the help text
+_FIRST = ("audit", "audit-all", "show", "rate", "certify", "alternatives")  # in the help text
 
 
 class Commands(TyperGroup):

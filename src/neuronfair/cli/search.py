@@ -361,7 +361,7 @@ def reproduce(
     for folder in (out, docs):
         if folder is not None:
             check_writable(folder)
-    _find_experiments()
+    find_experiments()
     from experiments import reproduce as work
 
     request = work.Request(tuple(names or ()), quick, repeats, seconds, out, docs, report_only)
@@ -371,7 +371,7 @@ def reproduce(
         raise typer.Exit(INTERRUPTED)
 
 
-def _find_experiments() -> None:
+def find_experiments() -> None:
     """Make the experiments importable; they are in a checkout only."""
     if not (CHECKOUT / "experiments" / "reproduce.py").is_file():
         raise NeuronFairError("the experiments are not in the installed package. Run this in a checkout of the source")

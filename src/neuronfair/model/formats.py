@@ -27,6 +27,8 @@ READERS = {
     ".cbm": "estimators:open",
 }
 PICKLES = {".joblib", ".pkl", ".pickle"}
+# Models that `neuronfair alternatives` clones and fits again; of others, the code that makes them is needed.
+REFITTED = (".skops", ".joblib", ".pkl", ".pickle", ".safetensors", ".npz")
 _IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
 PICKLE_SUFFIXES = PICKLES | _PICKLED_TORCH

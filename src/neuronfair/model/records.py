@@ -63,7 +63,7 @@ def records_of(source: Opened | Model, data: Dataset) -> Records:
     for filled in (False, True) if frame_scores is not None else ():
         assert frame_scores is not None
         found = RecordModel(
-            model, data.rows, _by_frame(_OriginalCells(original, data, filled=filled), frame_scores, model)
+            model, data.rows, _by_frame(OriginalCells(original, data, filled=filled), frame_scores, model)
         )
         try:
             found.own  # noqa: B018  # computes the scores of every record
@@ -126,7 +126,7 @@ class RecordModel:
         return scores.to(codes.device)
 
 
-class _OriginalCells:
+class OriginalCells:
     """The records of a data set as a DataFrame of original cells, in which codes can replace cells.
 
     With `filled`, an empty cell is the number that the domain declares for it.
@@ -195,7 +195,7 @@ def _column(original: Original, attribute: Attribute) -> Any:
     return numbers.astype(np.int64) if whole else numbers
 
 
-def _by_frame(cells: _OriginalCells, scores_of_frame: Callable[[Any], Any], model: Model) -> RecordScores:
+def _by_frame(cells: OriginalCells, scores_of_frame: Callable[[Any], Any], model: Model) -> RecordScores:
     """Return the scores of records by a model that reads a DataFrame."""
 
     def predict(record: np.ndarray, codes: Tensor) -> Tensor:

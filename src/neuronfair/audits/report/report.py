@@ -226,6 +226,7 @@ class Reproduction:
     model: str  # fingerprint of the model
     interrupted: bool = False  # by Ctrl-C
     export: str | None = None  # the command that writes all findings as a table; null without a folder
+    alternatives: str | None = None  # the command that searches for a less discriminatory model; null where none can
 
 
 @dataclass(frozen=True)

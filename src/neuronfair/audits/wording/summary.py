@@ -106,6 +106,8 @@ def _steps(report: Report) -> list[Step]:
     steps = []
     if worst and worst[0].replay:
         steps.append(Step("Look at the worst realistic pair, and decide whether it is acceptable.", worst[0].replay))
+    if again.alternatives and any(one.depends or one.has_proxy_evidence for one in report.attributes):
+        steps.append(Step("Search for a model that is as good and less discriminatory.", again.alternatives))
     if verdict.thresholds == "none set" and again.command:
         steps.append(Step("Set a threshold for your build.", f"{again.command} --fail-if 'flip_rate > 1%'"))
     if again.export and any(one.people_found for one in report.attributes):

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
 from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.groups import Group, groups
@@ -15,6 +12,9 @@ from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.train import Stack
+
+import torch
+from torch import Tensor, nn
 
 GROUP = 16  # networks evaluated at once
 SAMPLES = 20_000

@@ -6,18 +6,18 @@ import copy
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
+from experiments.repairs.evaluate import RepairOutcome, outcomes
+from experiments.repairs.labels import Ensemble, from_training_rows
 from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.train import train_stack
 from neuronfair.model.training_loop import EpochCallback, Rows, TrainingSettings
-from neuronfair.repairs.evaluate import RepairOutcome, outcomes
-from neuronfair.repairs.labels import Ensemble, from_training_rows
 from neuronfair.searches.findings import Findings
+
+import torch
+from torch import Tensor, nn
 
 MAX_PAIRS = 20_000  # pairs that join at most, however many were found; on Adult 10,000 helped less
 VALIDATION_ONE_IN = 8  # one in so many of the drawn pairs is kept for validation, at most

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-import msgspec
-from rich.console import Group as Lines
-from rich.console import RenderableType
-from rich.table import Table
-
+from experiments.repairs.evaluate import FairnessMeasurement, RepairOutcome
+from experiments.repairs.neurons import NeuronRepair
+from experiments.repairs.retrain import Retraining
+from experiments.repairs.session import Repaired
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import listed, percent, plural, spanned
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
-from neuronfair.repairs.evaluate import FairnessMeasurement, RepairOutcome
-from neuronfair.repairs.neurons import NeuronRepair
-from neuronfair.repairs.retrain import Retraining
-from neuronfair.repairs.session import Repaired
 from neuronfair.store.files import Json
+
+import msgspec
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
 
 GROUPS = 8  # shown in the table; all of them are in the JSON
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from experiments.repairs.labels import Ensemble
 from neuronfair import Dataset
 from neuronfair.domain.table import Target
-from neuronfair.repairs.labels import Ensemble
 from tests.planted.networks import domain, uniform_rows
 
 

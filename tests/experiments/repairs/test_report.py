@@ -10,15 +10,15 @@ import pytest
 from rich.console import Console
 from torch import nn
 
+from experiments.repairs.evaluate import FairnessMeasurement, RepairOutcome
+from experiments.repairs.neurons import NeuronRepair, Turn
+from experiments.repairs.report import repair_json, repair_report, verdict
+from experiments.repairs.retrain import Retraining
+from experiments.repairs.session import Repaired
 from neuronfair.domain.table import Target
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
 from neuronfair.model.weights import Card
-from neuronfair.render.repair import repair_json, repair_report, verdict
-from neuronfair.repairs.evaluate import FairnessMeasurement, RepairOutcome
-from neuronfair.repairs.neurons import NeuronRepair, Turn
-from neuronfair.repairs.retrain import Retraining
-from neuronfair.repairs.session import Repaired
 from tests.planted.networks import domain
 
 SPACE = replace(domain(), target=Target("y", ("no", "yes")))

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from experiments.repairs.evaluate import RepairOutcome, outcomes
+from experiments.repairs.neurons import Turn, repair_neurons
 from neuronfair import Dataset, interpret
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.repairs.evaluate import RepairOutcome, outcomes
-from neuronfair.repairs.neurons import Turn, repair_neurons
 from tests.planted.networks import domain, network, one_biased_neuron, random_module, uniform_rows
 
 

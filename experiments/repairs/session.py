@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from torch import nn
-
+from experiments.repairs.evaluate import FairnessMeasurement, measure_network
+from experiments.repairs.neurons import NeuronRepair, repair_neurons
+from experiments.repairs.retrain import RepairSettings, Retraining, retrain
 from neuronfair.domain.tables.dataset import DATASETS, Dataset, load_dataset, read_table
-from neuronfair.domain.tables.sheet import Sheet
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.formatting import percent
 from neuronfair.interpretation.profile import interpret
@@ -21,12 +21,11 @@ from neuronfair.model.open import wrap_model
 from neuronfair.model.train import linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.progress import Progress
-from neuronfair.repairs.evaluate import FairnessMeasurement, measure_network
-from neuronfair.repairs.neurons import NeuronRepair, repair_neurons
-from neuronfair.repairs.retrain import RepairSettings, Retraining, retrain
 from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.store.manifest import rows_digest
 from neuronfair.store.run import Run
+
+from torch import nn
 
 How = Literal["retrain", "neurons"]
 NO_CARD = "These weights have no card: they may have seen the test rows, so the accuracy before may be too good."
@@ -99,12 +98,11 @@ def _note(show: Progress, epoch: int, losses: dict[int, float]) -> None:
     show("Training again", epoch, None, f"epochs, validation loss {sum(losses.values()) / len(losses):.4f}")
 
 
-def searched_table(run: Run, given: Path | Sheet | None) -> Dataset:
+def searched_table(run: Run, path: Path | None) -> Dataset:
     """Return the table that a run has searched."""
     name = str(run.manifest.get("data"))
-    path = given.path if isinstance(given, Sheet) else given
-    if given is not None:
-        table = read_table(given, run.domain)
+    if path is not None:
+        table = read_table(path, run.domain)
     elif name in DATASETS:
         table = load_dataset(name, run.domain.encoding, sensitive=run.domain.sensitive)
         table = replace(table, domain=replace(table.domain, twinning=run.domain.twinning))

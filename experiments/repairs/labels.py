@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from neuronfair.domain.tables.dataset import Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.encoding import TableEncoding, families
@@ -12,6 +9,9 @@ from neuronfair.model.train import Stack, train_stack
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected
 from neuronfair.searches.findings import Findings
+
+import torch
+from torch import Tensor
 
 MEMBERS = 5  # of the ensemble; odd, so that two classes cannot tie
 HIDDEN = (32, 16)

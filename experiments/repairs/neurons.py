@@ -6,15 +6,15 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import nn
-
+from experiments.repairs.evaluate import RepairOutcome, outcomes
 from neuronfair.domain.tables.dataset import Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.train import linear_layers
-from neuronfair.repairs.evaluate import RepairOutcome, outcomes
+
+import torch
+from torch import nn
 
 FACTORS = (0.0, 0.25, 0.5, 0.75)
 SAMPLES = 4_000  # records drawn from the domain; with the validation rows, they choose the repair

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.repairs import retrain as stage
+from experiments.repairs.evaluate import RepairOutcome
+from experiments.repairs.labels import Ensemble, from_training_rows
+from experiments.repairs.retrain import RepairSettings, Retraining, retrain, without_findings
 from neuronfair import Dataset, SearchConfig, search
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.training_loop import TrainingSettings
-from neuronfair.repairs import retrain as stage
-from neuronfair.repairs.evaluate import RepairOutcome
-from neuronfair.repairs.labels import Ensemble, from_training_rows
-from neuronfair.repairs.retrain import RepairSettings, Retraining, retrain, without_findings
 from neuronfair.searches.config import SearchResult as Search
 from tests.planted.networks import domain, network, one_biased_neuron, uniform_rows
 

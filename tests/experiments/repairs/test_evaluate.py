@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from experiments.repairs.evaluate import measure_network
+from experiments.repairs.neurons import Turn
 from neuronfair import Dataset
 from neuronfair.domain.table import Target
-from neuronfair.repairs.evaluate import measure_network
-from neuronfair.repairs.neurons import Turn
 from tests.planted.networks import domain, one_biased_neuron, uniform_rows
 
 

@@ -1,0 +1,166 @@
+"""The search: a baseline, candidates that Optuna proposes in rounds, and as many controls by seed alone."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronfair.alternative_models import estimators
+from neuronfair.alternative_models.candidates import Candidate, Value, Workshop
+from neuronfair.alternative_models.estimators import Dimension
+from neuronfair.alternative_models.journal import FitLine, SearchFile
+from neuronfair.alternative_models.objectives import CHOICE_DRAWS, ModelAnswers
+from neuronfair.errors import NeuronFairError, needs, one_line
+from neuronfair.progress import PieceProgress, Progress
+from neuronfair.scale.pool import Pool
+
+ROUND = 10  # candidates that are proposed before any of them is measured, whatever the number of processes
+DRAWN = 20  # candidates after the planned ones whose parameters are drawn at random
+KEPT = 2 / 3  # chance that such a candidate has a parameter as the baseline has it: many changes at once cost quality
+FAR = 2.0  # tolerances of quality that may be lost by fits near which Optuna looks for better ones
+LOST = "quality lost"  # what a trial of Optuna keeps
+BASELINE = Candidate("baseline", 0, 0, {})
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Everything that was fitted, and whether Ctrl-C ended it early."""
+
+    baseline: FitLine
+    candidates: tuple[FitLine, ...]
+    controls: tuple[FitLine, ...]
+    interrupted: bool = False
+
+
+def measure(workshop: Workshop, candidate: Candidate, baseline: ModelAnswers | None) -> FitLine:
+    """Fit one candidate and measure it on the choose part; a failure is a result, too."""
+    start = time.perf_counter()
+    try:
+        yardstick = workshop.yardstick("choose")
+        answers = workshop.ask(workshop.make(candidate), yardstick.rows)
+        values = yardstick.quality_of(answers), yardstick.measured(answers)
+        gains = (0.0, 0.0, 0.0, 0.0)
+        if baseline is not None:
+            gain = yardstick.quality_gain(answers, baseline, workshop.settings.confidence)
+            less = yardstick.measure_gain(answers, baseline, workshop.settings.confidence, CHOICE_DRAWS)
+            gains = gain.value, gain.error, less.value, less.error
+    except NeuronFairError as error:
+        return FitLine(candidate, time.perf_counter() - start, one_line(error))
+    return FitLine(candidate, time.perf_counter() - start, None, *values, *gains)
+
+
+def _piece(shared: tuple[Workshop, ModelAnswers], candidate: Candidate, note: PieceProgress) -> FitLine:
+    note(0, 1, 0)
+    return measure(shared[0], candidate, shared[1])
+
+
+def run_search(workshop: Workshop, baseline: ModelAnswers, file: SearchFile, pool: Pool, show: Progress) -> Searched:
+    """Fit candidates and as many controls, in turn, until the budget or the time is used up.
+
+    A fit that the file has already is not made again. The same budget gives the same candidates, however often the
+    search is killed and however many processes fit them.
+    """
+    settings, start, proposals = workshop.settings, time.perf_counter(), OptunaProposals(workshop)
+    candidates, controls, interrupted = list[FitLine](), list[FitLine](), False
+
+    def fits(some: Sequence[Candidate], into: list[FitLine]) -> None:
+        missing = [one for one in some if one.name not in file.fits]
+        made = iter(pool.map(_piece, (workshop, baseline), missing)) if missing else iter(())
+        for one in some:
+            if one.name not in file.fits:
+                file.add(next(made))
+            into.append(file.fits[one.name])
+            if into[-1].candidate != one:
+                raise NeuronFairError(f"{file.path}: its {one.name} has other parameters than are proposed now")
+            failed = sum(line.error is not None for line in candidates)
+            note = f"{failed} failed" if failed else ""
+            show(f"Fitting {one.kind}s", len(candidates) + len(controls), 2 * settings.budget, note)
+
+    try:
+        while (done := len(candidates)) < settings.budget:
+            if settings.seconds is not None and done and time.perf_counter() - start > settings.seconds:
+                break
+            numbers = range(done, min(done + ROUND, settings.budget))
+            fits(proposals.ask(numbers), candidates)
+            proposals.tell(candidates[done:])
+            fits([Candidate.of(settings.seed, "control", number, {}) for number in numbers], controls)
+    except KeyboardInterrupt:
+        interrupted = True
+    return Searched(file.fits[BASELINE.name], tuple(candidates), tuple(controls), interrupted)
+
+
+class OptunaProposals:
+    """Which parameters are tried: some planned ones, some drawn at random, then those that Optuna proposes."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        optuna = needs("optuna", "alternatives", "a search for alternatives")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._failed = optuna.trial.TrialState.FAIL
+        self._space = space(workshop)
+        settings = workshop.settings
+        planned, random = plan(self._space), np.random.default_rng(settings.seed)
+        drawn = [{one.name: one.random(random, KEPT) for one in self._space} for _ in range(DRAWN)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # constraints are called experimental
+            sampler = optuna.samplers.TPESampler(
+                n_startup_trials=len(planned) + DRAWN,
+                seed=settings.seed,
+                constraints_func=lambda trial: (trial.user_attrs.get(LOST, 0.0) - FAR * settings.tolerance,),
+            )
+        self._study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+        for parameters in (*planned, *drawn):
+            self._study.enqueue_trial(parameters)
+        self._drawn, self._seed = range(len(planned), len(planned) + DRAWN), settings.seed
+        self._trials: list[Any] = []
+
+    def ask(self, numbers: Sequence[int]) -> list[Candidate]:
+        """Return the candidates with these numbers, which come after those that were told."""
+        self._trials = [self._study.ask() for _ in numbers]
+        found = [{one.name: one.drawn(trial) for one in self._space} for trial in self._trials]
+        return [
+            Candidate.of(self._seed, "candidate", number, parameters, number in self._drawn)
+            for number, parameters in zip(numbers, found, strict=True)
+        ]
+
+    def tell(self, results: Sequence[FitLine]) -> None:
+        """Report how those that were asked for last did."""
+        for trial, one in zip(self._trials, results, strict=True):
+            if one.error is not None:
+                self._study.tell(trial, state=self._failed)
+            else:
+                trial.set_user_attr(LOST, -one.quality_gain)
+                self._study.tell(trial, [one.quality, one.measure])
+
+
+def space(workshop: Workshop) -> list[Dimension]:
+    """Return everything that candidates may differ in."""
+    settings, guides, recipe = workshop.settings, workshop.guides, workshop.recipe
+    assert guides is not None
+    last, proxies, tries = estimators.last_of(recipe.estimator), len(guides.proxies), settings.tries
+    hidden, network = len(getattr(last, "hidden", ())), tries("neurons") and recipe.is_network
+    constrained = bool(guides.signs and {*last.get_params(deep=False)} & {*estimators.CONSTRAINTS})
+    others = [
+        (True, Dimension("rows", 0.8, 1.0, 1.0, step=0.1)),
+        (tries("leave-out") and proxies > 0, Dimension("leave_out", 0, proxies, 0, step=1, planned=(1, 2, 3))),
+        (tries("coarsen") and len(workshop.banded) > 0, Dimension("bands", 0, 8, 0, step=2, planned=(4,))),
+        (tries("reweight"), Dimension("reweight", 0.0, 1.5, 0.0, step=0.25, planned=(0.25, 0.5, 0.75, 1.0))),
+        (guides.twins is not None, Dimension("twins", 0.0, 1.0, 0.0, step=0.25, planned=(0.25, 1.0))),
+        (guides.pairs is not None, Dimension("pairs", 0.0, 1.0, 0.0, step=0.5, planned=(1.0,))),
+        (tries("monotone") and constrained, Dimension("monotone", 0, 1, 0, step=1, planned=(1,))),
+        (network, Dimension("turned", 0.0, 0.5, 0.0, step=0.25, planned=(0.25,))),
+        (network and hidden > 1, Dimension("layer", 0, hidden - 1, 0, step=1)),
+        (tries("threshold") and workshop.thresholded, Dimension("threshold", 0.3, 0.7, 0.5, step=0.02)),
+    ]
+    return [*workshop.hyper, *(one for tried, one in others if tried)]
+
+
+def plan(dimensions: Sequence[Dimension]) -> list[dict[str, Value]]:
+    """Return the candidates that are tried first: the baseline without the attribute, then one change at a time."""
+    usual: dict[str, Value] = {one.name: int(one.usual) if one.whole else one.usual for one in dimensions}
+    changes = [{one.name: value} for one in dimensions for value in one.planned if value <= one.high]
+    return [usual, *({**usual, **change} for change in changes)]

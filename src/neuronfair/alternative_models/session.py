@@ -1,0 +1,318 @@
+"""A search for alternatives from table and estimator to the verdict, and the files that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from neuronfair.alternative_models import estimators
+from neuronfair.alternative_models.candidates import MadeModel, Workshop
+from neuronfair.alternative_models.guides import guides
+from neuronfair.alternative_models.journal import FILE, SearchFile
+from neuronfair.alternative_models.networks import NetworkClassifier
+from neuronfair.alternative_models.objectives import QualityFunction
+from neuronfair.alternative_models.parts import SearchTable, search_table
+from neuronfair.alternative_models.search import BASELINE, Searched, measure, run_search
+from neuronfair.alternative_models.settings import AlternativesSettings, Measure
+from neuronfair.alternative_models.verdict import (
+    Chance,
+    SearchConclusion,
+    Shown,
+    best_of,
+    chance,
+    chosen,
+    evaluated,
+    front,
+)
+from neuronfair.atomic import write_text
+from neuronfair.audits.inputs import ModelSource, read_input
+from neuronfair.audits.report.report import Report, as_json
+from neuronfair.audits.run import run
+from neuronfair.audits.settings import AuditSettings
+from neuronfair.domain.schema.toml import format_domain
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import NeuronFairError, RunError
+from neuronfair.model.formats import REFITTED
+from neuronfair.model.open import Opened, wrap_model
+from neuronfair.model.open.columns import feature_names
+from neuronfair.progress import Progress, silent
+from neuronfair.scale.pool import Processes, Serial
+from neuronfair.store.files import Lock
+from neuronfair.store.manifest import rows_digest
+
+RESULT = "alternatives.json"
+PACKAGES = ("neuronfair", "optuna", "scikit-learn", "numpy")  # of the same version when a search resumes
+
+
+@dataclass(frozen=True)
+class AlternativesReport:
+    """What a search for alternatives found. The comments behind the fields are their documentation."""
+
+    neuronfair: str  # version
+    data: str  # name of the data set
+    sensitive: tuple[str, ...]  # sensitive attributes
+    groups: tuple[str, ...]  # groups that are compared
+    target: str  # column to predict
+    selected: str  # the class that counts as selected
+    rows: Mapping[str, int]  # records by part: fit, choose, test
+    estimator: str  # what is fitted
+    baseline_reads: tuple[str, ...]  # sensitive attributes that the baseline reads at decision time
+    settings: AlternativesSettings  # what was looked for, and for how long
+    quality: str  # what the model is good for
+    measure: Measure  # what is to become less
+    proxies: tuple[str, ...]  # attributes that candidates leave out, in this order
+    mediated: tuple[float, ...]  # share of the effect of the sensitive attribute that the first proxies mediate
+    hyper: Mapping[str, float]  # hyper-parameters of the baseline that candidates vary
+    searched: Searched  # all fits, on the choose part
+    front: tuple[str, ...]  # candidates that no other beats in both quality and measure, on the choose part
+    shown: tuple[Shown, ...]  # on the test part, the baseline first; empty after an interruption
+    conclusion: SearchConclusion  # whether an alternative was found
+    chosen: str | None  # the model that is proposed
+    chance: Chance  # for how many more candidates would bring
+    notes: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)  # models by their names
+
+    @property
+    def failed(self) -> int:
+        """How many candidates could not be fitted."""
+        return sum(one.error is not None for one in self.searched.candidates)
+
+    @property
+    def winner(self) -> Shown | None:
+        """The model that is proposed, on the test part."""
+        return next((one for one in self.shown if one.candidate.name == self.chosen), None)
+
+    def to_json(self) -> str:
+        """Return the content of alternatives.json."""
+        return as_json(self)
+
+    @staticmethod
+    def from_json(text: str | bytes) -> AlternativesReport:
+        """Read the content of an alternatives.json."""
+        return msgspec.json.decode(text, type=AlternativesReport)
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """The result of a search for alternatives; `make` gives any of its models again."""
+
+    report: AlternativesReport
+    workshop: Workshop = field(repr=False)
+    file: SearchFile = field(repr=False)
+
+    def make(self, name: str) -> Any:
+        """Return a candidate or a control by its name, fitted: the same as in the search."""
+        return self._made(name).estimator
+
+    @property
+    def model(self) -> Any:
+        """The model that is proposed, fitted; None where none was found."""
+        return None if self.report.chosen is None else self.make(self.report.chosen)
+
+    def audit(self, name: str, progress: Progress = silent) -> Report:
+        """Return a short audit of one of the models, by the records of the test part."""
+        table = self.workshop.table
+        data = table.data.take(torch.from_numpy(table.test))
+        opened = _opened(table, self._made(name))
+        return run(opened, data, settings=AuditSettings.quick(seed=self.report.settings.seed), progress=progress).report
+
+    def _made(self, name: str) -> MadeModel:
+        found = self.file.fits.get(name)
+        if found is None or found.error is not None:
+            raise RunError(f"there is no {name} that could be fitted")
+        return self.workshop.make(found.candidate)
+
+    def write(self, out: Path) -> Alternatives:
+        """Write the models that were shown, the domain and the report into a folder; return the result with the names.
+
+        The models are in the format of the estimator they came from.
+        """
+        files = {}
+        for one in self.report.shown:
+            name = one.candidate.name
+            path = out / f"{'model' if name == self.report.chosen else name}{self.workshop.recipe.suffix}"
+            estimators.write(self.make(name), path, one.quality.value)
+            files[name] = path.name
+        made = replace(self, report=replace(self.report, files=files))
+        write_text(out / "domain.toml", format_domain(self.workshop.table.data.domain))
+        write_text(out / RESULT, made.report.to_json())
+        return made
+
+
+def alternatives(
+    estimator: Any,
+    data: Any,
+    *,
+    sensitive: str | Sequence[str] | None = None,
+    target: str | None = None,
+    domain: TableDomain | str | Path | None = None,
+    favourable: str | None = None,
+    settings: AlternativesSettings | None = None,
+    **options: Any,
+) -> Alternatives:
+    """Search for a model that is as good for its purpose and less discriminatory.
+
+    The estimator follows the interface of scikit-learn (or is a function that makes one, a name such as "lightgbm", or
+    a fitted model, which is cloned with its parameters). The table is cut into three parts: candidates are fitted to
+    one, chosen by the next, and only a few are measured on the last, once. A candidate is called better only if the
+    test part shows that its quality is not worse than the tolerance and that its measure is lower.
+
+    Options: `out`, a folder that keeps the search, which then survives a kill; `quality`, your own function of labels
+    and decisions; `progress`; `trust_pickle`; and the settings by their names (`budget`, `measure`, `tolerance`, …).
+    Candidates are never given the sensitive attribute at decision time, and no threshold differs by group, unless
+    `allow_disparate_treatment` is set, which allows the first.
+    """
+    out, own = options.pop("out", None), options.pop("quality", None)
+    progress, trust = options.pop("progress", silent), options.pop("trust_pickle", False)
+    settings = replace(settings or AlternativesSettings(), **options)
+    if isinstance(own, str):
+        settings, own = replace(settings, quality=own), None
+    workshop, notes, reads = _workshop(
+        estimator, data, settings, own, trust=trust, described=(sensitive, target, domain, favourable)
+    )
+    if out is None:
+        return _searched(workshop, notes, reads, None, progress)
+    Path(out).mkdir(parents=True, exist_ok=True)
+    _lock = Lock.of(Path(out))  # until the search ends
+    return _searched(workshop, notes, reads, Path(out), progress)
+
+
+def _workshop(
+    estimator: Any,
+    data: Any,
+    settings: AlternativesSettings,
+    own: QualityFunction | None,
+    *,
+    trust: bool,
+    described: tuple[Any, str | None, TableDomain | str | Path | None, str | None],
+) -> tuple[Workshop, tuple[str, ...], tuple[str, ...]]:
+    """Return what makes candidates, notes for the report, and the sensitive attributes that the baseline reads."""
+    sensitive, target, domain, favourable = described
+    fitted = _is_fitted(estimator)
+    names = feature_names(estimator, trust_pickle=trust) if fitted else None
+    source = ModelSource(estimator if names is not None else None, trust_pickle=trust)
+    found = read_input(data, source, domain=domain, sensitive=sensitive, target=target).with_favourable(favourable)
+    table = search_table(found.data, settings.seed)
+    inputs = [a.name for a in table.data.domain.attributes if a.is_input and a.name in table.frame]
+    columns = [name for name in inputs if found.reads is None or name in found.reads]
+    blind = not fitted and not settings.allow_disparate_treatment
+    if blind:
+        columns = [name for name in columns if name not in table.sensitive]
+    made = estimators.recipe(estimator, table, inputs if _networks(estimator) else columns, trust_pickle=trust)
+    if blind:
+        estimators.without(made.estimator, table.sensitive)
+    reads = () if blind else made.reads(table.sensitive)
+    notes = list(found.remarks)
+    if reads and not settings.allow_disparate_treatment:
+        notes.append(
+            f"The given model reads {', '.join(reads)}. The candidates do not, so they may lose what it gained by that."
+        )
+    return Workshop(table, made, settings, own=own), tuple(notes), reads
+
+
+def _is_fitted(estimator: Any) -> bool:
+    """Return whether an estimator is a fitted model, or the file of one, and not something that makes models."""
+    if isinstance(estimator, (str, Path)):
+        return str(estimator) not in estimators.NAMES and Path(estimator).suffix.lower() in REFITTED
+    return any(name.endswith("_") and not name.startswith("_") for name in vars(estimators.last_of(estimator)))
+
+
+def _networks(estimator: Any) -> bool:
+    """Return whether an estimator is one of our networks, which are given whole records."""
+    return str(estimator) == "network" or Path(str(estimator)).suffix.lower() in estimators.OWN
+
+
+def _searched(
+    workshop: Workshop, notes: Sequence[str], reads: tuple[str, ...], out: Path | None, show: Progress
+) -> Alternatives:
+    """Do the whole work."""
+    table, settings = workshop.table, workshop.settings
+    file = SearchFile(None if out is None else out / FILE, _header(workshop))
+    show("Fitting the baseline", 0, None)
+    made = workshop.make(BASELINE)
+    yardstick = workshop.yardstick("choose")
+    answers = workshop.ask(made, yardstick.rows)
+    if BASELINE.name not in file.fits:
+        line = measure(workshop, BASELINE, None)
+        if line.error is not None:
+            raise NeuronFairError(line.error)
+        file.add(line)
+    show("Learning from the fit part", 0, None)
+    try:
+        opened = _opened(table, made)
+    except NeuronFairError as error:
+        opened, notes = None, [*notes, f"The baseline cannot be searched: {error}."]
+    learned = guides(table, made.columns, opened, settings)
+    workshop = replace(workshop, guides=learned)
+    pool = Serial() if settings.workers == 1 else Processes(settings.workers)
+    searched = run_search(workshop, answers, file, pool, show)
+    shown: list[Shown] = []
+    if not searched.interrupted:
+        show("Measuring on the test part", 0, None)
+        some = chosen(searched, settings.tolerance, settings.shown, settings.confidence)
+        file.touch_test((BASELINE.name, *(one.candidate.name for one in some)))
+        shown = evaluated(workshop, some, workshop.yardstick("test"))
+    report = _report(workshop, searched, shown, reads, [*notes, *learned.notes])
+    result = Alternatives(report, workshop, file)
+    return result if out is None else result.write(out)
+
+
+def _opened(table: SearchTable, made: MadeModel) -> Opened:
+    """Return a fitted model ready for an audit, by the records of the fit part."""
+    data = table.data.take(torch.from_numpy(table.fit))
+    if isinstance(made.estimator, NetworkClassifier):
+        return wrap_model(made.estimator.module_, made.estimator.domain_, data.rows)
+    return wrap_model(made.estimator, data.domain, data)
+
+
+def _header(workshop: Workshop) -> dict[str, str]:
+    """Return what must be the same when a search resumes."""
+    table, recipe, settings = workshop.table, workshop.recipe, workshop.settings
+    own = "" if workshop.own is None else getattr(workshop.own, "__qualname__", repr(workshop.own))
+    kept = replace(settings, budget=1, seconds=None, workers=1, shown=1)
+    return {
+        "version of a package": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        "estimator": f"{recipe.name}: {recipe.estimator!r} of {', '.join(recipe.columns)}",
+        "domain": table.data.domain.fingerprint,
+        "table": rows_digest(table.data.rows),
+        "setting": f"{kept} {own}",
+    }
+
+
+def _report(
+    workshop: Workshop, searched: Searched, shown: Sequence[Shown], reads: tuple[str, ...], notes: Sequence[str]
+) -> AlternativesReport:
+    table, settings, learned = workshop.table, workshop.settings, workshop.guides
+    target, best = table.data.domain.target, best_of(shown)
+    assert target is not None
+    assert learned is not None
+    return AlternativesReport(
+        version("neuronfair"),
+        table.data.name,
+        table.sensitive,
+        table.groups,
+        target.column,
+        target.classes[table.positive],
+        {name: len(table.part(name)) for name in ("fit", "choose", "test")},
+        workshop.recipe.name,
+        reads,
+        settings,
+        settings.quality if workshop.own is None else str(getattr(workshop.own, "__name__", workshop.own)),
+        workshop.yardstick("choose").measure,
+        learned.proxies,
+        learned.mediated,
+        {one.name: one.usual for one in workshop.hyper},
+        searched,
+        tuple(one.candidate.name for one in front(searched.candidates)),
+        tuple(shown),
+        "interrupted" if searched.interrupted else "none found" if best is None else "better",
+        None if best is None else best.candidate.name,
+        chance(searched, settings.tolerance, settings.confidence),
+        tuple(notes),
+    )

@@ -1,0 +1,231 @@
+"""A search for alternatives as text, as an HTML page with its front, and as a paragraph for the file of a regulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
+
+from neuronfair.alternative_models.candidates import Candidate
+from neuronfair.alternative_models.journal import FitLine
+from neuronfair.alternative_models.objectives import MEASURES
+from neuronfair.alternative_models.session import AlternativesReport
+from neuronfair.formatting import listed, number, percent, plural, spanned
+from neuronfair.render.page import rendered
+from neuronfair.render.page.charts import at, ticks
+
+SHARES = ("accuracy", "balanced_accuracy", "roc_auc")  # qualities that are shown in percent
+
+
+def headline(report: AlternativesReport) -> str:
+    """Return the result in one sentence."""
+    tried, one = plural(len(report.searched.candidates), "candidate"), report.winner
+    if report.conclusion == "interrupted":
+        return f"Interrupted after {tried}. The test part was not used: the same command resumes."
+    if one is None:
+        return f"No better alternative was found among {tried}."
+    before = report.shown[0]
+    return (
+        f"Found after {tried}: {one.candidate.name}, with {quality(report, one.quality.value)} {quality_name(report)} "
+        f"instead of {quality(report, before.quality.value)}, and a {MEASURES[report.measure]} of "
+        f"{number(one.measure.value)} instead of {number(before.measure.value)}."
+    )
+
+
+def sentences(report: AlternativesReport) -> list[str]:
+    """Return what a reader must know of the result, a sentence or two each."""
+    rows, searched, settings, chance = report.rows, report.searched, report.settings, report.chance
+    name, measure, sensitive = quality_name(report), MEASURES[report.measure], listed(report.sensitive)
+    sure = percent(settings.confidence)
+    found = [
+        f"Three parts of {report.data}: {rows['fit']:,} records to fit, {rows['choose']:,} to choose, {rows['test']:,} "
+        f"to test. The test part was {'used once, for the models below' if report.shown else 'not used'}.",
+        f"Candidates: {len(searched.candidates)}, of which {report.failed} could not be fitted. Controls, which differ "
+        f"from the baseline in their seed only: {len(searched.controls)}.",
+    ]
+    if report.shown:
+        found.append(
+            f"Better means: on the test part, {name} not more than {quality(report, settings.tolerance)} below the "
+            f"baseline, and the {measure} lower, both at a confidence of {sure} for all models shown together."
+        )
+    for one in report.shown:
+        if one.better and one.candidate.kind == "control":
+            known = "It is the model proposed: the search found nothing beyond chance. "
+            found.append(
+                f"The best control, which differs in its seed only, is better as well: its {measure} is "
+                f"{number(one.measure.value)}. {known if one is report.winner else ''}".rstrip()
+            )
+    gains = [(one.quality_gain, one.measure_gain) for one in report.shown if one.quality_gain and one.measure_gain]
+    if report.shown and not gains:
+        found.append("No candidate was worth a look at the test part: none kept the quality and lowered the measure.")
+    elif report.shown and report.winner is None:
+        errors = max(gain.error for gain, _ in gains), max(gain.error for _, gain in gains)
+        found.append(
+            f"With {rows['test']:,} test records, {name} of two models is compared with a standard error of "
+            f"{quality(report, errors[0])}, and the {measure} with one of {number(errors[1])}: smaller changes cannot "
+            "be shown."
+        )
+    if chance.of:
+        found.append(
+            f"More search: of {chance.of} candidates drawn at random, {chance.better} looked better on the choose part "
+            f"({sure} upper bound for the next one: {percent(chance.high)})."
+        )
+    if settings.allow_disparate_treatment:
+        found.append(f"Candidates may read {sensitive} at decision time (--allow-disparate-treatment).")
+    else:
+        found.append(f"No candidate reads {sensitive} at decision time, and thresholds are the same for all.")
+    return [*found, *report.notes]
+
+
+def quality_name(report: AlternativesReport) -> str:
+    """Return the quality in words."""
+    return {"roc_auc": "ROC AUC", "log_loss": "log likelihood"}.get(report.quality, report.quality.replace("_", " "))
+
+
+def quality(report: AlternativesReport, value: float) -> str:
+    """Return a value of the quality."""
+    return percent(value) if report.quality in SHARES else number(value)
+
+
+def changes(one: Candidate, report: AlternativesReport) -> str:
+    """Return in words how a fit differs from the baseline."""
+    if one.kind == "baseline":
+        return "the estimator as it is"
+    if one.kind == "control":
+        return "the baseline with another seed"
+    values, said = dict(one.parameters), []
+    if count := int(values.pop("leave_out", 0)):
+        said.append(f"without {listed(report.proxies[:count])}")
+    names = {"twins": "counterfactual twins", "pairs": "findings", "reweight": "groups reweighted", "bands": "bands"}
+    said += [f"{words} {number(float(values.pop(name)))}" for name, words in names.items() if values.get(name)]
+    if values.pop("monotone", 0):
+        said.append("monotone constraints")
+    if float(values.get("turned", 0)):
+        said.append(
+            f"{percent(float(values['turned']))} of the neurons of layer {int(values.get('layer', 0)) + 1} turned down"
+        )
+    if float(values.pop("threshold", 0.5)) != 0.5:
+        said.append(f"threshold {number(float(one.parameters['threshold']))}")
+    if float(values.pop("rows", 1.0)) < 1:
+        said.append(f"{percent(float(one.parameters['rows']))} of the rows")
+    own = {"turned", "layer", "leave_out", *names}
+    other = [name for name in values if name not in own and values[name] != report.hyper.get(name)]
+    said += [f"{name.rpartition('__')[2]} {number(float(values[name]))}" for name in other]
+    return ", ".join(said) or "the baseline without the sensitive attribute"
+
+
+def alternatives_report(report: AlternativesReport) -> RenderableType:
+    """Return the result for a terminal."""
+    table = Table(title="On the test part")
+    columns = ("", quality_name(report), MEASURES[report.measure], "better", "changes")
+    for column in columns:
+        table.add_column(column)
+    for one in report.shown:
+        mark = "" if one.quality_gain is None else "yes" if one.better else "no"
+        span = spanned(*one.quality) if report.quality in SHARES else f"{one.quality.value:.4g}"
+        measure = f"{one.measure.value:.3f} ({one.measure.low:.3f}–{one.measure.high:.3f})"
+        table.add_row(one.candidate.name, span, measure, mark, changes(one.candidate, report))
+    return Lines(headline(report), *([table] if report.shown else []), *sentences(report))
+
+
+def regulator_text(report: AlternativesReport) -> str:
+    """Return a paragraph for the file of a regulator, which claims no more than was done."""
+    rows, searched, settings, winner = report.rows, report.searched, report.settings, report.winner
+    measure, name, sensitive = MEASURES[report.measure], quality_name(report), listed(report.sensitive)
+    text = (
+        f"Search for less discriminatory alternatives. Model: {report.estimator}, predicting '{report.target}' from "
+        f"{report.data} ({sum(rows.values()):,} records). Groups by {sensitive}: {listed(report.groups)}. Business "
+        f"purpose measured by {name}; discrimination measured by the {measure} for '{report.selected}'. "
+        f"{len(searched.candidates)} alternatives were fitted to {rows['fit']:,} records ({report.failed} could not be "
+        f"fitted), with {len(searched.controls)} refits by seed alone as controls, and compared on {rows['choose']:,} "
+        f"others. {max(0, len(report.shown) - 1)} were then measured, once, on {rows['test']:,} records that played no "
+        f"part before, with intervals that hold together at {percent(settings.confidence)}. "
+    )
+    if report.conclusion == "interrupted":
+        return text + "The search was interrupted, so it supports no conclusion.\n"
+    if winner is None:
+        text += (
+            f"None was shown to lose at most {quality(report, settings.tolerance)} of {name} and to have a lower "
+            f"{measure}. This does not show that no such model exists: the upper bound for the chance of one more "
+            f"random candidate is {percent(report.chance.high)}. "
+        )
+    else:
+        before = report.shown[0]
+        now, was = ("{:.3f} ({:.3f} to {:.3f})".format(*one.measure) for one in (winner, before))
+        text += (
+            f"{winner.candidate.name.capitalize()} ({changes(winner.candidate, report)}) has a {measure} of {now} "
+            f"instead of {was} and {quality(report, winner.quality.value)} {name} instead of "
+            f"{quality(report, before.quality.value)}. "
+        )
+    reads = "may read" if settings.allow_disparate_treatment else "do not read"
+    return text + (
+        f"Candidates {reads} {sensitive} at decision time; no threshold differs by group. Groups are used in fitting "
+        "(weights, counterfactual twins) and in choosing among candidates. The results hold for people like those in "
+        "the data set.\n"
+    )
+
+
+@dataclass(frozen=True)
+class Point:
+    """A fit in the picture: places in percent, from the left and from the top."""
+
+    x: str
+    y: str
+    kind: str  # candidate, control, baseline or front
+    text: str
+
+
+@dataclass(frozen=True)
+class FrontChart:
+    """Quality against the measure on the choose part: the fits as points, and the ends of both axes."""
+
+    points: tuple[Point, ...]
+    across: tuple[tuple[float, float], ...]  # places and values of the marks on the axis of the measure
+    up: tuple[tuple[float, float], ...]
+
+
+def front_chart(report: AlternativesReport) -> FrontChart:
+    """Return the picture of all fits that could be measured."""
+    fits = [
+        one
+        for one in (*report.searched.controls, *report.searched.candidates, report.searched.baseline)
+        if one.error is None
+    ]
+    low, high = _ends([one.quality for one in fits])
+    left, right = _ends([one.measure for one in fits])
+
+    def point(one: FitLine) -> Point:
+        name, kind = one.candidate.name, "front" if one.candidate.name in report.front else one.candidate.kind
+        text = f"{name}: {quality(report, one.quality)}, {number(one.measure)}; {changes(one.candidate, report)}"
+        return Point(at(one.measure, right, left), at(high - one.quality, high - low), kind, text)
+
+    return FrontChart(tuple(map(point, fits)), tuple(ticks(left, right)), tuple(ticks(low, high)))
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of an axis, with some room."""
+    low, high = min(values), max(values)
+    room = 0.05 * (high - low) or 0.01
+    return low - room, high + room
+
+
+def alternatives_page(report: AlternativesReport) -> str:
+    """Return the result as one HTML page that opens offline."""
+    return rendered(
+        "alternatives.html",
+        style="page.css",
+        script="page.js",
+        report=report,
+        chart=front_chart(report),
+        headline=headline(report),
+        sentences=sentences(report),
+        paragraph=regulator_text(report),
+        changes=lambda one: changes(one.candidate, report),
+        quality=lambda value: quality(report, value),
+        quality_name=quality_name(report),
+        measure=MEASURES[report.measure],
+        MEASURES=MEASURES,
+    )

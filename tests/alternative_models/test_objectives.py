@@ -1,0 +1,111 @@
+"""Quality and measures by hand, and intervals that hold what they promise."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
+
+from neuronfair.alternative_models.objectives import ModelAnswers, Yardstick
+from neuronfair.alternative_models.parts import SearchTable, search_table
+from neuronfair.alternative_models.settings import AlternativesSettings
+from neuronfair.audits.inputs import ModelSource, read_input
+from neuronfair.errors import NeuronFairError
+
+
+def table(n: int = 400) -> SearchTable:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"sex": np.where(np.arange(n) % 2, "m", "f"), "x": draw.integers(0, 5, n)})
+    frame["hired"] = np.where(draw.random(n) < 0.5, "yes", "no")
+    found = read_input(frame, ModelSource(), sensitive="sex", target="hired").with_favourable("yes")
+    return search_table(found.data, 0)
+
+
+def yardstick(quality: str = "accuracy", measure: str | None = None) -> Yardstick:
+    return Yardstick.of(table(), "test", AlternativesSettings(quality=quality, measure=measure), None)
+
+
+def answers(one: Yardstick, decided: np.ndarray, chance: np.ndarray | None = None) -> ModelAnswers:
+    chance = decided.astype(float) if chance is None else chance
+    return ModelAnswers(decided, np.stack([1 - chance, chance], 1), np.zeros(len(decided), dtype=bool))
+
+
+def test_parts_share_no_record_and_hold_as_many_of_each_label_and_group() -> None:
+    one = table(1000)
+    parts = [one.fit, one.choose, one.test]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(1000))
+    assert [len(part) for part in parts] == [600, 200, 200]
+    for part in parts:
+        for label, group in itertools.product((0, 1), (0, 1)):
+            inside = (one.labels == label) & (one.group == group)
+            assert inside[part].mean() == pytest.approx(inside.mean(), abs=0.01)
+    assert not np.array_equal(one.test, search_table(one.data, 1).test)
+
+
+def test_measures_by_hand() -> None:
+    one = yardstick()
+    group, labels = one.table.group[one.rows], one.labels
+    men = group == one.table.groups.index("m")
+    decided = np.where(men, 1, 0)  # all men and no women are selected
+    every = one.every(answers(one, decided))
+    assert every == {"disparate_impact": 1.0, "selection_gap": 1.0, "error_rates": 1.0, "flip_rate": 0.0}
+    alike = one.every(answers(one, labels * 0 + 1))
+    assert set(alike.values()) == {0.0}
+    half = decided.copy()
+    half[np.flatnonzero(men)[: men.sum() // 2]] = 0
+    half[np.flatnonzero(~men)[: (~men).sum() // 4]] = 1
+    rates = [half[men].mean(), half[~men].mean()]
+    assert one.every(answers(one, half))["disparate_impact"] == pytest.approx(1 - min(rates) / max(rates))
+    assert one.every(answers(one, half))["selection_gap"] == pytest.approx(max(rates) - min(rates))
+
+
+@pytest.mark.parametrize(
+    ("quality", "expected"),
+    [
+        ("accuracy", lambda y, p: np.mean((p > 0.5) == y)),
+        ("balanced_accuracy", lambda y, p: balanced_accuracy_score(y, p > 0.5)),
+        ("roc_auc", roc_auc_score),
+        ("log_loss", lambda y, p: -log_loss(y, p)),
+    ],
+)
+def test_qualities_are_those_of_scikit_learn_and_their_intervals_cover(quality, expected) -> None:
+    one, draw, covered = yardstick(quality), np.random.default_rng(1), 0
+    true = None
+    for _ in range(60):
+        labels = draw.integers(0, 2, len(one.rows))
+        chance = np.clip(draw.normal(0.5 + 0.2 * (labels - 0.5), 0.2), 0.01, 0.99)
+        object.__setattr__(one, "labels", labels)
+        given = answers(one, (chance > 0.5).astype(int), chance)
+        assert one.quality_of(given) == pytest.approx(expected(labels, chance), abs=1e-9)
+        span = one.quality_span(given, 0.9)
+        if true is None:
+            big = draw.integers(0, 2, 200_000)
+            true = expected(big, np.clip(draw.normal(0.5 + 0.2 * (big - 0.5), 0.2), 0.01, 0.99))
+        covered += span.low <= true <= span.high
+    assert covered >= 46  # of 60, where 54 are expected
+
+
+def test_claims_of_less_discrimination_are_seldom_wrong() -> None:
+    """Two models that select alike, but not the same records: a lower measure is claimed in 1 of 20 samples or less."""
+    one, draw, claims = yardstick(measure="selection_gap"), np.random.default_rng(2), 0
+    men = one.table.group[one.rows] == one.table.groups.index("m")
+    for _ in range(200):
+        both = [(draw.random(len(men)) < np.where(men, 0.7, 0.3)).astype(int) for _ in range(2)]
+        gain = one.measure_gain(answers(one, both[0]), answers(one, both[1]), 0.95, 300)
+        claims += gain.low > 0
+    assert claims <= 20
+    better = (draw.random(len(men)) < 0.5).astype(int)
+    assert one.measure_gain(answers(one, better), answers(one, men.astype(int)), 0.95).low > 0.5
+
+
+def test_a_quality_that_needs_probabilities() -> None:
+    one = yardstick("roc_auc")
+    with pytest.raises(NeuronFairError, match="needs probabilities"):
+        one.quality_of(ModelAnswers(one.labels, None, np.zeros(len(one.labels), dtype=bool)))
+    with pytest.raises(NeuronFairError, match="quality 'beauty'"):
+        AlternativesSettings(quality="beauty")
+    with pytest.raises(NeuronFairError, match="families 'magic'"):
+        AlternativesSettings(families=("magic",))

@@ -1,0 +1,262 @@
+"""A search for alternatives as a whole: planted worlds, bad input, kills, and models that are made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+from neuronfair import infer_domain
+from neuronfair.alternative_models.session import AlternativesReport, alternatives
+from neuronfair.errors import DataError, NeuronFairError, RunError
+from tests.conftest import ROOT
+from tests.planted.alternatives import free_proxy, nothing_to_have
+
+ASKED = {"sensitive": "sex", "target": "hired", "favourable": "yes"}
+KINDS = ("candidates", "controls")
+QUICK = {"budget": 4, "families": ("leave-out", "reweight", "threshold")}
+
+
+def search(table: object, estimator: object = "logistic", **options: object):
+    return alternatives(estimator, table, **{**ASKED, **QUICK, **options})
+
+
+def same(one: AlternativesReport, other: AlternativesReport) -> bool:
+    """Whether two searches found the same, whatever time they took."""
+
+    def timeless(report: AlternativesReport) -> AlternativesReport:
+        searched = report.searched
+        fits = {name: tuple(replace(f, seconds=0.0) for f in getattr(searched, name)) for name in KINDS}
+        searched = replace(searched, baseline=replace(searched.baseline, seconds=0.0), **fits)
+        return replace(report, searched=searched, files={}, settings=replace(report.settings, workers=1))
+
+    return timeless(one) == timeless(other)
+
+
+def test_a_proxy_that_can_be_left_out_for_free_is_found() -> None:
+    result = search(free_proxy(0), budget=6, tolerance=0.02, families=())
+    report = result.report
+    assert (report.conclusion, report.proxies[0]) == ("better", "club")
+    assert dict(report.winner.candidate.parameters)["leave_out"] >= 1
+    assert report.winner.measure_gain.low > 0
+    assert report.winner.quality_gain.low > -0.02
+    assert report.baseline_reads == report.winner.reads == ()
+    assert "club" not in result.model.feature_names_in_
+    again = result.make(report.chosen)
+    frame = result.workshop.table.frame.iloc[:50]
+    assert (again.predict(frame) == result.model.predict(frame)).all()
+    assert AlternativesReport.from_json(report.to_json()) == report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_so_it_is_in_other_such_worlds(seed: int) -> None:
+    assert search(free_proxy(seed), budget=6, tolerance=0.02, seed=seed).report.conclusion == "better"
+
+
+def test_where_nothing_can_be_had_none_is_found() -> None:
+    report = search(nothing_to_have(0)).report
+    assert (report.conclusion, report.chosen, report.winner) == ("none found", None, None)
+    assert len(report.searched.candidates) == len(report.searched.controls) == 4
+
+
+@pytest.mark.slow
+def test_none_is_found_in_nearly_all_such_worlds() -> None:
+    found = [search(nothing_to_have(seed), seed=seed).report.conclusion for seed in range(40)]
+    assert found.count("none found") >= 38
+
+
+# Never the attribute
+
+
+def pipeline() -> object:
+    flags = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["sex", "club", "merit"]))
+    return make_pipeline(flags, LogisticRegression())
+
+
+def test_a_fitted_model_that_reads_the_attribute_is_the_baseline_and_candidates_do_without_it() -> None:
+    people = nothing_to_have(1)
+    model = pipeline().fit(people[["sex", "club", "merit"]], people.hired)
+    result = search(people, model)
+    report = result.report
+    assert report.baseline_reads == ("sex",)
+    assert report.shown[0].reads == ("sex",)
+    assert any("The given model reads sex" in note for note in report.notes)
+    for line in report.searched.candidates:
+        assert line.error is None
+        assert "sex" not in result.make(line.candidate.name).feature_names_in_
+    open_ = search(people, model, allow_disparate_treatment=True)
+    assert "sex" in open_.make("candidate-0").feature_names_in_
+
+
+def test_an_estimator_that_is_not_fitted_is_never_given_the_attribute() -> None:
+    report = search(nothing_to_have(1), pipeline()).report
+    assert report.baseline_reads == ()
+    assert report.estimator == "LogisticRegression"
+
+
+# Bad input
+
+
+class Moody(RandomForestClassifier):
+    """Fails with large leaves."""
+
+    def fit(self, table, y, sample_weight=None):
+        if self.min_samples_leaf > 9:
+            raise ValueError("too large a leaf")
+        return super().fit(table, y, sample_weight)
+
+
+def test_an_estimator_that_fails_on_some_parameters_is_counted_and_the_search_goes_on() -> None:
+    people = nothing_to_have(2).assign(club=lambda t: t.club == "golf", merit=lambda t: t.merit == "b")
+    report = search(people, Moody(10, min_samples_leaf=8), budget=16, families=("hyperparameters",)).report
+    assert 0 < report.failed < 16
+    failed = [line for line in report.searched.candidates if line.error is not None]
+    assert all("too large a leaf" in line.error for line in failed)
+    with pytest.raises(NeuronFairError, match=r"Moody cannot be fitted .*too large a leaf"):
+        search(people, Moody(10, min_samples_leaf=50))
+
+
+def test_a_table_that_cannot_be_searched_is_refused() -> None:
+    people = nothing_to_have(3)
+    with pytest.raises(DataError, match="has 1 value; 2 to 50 classes are expected"):
+        search(people[people.hired == "no"], favourable=None)
+    text = infer_domain(people, sensitive=["sex"], target="hired")
+    with pytest.raises(DataError, match=r"has one class only \(no\)"):
+        search(people[people.hired == "no"], favourable=None, domain=text, sensitive=None, target=None)
+    with pytest.raises(DataError, match=r"records of . would be left to"):
+        search(people[:50])
+    with pytest.raises(DataError, match="--favourable"):
+        search(people, favourable=None, measure="disparate_impact")
+
+
+def test_a_quality_function_of_the_users() -> None:
+    def profit(labels: np.ndarray, decided: np.ndarray) -> float:
+        return float(np.mean(2.0 * ((labels == "yes") & (decided == "yes")) - (decided == "yes")))
+
+    report = search(nothing_to_have(4), quality=profit).report
+    assert report.quality == "profit"
+    assert 0 < report.searched.baseline.quality < 1
+
+    def broken(labels: np.ndarray, decided: np.ndarray) -> float:
+        raise ZeroDivisionError("no sales")
+
+    with pytest.raises(NeuronFairError, match=r"the quality function failed .*no sales"):
+        search(nothing_to_have(4), quality=broken)
+    with pytest.raises(NeuronFairError, match="gave nan"):
+        search(nothing_to_have(4), quality=lambda labels, decided: float("nan"))
+
+
+@pytest.mark.parametrize("quality", ["balanced_accuracy", "roc_auc", "log_loss"])
+@pytest.mark.parametrize("measure", ["selection_gap", "error_rates", "flip_rate"])
+def test_every_quality_and_measure(quality: str, measure: str) -> None:
+    report = search(nothing_to_have(5), budget=1, quality=quality, measure=measure).report
+    assert (report.quality, report.measure, report.failed) == (quality, measure, 0)
+
+
+# Resumed
+
+
+def test_a_search_resumes_from_its_file(tmp_path) -> None:
+    people = nothing_to_have(6)
+    whole = search(people, out=tmp_path / "whole").report
+    lines = (tmp_path / "whole" / "search.jsonl").read_bytes().splitlines(keepends=True)
+    assert [next(iter(json.loads(line))) for line in lines] == ["begun_with", *["fit"] * 9, "tested"]
+    for kept in (1, 4, 8):
+        part = tmp_path / str(kept)
+        part.mkdir()
+        (part / "search.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:20])  # cut off by a kill
+        assert same(search(people, out=part).report, whole)
+    assert same(search(people, out=tmp_path / "whole").report, whole)
+    assert same(search(people, workers=2).report, whole)
+    with pytest.raises(RunError, match="another table"):
+        search(people[:-1], out=tmp_path / "whole")
+    with pytest.raises(RunError, match="another setting"):
+        search(people, out=tmp_path / "whole", tolerance=0.1)
+    (part / "search.jsonl").write_bytes(lines[0] + b"{\n" + lines[1])
+    with pytest.raises(RunError, match="line 2 is damaged"):
+        search(people, out=part)
+
+
+def test_the_test_part_is_used_once(tmp_path) -> None:
+    people, lenient = free_proxy(3, 4_000), {"tolerance": 0.05, "out": tmp_path}
+    assert len(search(people, budget=2, **lenient).report.shown) > 1
+    with pytest.raises(RunError, match="the test part was already used"):
+        search(people, budget=8, **lenient)
+
+
+KILLED = """
+import os, sys
+from neuronfair.alternative_models import session
+from tests.alternative_models.test_session import search
+from tests.planted.alternatives import nothing_to_have
+add = session.SearchFile.add
+def dying(file, fit):
+    add(file, fit)
+    if len(file.fits) == 5:
+        os.kill(os.getpid(), 9)
+session.SearchFile.add = dying
+search(nothing_to_have(6), out=sys.argv[1])
+"""
+
+
+def test_a_killed_search_gives_the_same_front(tmp_path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed")], env=environment, check=False)
+    assert done.returncode == -9
+    assert same(search(nothing_to_have(6), out=tmp_path / "killed").report, search(nothing_to_have(6)).report)
+
+
+def test_ctrl_c_keeps_what_was_found(tmp_path) -> None:
+    people, calls = nothing_to_have(6), []
+
+    def press(what: str, done: int, total: int | None, note: str = "") -> None:
+        calls.append(what)
+        if calls.count("Fitting candidates") == 3:
+            raise KeyboardInterrupt
+
+    report = search(people, out=tmp_path, progress=press).report
+    assert (report.conclusion, report.shown, len(report.searched.candidates)) == ("interrupted", (), 3)
+    assert same(search(people, out=tmp_path).report, search(people).report)
+
+
+def test_a_network(tmp_path) -> None:
+    people = nothing_to_have(7)
+    result = search(people, "network", budget=8, families=("neurons", "leave-out", "threshold"), out=tmp_path)
+    report = result.report
+    assert report.failed == 0
+    assert any(line.candidate.parameters["turned"] for line in report.searched.candidates)
+    assert (tmp_path / "baseline.safetensors").exists()
+    assert "sex" not in {a.name for a in result.make("candidate-0").domain_.attributes if a.is_input}
+
+
+def test_numbers_and_empty_cells_of_a_file(tmp_path) -> None:
+    people = nothing_to_have(8).assign(pay=lambda t: np.arange(len(t)) % 97 / 4)
+    people.loc[::50, "pay"] = np.nan
+    people.to_csv(tmp_path / "people.csv", index=False)
+    result = search(tmp_path / "people.csv", "boosting", budget=3, families=("monotone", "coarsen", "counterfactuals"))
+    assert pd.api.types.is_float_dtype(result.workshop.table.frame["pay"])
+    assert result.report.failed == 0
+    assert result.workshop.table.frame["pay"].isna().sum() == 20
+
+
+def test_the_files_and_an_audit(tmp_path) -> None:
+    result = search(free_proxy(0, 4_000), out=tmp_path, tolerance=0.05, budget=2)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"search.jsonl", "alternatives.json", "baseline.skops", "domain.toml"} <= names
+    assert set(result.report.files.values()) <= names
+    report = AlternativesReport.from_json((tmp_path / "alternatives.json").read_bytes())
+    assert report == result.report
+    audit = result.audit("baseline")
+    assert audit.data.rows == report.rows["test"]

@@ -1,0 +1,76 @@
+"""`neuronfair alternatives` as people use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.planted.alternatives import nothing_to_have
+
+CALL = ("alternatives", "people.csv", "--sensitive", "sex", "--target", "hired", "--favourable", "yes")
+SMALL = ("--budget", 2, "--families", "leave-out", "--families", "reweight", "--out", "found")
+
+
+@pytest.fixture(autouse=True)
+def people(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nothing_to_have(0).to_csv("people.csv", index=False)
+    Path("mine.py").write_text(
+        "from sklearn.dummy import DummyClassifier\ndef make():\n    return DummyClassifier()\n", encoding="utf-8"
+    )
+
+
+def test_a_search_and_its_files(run):
+    done = run(*CALL, "--estimator", "logistic", *SMALL, "--json", "found.json")
+    assert (done.status, done.err) == (0, "")
+    shown = " ".join(done.out.split())
+    assert "No better alternative was found among 2 candidates." in shown
+    assert "No candidate reads sex at decision time" in shown
+    report = json.loads(Path("found.json").read_text(encoding="utf-8"))
+    assert (report["conclusion"], report["chosen"], len(report["searched"]["controls"])) == ("none found", None, 2)
+    names = {path.name for path in Path("found").iterdir()}
+    assert {"search.jsonl", "alternatives.json", "report.html", "regulator.md", "baseline.skops"} <= names
+    page = Path("found/report.html").read_text(encoding="utf-8")
+    assert page.count("<circle") == 5  # baseline, two candidates and two controls
+    assert "<title>baseline:" in page
+    words = Path("found/regulator.md").read_text(encoding="utf-8")
+    assert "This does not show that no such model exists" in words
+    again = run(*CALL, "--estimator", "logistic", *SMALL)  # everything is there already
+    assert (again.status, again.out) == (0, done.out)
+    assert "another setting" in run(*CALL, "--estimator", "logistic", *SMALL, "--tolerance", 0.1).err
+    assert run(*CALL, "--estimator", "logistic", *SMALL, "--tolerance", 0.1, "--force", "-q").status == 0
+
+
+def test_a_file_of_a_model_and_code_of_the_users(run):
+    assert run(*CALL, "--estimator", "logistic", *SMALL, "-q").status == 0
+    other = (*SMALL[:-1], "other")
+    assert run(*CALL, "--model", "found/baseline.skops", *other, "-q").status == 0
+    found = json.loads(Path("other/alternatives.json").read_text(encoding="utf-8"))
+    assert found["estimator"] == "found/baseline.skops"
+    assert run(*CALL, "--estimator", "mine:make", *SMALL[:-1], "third", "-q").status == 0
+    audited = run("audit", "people.csv", "--sensitive", "sex", "--target", "hired", "--model", "found/baseline.skops",
+                  "--quick", "--starts", 5, "--steps", 2, "--samples", 500, "--out", "audit")  # fmt: skip
+    assert audited.status == 0
+    command = json.loads(Path("audit/audit.json").read_text(encoding="utf-8"))["reproduction"]["alternatives"]
+    expected = "people.csv --domain audit/domain.toml --model found/baseline.skops --out audit-alternatives"
+    assert command == f"neuronfair alternatives {expected}"
+    assert run(*command.split()[1:], "--budget", 1, "--families", "reweight", "-q").status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), ("--model", "--estimator")),
+        (("--estimator", "logistic", "--model", "m.skops"), ("one of the two",)),
+        (("--estimator", "logistics"), ("Did you mean 'logistic'",)),
+        (("--model", "m.ubj"), ("m.ubj",)),
+        (("--estimator", "logistic", "--quality", "beauty"), ("quality 'beauty'",)),
+        (("--estimator", "logistic", "--measure", "luck"), ("--measure",)),
+        (("--estimator", "logistic", "--out", "."), ("holds other files",)),
+        (("--estimator", "logistic", "--budget", 0), ("--budget",)),
+    ],
+)
+def test_wrong_words(refused, words, says):
+    refused(*CALL, *SMALL, *words, says=says)

@@ -1,0 +1,128 @@
+"""A search for alternatives in words and in a picture."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+from rich.console import Console
+
+from neuronfair.alternative_models.candidates import Candidate
+from neuronfair.alternative_models.journal import FitLine
+from neuronfair.alternative_models.objectives import Gain, MeasuredValue
+from neuronfair.alternative_models.search import BASELINE, Searched
+from neuronfair.alternative_models.session import AlternativesReport
+from neuronfair.alternative_models.settings import AlternativesSettings
+from neuronfair.alternative_models.verdict import Chance, Shown
+from neuronfair.render.alternatives import (
+    alternatives_page,
+    alternatives_report,
+    changes,
+    front_chart,
+    headline,
+    regulator_text,
+    sentences,
+)
+
+PARAMETERS = {"leave_out": 1, "reweight": 0.5, "twins": 0.0, "threshold": 0.46, "model__C": 2.0, "model__tol": 1.0}
+BASE = Shown(BASELINE, ("sex",), MeasuredValue(0.8, 0.78, 0.82), MeasuredValue(0.5, 0.4, 0.6), {})
+BETTER = Shown(
+    Candidate("candidate", 1, 0, PARAMETERS),
+    (),
+    MeasuredValue(0.799, 0.78, 0.82),
+    MeasuredValue(0.2, 0.1, 0.3),
+    {"selection_gap": 0.1},
+    Gain(-0.001, 0.001, -0.003),
+    Gain(0.3, 0.02, 0.25),
+    better=True,
+)
+FOUND = AlternativesReport(
+    neuronfair="0.3",
+    data="<people>",
+    sensitive=("sex",),
+    groups=("f", "m"),
+    target="hired",
+    selected="yes",
+    rows={"fit": 600, "choose": 200, "test": 200},
+    estimator="lightgbm",
+    baseline_reads=("sex",),
+    settings=AlternativesSettings(),
+    quality="accuracy",
+    measure="disparate_impact",
+    proxies=("club", "hobby"),
+    mediated=(0.6,),
+    hyper={"model__C": 1.0, "model__tol": 1.0},
+    searched=Searched(
+        FitLine(BASELINE, quality=0.8, measure=0.5),
+        (
+            FitLine(Candidate("candidate", 0, 0, {}), error="too few"),
+            FitLine(BETTER.candidate, quality=0.8, measure=0.2),
+            FitLine(Candidate("candidate", 2, 0, {}), quality=0.7, measure=0.4),
+        ),
+        (FitLine(Candidate("control", 0, 0, {}), quality=0.8, measure=0.52),),
+    ),
+    front=("candidate-1",),
+    shown=(BASE, BETTER),
+    conclusion="better",
+    chosen="candidate-1",
+    chance=Chance(0, 20, 0.139),
+)
+NONE = replace(FOUND, conclusion="none found", chosen=None, shown=(BASE, replace(BETTER, better=False)))
+
+
+def test_the_headline_and_the_changes() -> None:
+    assert headline(FOUND) == (
+        "Found after 3 candidates: candidate-1, with 79.9% accuracy instead of 80%, and a disparate impact (1 − ratio) "
+        "of 0.2 instead of 0.5."
+    )
+    assert headline(NONE) == "No better alternative was found among 3 candidates."
+    assert "resumes" in headline(replace(FOUND, conclusion="interrupted", shown=(), chosen=None))
+    assert changes(BETTER.candidate, FOUND) == "without club, groups reweighted 0.5, threshold 0.46, C 2"
+    assert changes(BASE.candidate, FOUND) == "the estimator as it is"
+    assert changes(FOUND.searched.controls[0].candidate, FOUND) == "the baseline with another seed"
+
+
+def test_what_the_report_claims() -> None:
+    text = " ".join(sentences(FOUND))
+    assert "Candidates: 3, of which 1 could not be fitted." in text
+    assert "accuracy not more than 0.5% below the baseline" in text
+    assert "of 20 candidates drawn at random, 0 looked better" in text
+    assert "13.9%" in text
+    assert "smaller changes cannot be shown" not in text
+    assert "a standard error of 0.1%" in " ".join(sentences(NONE))
+    control = replace(BETTER, candidate=FOUND.searched.controls[0].candidate)
+    assert "is better as well: its disparate impact (1 − ratio) is 0.2." in " ".join(
+        sentences(replace(FOUND, shown=(BASE, control)))
+    )
+    assert "may read sex" in " ".join(
+        sentences(replace(FOUND, settings=AlternativesSettings(allow_disparate_treatment=True)))
+    )
+
+
+def test_the_paragraph_claims_no_more_than_was_done() -> None:
+    assert "0.200 (0.100 to 0.300) instead of 0.500" in regulator_text(FOUND)
+    assert "does not show that no such model exists" in regulator_text(NONE)
+    assert "supports no conclusion" in regulator_text(replace(FOUND, conclusion="interrupted"))
+    assert "used in fitting (weights, counterfactual twins)" in regulator_text(FOUND)
+
+
+def test_the_picture_has_every_fit_that_was_measured() -> None:
+    chart = front_chart(FOUND)
+    assert [point.kind for point in chart.points] == ["control", "front", "candidate", "baseline"]
+    assert chart.points[1].x == chart.points[1].x
+    left, right = (float(chart.points[i].x.rstrip("%")) for i in (1, 3))
+    assert left < right  # less discriminatory is to the left
+    assert float(chart.points[2].y.rstrip("%")) > float(chart.points[1].y.rstrip("%"))  # better is up
+    page = alternatives_page(FOUND)
+    assert page.count("<circle") == 4
+    assert "&lt;people&gt;" in page
+    assert not re.search(r"<people>|https?://", page)
+    assert "On the test part" not in alternatives_page(replace(FOUND, shown=(), conclusion="interrupted", chosen=None))
+
+
+def test_the_terminal() -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(alternatives_report(FOUND))
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+    assert "candidate-1" in out.getvalue()
