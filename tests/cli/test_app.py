@@ -458,6 +458,11 @@ def test_a_reader_that_goes_away(table):
     assert (result.stdout, result.stderr) == ("{", "")
 
 
+def test_help_ends_quietly_when_nobody_reads_on():
+    result = shell("$NF audit --help | head -n 1")
+    assert "internal error" not in result.stderr
+
+
 def test_a_terminal_without_unicode_or_colour(table):
     result = shell(f"$NF interpret {table} {' '.join(USE)}", PYTHONIOENCODING="ascii", NO_COLOR="1", COLUMNS="80")
     assert (result.returncode, result.stderr) == (0, "")

@@ -251,6 +251,8 @@ def _run() -> Any:
     try:
         return app(prog_name="neuronfair", standalone_mode=False)
     except SystemExit as error:  # raised by code of the model, not by ours
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends so when nobody reads its output any more
+            raise error.__context__ from None
         if error.code not in (None, 0, 1):  # other codes could be mistaken for a verdict
             raise
         raise RuntimeError(f"the code of the model or a package ended the program with status {error.code}") from error
