@@ -1,4 +1,4 @@
-"""The picture of docs/howto/images.md: two detectors, of which one reads the colour cast of drawn images.
+"""The picture of docs/howto/text.md: two detectors, of which one reads the colour cast of drawn images.
 
     python -m experiments.draw_planted docs/img
 
