@@ -128,6 +128,7 @@ def report(scale: Scale, results: Results) -> Report:
                 rates,
                 f"DM-RS in percent, {scale.retrainings} retrainings each; the paper's in brackets. {CLASSIFIERS}. "
                 f"SymbGen is stopped after {SECONDS * scale.seconds:g} s.",
+                on_page=False,
             ),
             "auc": Table(
                 ["case", "before", *METHODS],

@@ -130,8 +130,8 @@ def test_every_method_is_described(name):
 
 
 def test_every_described_method_exists():
-    table = METHODS_PAGE.partition("| --- |")[2].partition("\n\n")[0]
-    listed = {name for line in table.splitlines()[1:] for name in re.findall(r"`([\w-]+)`", line.split("|")[1])}
+    table = METHODS_PAGE.partition("---|")[2].partition("\n\n")[0]
+    listed = {name for line in table.splitlines()[1:] for name in re.findall(r"`([\w-]+)`", line.split("|")[0])}
     assert listed == set(METHODS)
 
 
