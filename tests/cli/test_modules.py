@@ -90,7 +90,7 @@ def test_a_function_that_prepares_the_table(run, code):
     ages = [int(line.split(",")[0]) for line in Path("table.csv").read_text().splitlines()[1:]]
     possible = range(min(ages), max(ages) + 1)
     affected = sum(30 <= age < 60 for age in possible) / len(possible)
-    assert abs(json.loads(result.out)["rate"] - affected) < 0.1
+    assert abs(json.loads(result.out)["rates"]["domain"]["rate"] - affected) < 0.1
     failed(run("rate", *USE, "--preprocess", f"{code}:prepare"), "--preprocess belongs to a --model")
 
 

@@ -11,8 +11,8 @@ from neuronfair.cli.audit import AuditJob, project_settings
 from neuronfair.errors import DataError
 from neuronfair.parameters import EXPERT, parameters
 
-FIRST = {"sensitive", "target", "domain", "model", "trust-pickle", "favourable", "quick"}
-FIRST |= {"out", "force", "quiet", "fail-if", "baseline"}
+FIRST = {"sensitive", "target", "domain", "model", "trust-pickle", "text", "favourable", "quick"}
+FIRST |= {"out", "quiet", "fail-if", "baseline"}
 
 
 def test_the_help_of_an_audit_fits_two_screens_and_begins_with_what_people_use(run, monkeypatch):

@@ -138,7 +138,7 @@ class AuditOutputs:
     json: Path | None = parameter(None, "Write the results as JSON; '-' prints them.")
     junit: Path | None = parameter(None, "Write the result as JUnit XML.")
     markdown: Path | None = parameter(None, "Write a summary in Markdown.")
-    force: bool = parameter(False, "Delete what is in --out and start anew.", panel=OUTPUT)
+    force: bool = parameter(False, "Delete what is in --out and start anew.")
     verbose: bool = parameter(False, "Print all tables and notes, not one screen.")
     quiet: bool = parameter(False, "Print errors only.", "--quiet", "-q", panel=OUTPUT)
 
