@@ -134,6 +134,12 @@ def test_three_digits_are_enough_where_figures_lie_apart():
     assert one.text.startswith("Flip rate by sex: 3.0% (between 2.7% and 3.4%) of 10,000 synthetic records drawn")
 
 
+def test_a_tiny_threshold_is_compared_as_a_power_of_ten():
+    (one,) = check(report(), ["domain.rate > 1e-298%"]).checks
+    assert one.fired
+    assert one.text.endswith("is above 1e-298%.".replace("-", "\N{MINUS SIGN}"))
+
+
 def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
     few = report(attribute(found=0, people=100))  # the upper end is 3.6%
     gate = check(few, ["domain.rate > 0.01", "domain.rate < 0.01"])

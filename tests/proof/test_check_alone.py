@@ -12,7 +12,7 @@ SOURCE = Path(neuronfair.__file__).parent
 SHARED = {
     # what people there are, as data
     "domain.attribute": {"Attribute", "MISSING"},
-    "domain.rules": {"Condition", "Rule", "Span"},
+    "domain.rules": {"Rule", "RuleCondition", "Span"},
     "domain.table": {"TableDomain"},
     "domain.schema.toml": {"format_domain", "parse_domain", "read_conditions"},
     # the model as it was opened

@@ -459,10 +459,16 @@ def _digits(limit: Threshold, figure: _Measured) -> int:
     for digits in range(DIGITS, 17):
         place = ("value", "lower end", "upper end").index(figure.judged_on)
         texts = _texts(limit, figure, digits)[place], _shown(limit, limit.number, digits)
-        one, other = (float(re.sub(r"[^\d.+-]", "", text.replace("\N{MINUS SIGN}", "-"))) for text in texts)
+        one, other = map(_shown_number, texts)
         if (one > other) == (number > limit.number) and one != other:
             return digits
     return 17
+
+
+def _shown_number(text: str) -> float:
+    """Return the number in a text of `_shown`, such as "1,234", "below 0.0001%" or "1e-300"."""
+    plain = text.replace("\N{MINUS SIGN}", "-").replace(",", "")
+    return float(re.sub(r"below |above |%", "", plain))
 
 
 def _texts(limit: Threshold, figure: _Measured, digits: int) -> tuple[str, ...]:
