@@ -279,7 +279,9 @@ class Crown:
     def _one_step(step: _Step, r: Relaxation) -> Tensor:
         """Return the lines of a layer's weights, carried through the activation before it and the inputs of that."""
         if step.product is not None:
-            return (torch.cat([r.low, r.high], 1) @ step.product).view(len(r.low), step.up.shape[1], -1)
+            return (torch.cat([r.low, r.high], 1) @ step.product).view(
+                len(r.low), step.up.shape[1], step.matrix.shape[1]
+            )
         slopes = torch.addcmul(step.up.T * r.low[:, None], step.down.T, r.high[:, None])
         return slopes @ step.matrix
 

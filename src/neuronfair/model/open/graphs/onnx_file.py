@@ -306,7 +306,7 @@ def _predictor(
         except Exception as error:
             if "smaller than requested" not in str(error):
                 raise
-            raise TooLarge(
+            raise request.error(
                 f"needs more memory than {max_bytes() / 1e9:,.1f} GB. If you trust it, set {VARIABLE} to more bytes"
             ) from error
         tables = [answer for answer in answers if isinstance(answer, list)]
