@@ -11,10 +11,8 @@ import sys
 from pathlib import Path
 
 from experiments.planted import cast_classifier, cast_detector
-from neuronfair.images.drawn import drawn_pictures
-from neuronfair.images.report import walk_report
-from neuronfair.images.search import PictureSettings
-from neuronfair.images.subject import ImageSplit, compare, subject
+from neuronfair.images.archive import drawn_pictures
+from neuronfair.images.subject import ImageSplit, PictureSettings, compare, subject, walk_report
 from neuronfair.searches.methods import image_methods
 
 import numpy as np

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 from neuronfair.images.detector import FACE, Detector, accuracies, learn, predictions
 from neuronfair.images.domain import PictureEncoding
-from neuronfair.images.page import finding_pictures
-from neuronfair.images.search import PictureSettings, search_pictures
-from neuronfair.images.subject import PROFILE_ROWS, DetectorSubject
+from neuronfair.images.report import finding_pictures
+from neuronfair.images.subject import PROFILE_ROWS, DetectorSubject, PictureSettings, search_pictures
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
 from neuronfair.searches.findings import Findings

@@ -30,9 +30,15 @@ from experiments.image_sets import SETS, load_pictures
 from neuronfair import __version__
 from neuronfair.images.archive import Pictures
 from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
-from neuronfair.images.report import walk_report
-from neuronfair.images.search import PictureSearch, PictureSettings
-from neuronfair.images.subject import DetectorSubject, ImageSplit, compare, subject
+from neuronfair.images.subject import (
+    DetectorSubject,
+    ImageSplit,
+    PictureSearch,
+    PictureSettings,
+    compare,
+    subject,
+    walk_report,
+)
 from neuronfair.searches.methods import image_methods
 
 import torch

@@ -26,7 +26,6 @@ SHOWN_ONLY = {
     "render/comparison.py": "labels of bars",
     "render/alternatives.py": "sentences",
     "text/report.py": "sentences",
-    "text/page.py": "sentences",
     "render/page/charts.py": "places in a drawing",
     "audits/gate/checks.py": "sentences",
     "audits/pytest_check.py": "sentences",
@@ -61,7 +60,7 @@ GOES_ON = {
     "model/open/inputs.py first_accepted": "the first error is raised if none is accepted",
     "model/open/estimators.py _predict_differs": "predict fails, so only the scores decide",
     "searches/plugins.py loaded": "a warning names the method; the others can be used",
-    "text/service.py _answers": "the call is tried again; then the text has no answer, which is counted",
+    "text/models.py _answers": "the call is tried again; then the text has no answer, which is counted",
     "images/archive.py _picture": "the image is counted as damaged",
 }
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from neuronfair.images import subject
-from neuronfair.images.drawn import drawn_pictures
-from neuronfair.images.search import search_pictures
+from neuronfair.images.archive import drawn_pictures
+from neuronfair.images.subject import search_pictures
 
 
 @pytest.fixture

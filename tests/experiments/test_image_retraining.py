@@ -5,10 +5,9 @@ import torch
 
 from experiments.image_retraining import retrain, state
 from neuronfair import interpret
+from neuronfair.images.archive import drawn_pictures
 from neuronfair.images.detector import fit_attribute, fit_detector
-from neuronfair.images.drawn import drawn_pictures
-from neuronfair.images.search import PictureSettings, search_pictures
-from neuronfair.images.subject import ImageSplit, subject
+from neuronfair.images.subject import ImageSplit, PictureSettings, search_pictures, subject
 
 
 def test_retraining_touches_a_copy_and_uses_no_held_out_face():

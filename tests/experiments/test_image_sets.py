@@ -6,8 +6,7 @@ import pytest
 
 from experiments.image_sets import join, load_pictures
 from neuronfair.errors import DataError
-from neuronfair.images.archive import Pictures
-from neuronfair.images.drawn import drawn_pictures
+from neuronfair.images.archive import Pictures, drawn_pictures
 
 
 def test_sets_that_are_not_here(monkeypatch):

@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from neuronfair.errors import DataError
-from neuronfair.images.archive import read_pictures
-from neuronfair.images.drawn import drawn_pictures
+from neuronfair.images.archive import drawn_pictures, read_pictures
 from neuronfair.limits import TooLarge
 from tests.bombs import lying_archive, zipped
 

@@ -9,10 +9,10 @@ import torch
 from neuronfair.errors import DataError, RunError
 from neuronfair.images import audit
 from neuronfair.images import subject as subjects
+from neuronfair.images.archive import drawn_pictures
 from neuronfair.images.audit import audit_pictures
-from neuronfair.images.drawn import drawn_pictures
 from neuronfair.images.report import PictureReport
-from neuronfair.images.search import PictureSettings, search_pictures
+from neuronfair.images.subject import PictureSettings, search_pictures
 
 PICTURES = drawn_pictures(40, 40, side=32)
 QUICK = PictureSettings(steps=3, epochs=2)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from neuronfair.errors import ModelError, NeuronFairError
+from neuronfair.images.archive import drawn_pictures
 from neuronfair.images.detector import (
     Detector,
     DetectorCard,
@@ -21,7 +22,6 @@ from neuronfair.images.detector import (
     save_detector,
     small,
 )
-from neuronfair.images.drawn import drawn_pictures
 
 
 def test_an_unknown_body_is_refused():

@@ -3,10 +3,9 @@
 import torch
 from torch import nn
 
-from neuronfair.text.domain import TextDomain
+from neuronfair.text.domain import TextDomain, read_replacements
 from neuronfair.text.lexicon import read_lexicon
 from neuronfair.text.mentions import examine
-from neuronfair.text.replacements import read_replacements
 
 SENTENCES = (
     "She is a good teacher.",

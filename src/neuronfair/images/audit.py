@@ -24,9 +24,16 @@ from neuronfair.images.detector import (
     save_detector,
 )
 from neuronfair.images.domain import ImageDomain
-from neuronfair.images.report import PictureReport, walk_report
-from neuronfair.images.search import PictureSearch, PictureSettings
-from neuronfair.images.subject import DetectorSubject, ImageSplit, compare, subject
+from neuronfair.images.report import PictureReport
+from neuronfair.images.subject import (
+    DetectorSubject,
+    ImageSplit,
+    PictureSearch,
+    PictureSettings,
+    compare,
+    subject,
+    walk_report,
+)
 from neuronfair.model.weights import fingerprint
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.findings import Findings

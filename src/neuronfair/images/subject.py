@@ -3,28 +3,171 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import Draws, random_order
 from neuronfair.errors import DataError
 from neuronfair.images.archive import Pictures
 from neuronfair.images.detector import FACE, Detector, as_input, predictions
-from neuronfair.images.domain import ImageDomain, PictureEncoding
-from neuronfair.images.report import ShiftReport, score_gap, shift_norms
-from neuronfair.images.search import PictureSearch, PictureSettings, search_pictures
+from neuronfair.images.domain import FLAG, PASS, PIXELS, SEED, ImageDomain, PictureEncoding
+from neuronfair.images.report import RANDOM_SHIFT, ShiftReport, WalkReport
 from neuronfair.interpretation.profile import BiasProfile, interpret
+from neuronfair.measure.rate import Rate
+from neuronfair.model.decision import Decision
 from neuronfair.model.layers import evaluating
 from neuronfair.model.network import Network
-from neuronfair.searches.methods import HALVING
+from neuronfair.searches.engine import Budget, run_phase
+from neuronfair.searches.evaluate import evaluate
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet
+from neuronfair.searches.method import World
+from neuronfair.searches.methods import HALVING, Setting, image_rule
+
+STEPS = 40  # max_iter_g of the paper
+
+
+@dataclass(frozen=True)
+class PictureSettings:
+    """How a detector is trained and searched; the defaults suit minutes on two cores for 500 faces.
+
+    `walkers` go together, which bounds the memory; the batches do not change what is found. After so many `seconds` a
+    search begins no further batch, so that what it finds depends on the machine.
+    """
+
+    body: str = "small"
+    weights: Path | None = None  # of a pretrained body, to start training from
+    own_body: bool = False  # train a body for the attribute classifier, too
+    epochs: int = 12
+    steps: int = STEPS
+    seeds: int | None = None  # pictures that each search starts from; None: all
+    control_seeds: int = 200  # that each control starts from: enough to tell 5% from 15%
+    walkers: int | None = None  # None: 128 on a CPU, 512 elsewhere
+    seconds: float | None = None
+    seed: int = 0
+
+    @property
+    def of_searches(self) -> dict[str, object]:
+        """Everything that findings depend on, for a manifest."""
+        rest = asdict(self) | {"weights": self.weights and str(self.weights)}
+        return {name: value for name, value in rest.items() if name != "walkers"}
+
+
+@dataclass(frozen=True, eq=False)
+class PictureSearch:
+    """What one method found from the seed pictures of a domain, and how long it took."""
+
+    domain: ImageDomain
+    findings: Findings
+    seeds: int
+    seconds: float
+
+
+def search_pictures(
+    network: Network,
+    domain: ImageDomain,
+    method: str,
+    numbers: Tensor,
+    settings: PictureSettings | None = None,
+    *,
+    profile: BiasProfile | None = None,
+    blind: bool = False,
+) -> PictureSearch:
+    """Walk from the seed pictures with these numbers until each has met one discriminatory picture.
+
+    `blind` replaces every gradient by noise: the same walk in random directions. Ctrl-C is a KeyboardInterrupt.
+    """
+    settings = settings or PictureSettings()
+    reader = network.reading(PictureEncoding(domain))
+    world = World(reader, domain, Decision(), Draws(settings.seed, "global"), profile=profile, blind=blind)
+    seen = KeySet(domain.device)
+    walk = image_rule(method, Setting(world, seen, len(numbers) * settings.steps))
+    budget = Budget(steps=settings.steps, findings_per_seed=1)
+    parts = [Findings.empty(domain, network.outputs)]
+    spent, begun = 0.0, 0
+    for part in torch.split(numbers, settings.walkers or (128 if domain.device.type == "cpu" else 512)):
+        result = run_phase(world, walk, domain.rows(part), budget=budget, origin=part, seen=seen)
+        if result.stop == "interrupted":
+            raise KeyboardInterrupt
+        parts.append(result.findings)
+        spent, begun = spent + result.seconds, begun + len(part)
+        if settings.seconds is not None and spent >= settings.seconds:
+            break
+    return PictureSearch(domain, Findings.join(parts), begun, spent)
+
+
+def walk_report(classifier: nn.Module, search: PictureSearch) -> WalkReport:
+    """Return the figures of one search; the classifier says what the attribute is."""
+    found, domain = search.findings, search.domain
+    rows, some = found.rows, len(found) > 0
+    share = Rate(len(set(found.origin.tolist())), max(1, search.seeds), "table")
+    return WalkReport(
+        seeds=search.seeds,
+        faces_found=share.found,
+        share_of_faces=share.rate,
+        share_low=share.interval[0],
+        share_high=share.interval[1],
+        findings=len(found),
+        gsr=found.gsr,
+        tried=found.tried,
+        rejected=found.rejected,
+        found_at_once=int((found.step == 0).sum()),
+        bias_l2=float(walk_norms(domain, rows).mean()) if some else None,
+        shift_l2=float(shift_norms(domain, rows).mean()) if some else None,
+        attribute_still_flips=still_flips(classifier, domain, rows) if some else None,
+        median_step=float(found.step.double().median()) if some else None,
+        seconds=search.seconds,
+        seconds_per_1000=1000 * search.seconds / len(found) if some else None,
+    )
+
+
+def shift_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
+    """Return the L2 norm of Δ_senatt as it is in the pictures, pixels in [0, 1]: float64, (n,)."""
+    return _norms(domain, rows, domain.twins(rows).rows[:, 0])
+
+
+def walk_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
+    """Return the L2 norm of Δ_bias, from the seed picture to the finding, pixels in [0, 1]: float64, (n,)."""
+    start = domain.rows(rows[:, SEED].long()).to(rows.dtype)
+    return _norms(domain, torch.cat([rows[:, :FLAG], rows[:, FLAG:PIXELS] * 0, rows[:, PIXELS:]], 1), start)
+
+
+def _norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:
+    view = PictureEncoding(domain)
+    norms = [torch.empty(0, dtype=torch.float64, device=rows.device)]
+    for a, b in zip(torch.split(rows, PASS), torch.split(others, PASS), strict=True):
+        difference = view.encode(a, torch.float64) - view.encode(b, torch.float64)
+        norms.append(difference.flatten(1).norm(dim=1))
+    return torch.cat(norms)
+
+
+def score_gap(network: Network, domain: ImageDomain, rows: Tensor) -> float:
+    """Return how far the shift moves the scores of pictures, in the mean: compare it with that of a random shift."""
+    network = network.reading(PictureEncoding(domain))
+    gaps = [evaluate(network, domain, part).gaps[:, 0] for part in torch.split(rows, PASS)]
+    return float(torch.cat(gaps).mean())
+
+
+def still_flips(classifier: nn.Module, domain: ImageDomain, rows: Tensor) -> float:
+    """Return the share of findings whose two pictures the attribute classifier still tells apart.
+
+    The shift was made for the seed picture; after a long walk it may no longer flip the attribute.
+    """
+    apart = 0
+    for part in torch.split(rows, PASS):
+        own, other = part, domain.twins(part).rows[:, 0]
+        classes = [predictions(classifier, domain.levels(r)) for r in (own, other)]
+        apart += int((classes[0] != classes[1]).sum())
+    return apart / len(rows)
+
 
 PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of a layer hardly moves with more
 CONTROLLED = ("neuronfair", HALVING)
-RANDOM_SHIFT = "random shift"
 Look = Callable[[str, ImageDomain, Callable[[], PictureSearch]], PictureSearch]
 MIN_FACES = 20  # faces with a known attribute: with fewer there is nothing to learn or to measure
 SCHEDULE: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)  # ε in grey levels; 20 of 255 is 0.078

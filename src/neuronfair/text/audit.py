@@ -15,15 +15,12 @@ from neuronfair.progress import Progress, silent
 from neuronfair.store.manifest import versions
 from neuronfair.text import measure
 from neuronfair.text import report as reports
-from neuronfair.text.column import TextColumn, tested
-from neuronfair.text.domain import GROUP, TextDomain
+from neuronfair.text.domain import GROUP, TextColumn, TextDomain, tested
 from neuronfair.text.lexicon import Lexicon, read_lexicon
-from neuronfair.text.models import TextModel, open_text_model
+from neuronfair.text.models import ANSWERS, CallsSpent, Service, TextModel, open_text_model
 from neuronfair.text.report import TextReport
-from neuronfair.text.results import assemble, check_thresholds, read_threshold
 from neuronfair.text.search import TextSearch
-from neuronfair.text.service import ANSWERS, CallsSpent, Service
-from neuronfair.text.stages import Stages, TextSettings
+from neuronfair.text.stages import Stages, TextSettings, assemble, check_thresholds, read_threshold
 
 FIGURES, PAGE, FINDINGS = "audit.json", "report.html", "findings.csv"
 
@@ -61,7 +58,7 @@ class TextAudit:
 
     def to_html(self) -> str:
         """Return the report as one HTML page."""
-        from neuronfair.text.page import text_page
+        from neuronfair.text.report import text_page
 
         return text_page(self.report)
 

@@ -2,19 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.twins import key_coefficients
-from neuronfair.errors import DomainError
+from neuronfair.errors import DataError, DomainError
+from neuronfair.limits import read_bytes
+from neuronfair.text.english import WORD, in_case_of
 from neuronfair.text.lexicon import Lexicon
-from neuronfair.text.mentions import IdentityText, replaced
-from neuronfair.text.replacements import CHOICES, POSITIONS, Replacements, Slot
+from neuronfair.text.mentions import REASON_TEXT, REASONS, IdentityText, Reason, examine, replaced
+
+POSITIONS, CHOICES = 8, 8  # words of a text that may be replaced, and words for each, its own included
+MAX_KINDS = 10_000
+_NOT_COUNTED = re.compile(r"\b(?:either|both|between|and|to|or|number|part|chapter)\s*$", re.IGNORECASE)
+_RELATED = re.compile(r"\b(?:my|your|his|her|its|our|their|writer|actor|co|and)\s+$", re.IGNORECASE)  # my teacher
+_POINTED = re.compile(
+    r"\b(?:a|an|the|this|that|his|her|its|my|every|each|another|any|whole|new|first)\s+$", re.IGNORECASE
+)
+
+
+def _fits(before: str, word: str, after: str, kind: str) -> bool:
+    """Return whether another word of its kind fits here: not in names, titles and compounds."""
+    if word[0].isupper() and before.strip() and before.rstrip()[-1] not in ".!?" and kind != "Monday":
+        return False
+    if kind == "two":  # a number counts what follows it
+        return re.match(r" [a-z]+s\b", after) is not None and not _NOT_COUNTED.search(before)
+    if kind == "Monday":
+        return re.match(r"\s+the\b", after) is None
+    if kind in ("doctor", "doctors", "director", "directors") and _RELATED.search(before):
+        return False
+    if kind in ("film", "doctor"):
+        return _POINTED.search(before) is not None and re.match(r"\s?['’]s\b|\s+(?:of|noir|school)\b", after) is None
+    return True
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A word of a text, and all words that may stand there; the first is the text's own."""
+
+    start: int
+    end: int
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Replacements:
+    """Kinds of words: each word of a kind may stand where another one does, in the same form."""
+
+    kinds: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        words: dict[str, tuple[str, ...]] = {}
+        for kind in self.kinds:
+            for word in kind:
+                words.setdefault(word.casefold(), kind)
+        object.__setattr__(self, "_of", words)
+
+    @property
+    def of(self) -> Mapping[str, tuple[str, ...]]:
+        """The kind of every word, by the word in lower case."""
+        words: Mapping[str, tuple[str, ...]] = self.__dict__["_of"]
+        return words
+
+    def slots(self, text: IdentityText) -> tuple[Slot, ...]:
+        """Return the words of a text that may be replaced, at most `POSITIONS`; identity terms are not among them."""
+        found = []
+        for word in WORD.finditer(text.text):
+            kind = self.of.get(word[0].casefold())
+            taken = any(m.start < word.end() and word.start() < m.end for m in text.mentions)
+            if kind is None or taken or re.search(r"[\w-]$", text.text[max(0, word.start() - 1) : word.start()]):
+                continue
+            if not _fits(text.text[: word.start()], word[0], text.text[word.end() :], kind[0]):
+                continue
+            own = next(one for one in kind if one.casefold() == word[0].casefold())
+            others = [in_case_of(word[0], own, one) for one in kind if one != own]
+            found.append(Slot(word.start(), word.end(), (word[0], *others[: CHOICES - 1])))
+        step = max(1.0, len(found) / POSITIONS)  # evenly spread over a long text
+        return tuple(found[int(i * step)] for i in range(min(POSITIONS, len(found))))
+
+
+def read_replacements(path: str | Path | None = None) -> Replacements:
+    """Read the kinds of words: a bundled list of English words, or a CSV file of your own with lines `kind,one|two|…`.
+
+    >>> read_replacements().of["film"]
+    ('film', 'movie')
+    """
+    try:
+        text = (
+            files(__package__).joinpath("data", "replacements_en.csv").read_text(encoding="utf-8")
+            if path is None
+            else read_bytes(Path(path)).decode("utf-8-sig")
+        )
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: expected a CSV file in UTF-8 ({error.reason})") from error
+    lines = [line for line in csv.reader(io.StringIO(text)) if any(map(str.strip, line))]
+    if not lines or [cell.strip() for cell in lines[0]] != ["kind", "words"]:
+        raise DataError(f"{path or 'the bundled list'}: expected a first line kind,words")
+    kinds = []
+    for number, line in enumerate(lines[1:], 2):
+        words = tuple(dict.fromkeys(filter(None, map(str.strip, line[1].split("|"))))) if len(line) == 2 else ()
+        if len(words) < 2:
+            raise DataError(f"{path}: line {number}: expected a kind and two words or more, separated by |")
+        kinds.append(words)
+    if len(kinds) > MAX_KINDS:
+        raise DataError(f"{path}: at most {MAX_KINDS:,} kinds of words, got {len(kinds):,}")
+    return Replacements(tuple(kinds))
+
 
 TEXT, GROUP, WORDS = 0, 1, 2  # columns: number of the text, of the group, and the first of its words
 
@@ -224,3 +330,64 @@ class TextDomain:
         slots: Sequence[Slot] = self.slots[number]
         parts += [(s.start, s.end, s.words[w]) for s, w in zip(slots, words, strict=False) if w]
         return replaced(text.text, parts) if parts else text.text
+
+
+MAX_TEXT = 100_000  # characters; longer ones are cut off
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """The different texts of a column, with their labels."""
+
+    texts: list[str]
+    labels: list[str] | None
+    empty: int
+    shortened: int
+
+    @staticmethod
+    def of(texts: Sequence[Any], labels: Sequence[Any] | None) -> TextColumn:
+        """Read a column: empty cells and doubles are left out."""
+        if labels is not None and len(labels) != len(texts):
+            raise DataError(f"{len(texts):,} texts but {len(labels):,} labels")
+        seen: dict[str, str] = {}
+        empty = shortened = 0
+        for number, cell in enumerate(texts):
+            text = cell if isinstance(cell, str) else "" if cell is None or cell != cell else str(cell)
+            if not any(map(str.isalpha, text)):
+                empty += 1
+                continue
+            if len(text) > MAX_TEXT:
+                text, shortened = text[:MAX_TEXT], shortened + 1
+            label = "" if labels is None else str(labels[number])
+            seen.setdefault(text, label)
+        if not seen:
+            raise DataError("no text has a letter: all cells of the column are empty")
+        return TextColumn(list(seen), None if labels is None else list(seen.values()), empty, shortened)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the labels, sorted."""
+        return () if self.labels is None else tuple(sorted(set(self.labels)))
+
+
+def tested(read: TextColumn, lexicon: Lexicon, name: str, most: int, seed: int) -> tuple[TextDomain, dict[Reason, int]]:
+    """Return the texts whose identity can be swapped, at most so many, and how many others there are by reason."""
+    counts: Counter[Reason] = Counter()
+    found = []
+    for text in read.texts:
+        one = examine(text, lexicon)
+        if isinstance(one, str):
+            counts[one] += 1
+        else:
+            found.append(one)
+    counted = {reason: counts[reason] for reason in REASONS if counts[reason]}
+    if not found:
+        why = ", ".join(f"{count:,} {REASON_TEXT[reason]}" for reason, count in counted.items())
+        raise DataError(
+            f"no text mentions {lexicon.name} so that it can be swapped ({why}). Try another attribute, or a lexicon "
+            "of your own: a CSV file with concept,use,GROUP,…"
+        )
+    if len(found) > most:
+        order = random_order(len(found), seed)
+        found = [found[i] for i in sorted(order[:most].tolist())]
+    return TextDomain(name, tuple(found), lexicon, read_replacements()), counted

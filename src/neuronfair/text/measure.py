@@ -20,9 +20,8 @@ from neuronfair.progress import Progress, silent
 from neuronfair.text.domain import GROUP, TEXT, TextDomain
 from neuronfair.text.english import WORD, in_case_of
 from neuronfair.text.mentions import IdentityText, replaced
-from neuronfair.text.models import NO_ANSWER, Answers, TextModel
+from neuronfair.text.models import NO_ANSWER, Answers, CallsSpent, TextModel
 from neuronfair.text.report import Mean, TopicReport
-from neuronfair.text.service import CallsSpent
 
 CHUNK, COUNTED = 64, 4  # texts that are measured together; the second where calls are limited
 ROUNDS = 10  # of neutral swaps

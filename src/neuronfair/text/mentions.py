@@ -7,13 +7,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 from neuronfair.text.english import WORD, are_people, in_case_of, is_unclear, points_at_a_person, use_of, with_article
 from neuronfair.text.lexicon import Lexicon, Term
 
 Reason = Literal["no identity term", "several groups", "contrasted or negated", "quoted", "part of a name", "ambiguous"]
-REASONS: tuple[Reason, ...] = get_args(Reason)
+REASON_TEXT: dict[Reason, str] = {
+    "no identity term": "mention no identity term",
+    "several groups": "mention several groups",
+    "contrasted or negated": "contrast or negate the term",
+    "quoted": "quote it, perhaps as a title",
+    "part of a name": "name somebody",
+    "ambiguous": "use a term without a clear counterpart",
+}
+REASONS: tuple[Reason, ...] = tuple(REASON_TEXT)
 NEAR = 30  # characters between two mentions that may be contrasted
 QUOTED_WORDS = 10  # a quotation of at most so many words may be a title
 

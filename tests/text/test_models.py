@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from neuronfair.errors import ModelError, RunError
-from neuronfair.text.service import ANSWERS, CallsSpent, Service, read_answers
+from neuronfair.text.models import ANSWERS, CallsSpent, Service, read_answers
 
 
 def test_each_text_is_asked_about_once():
