@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from neuronfair.proof.boxes.space import Space
+from neuronfair.proof.bounds.space import Space
 from neuronfair.proof.certificate import CertifiedBoxes
 
 import numpy as np

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.proof.decide import prove as proving
-from neuronfair.proof.decide.evidence import Evidence
-from neuronfair.proof.decide.guides import FAIR, FLIPS, GuideSource
-from neuronfair.proof.decide.prove import ProofProgress, prove
+from neuronfair.proof import prove as proving
+from neuronfair.proof.evidence import Evidence
 from neuronfair.proof.problem import Problem, places_of, problem_of
+from neuronfair.proof.prove import ProofProgress, prove
+from neuronfair.proof.state import FAIR, FLIPS, GuideSource
 
 import torch
 from torch import Tensor

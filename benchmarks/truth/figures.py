@@ -10,8 +10,8 @@ from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.measure.subgroups import subgroups
 from neuronfair.model.network import Network
-from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.prove import prove
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.methods import METHODS, check_method

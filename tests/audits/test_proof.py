@@ -16,10 +16,10 @@ from neuronfair.audits.report.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import proof
 from neuronfair.errors import Unprovable
+from neuronfair.proof import prove as proving
 from neuronfair.proof import session
 from neuronfair.proof.certificate import Proof
-from neuronfair.proof.decide import prove as proving
-from neuronfair.proof.decide.prove import prove
+from neuronfair.proof.prove import prove
 from tests.planted import networks
 
 TINY = AuditSettings(seeds=5, steps=5, samples=2_000, prove=600.0, twins="flip")

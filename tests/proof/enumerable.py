@@ -12,7 +12,7 @@ from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.proof.boxes.space import Boxes
+from neuronfair.proof.bounds.space import Boxes
 from neuronfair.searches.evaluate import evaluate
 
 RULES = (

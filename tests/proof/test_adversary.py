@@ -26,7 +26,7 @@ from neuronfair.model.open import wrap_model
 from neuronfair.proof import problem
 from neuronfair.proof.certificate import AxisCodes, Certificate, known_by
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.decide.prove import prove
+from neuronfair.proof.prove import prove
 from tests.proof.made import written
 from tests.proof.test_misread import KERAS, ONNX, keras_model, onnx_file
 

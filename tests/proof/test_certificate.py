@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from neuronfair.domain.schema.toml import format_domain
-from neuronfair.proof.boxes.space import Axis
+from neuronfair.proof.bounds.space import Axis
 from neuronfair.proof.certificate import AxisCodes, CertificateError, read
 from tests.proof.made import certificate_of, domain_of, network_of, written
 

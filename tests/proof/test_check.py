@@ -19,8 +19,8 @@ from neuronfair.proof.checker.check import _bounds, check
 from neuronfair.proof.checker.claims import proved
 from neuronfair.proof.checker.ground import checked_region, signed
 from neuronfair.proof.checker.lines import Frame
-from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.prove import prove
 from tests.proof.made import DOMAIN, RULES, axes_of, certificate_of, domain_of, network_of, with_boxes, written
 
 

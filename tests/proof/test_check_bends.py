@@ -18,8 +18,8 @@ from neuronfair.model.open import wrap_model
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, known_by
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.prove import prove
 from tests.proof.made import written
 
 DOMAIN = parse_domain("""

@@ -16,13 +16,13 @@ import pytest
 from neuronfair.audits.inputs import drawn_from
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
+from neuronfair.proof import distributed
+from neuronfair.proof import prove as proving
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.decide import distributed
-from neuronfair.proof.decide import prove as proving
-from neuronfair.proof.decide.queue import ProofState
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
+from neuronfair.proof.state import ProofState
 from neuronfair.scale.ray_cluster import Ray
 from tests.proof.enumerable import RULES, domain_of, network_of, truth
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from neuronfair.proof.boxes.counting import share_above
-from neuronfair.proof.boxes.space import Axis, Boxes, Space
+from neuronfair.proof.bounds.counting import share_above
+from neuronfair.proof.bounds.space import Axis, Boxes, Space
 
 
 def _space(*axes: int | list[int]) -> Space:

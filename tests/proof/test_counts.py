@@ -9,19 +9,17 @@ import pytest
 import torch
 
 from neuronfair.model.decision import Decision
+from neuronfair.proof import problem as problems
 from neuronfair.proof.bounds.margins import margins_of
-from neuronfair.proof.boxes.space import Axis, Boxes, Space
-from neuronfair.proof.decide import counts
-from neuronfair.proof.decide.counts import (
+from neuronfair.proof.bounds.space import Axis, Boxes, Space, can_enumerate, combinations
+from neuronfair.proof.problem import enumerated_people
+from neuronfair.proof.state import (
     BITS,
-    can_enumerate,
-    certified,
     certified_boxes,
+    certified_columns,
     certified_shares,
-    combinations,
-    enumerated,
-    enumerated_people,
-    undecided,
+    enumerated_columns,
+    undecided_columns,
 )
 from tests.proof import worlds
 
@@ -49,7 +47,7 @@ def _numbers(*values):
 def test_shares_are_rounded_down():
     problem = _problem(worlds.space_of(10, [1, 2]))  # 5 · 3 · 2 = 30 people in each half
     boxes, pattern = _two(problem.space)
-    leaves = certified_boxes(problem, [undecided(boxes, pattern, _numbers(0.5, 0.1), _numbers(0.49, 1 / 30))])
+    leaves = certified_boxes(problem, [undecided_columns(boxes, pattern, _numbers(0.5, 0.1), _numbers(0.49, 1 / 30))])
     assert leaves.low.tolist() == [[0, 0], [5, 0]]
     assert leaves.high.tolist() == [[4, 1], [9, 1]]
     assert leaves.fair == [15, 2]  # 0.1 is cut to 30 bits, so that it is a little less than 3
@@ -62,7 +60,7 @@ def test_no_more_is_claimed_than_the_share_and_little_less(size):
     problem = _problem(worlds.space_of([size, size], [size], 4))
     boxes, pattern = _two(problem.space)
     share = _numbers(0.123456789, 1 - 1e-10)
-    leaves = certified_boxes(problem, [undecided(boxes, pattern, share, 1 - share)])
+    leaves = certified_boxes(problem, [undecided_columns(boxes, pattern, share, 1 - share)])
     whole = size * size * 4 * 2
     parts = [*share.tolist(), *(1 - share).tolist()]
     for claimed, part in zip([*leaves.fair, *leaves.discriminatory], parts, strict=True):
@@ -76,7 +74,7 @@ def test_no_more_is_claimed_than_the_share_and_little_less(size):
 def test_what_is_decided_as_a_whole_is_exact(size):
     problem = _problem(worlds.space_of([size, size], [size]), inside=((True, False, True),))
     boxes, pattern = _two(problem.space)
-    leaves = certified_boxes(problem, [certified(boxes, pattern, torch.tensor([True, False]))])
+    leaves = certified_boxes(problem, [certified_columns(boxes, pattern, torch.tensor([True, False]))])
     assert leaves.fair == [2 * size**2, 0]
     assert leaves.discriminatory == [0, 2 * size**2]
 
@@ -85,7 +83,7 @@ def test_what_is_decided_as_a_whole_is_exact(size):
 def test_counts_are_exact_and_multiply_by_axes_of_one_place(size):
     problem = _problem(worlds.space_of([1, 3], [size], [size]), inside=((True, True, False),))
     boxes, pattern = problem.space.everything(), torch.tensor([0])
-    columns = enumerated(problem, boxes, pattern, (torch.tensor([3]), torch.tensor([1])))
+    columns = enumerated_columns(problem, boxes, pattern, (torch.tensor([3]), torch.tensor([1])))
     assert columns["fair"].tolist() == [0.75]
     assert columns["flips"].tolist() == [0.25]
     leaves = certified_boxes(problem, [columns])
@@ -98,8 +96,8 @@ def test_several_lists_of_boxes_become_one():
     problem = _problem(worlds.space_of(4))
     boxes, pattern = _two(problem.space)
     parts = [
-        certified(boxes[:1], pattern[:1], torch.tensor([True])),
-        undecided(boxes[1:], pattern[1:], _numbers(0.0), _numbers(0.5)),
+        certified_columns(boxes[:1], pattern[:1], torch.tensor([True])),
+        undecided_columns(boxes[1:], pattern[1:], _numbers(0.0), _numbers(0.5)),
     ]
     leaves = certified_boxes(problem, parts)
     assert (leaves.fair, leaves.discriminatory, len(leaves)) == ([4, 0], [0, 2], 2)
@@ -114,7 +112,7 @@ def _margins(space, generator_seed=0):
 
 @pytest.mark.parametrize("rows", [1, 30, 1 << 18])
 def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
-    monkeypatch.setattr(counts, "ROWS", rows)  # in groups of any size
+    monkeypatch.setattr(problems, "ROWS", rows)  # in groups of any size
     space = worlds.space_of([1, 4, 2], 5, [3, 1], [6])
     question = margins_of(Decision(), 2, "none")
     margins = _margins(space)

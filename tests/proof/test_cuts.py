@@ -7,8 +7,7 @@ import random
 import pytest
 import torch
 
-from neuronfair.proof.boxes.cuts import LEAF, CutTree
-from neuronfair.proof.boxes.space import Boxes
+from neuronfair.proof.bounds.space import LEAF, Boxes, CutTree
 from tests.proof import worlds
 
 CPU = torch.device("cpu")

@@ -20,17 +20,16 @@ from neuronfair.limits import VARIABLE, TooLarge
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
-from neuronfair.proof.boxes.cuts import CutTree
+from neuronfair.proof import distributed
+from neuronfair.proof import prove as proving
+from neuronfair.proof.bounds.space import CutTree
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.decide import distributed
-from neuronfair.proof.decide import prove as proving
-from neuronfair.proof.decide.distributed import PieceFolder, _check, prove_together, recovered
-from neuronfair.proof.decide.guides import Guides
-from neuronfair.proof.decide.prove import ProofProgress, prove
-from neuronfair.proof.decide.queue import ProofState
+from neuronfair.proof.distributed import PieceFolder, _check, prove_together, recovered
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
+from neuronfair.proof.state import Guides, ProofState
 from neuronfair.scale.pool import Serial
 from neuronfair.store.files import load_state, save_state
 from tests.proof.enumerable import RULES, domain_of, figures, network_of, tiles, truth

@@ -8,14 +8,12 @@ from itertools import product
 import pytest
 import torch
 
-from neuronfair.proof.boxes.cuts import CutTree
-from neuronfair.proof.boxes.space import Boxes
-from neuronfair.proof.decide import prove as proving
-from neuronfair.proof.decide.evidence import Evidence
-from neuronfair.proof.decide.guides import FAIR, FLIPS, UNDECIDED, Guides, GuideSource
-from neuronfair.proof.decide.prove import ProofProgress, prove
-from neuronfair.proof.decide.queue import ProofState
+from neuronfair.proof import prove as proving
+from neuronfair.proof.bounds.space import Boxes, CutTree
+from neuronfair.proof.evidence import Evidence
 from neuronfair.proof.problem import places_of, problem_of
+from neuronfair.proof.prove import ProofProgress, prove
+from neuronfair.proof.state import FAIR, FLIPS, UNDECIDED, Guides, GuideSource, ProofState
 from neuronfair.searches.evaluate import evaluate
 from tests.proof import worlds
 from tests.proof.enumerable import DECISIONS, RULES, domain_of, figures, network_of, tiles, truth

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import Unprovable
 from neuronfair.model.open import wrap_model
-from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.prove import prove
 from neuronfair.searches.evaluate import evaluate
 
 DOMAIN = """

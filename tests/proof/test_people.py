@@ -10,8 +10,8 @@ import torch
 
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import Unprovable
-from neuronfair.proof.boxes import space as module
-from neuronfair.proof.boxes.space import people_of, refined
+from neuronfair.proof.bounds import space as module
+from neuronfair.proof.bounds.space import people_of, refined
 from tests.proof import worlds
 
 

@@ -14,8 +14,8 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
 from neuronfair.proof import problem as module
-from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of, rows_at
+from neuronfair.proof.prove import prove
 from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
 from tests.proof import worlds

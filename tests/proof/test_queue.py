@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from neuronfair.proof.decide.queue import LEVELS, BoxQueue
+from neuronfair.proof.state import LEVELS, BoxQueue
 
 
 def _columns(ids, fair=0.0, flips=0.0):

@@ -9,9 +9,9 @@ import torch
 import neuronfair as nf
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.proof import records as module
-from neuronfair.proof.decide.evidence import Evidence
-from neuronfair.proof.decide.prove import prove
+from neuronfair.proof.evidence import Evidence
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.prove import prove
 from neuronfair.proof.records import ProofRecords
 from neuronfair.searches.evaluate import evaluate
 from tests.proof.enumerable import RULES, domain_of, network_of

@@ -12,11 +12,10 @@ from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DomainError
-from neuronfair.proof.decide.evidence import Evidence
-from neuronfair.proof.decide.prove import prove
-from neuronfair.proof.decide.regions import Grower, rule_of
+from neuronfair.proof.evidence import Evidence
 from neuronfair.proof.problem import places_of, problem_of
-from neuronfair.proof.records import ProofRecords
+from neuronfair.proof.prove import prove
+from neuronfair.proof.records import Grower, ProofRecords, rule_of
 from neuronfair.searches.evaluate import evaluate
 from tests.domain.schema.test_toml import DOMAIN as WORDED
 from tests.proof.enumerable import DECISIONS, RULES, domain_of, network_of

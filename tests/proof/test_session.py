@@ -16,7 +16,7 @@ from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.interruption import Interruption
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
-from neuronfair.proof.decide import prove
+from neuronfair.proof import prove
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.report import ProofReport

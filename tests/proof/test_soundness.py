@@ -18,8 +18,8 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.proof.certificate import CertifiedBoxes
-from neuronfair.proof.decide.prove import prove
 from neuronfair.proof.problem import problem_of
+from neuronfair.proof.prove import prove
 from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
 

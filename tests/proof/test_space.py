@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from neuronfair.proof.boxes.space import Boxes
+from neuronfair.proof.bounds.space import Boxes
 from tests.proof import worlds
 
 SPACES = {

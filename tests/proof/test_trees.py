@@ -14,11 +14,11 @@ from neuronfair import parse_domain
 from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
 from neuronfair.model.forest import FittedTrees, Forest, Link, Tree, forest
-from neuronfair.proof.bounds import tree_layout
+from neuronfair.proof import prove
+from neuronfair.proof.bounds import trees
 from neuronfair.proof.bounds.margins import margins_of
+from neuronfair.proof.bounds.space import Boxes, Space, people_of, refined
 from neuronfair.proof.bounds.trees import TreeBounds, trees_of
-from neuronfair.proof.boxes.space import Boxes, Space, people_of, refined
-from neuronfair.proof.decide import prove
 from neuronfair.proof.problem import Problem, rows_at
 
 DOMAIN = parse_domain("""
@@ -239,7 +239,7 @@ def test_a_proof_says_exactly_who_is_decided_otherwise(case: str, monkeypatch: p
 
 
 def test_trees_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_layout, "MOST_PARTS", 20)
+    monkeypatch.setattr(trees, "MOST_PARTS", 20)
     with pytest.raises(Unprovable, match="too large to be bounded"):
         made(*CASES["two classes"])
 

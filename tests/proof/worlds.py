@@ -12,8 +12,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
-from neuronfair.proof.boxes.cuts import CutTree
-from neuronfair.proof.boxes.space import Axis, Boxes, People, Space
+from neuronfair.proof.bounds.space import Axis, Boxes, CutTree, People, Space
 
 AGE = Attribute("age", "ordinal", low=0, high=5)
 JOB = Attribute("job", "nominal", values=("a", "b", "c"), encode="onehot")

@@ -27,9 +27,9 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TREE, VARIABLE, TooLarge, read_bytes
 from neuronfair.model.weights import load
 from neuronfair.proof import certificate
-from neuronfair.proof.decide.distributed import PieceFolder
-from neuronfair.proof.decide.queue import ProofState
+from neuronfair.proof.distributed import PieceFolder
 from neuronfair.proof.report import ProofReport
+from neuronfair.proof.state import ProofState
 from neuronfair.store import files
 from neuronfair.store.ledger import Journal
 from neuronfair.store.manifest import read_manifest

@@ -26,8 +26,8 @@ from neuronfair.store.files import Json
 from neuronfair.store.tables import Texts, read_columns, write_columns
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
-    from neuronfair.proof.boxes.space import Axis
-    from neuronfair.proof.decide.queue import ProofState
+    from neuronfair.proof.bounds.space import Axis
+    from neuronfair.proof.state import ProofState
 
 
 @dataclass(frozen=True)

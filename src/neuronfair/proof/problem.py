@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from neuronfair.domain.schema.toml import allowed_codes
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.schema.toml import allowed_codes, written
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, Unprovable, one_line
+from neuronfair.errors import DomainError, ModelError, Unprovable, one_line
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -20,11 +24,12 @@ from neuronfair.model.open import Opened
 from neuronfair.model.operators.chain import chain_of
 from neuronfair.proof.bounds.crown import crown_of
 from neuronfair.proof.bounds.margins import Bounder, Margins, margins_of
+from neuronfair.proof.bounds.space import Axis, Boxes, People, Space, combinations, members, people_of, refined
 from neuronfair.proof.bounds.trees import trees_of
-from neuronfair.proof.boxes.space import Axis, People, Space, people_of, refined
 
 MOST_VALUES = 10_000_000  # of one attribute
 BOUNDARY_TOLERANCE = 1e-9  # how near to the boundary the score of a network in float64 says nothing
+ROWS = 1 << 18  # people with their twins that are evaluated at once
 MOST_ENUMERATED = 5_000_000  # people of a model whose inside is not known
 
 
@@ -211,3 +216,66 @@ def _axis(column: int, classes: Tensor) -> Axis:
     place = torch.full_like(classes, -1)
     place[codes] = torch.arange(len(codes))
     return Axis(column, place, codes, torch.ones_like(codes), bool(len(codes) == codes[-1] - codes[0] + 1))
+
+
+def enumerated_people(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many combinations of codes do not flip, and how many do: int64 (n,) each.
+
+    Only axes of which a box has several places are counted: with the others each count multiplies. People whose margin
+    is within rounding of the boundary are neither.
+    """
+    counts = torch.zeros(2, len(boxes), dtype=torch.int64, device=boxes.low.device)
+    per_pass = max(1, ROWS // problem.people.valid.shape[1])
+    groups = ((combinations(boxes).long().cumsum(0) - 1) // per_pass).cpu()
+    for part in torch.split(torch.arange(len(boxes), device=boxes.low.device), torch.bincount(groups).tolist()):
+        if not len(part):
+            continue
+        some = boxes[part]
+        owner, places = members(some)
+        weight = torch.ones_like(owner)
+        for axis, _, _ in problem.space.tables:
+            count = problem.space.axes[axis].count.to(owner.device)[places[:, axis]]
+            weight = weight * torch.where((some.high > some.low)[owner, axis], count, 1)
+        valid = problem.people.valid[pattern[part][owner]]
+        zero = torch.zeros(len(part), dtype=torch.int64, device=owner.device)
+        for number, who in enumerate(problem.margins.decided(problem.margins_at(places), problem.slack, valid)):
+            counts[number, part] = zero.scatter_add(0, owner, torch.where(who, weight, 0))
+    return counts[0], counts[1]
+
+
+def rule_of(problem: Problem, low: Tensor, high: Tensor) -> str:
+    """Return the conditions of a box, as `--where` takes them; an empty text has no condition."""
+    met: dict[int, npt.NDArray[np.bool_]] = {}
+    for number, axis in enumerate(problem.space.axes):
+        place = axis.place.cpu().numpy()
+        if (int(low[number]), int(high[number])) != (0, len(axis) - 1) or not (place >= 0).all():
+            met[axis.column] = (place >= int(low[number])) & (place <= int(high[number]))
+    attributes = problem.domain.attributes
+    words = " and ".join(_in_words(attributes[column], mask) for column, mask in met.items())
+    try:
+        codes = allowed_codes(problem.domain, words)
+        if all(np.array_equal(codes[column].numpy(), mask) for column, mask in met.items()):
+            return words
+    except DomainError:
+        pass
+    return ", ".join(written(attributes[column], mask) for column, mask in met.items())
+
+
+def _in_words(attribute: Attribute, met: npt.NDArray[np.bool_]) -> str:
+    """Return the condition that some codes of an attribute meet: a comparison, or a list of values."""
+    name, codes, last = _quoted(attribute.name), np.flatnonzero(met), attribute.points - 1
+    first, end = int(codes[0]), int(codes[-1])
+    if attribute.ordered and not attribute.values and len(codes) == end - first + 1 and end <= last:
+        low, high = (_quoted(str(attribute.value(code))) for code in (first, end))
+        if first == end:
+            return f"{name} == {low}"
+        ends = [f"{name} >= {low}"] * (first > 0) + [f"{name} <= {high}"] * (end < last or attribute.size > last + 1)
+        return " and ".join(ends)
+    others = np.flatnonzero(~met)
+    negated, listed = ("not ", others) if 0 < len(others) < len(codes) else ("", codes)
+    return f"{name} {negated}in [{', '.join(_quoted(str(attribute.value(int(code)))) for code in listed)}]"
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return word if re.fullmatch(r"[\w.+-]+", word) and word.lower() != "and" else f'"{escaped}"'

@@ -20,15 +20,13 @@ from neuronfair.limits import check_size
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
 from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, known_by, write
-from neuronfair.proof.decide.contradictions import EvaluatedPeople, check_against_model
-from neuronfair.proof.decide.counts import check_state
-from neuronfair.proof.decide.distributed import prove_together, recovered
-from neuronfair.proof.decide.evidence import Evidence
-from neuronfair.proof.decide.prove import ProofProgress, prove
-from neuronfair.proof.decide.queue import ProofState
+from neuronfair.proof.distributed import prove_together, recovered
+from neuronfair.proof.evidence import EvaluatedPeople, Evidence, check_against_model
 from neuronfair.proof.problem import Problem, problem_of
+from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Order, ProofRecords
 from neuronfair.proof.report import Part, ProofReport
+from neuronfair.proof.state import ProofState, check_state
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, seal, writing
 from neuronfair.store.ledger import PROOF, Ledger

@@ -12,7 +12,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import Unprovable, one_line
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress
-from neuronfair.proof.decide.contradictions import EvaluatedPeople
+from neuronfair.proof.evidence import EvaluatedPeople
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import certify

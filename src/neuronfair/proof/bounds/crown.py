@@ -40,7 +40,7 @@ from neuronfair.model.operators.chain import Affine, Chain
 from neuronfair.model.operators.reader import Curve
 from neuronfair.proof.bounds.activations import Relaxation, relax, values
 from neuronfair.proof.bounds.margins import Lines, Margins
-from neuronfair.proof.boxes.space import Axis, Boxes, Space
+from neuronfair.proof.bounds.space import Axis, Boxes, Space
 
 NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of the largest array of a pass; on a CPU what fits into its cache
 MULTIPLIED = 1 << 22  # numbers of the matrix of a first step, at most

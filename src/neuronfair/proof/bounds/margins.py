@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
-from neuronfair.proof.boxes.space import Boxes, Space
+from neuronfair.proof.bounds.space import Boxes, Space
 
 End = Literal["none", "softmax", "sigmoid"]
 ROUNDING_IMMUNE = 1 - 1e-9  # thresholds of probabilities up to which their rounding does not matter

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neuronfair.proof.boxes.space import Boxes, Space
+from neuronfair.proof.bounds.space import Boxes, Space
 
 BLOCK = 8
 WAVES = BLOCK * BLOCK  # K

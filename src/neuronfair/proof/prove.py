@@ -14,23 +14,24 @@ from torch import Tensor
 
 from neuronfair.interruption import Interruption, interruptible
 from neuronfair.model.training_loop import Threads, threads
+from neuronfair.proof.bounds.counting import share_above
 from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at
-from neuronfair.proof.boxes.counting import share_above
-from neuronfair.proof.boxes.cuts import CutTree
-from neuronfair.proof.boxes.space import Boxes
+from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate
 from neuronfair.proof.certificate import Proof
-from neuronfair.proof.decide.counts import (
-    can_enumerate,
-    certified,
+from neuronfair.proof.problem import Problem, enumerated_people, unread
+from neuronfair.proof.state import (
+    UNDECIDED,
+    BoxQueue,
+    Guides,
+    GuideSource,
+    ProofState,
+    Seats,
     certified_boxes,
+    certified_columns,
     certified_shares,
-    enumerated,
-    enumerated_people,
-    undecided,
+    enumerated_columns,
+    undecided_columns,
 )
-from neuronfair.proof.decide.guides import UNDECIDED, Guides, GuideSource, Seats
-from neuronfair.proof.decide.queue import BoxQueue, ProofState
-from neuronfair.proof.problem import Problem, unread
 
 BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
 FIRST = 256  # and before it is known how long it takes
@@ -163,11 +164,11 @@ class BranchAndBound:
         alone = (self._people.valid[pattern].sum(1) < 2) | unread(self.problem.domain)
         ready, rest = (empty | alone).nonzero()[:, 0], (~(empty | alone)).nonzero()[:, 0]
         zero = torch.zeros(len(rest), dtype=torch.float64, device=self.problem.device)
-        columns = undecided(boxes[rest], pattern[rest], zero, zero)
+        columns = undecided_columns(boxes[rest], pattern[rest], zero, zero)
         columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
         columns["last"] = torch.zeros_like(columns["pattern"])
         columns["node"] = self._people.node[rest]
-        done = certified(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool))
+        done = certified_columns(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool))
         done["node"] = self._people.node[ready]
         nothing = torch.zeros(0, len(self._space.axes), dtype=torch.int64, device=self.problem.device)
         rows = nothing if self._source is None else self._source.rows.to(nothing)
@@ -202,7 +203,7 @@ class BranchAndBound:
             counts = enumerated_people(self.problem, boxes[small], pattern[small].long())
             owner, guide = self._guides.of(seats[small])
             self._guides.decide(guide, *self._evaluated(self._guides.places[guide], pattern[small][owner]))
-            columns = enumerated(self.problem, boxes[small], pattern[small], counts)
+            columns = enumerated_columns(self.problem, boxes[small], pattern[small], counts)
             self._finish({**columns, "node": seats.node[small]})
         if len(new):
             self._bound(boxes[new], pattern[new].long(), seats[new])
@@ -237,7 +238,7 @@ class BranchAndBound:
         now, later = (~wait).nonzero()[:, 0], wait.nonzero()[:, 0]
         if len(later):
             zero = torch.zeros(len(later), dtype=torch.float64, device=pattern.device)
-            columns = undecided(boxes[later], pattern[later], zero, zero) | seats[later].columns
+            columns = undecided_columns(boxes[later], pattern[later], zero, zero) | seats[later].columns
             columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
             columns["last"] = torch.zeros_like(columns["pattern"])
             self._put(columns, None if inner is None else inner[later])
@@ -333,7 +334,7 @@ class BranchAndBound:
             zero = torch.zeros(len(boxes), dtype=torch.float64, device=boxes.low.device)
             longest = (boxes.high - boxes.low).argmax(1)
             last = self._space.middle(boxes, longest)
-            columns = undecided(boxes, pattern, zero, zero) | seats.columns
+            columns = undecided_columns(boxes, pattern, zero, zero) | seats.columns
             self._put({**columns, "axis": longest.int(), "last": last.int()}, None)
             return
         if bounder.ways > 1 and self._steps % EVERY == TRIED:
@@ -344,7 +345,7 @@ class BranchAndBound:
         for part, found in zip(work, self._threads.map(self._bounded, work), strict=True):
             self._guides.decide(found.guides, found.guides_fair, found.guides_flip)
             whole = found.whole.nonzero()[:, 0]
-            columns = certified(part.boxes[whole], part.pattern[whole], found.fair[whole])
+            columns = certified_columns(part.boxes[whole], part.pattern[whole], found.fair[whole])
             self._finish({**columns, "node": part.seats.node[whole]})
             seats = self._guides.undecided(part.seats[(~found.whole).nonzero()[:, 0]])
             self._put(found.rest | seats.columns, found.inner)
@@ -360,7 +361,7 @@ class BranchAndBound:
         whole = fair | signs.unfair
         rest = (~whole).nonzero()[:, 0]
         alike, flips = self._counted(boxes[rest], signs, rest)
-        columns = undecided(boxes[rest], part.pattern[rest], alike, flips)
+        columns = undecided_columns(boxes[rest], part.pattern[rest], alike, flips)
         cut = self._to_cut(boxes, lines, signs)[rest].int()
         columns["axis"], columns["last"] = cut[:, 0], cut[:, 1]
         owner, guide = self._guides.of(part.seats)

@@ -20,9 +20,76 @@ from torch import Tensor
 from neuronfair.domain.rules import RuleBook
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import Unprovable
-from neuronfair.proof.boxes.cuts import CutTree
+
+LEAF = -1  # the axis of a node that is not cut
+
+
+class CutTree:
+    """A tree of cuts. The two halves of a node follow each other, the lower one first, behind their parent.
+
+    A node is a row of `nodes`: the axis of its cut, the last place of the lower half, and the number of that half.
+    """
+
+    def __init__(self, nodes: Tensor) -> None:
+        """Continue a tree of nodes, (n, 3) int32."""
+        self._nodes, self._size = nodes, len(nodes)
+
+    @staticmethod
+    def of_roots(count: int, device: torch.device) -> CutTree:
+        """Return a tree of some boxes that are not cut."""
+        return CutTree(torch.tensor([[LEAF, 0, 0]], dtype=torch.int32, device=device).repeat(count, 1))
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def nodes(self) -> Tensor:
+        """All nodes, (n, 3)."""
+        return self._nodes[: self._size]
+
+    def cut(self, nodes: Tensor, axis: Tensor, last: Tensor) -> Tensor:
+        """Cut some nodes, each behind a place of an axis; return their halves: first all lower, then all upper ones."""
+        lower = self._size + 2 * torch.arange(len(nodes), device=nodes.device)
+        self._size += 2 * len(nodes)
+        if self._size > len(self._nodes):  # twice as large as before, so that few have to be copied
+            more = CutTree.of_roots(max(self._size, 2 * len(self._nodes)) - len(self._nodes), nodes.device)
+            self._nodes = torch.cat([self._nodes, more.nodes])
+        self._nodes[nodes] = torch.stack([axis, last, lower], 1).int()
+        return torch.cat([lower, lower + 1])
+
+    def leaves(self, places: Tensor, roots: Tensor | None = None) -> Tensor:
+        """Return the leaf in which each record lies, by its places (n, axes); records begin at node 0 or at `roots`."""
+        roots = torch.zeros(len(places), device=places.device) if roots is None else roots
+        node = roots.to(torch.int64, copy=True)
+        moving = torch.arange(len(places), device=places.device)
+        while len(moving):
+            axis, last, lower = self._nodes[node[moving]].long().unbind(1)
+            inner = axis != LEAF
+            moving, axis, last, lower = moving[inner], axis[inner], last[inner], lower[inner]
+            node[moving] = lower + (places[moving, axis] > last)
+        return node
+
+    def graft(self, at: Tensor, other: CutTree) -> Tensor:
+        """Let another tree, of as many roots as `at` has nodes, continue these; return the new numbers of its nodes."""
+        number = torch.cat([at, self._size + torch.arange(len(other) - len(at), device=at.device)])
+        nodes = other.nodes.clone()
+        nodes[:, 2] = torch.where(nodes[:, 0] == LEAF, 0, number[nodes[:, 2].long()])
+        self._nodes = torch.cat([self.nodes, nodes[len(at) :]])
+        self._size = len(self._nodes)
+        self._nodes[at] = nodes[: len(at)]
+        return number
+
+    def is_sound(self, axes: int) -> bool:
+        """Return whether this is a tree over so many axes: every half stands behind its parent and has one parent."""
+        axis, _, lower = self.nodes.long().unbind(1)
+        inner = axis != LEAF
+        parent, lower = inner.nonzero()[:, 0], lower[inner]
+        known = bool(((axis >= LEAF) & (axis < axes)).all() & ((lower > parent) & (lower + 1 < len(self))).all())
+        return known and len(torch.unique(torch.cat([lower, lower + 1]))) == 2 * len(lower)
+
 
 _CPU = torch.device("cpu")
+LARGEST = 2.0**62  # combinations of codes that are counted in 64 bits
 MOST_BOXES = 200_000  # into which rules may cut a region
 
 
@@ -359,3 +426,33 @@ def _all(conditions: Sequence[_Condition], boxes: Boxes, n: int, values: int) ->
         whole, none = condition.everywhere(boxes)
         met, unmet = met & whole, unmet | none
     return met, unmet
+
+
+def combinations(boxes: Boxes) -> Tensor:
+    """Return how many combinations of places each box has, about: float64 (n,)."""
+    return (boxes.high - boxes.low + 1).double().prod(1)
+
+
+def varied(space: Space, boxes: Boxes) -> Tensor:
+    """Return how many combinations of codes each box has on the axes of which it has several places: float64 (n,)."""
+    return torch.where(boxes.high > boxes.low, space.sizes(boxes), 1).double().prod(1)
+
+
+def can_enumerate(space: Space, boxes: Boxes, most: int) -> Tensor:
+    """Return which boxes have few enough places, and codes at these that can be counted: bool, (n,)."""
+    return (combinations(boxes) <= most) & (varied(space, boxes) < LARGEST)
+
+
+def members(boxes: Boxes) -> tuple[Tensor, Tensor]:
+    """Return all places in boxes: the number of their box, and the places."""
+    extent = boxes.high - boxes.low + 1
+    sizes, device = extent.prod(1), extent.device
+    box = torch.arange(len(boxes), device=device).repeat_interleave(sizes)
+    number = torch.arange(len(box), device=device) - (sizes.cumsum(0) - sizes)[box]
+    most = int((extent > 1).sum(1).max()) if len(boxes) else 0
+    extent, axes = extent.topk(most, dim=1)  # the others have one place
+    places = boxes.low[box]
+    for length, axis in zip(extent.T, axes.T, strict=True):
+        places.scatter_add_(1, axis[box, None], (number % length[box])[:, None])
+        number = number // length[box]
+    return box, places

@@ -24,14 +24,11 @@ from neuronfair.interruption import Interruption, interruptible
 from neuronfair.limits import check_size
 from neuronfair.model.training_loop import threads
 from neuronfair.progress import PieceProgress
-from neuronfair.proof.boxes.cuts import CutTree
-from neuronfair.proof.boxes.space import Boxes
+from neuronfair.proof.bounds.space import Boxes, CutTree
 from neuronfair.proof.certificate import Proof
-from neuronfair.proof.decide.counts import certified_shares
-from neuronfair.proof.decide.guides import Guides, GuideSource
-from neuronfair.proof.decide.prove import BranchAndBound, Keep, ProofProgress, advance, proof_of
-from neuronfair.proof.decide.queue import VOLUME, BoxColumns, ProofState
 from neuronfair.proof.problem import Problem
+from neuronfair.proof.prove import BranchAndBound, Keep, ProofProgress, advance, proof_of
+from neuronfair.proof.state import VOLUME, BoxColumns, Guides, GuideSource, ProofState, certified_shares
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, writing
 

@@ -1,1 +1,0 @@
-"""Boxes of people: what they are, and how many people they hold."""

@@ -1,1 +1,0 @@
-"""The branch-and-bound, on one machine or many, and what contradicts it."""

@@ -1,0 +1,444 @@
+"""Where a proof stands: its undecided boxes in the order in which they are taken, its guides, and what is proved.
+
+Guides show where people are: boxes are taken by the undecided guides that they hold. A guide is a place of the region
+with the number of rows of the data set that stand there, and of records drawn from the population model. The guides of
+a box are a segment of one order of all guides; where the box is cut, or some of its guides are decided, its segment is
+parted in two. So no guide is ever searched for among the boxes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neuronfair.errors import RunError
+from neuronfair.proof.bounds.space import LARGEST, LEAF, Boxes, CutTree, varied
+from neuronfair.proof.certificate import CertifiedBoxes
+from neuronfair.proof.problem import Problem
+
+UNDECIDED, FAIR, FLIPS = 0, 1, 2  # what is proved of a guide
+DRAWN_WEIGHT = 1 / 64  # of a drawn record, where a row of the data set weighs 1
+
+
+@dataclass(frozen=True)
+class GuideSource:
+    """Where guides come from: places of the rows of the data set, and a function that draws so many others."""
+
+    rows: Tensor  # (n, axes)
+    draw: Callable[[int, int], Tensor] | None = None  # how many, and the seed
+    leads: bool = True  # whether boxes with guides come first; else those with the largest undecided volume
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Boxes of a proof: their leaves in the tree of cuts, and their segments of guides."""
+
+    node: Tensor  # (n,)
+    start: Tensor  # (n,)
+    count: Tensor  # (n,)
+
+    def __getitem__(self, index: Tensor | slice) -> Seats:
+        return Seats(self.node[index], self.start[index], self.count[index])
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """These as columns of a queue."""
+        return {"node": self.node, "start": self.start, "count": self.count}
+
+    @staticmethod
+    def of(columns: Mapping[str, Tensor]) -> Seats:
+        """Return those of boxes in a queue."""
+        return Seats(columns["node"], columns["start"], columns["count"])
+
+
+class Guides:
+    """All guides of a proof, and what is proved of each."""
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        """Continue with guides as `columns` gives them."""
+        self.places, self.rows, self.drawn, self.status, self.root = (columns[name] for name in GUIDE_COLUMNS)
+        self._order = self.places.new_zeros(0, dtype=torch.int64)
+
+    @staticmethod
+    def at(rows: Tensor, drawn: Tensor) -> Guides:
+        """Return undecided guides at the places of rows of the data set, and of drawn records: (n, axes) each."""
+        both = torch.cat([rows, drawn]).int()
+        places, guide = torch.unique(both, dim=0, return_inverse=True)
+        counts = [torch.bincount(some, minlength=len(places)).int() for some in guide.split([len(rows), len(drawn)])]
+        status = torch.zeros(len(places), dtype=torch.int8, device=places.device)
+        return Guides(dict(zip(GUIDE_COLUMNS, (places, *counts, status, torch.zeros_like(counts[0])), strict=True)))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """What a state keeps."""
+        return dict(zip(GUIDE_COLUMNS, (self.places, self.rows, self.drawn, self.status, self.root), strict=True))
+
+    @property
+    def weight(self) -> Tensor:
+        """How much each guide counts: float64."""
+        return self.rows.double() + DRAWN_WEIGHT * self.drawn
+
+    def rows_with(self, status: int) -> int:
+        """Return for how many rows of the data set something is proved, or nothing."""
+        return int(self.rows[self.status == status].sum())
+
+    def decide(self, guides: Tensor, fair: Tensor, flips: Tensor) -> None:
+        """Note of which guides it is proved that they do not flip, and of which that they do."""
+        self.status[guides] = torch.where(fair, FAIR, torch.where(flips, FLIPS, self.status[guides])).to(torch.int8)
+
+    def chosen(self, some: Tensor) -> Guides:
+        """Return some of these guides."""
+        return Guides({name: column[some] for name, column in self.columns.items()})
+
+    def added(self, other: Guides) -> Guides:
+        """Return these guides and others."""
+        return Guides({name: torch.cat([mine, other.columns[name]]) for name, mine in self.columns.items()})
+
+    def seated(self, node: Tensor, cuts: CutTree) -> Seats:
+        """Give each box, by its leaf, a segment of its undecided guides."""
+        leaf = cuts.leaves(self.places, self.root)
+        box = torch.full((len(cuts),), len(node), dtype=torch.int64, device=leaf.device)
+        box[node.long()] = torch.arange(len(node), device=leaf.device)
+        owner = torch.where(self.status == UNDECIDED, box[leaf], len(node))
+        self._order = owner.argsort(stable=True)
+        count = torch.bincount(owner, minlength=len(node) + 1)[: len(node)]
+        return Seats(node, count.cumsum(0) - count, count)
+
+    def of(self, seats: Seats) -> tuple[Tensor, Tensor]:
+        """Return the guides of boxes, box by box: the number of each one's box, and of the guide."""
+        owner, place = _segments(seats)
+        return owner, self._order[place]
+
+    def parted(self, seats: Seats, later: Tensor) -> Tensor:
+        """Put some guides of each box behind the others of its segment; return how many stay in front.
+
+        `later` says of each guide, in the order of `of`, whether it goes behind.
+        """
+        owner, place = _segments(seats)
+        self._order[place] = self._order[place][(2 * owner + later).argsort(stable=True)]
+        return torch.bincount(owner[~later], minlength=len(seats))
+
+    def cut(self, seats: Seats, axis: Tensor, last: Tensor, cuts: CutTree) -> Seats:
+        """Cut boxes behind a place of an axis; return their halves: first all lower, then all upper ones."""
+        owner, guide = self.of(seats)
+        front = self.parted(seats, self.places[guide, axis[owner]] > last[owner])
+        node = cuts.cut(seats.node.long(), axis, last).to(seats.node.dtype)
+        start = torch.cat([seats.start, seats.start + front])
+        return Seats(node, start, torch.cat([front, seats.count - front]))
+
+    def undecided(self, seats: Seats) -> Seats:
+        """Return boxes with the segments of those of their guides that are undecided."""
+        _, guide = self.of(seats)
+        return Seats(seats.node, seats.start, self.parted(seats, self.status[guide] != UNDECIDED))
+
+    def weights(self, seats: Seats) -> Tensor:
+        """Return how much the guides of each box count together: float64 (n,)."""
+        owner, guide = self.of(seats)
+        sums = torch.zeros(len(seats), dtype=torch.float64, device=owner.device)
+        return sums.index_add_(0, owner, self.weight[guide])
+
+
+GUIDE_COLUMNS = ("places", "rows", "drawn", "status", "root")
+
+
+def _segments(seats: Seats) -> tuple[Tensor, Tensor]:
+    """Return for each place of the boxes' segments, box by box, the number of the box, and the place."""
+    count = seats.count.long()
+    owner = torch.arange(len(count), device=count.device).repeat_interleave(count)
+    before = count.cumsum(0) - count
+    return owner, torch.arange(len(owner), device=count.device) + (seats.start - before)[owner]
+
+
+UNKNOWN = (-math.inf, math.inf)  # bounds of which nothing is known
+MIN_UNDECIDED = 1e-6  # of a box counts as undecided at least, so that none is forgotten
+VOLUME = 2.0**-40  # what the undecided share of all records counts, where an undecided row counts 1
+LEVELS = 2  # of priority, for each power of two
+BoxColumns = Mapping[str, Tensor]
+
+
+class BoxQueue:
+    """Boxes by levels of priority: the next ones are found, and new ones are added, without looking at all others.
+
+    A level is a list of columns, each at least twice as long as the next one, so that few have to be joined.
+    """
+
+    def __init__(self, empty: BoxColumns) -> None:
+        """Begin with columns without rows, which say of what types they are."""
+        self._empty = {**empty, "share": empty["fair"]}
+        self._levels: dict[int, list[BoxColumns]] = {}
+        self._proved = torch.zeros(2, dtype=torch.float64, device=empty["fair"].device)
+        self._boxes = 0
+
+    def __len__(self) -> int:
+        return self._boxes
+
+    @property
+    def proved(self) -> Tensor:
+        """The shares of all people that half-spaces in the boxes prove fair and discriminatory, about: (2,)."""
+        return self._proved if self._boxes else torch.zeros_like(self._proved)
+
+    def put(self, columns: BoxColumns, share: Tensor, guided: Tensor | float = 0.0) -> None:
+        """Add boxes with their shares of all records, and how much their undecided guides count.
+
+        A column that not all boxes have holds bounds: (n, …, 2).
+        """
+        if not len(share):
+            return
+        columns = {**columns, "share": share}
+        self._boxes += len(share)
+        self._proved = self._proved + _proved_shares(columns)
+        priority = guided + VOLUME * share * (1 - columns["fair"] - columns["flips"]).clamp(min=MIN_UNDECIDED)
+        level, order = (priority.clamp(min=1e-300).log2() * LEVELS).floor().long().sort(stable=True)
+        levels, counts = torch.unique_consecutive(level, return_counts=True)
+        parts = zip(levels.tolist(), torch.split(order, counts.tolist()), strict=True)
+        for number, rows in parts:
+            self._add(number, {name: column[rows] for name, column in columns.items()})
+
+    def _add(self, level: int, columns: BoxColumns) -> None:
+        lists = self._levels.setdefault(level, [])
+        while lists and len(lists[-1]["share"]) < 2 * len(columns["share"]) and lists[-1].keys() == columns.keys():
+            columns = _joined([lists.pop(), columns])
+        lists.append(columns)
+
+    def take(self, most: int) -> dict[str, Tensor]:
+        """Remove the boxes that come first, at most so many, and return their columns."""
+        parts, missing = list[BoxColumns](), min(most, self._boxes)
+        self._boxes -= missing
+        while missing:
+            level = max(self._levels)
+            columns = self._levels[level].pop()
+            if len(columns["share"]) > missing:
+                self._levels[level].append({name: column[missing:] for name, column in columns.items()})
+                columns = {name: column[:missing] for name, column in columns.items()}
+            if not self._levels[level]:
+                del self._levels[level]
+            parts.append(columns)
+            missing -= len(columns["share"])
+        taken = _joined(parts) if parts else dict(self._empty)
+        self._proved = self._proved - _proved_shares(taken)
+        return taken
+
+    def everything(self) -> dict[str, Tensor]:
+        """Return the columns that all boxes have."""
+        lists = self._lists or [self._empty]
+        return {name: torch.cat([part[name] for part in lists]) for name in self._empty if name != "share"}
+
+    def drained(self) -> list[dict[str, Tensor]]:
+        """Remove all boxes, and return lists of them."""
+        lists = [dict(columns) for columns in self._lists]
+        self._levels, self._boxes, self._proved = {}, 0, torch.zeros_like(self._proved)
+        return lists
+
+    @property
+    def _lists(self) -> list[BoxColumns]:
+        return [columns for level in self._levels.values() for columns in level]
+
+
+def _proved_shares(columns: BoxColumns) -> Tensor:
+    return torch.stack([(columns["share"] * columns[name]).sum() for name in ("fair", "flips")])
+
+
+def _joined(parts: Sequence[BoxColumns]) -> dict[str, Tensor]:
+    """Return columns of several boxes as one; where some have no bounds nothing is known of theirs."""
+
+    def column(part: BoxColumns, name: str, like: Tensor) -> Tensor:
+        return part[name] if name in part else like.new_tensor(UNKNOWN).expand(len(part["share"]), *like.shape[1:])
+
+    widest = max(parts, key=len)
+    return {name: torch.cat([column(part, name, like) for part in parts]) for name, like in widest.items()}
+
+
+@dataclass(frozen=True)
+class ProofState:
+    """Where a proof stands: columns of its undecided boxes and of those that are done, the cuts, and the guides."""
+
+    undecided: BoxColumns
+    done: BoxColumns
+    cuts: Tensor  # (nodes, 3) of the tree whose leaves the boxes are
+    guides: BoxColumns
+    boxes: int
+    seconds: float
+
+    @property
+    def left(self) -> int:
+        """How many boxes are undecided."""
+        return len(self.undecided["low"])
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors as a file holds them, with names that say whose they are."""
+        kinds = {"open": self.undecided, "done": self.done, "guides": self.guides, "cuts": {"nodes": self.cuts}}
+        return {f"{kind}.{name}": column for kind, columns in kinds.items() for name, column in columns.items()}
+
+    @staticmethod
+    def of(tensors: BoxColumns, boxes: int, seconds: float) -> ProofState:
+        """Return the state that has such tensors; one without cuts or guides is not sound."""
+        undecided, done, guides = (
+            {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{kind}.")}
+            for kind in ("open", "done", "guides")
+        )
+        return ProofState(undecided, done, tensors.get("cuts.nodes", torch.zeros(0, 3)), guides, boxes, seconds)
+
+    @property
+    def sound(self) -> bool:
+        """Whether all columns of a kind are of one length, and the metrics are possible."""
+        even = all(len({len(c) for c in kind.values()}) == 1 for kind in (self.undecided, self.done, self.guides))
+        tree = self.cuts.dim() == 2 and self.cuts.shape[1] == 3 and self.cuts.dtype == torch.int32
+        return even and tree and {*GUIDE_COLUMNS} == {*self.guides} and self.boxes >= 0 and 0 <= self.seconds < math.inf
+
+    def part(self, piece: int, pieces: int) -> ProofState:
+        """Return what a piece of work begins with: one of every `pieces` undecided boxes, with their guides."""
+        mine = {name: column[piece::pieces] for name, column in self.undecided.items()}
+        node = mine["node"]
+        own = torch.arange(len(node), device=node.device)
+        guides, root = self._dealt(node)
+        columns = {name: column[guides] for name, column in self.guides.items()} | {"root": root.int()}
+        cuts = CutTree.of_roots(len(node), node.device).nodes
+        return ProofState(mine | {"node": own}, {name: c[:0] for name, c in self.done.items()}, cuts, columns, 0, 0.0)
+
+    def _dealt(self, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the guides in some leaves, and the number of each one's leaf among these."""
+        box = torch.full((len(self.cuts),), -1, dtype=torch.int64, device=node.device)
+        box[node.long()] = torch.arange(len(node), device=node.device)
+        owner = box[CutTree(self.cuts).leaves(self.guides["places"], self.guides["root"])]
+        guides = (owner >= 0).nonzero()[:, 0]
+        return guides, owner[guides]
+
+    def joined(self, parts: Sequence[ProofState], seconds: float) -> ProofState:
+        """Return where the proof stands when each part of its undecided boxes stands so."""
+        cuts, status, boxes = CutTree(self.cuts), self.guides["status"].clone(), self.boxes
+        undecided, done = list[BoxColumns](), [self.done]
+        for piece, part in enumerate(parts):
+            begun = self.undecided["node"][piece :: len(parts)].long()
+            status[self._dealt(begun)[0]] = part.guides["status"]
+            number = cuts.graft(begun, CutTree(part.cuts))
+            undecided.append({**part.undecided, "node": number[part.undecided["node"].long()]})
+            done.append({**part.done, "node": number[part.done["node"].long()]})
+            boxes += part.boxes
+        left, finished = ({name: torch.cat([p[name] for p in some]) for name in some[0]} for some in (undecided, done))
+        return ProofState(left, finished, cuts.nodes, {**self.guides, "status": status}, boxes, seconds)
+
+
+BITS = 30  # of a share that are counted: people · floor(share · 2^30) / 2^30
+SHARE_TOLERANCE = 1e-6  # how far sums of shares may be off
+BOX_COLUMNS = ("low", "high", "pattern", "fair", "flips", "fair_count", "flips_count")
+
+
+def certified_columns(boxes: Boxes, pattern: Tensor, fair: Tensor) -> dict[str, Tensor]:
+    """Return the columns of boxes that are decided as a whole: fair, or discriminatory."""
+    return undecided_columns(boxes, pattern, fair.double(), 1.0 - fair.double())
+
+
+def enumerated_columns(
+    problem: Problem, boxes: Boxes, pattern: Tensor, counts: tuple[Tensor, Tensor]
+) -> dict[str, Tensor]:
+    """Return the columns of boxes whose people were enumerated: so many combinations of codes are fair, so many not."""
+    codes = varied(problem.space, boxes)
+    return _box_columns(boxes, pattern, counts[0] / codes, counts[1] / codes, *counts)
+
+
+def undecided_columns(boxes: Boxes, pattern: Tensor, fair: Tensor, flips: Tensor) -> dict[str, Tensor]:
+    """Return the columns of boxes of which shares are proved, at least."""
+    none = torch.full_like(pattern, -1, dtype=torch.int64)
+    return _box_columns(boxes, pattern, fair, flips, none, none)
+
+
+def _box_columns(boxes: Boxes, pattern: Tensor, *proved: Tensor) -> dict[str, Tensor]:
+    return dict(zip(BOX_COLUMNS, (boxes.low.int(), boxes.high.int(), pattern.int(), *proved), strict=True))
+
+
+def certified_shares(problem: Problem, columns: BoxColumns) -> Tensor:
+    """Return the shares of all combinations of codes that boxes prove fair and discriminatory, about: (2,)."""
+    boxes = Boxes(columns["low"].long(), columns["high"].long())
+    weight = problem.people.share(problem.space, boxes, columns["pattern"].long())
+    return torch.stack([(weight * columns["fair"]).sum(), (weight * columns["flips"]).sum()])
+
+
+def certified_boxes(problem: Problem, parts: Sequence[BoxColumns]) -> CertifiedBoxes:
+    """Return boxes with the whole numbers of people that are proved in each."""
+    low, high, pattern, *proved = (torch.cat([part[name].cpu() for part in parts]) for name in BOX_COLUMNS)
+    boxes = Boxes(low.long().to(problem.device), high.long().to(problem.device))
+    sizes = problem.space.sizes(boxes).cpu()
+    members = problem.people.inside.sum(1).cpu()[pattern.long()]
+    kind = np.int64 if problem.count < LARGEST else object
+    people = _product(sizes, members, kind)
+    rest = _product(torch.where(high > low, 1, sizes), members, kind)
+    fair, flips = (
+        np.where(count.numpy() >= 0, rest * count.numpy().astype(kind), _part(people, share))
+        for share, count in zip(proved[:2], proved[2:], strict=True)
+    )
+    return CertifiedBoxes(low.numpy(), high.numpy(), fair.tolist(), flips.tolist())
+
+
+def _product(sizes: Tensor, members: Tensor, kind: Any) -> npt.NDArray[Any]:
+    result: npt.NDArray[Any] = sizes.numpy().astype(kind).prod(1) * members.numpy().astype(kind)
+    return result
+
+
+def _part(people: npt.NDArray[Any], share: Tensor) -> npt.NDArray[Any]:
+    """Return a share of people, at most."""
+    parts = (share.clamp(0, 1) * (1 << BITS)).floor().long().numpy().astype(people.dtype)
+    claimed: npt.NDArray[Any] = (people >> BITS) * parts + (((people & ((1 << BITS) - 1)) * parts) >> BITS)
+    return claimed
+
+
+def check_state(problem: Problem, state: ProofState, what: object) -> None:
+    """Refuse a state that no proof about this region can have: a folder may be a stranger's.
+
+    Its boxes must lie within the region and make it up, and no box may have more proved than it holds. They must be the
+    leaves of its cuts, and every guide must lie in its leaf.
+    """
+    columns = (state.undecided, state.done)
+    needed = {*BOX_COLUMNS, "node"}
+    if any(needed - {*kind} for kind in columns) or {"axis", "last"} - {*state.undecided} or not state.sound:
+        raise RunError(f"{what}: is no state of such a proof")
+    highest = problem.space.everything().high.cpu()
+    total = torch.zeros((), dtype=torch.float64)
+    for kind in columns:
+        low, high, pattern = (kind[name].cpu().long() for name in ("low", "high", "pattern"))
+        inside = low.shape == high.shape == (len(pattern), highest.shape[1]) and bool(
+            ((low >= 0) & (low <= high) & (high <= highest)).all()
+            & ((pattern >= 0) & (pattern < len(problem.people.valid))).all()
+        )
+        fair, flips, *counts = (kind[name].cpu().double() for name in BOX_COLUMNS[3:])
+        if not inside or not bool(((fair >= 0) & (flips >= 0) & (fair + flips <= 1 + SHARE_TOLERANCE)).all()):
+            raise RunError(f"{what}: its boxes do not lie within the region, or prove more people than they hold")
+        boxes = Boxes(low.to(problem.device), high.to(problem.device))
+        codes = varied(problem.space, boxes).cpu()
+        if not bool(((counts[0] >= -1) & (counts[1] >= -1) & (counts[0] + counts[1] <= codes)).all()):
+            raise RunError(f"{what}: its boxes prove more people than they hold")
+        total += problem.people.share(problem.space, boxes, pattern.to(problem.device)).sum().cpu()
+    axis = state.undecided["axis"].cpu()
+    whole = abs(float(total / problem.whole.cpu()) - 1) <= SHARE_TOLERANCE
+    if not whole or not bool(((axis >= -1) & (axis < highest.shape[1])).all()):
+        raise RunError(f"{what}: its boxes are not those of the whole region")
+    if not _are_leaves(state, highest.to(problem.device)):
+        raise RunError(f"{what}: its boxes are not the leaves of its cuts, or its guides do not lie in them")
+
+
+def _are_leaves(state: ProofState, highest: Tensor) -> bool:
+    cuts, places = CutTree(state.cuts), state.guides["places"].long()
+    node, low, high = (torch.cat([state.done[n], state.undecided[n]]).long() for n in ("node", "low", "high"))
+    leaves = (state.cuts[:, 0] == LEAF).nonzero()[:, 0]
+    if not cuts.is_sound(highest.shape[1]) or len(node) != len(leaves) or not torch.equal(node.sort()[0], leaves):
+        return False
+    if places.shape[1:] != highest.shape[1:] or bool((state.guides["root"] != 0).any()):
+        return False
+    box = torch.zeros(len(cuts), dtype=torch.int64, device=node.device)
+    box[node] = torch.arange(len(node), device=node.device)
+    mine = box[cuts.leaves(places)]
+    counts = torch.stack([state.guides[name] for name in ("rows", "drawn", "status")])
+    return bool(((places >= low[mine]) & (places <= high[mine])).all()) and bool((counts >= 0).all())
