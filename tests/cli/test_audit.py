@@ -86,9 +86,9 @@ def test_the_seconds_of_a_proof_are_an_option(run, monkeypatch):
     """A folder that was made without a proof may get one later."""
     given = []
 
-    def proof(opened, domain, seconds, progress, seen):
+    def proof(opened, data, seconds, progress, seen, population):
         given.append(seconds)
-        return Proved.nothing(domain.count, "not today"), None
+        return Proved.nothing(data.domain.count, "not today"), False
 
     monkeypatch.setattr(proving, "proof_of", proof)
     assert "No proof" not in run(*AUDIT, "--prove", 0).out
@@ -258,7 +258,7 @@ def test_the_gate(run, refused):
     refused(*new, "--fail-if", "rate > 5", says=("can never be met. Did you mean 'rate > 5%'?",))
     quiet = run(*new, "-q", "--fail-if", "findings > 0")
     assert (quiet.status, quiet.out) == (1, "")
-    assert quiet.err.startswith("neuronfair: --fail-if 'findings > 0': findings of sex: ")
+    assert quiet.err.startswith("neuronfair: --fail-if 'findings > 0': findings by sex: ")
 
 
 def test_a_figure_that_is_not_known_fails_but_the_page_is_written(run):
@@ -551,7 +551,7 @@ def test_plausible_people_and_a_population_of_ones_own(run, refused):
     words = (*AUDIT, "--population", "own.csv", "--json", "-")
     (entry,) = figures(run(*words))["attributes"]
     whole = figures(run("rate", *TABLE, *MODEL, "--population", "plausible", "--samples", 2000, "--json", "-"))
-    assert whole["rate"] != entry["rates"]["plausible"]["rate"]
+    assert whole["rates"]["plausible"]["rate"] != entry["rates"]["plausible"]["rate"]
     kept = figures(run(*AUDIT, "--force", "--plausible", 0.05, "--json", "-"))
     assert kept["data"]["population"]["least"] == 0.05
     assert all(search["plausible_share"] == 1 for one in kept["attributes"] for search in one["searches"])
