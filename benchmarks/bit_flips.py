@@ -32,7 +32,7 @@ from neuronfair.audits.gate.checks import read_baseline
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.replay import shrunk_pair
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.cli.show import own_model
+from neuronfair.cli.runs import own_model
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError

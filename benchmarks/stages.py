@@ -56,7 +56,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.store.run:Run.checkpoint": "writing a checkpoint",
         "neuronfair.store.run:Run.keep_control": "writing the figures",
         "neuronfair.store.run:Run.finish": "writing the figures",
-        "neuronfair.cli.files:write_json": "writing the figures",
+        "neuronfair.cli.options:write_json": "writing the figures",
     },
     "audit": {
         "neuronfair.model.train:train": "training",
@@ -70,7 +70,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.audits.stages.findings:describe_findings": "shrinking and telling the worst",
         "neuronfair.audits.stages.findings:find_subgroups": "groups",
         "neuronfair.audits.folder:keep_figures": "writing figures and page",
-        "neuronfair.cli.files:write_file": "writing figures and page",
+        "neuronfair.cli.options:write_file": "writing figures and page",
     },
     "repair": {
         "neuronfair.store.run:Run.open": "reading the findings",
@@ -79,7 +79,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "experiments.repairs.retrain:retrain": "retraining",
         "experiments.repairs.evaluate:measure_network": "measuring before and after",
         "neuronfair.model.weights:save": "writing weights and figures",
-        "neuronfair.cli.files:write_json": "writing weights and figures",
+        "neuronfair.cli.options:write_json": "writing weights and figures",
     },
     "reproduce": {
         "experiments.lab:run_jobs": "jobs in another process",

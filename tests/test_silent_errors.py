@@ -21,12 +21,12 @@ ROUNDING = re.compile(r"\.?\d*[gG]$")
 # Numbers rounded to some digits that tell: a metric or a bound as people read it, never what something is known by.
 SHOWN_ONLY = {
     "formatting.py": "metrics in sentences",
-    "render/markdown.py": "sentences",
+    "render/tables.py": "sentences",
     "render/proof.py": "sentences",
-    "render/comparison.py": "labels of bars",
+    "render/plots.py": "labels of bars",
     "render/alternatives.py": "sentences",
     "text/report.py": "sentences",
-    "render/page/charts.py": "places in a drawing",
+    "render/page.py": "places in a drawing",
     "audits/gate/checks.py": "sentences",
     "audits/pytest_check.py": "sentences",
     "audits/gate/thresholds.py": "sentences",

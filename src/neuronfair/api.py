@@ -35,9 +35,9 @@ from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import certify as certify_problem
 from neuronfair.proof.session import problem_where
 from neuronfair.render.export import findings_frame, groups_frame, rates_frame
-from neuronfair.render.markdown import markdown
 from neuronfair.render.page import audit_page, verdict_card
 from neuronfair.render.plots import draw_rates
+from neuronfair.render.tables import markdown
 from neuronfair.render.terminal import stage_progress
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.config import SearchResult

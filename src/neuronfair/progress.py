@@ -1,8 +1,13 @@
-"""How long computations report how far they are."""
+"""How long computations report how far they are, and end early with their results on Ctrl-C."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
 from typing import Protocol
 
 
@@ -22,3 +27,39 @@ PieceProgress = Callable[[int, int, int], None]
 
 PoolProgress = Callable[[Sequence[tuple[int, int, int]]], None]
 """Takes the latest counts of all pieces, one line for each; (0, 0, 0) for a piece that has not reported yet."""
+
+
+@dataclass
+class Interruption:
+    """Whether the user has pressed Ctrl-C."""
+
+    requested: bool = False
+
+
+@contextmanager
+def interruptible(*, absorb: bool = False) -> Iterator[Interruption]:
+    """Record the first Ctrl-C instead of raising it, so that the current step is completed; a second one raises.
+
+    With `absorb`, a first KeyboardInterrupt that the block itself raises, for example in a callback, ends the block
+    and is recorded too. Signals reach the main thread only; in other threads the handler stays unchanged.
+    """
+    interruption = Interruption()
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        if interruption.requested:
+            raise KeyboardInterrupt
+        interruption.requested = True
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL  # None: a handler that Python does not know
+    if main_thread:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield interruption
+    except KeyboardInterrupt:
+        if interruption.requested or not absorb:
+            raise
+        interruption.requested = True
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGINT, before)

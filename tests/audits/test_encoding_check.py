@@ -18,9 +18,9 @@ from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.model.open import wrap_model
-from neuronfair.render.junit import junit
-from neuronfair.render.markdown import markdown
+from neuronfair.render.export import junit
 from neuronfair.render.page import audit_page
+from neuronfair.render.tables import markdown
 from tests.conftest import FLIPS
 
 N = 2_000

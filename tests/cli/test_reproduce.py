@@ -402,7 +402,7 @@ def test_modules_of_others_are_left_alone(run, shared_models, monkeypatch, tmp_p
 
 
 def test_experiments_that_are_not_here(refused, monkeypatch, tmp_path):
-    monkeypatch.setattr("neuronfair.cli.search.CHECKOUT", tmp_path)
+    monkeypatch.setattr("neuronfair.cli.options.CHECKOUT", tmp_path)
     refused("reproduce", says=("the experiments are not in the installed package", "a checkout"))
 
 

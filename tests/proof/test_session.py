@@ -13,9 +13,9 @@ import torch
 from neuronfair.audits.inputs import drawn_from
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import NeuronFairError, RunError
-from neuronfair.interruption import Interruption
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
+from neuronfair.progress import Interruption
 from neuronfair.proof import prove
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.records import ProofRecords

@@ -27,8 +27,7 @@ from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import DataReport, DecisionReport, Verdict, worst_of
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import percent
-from neuronfair.render.page import audit_page
-from neuronfair.render.page.charts import cells, layer_maps, top_of
+from neuronfair.render.page import audit_page, cells, layer_maps, top_of
 from tests import reports
 
 EMPTY = {"meta", "link", "br", "input"}

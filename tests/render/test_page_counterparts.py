@@ -9,8 +9,7 @@ import pytest
 
 from neuronfair.audits.report.attribute import Change, CounterfactualPerson
 from neuronfair.formatting import percent
-from neuronfair.render.page import audit_page
-from neuronfair.render.page.charts import widest
+from neuronfair.render.page import audit_page, widest
 from tests import reports
 from tests.render.test_page import Page, evil, read
 

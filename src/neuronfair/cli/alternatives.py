@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from neuronfair.alternative_models.settings import AlternativesSettings
-from neuronfair.cli import files
+from neuronfair.cli import options
 from neuronfair.cli.app import AUDIT, INTERRUPTED, app, command, option
 from neuronfair.cli.options import FavourableOption, ForceOption, OutputOptions, TableOptions, names
 from neuronfair.errors import DataError, NeuronFairError
@@ -80,12 +80,12 @@ def alternatives(
             trust_pickle=trust_pickle,
         )
         report = found.report
-        files.write_file(out / PAGE, alternatives_page(report))
-        files.write_file(out / PARAGRAPH, regulator_text(report))
+        options.write_file(out / PAGE, alternatives_page(report))
+        options.write_file(out / PARAGRAPH, regulator_text(report))
         if audit == "chosen" and report.chosen is not None:
             before, after = (found.audit(name, progress) for name in ("baseline", report.chosen))
-            files.write_file(out / "before.html", audit_page(before))
-            files.write_file(out / "after.html", audit_page(after))
+            options.write_file(out / "before.html", audit_page(before))
+            options.write_file(out / "after.html", audit_page(after))
     console.print(alternatives_report(report))
     console.print(f"Report: {out / PAGE}", soft_wrap=True)
     if report.chosen is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.cli import files, options
+from neuronfair.cli import options
 from neuronfair.cli.app import (
     AUDIT,
     GATE_FAILED,
@@ -163,38 +163,38 @@ class AuditOutputs:
         own = {name: self.out / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
         for place in own.values():
             if place.exists():
-                files.check_out(place)
+                options.check_out(place)
         taken = {realpath(path): f"{name} of the audit in {self.out}" for name, path in own.items()}
         taken |= {realpath(path): "read by this audit" for path in job.reads}
         named = {"--html": self.report, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
         named["--corpus"] = job.corpus if job.corpus_add else None  # which is written
         for flag, path in named.items():
             if path is None or (
-                flag == "--json" and (files.is_stdout(path) or realpath(path) == realpath(own[FIGURES]))
+                flag == "--json" and (options.is_stdout(path) or realpath(path) == realpath(own[FIGURES]))
             ):
                 continue
             if realpath(path) in taken:
                 raise DataError(f"{flag} {path}: is {taken[realpath(path)]}. Choose another name")
             taken[realpath(path)] = f"also named by {flag}"
             if self.out.exists() or path.absolute().parent != self.out.absolute():  # which is made later
-                files.check_out(path)
+                options.check_out(path)
 
     def write(self, report: Report) -> None:
         """Write all files but audit.json, which the audit itself writes."""
         from neuronfair.audits.folder import FIGURES
-        from neuronfair.render.junit import junit
-        from neuronfair.render.markdown import markdown
+        from neuronfair.render.export import junit
         from neuronfair.render.page import audit_page
+        from neuronfair.render.tables import markdown
 
-        files.write_file(self.report, audit_page(report))
+        options.write_file(self.report, audit_page(report))
         if self.junit is not None:
-            files.write_file(self.junit, junit(report))
+            options.write_file(self.junit, junit(report))
         if self.markdown is not None:
-            files.write_file(self.markdown, markdown(report))
-        if self.json is not None and files.is_stdout(self.json):
+            options.write_file(self.markdown, markdown(report))
+        if self.json is not None and options.is_stdout(self.json):
             sys.stdout.write(visible(report.to_json(), keep="\n"))
         elif self.json is not None and realpath(self.json) != realpath(self.out / FIGURES):
-            files.write_file(self.json, report.to_json())
+            options.write_file(self.json, report.to_json())
 
 
 def carry_out(
@@ -342,7 +342,7 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
     """
     from neuronfair.render.terminal import make_console, print_audit
 
-    console = make_console(quiet=outputs.quiet or files.is_stdout(outputs.json))
+    console = make_console(quiet=outputs.quiet or options.is_stdout(outputs.json))
     if job.text is not None:
         from neuronfair.cli.audit_text import audit_text
 
@@ -399,11 +399,11 @@ def audit_all(
     """
     from neuronfair.audits.report.report import as_json
     from neuronfair.cli.audit_batch import INDEX, AuditFile, Batch, BatchFolder
-    from neuronfair.render.junit import junit_of_all
+    from neuronfair.render.export import junit_of_all
     from neuronfair.render.terminal import index_table, progress_bar
 
     pool = pool_of(ray, workers)
-    files.check_out(junit)
+    options.check_out(junit)
     output.check()
     if not file.is_file():
         raise DataError(f"{file}: there is no such file. Expected TOML with [[audit]] tables")
@@ -429,11 +429,11 @@ def audit_all(
     index = batch.index
     batch.write()
     if junit is not None:
-        files.write_file(junit, junit_of_all(index, batch.reports))
-    if files.is_stdout(output.json):
+        options.write_file(junit, junit_of_all(index, batch.reports))
+    if options.is_stdout(output.json):
         typer.echo(as_json(index), nl=False)
     elif output.json is not None:
-        files.write_file(output.json, as_json(index))
+        options.write_file(output.json, as_json(index))
     console.print(index_table(index))
     console.print(f"Index: {out / INDEX}", soft_wrap=True)
     for line in index.audits:

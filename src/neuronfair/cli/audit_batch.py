@@ -29,7 +29,7 @@ from neuronfair.audits.gate.thresholds import read_expressions
 from neuronfair.audits.report.report import AuditIndex, AuditLine, Report, as_json, line_of
 from neuronfair.cli import options
 from neuronfair.cli.audit import AuditJob, AuditOutputs, carry_out
-from neuronfair.cli.files import write_file
+from neuronfair.cli.options import write_file
 from neuronfair.domain.schema.toml import _DEEP, _TIMES, read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import DATASETS, catalog_domain

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from neuronfair.cli import files, options
+from neuronfair.cli import options
 from neuronfair.cli.audit import AuditJob, AuditOutputs
 from neuronfair.errors import DataError
 from neuronfair.formatting import visible
@@ -89,8 +89,8 @@ def audit_text(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
             column=str(job.text),
         )
     if outputs.html is not None:
-        files.write_file(outputs.html, audit.to_html())
-    if outputs.json is not None and files.is_stdout(outputs.json):
+        options.write_file(outputs.html, audit.to_html())
+    if outputs.json is not None and options.is_stdout(outputs.json):
         sys.stdout.write(visible(audit.report.to_json(), keep="\n"))
     elif outputs.json is not None:
         write_text(outputs.json.resolve(), audit.report.to_json())

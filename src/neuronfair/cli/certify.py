@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from neuronfair.cli import files, options
+from neuronfair.cli import options
 from neuronfair.cli.app import AUDIT, app, command, complain, option
 from neuronfair.cli.options import ForceOption, ModelOptions, OutputOptions, RayOption, TableOptions, pool_of
 from neuronfair.errors import NeuronFairError
@@ -91,7 +91,7 @@ def certify(
     from neuronfair.render.proof import proof_report
     from neuronfair.store.ledger import discard
 
-    files.check_run_folder(out, force, (data, model.model, model.weights, table.domain, table.attributes_file))
+    options.check_run_folder(out, force, (data, model.model, model.weights, table.domain, table.attributes_file))
     found, opened, problem = _prepared(table, model, where, device, console)
     if force:  # not before all that can be wrong was read
         discard(out)

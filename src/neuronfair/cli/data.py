@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 from neuronfair.cli.app import command, data_app, domain_app, option
-from neuronfair.cli.files import check_out, is_stdout, write_file
-from neuronfair.cli.options import FavourableOption, QuietOption, TableOptions, TakeRulesOption, names
+from neuronfair.cli.options import (
+    FavourableOption,
+    QuietOption,
+    TableOptions,
+    TakeRulesOption,
+    check_out,
+    is_stdout,
+    names,
+    write_file,
+)
 from neuronfair.errors import DataError
 from neuronfair.formatting import visible
 from neuronfair.parameters import INPUT, OUTPUT

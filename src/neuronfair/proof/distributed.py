@@ -20,10 +20,9 @@ from torch import Tensor
 
 from neuronfair.atomic import replacing
 from neuronfair.errors import RunError
-from neuronfair.interruption import Interruption, interruptible
 from neuronfair.limits import check_size
 from neuronfair.model.training_loop import threads
-from neuronfair.progress import PieceProgress
+from neuronfair.progress import Interruption, PieceProgress, interruptible
 from neuronfair.proof.bounds.space import Boxes, CutTree
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem

@@ -12,8 +12,8 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from neuronfair.interruption import Interruption, interruptible
 from neuronfair.model.training_loop import Threads, threads
+from neuronfair.progress import Interruption, interruptible
 from neuronfair.proof.bounds.counting import share_above
 from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at
 from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate

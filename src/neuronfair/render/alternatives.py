@@ -14,8 +14,7 @@ from neuronfair.alternative_models.journal import FitLine
 from neuronfair.alternative_models.objectives import MEASURES
 from neuronfair.alternative_models.session import AlternativesReport
 from neuronfair.formatting import listed, number, percent, plural, spanned
-from neuronfair.render.page import rendered
-from neuronfair.render.page.charts import at, ticks
+from neuronfair.render.page import at, rendered, ticks
 
 SHARES = ("accuracy", "balanced_accuracy", "roc_auc")  # qualities that are shown in percent
 

@@ -1,4 +1,4 @@
-"""Pictures, drawn without a display."""
+"""Figures, drawn without a display."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.atomic import replacing
+from neuronfair.audits.comparison import Comparison
 from neuronfair.audits.report.report import Report
 from neuronfair.errors import NeuronFairError, needs
 from neuronfair.formatting import OF, visible
@@ -85,3 +86,25 @@ def draw_rates(report: Report, axes: Any = None) -> Any:
     axes.invert_yaxis()
     axes.set_xlabel("flip rate in %")
     return axes
+
+
+def plot_comparison(comparison: Comparison, path: Path, *, title: str) -> None:
+    """Draw findings, success rate and diversity of every method as bars, with the random rate as a line."""
+    entries = comparison.methods()[::-1]
+    names = [entry["method"] for entry in entries]
+    panels = (("findings", "findings", 1.0), ("gsr", "success rate (%)", 100.0), ("diversity", "diversity", 1.0))
+    with saved_figure(path, size=(11, 1.6 + 0.42 * len(entries))) as figure:
+        figure.suptitle(title)
+        for axes, (name, label, scale) in zip(figure.subplots(1, 3, sharey=True), panels, strict=True):
+            values = [scale * (entry[name] or 0.0) for entry in entries]
+            spread = [scale * (entry.get("plus_minus", {}).get(name) or 0.0) for entry in entries]
+            bars = axes.barh(names, values, color="#3b6ea8", xerr=spread if any(spread) else None, ecolor="0.3")
+            axes.bar_label(
+                bars, [f"{v:,.0f}" if name == "findings" else f"{v:.3g}" for v in values], padding=4, fontsize=8
+            )
+            axes.set_xlabel(label)
+            axes.set_xlim(0, 1.3 * max([v + s for v, s in zip(values, spread, strict=True)], default=0) or 1)
+            axes.spines[["top", "right"]].set_visible(False)
+            if name == "gsr" and comparison.random is not None:
+                axes.axvline(scale * comparison.random.rate, color="#c0392b", linestyle="--", label="drawn uniformly")
+                axes.legend(frameon=False, fontsize=8, loc="lower right")

@@ -1,20 +1,24 @@
-"""What a search found, as metrics and in words."""
+"""What a search or a comparison of methods found, for the terminal: metrics, findings in words, tables."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
+from neuronfair.audits.comparison import Comparison
 from neuronfair.audits.replay import replay_finding, still_holds
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import apart, likelihood, listed, percent, shift, times
+from neuronfair.formatting import POPULATIONS, apart, likelihood, listed, percent, shift, spanned, times
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.searches.config import ControlFigures, SearchResult, SearchSummary
@@ -187,3 +191,65 @@ def _told(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.D
 
 def _state(pair: phrases.DescribedPair, decision: Decision) -> str:
     return "it still holds." if still_holds(pair, decision) else "it no longer holds: the decisions are the same."
+
+
+COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns
+    "find-\nings": ("findings", ",.0f"),
+    "records\ntried": ("tried", ",.0f"),
+    "success": ("gsr", ".1%"),
+    "lift": ("lift_over_strongest_control", ".1f"),
+    "diver-\nsity": ("diversity", ".2f"),
+    "median\ngap": ("severity", ".3g"),
+    "s per\n1,000": ("seconds_per_1000", ".3f"),
+    "rows\neach": ("rows_per_finding", ",.1f"),
+}
+WITH_SPREAD = ("findings", "gsr")  # the JSON has the intervals of all figures
+FLIPS = {"flip": "Flip rate:", "counterpart": "A typical counterfactual twin gets a different decision for"}
+
+
+def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableType:
+    """Return one line per method, the random rate, and what the columns mean."""
+    config = comparison.config
+    title = f"{domain.name}, {listed(domain.sensitive)}: {comparison.seeds:,} seeds"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for heading in COLUMNS:
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    entries = comparison.methods()
+    most = max((entry["findings"] for entry in entries), default=0)
+    for entry in entries:
+        cells = [_cell(entry, figure, form) for figure, form in COLUMNS.values()]
+        table.add_row(entry["method"], *cells, style="bold" if entry["findings"] == most > 0 else None)
+    lines = []
+    if comparison.rates:
+        shares = [
+            f"{spanned(rate.rate, *rate.interval)} of {rate.sampled:,} {POPULATIONS[rate.population]}"
+            for rate in comparison.rates
+        ]
+        flips = FLIPS[config.twins]
+        lines.append(f"{flips} {listed(shares)} (95% intervals).")
+    if (strongest := comparison.strongest) is not None:
+        lines.append(
+            f"Lift: the success rate over that of the strongest control, {strongest.name} ({percent(strongest.gsr)})."
+        )
+    lines.append(
+        "Diversity: mean distance between two findings, 0 to 1. Gap: of the scores. Rows each: rows evaluated for one "
+        "finding, duplicates included; symbgen also asks the network about 500 neighbours of every row."
+    )
+    runs = len(comparison.lines) // max(1, len(entries))
+    if runs > 1:
+        lines.append(f"Means over {runs} run seeds, ± the half-width of the 95% interval.")
+    if comparison.interrupted:
+        lines.append("Interrupted: the methods above are complete, the others are missing.")
+    if config.instances is not None:
+        lines.append(f"At most {config.instances:,} different records tried in each phase.")
+    return Group(table, *lines)
+
+
+def _cell(entry: dict[str, Any], figure: str, form: str) -> str | Text:
+    value, spread = entry[figure], entry.get("plus_minus", {}).get(figure)
+    if value is None:
+        return "–"
+    if spread is None or figure not in WITH_SPREAD:
+        return f"{value:{form}}"
+    return Text(f"{value:{form}}\n±{spread:{form}}")

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.errors import NeuronFairError, OtherRunError
-from neuronfair.interruption import interruptible
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.training_loop import one_thread
-from neuronfair.progress import PieceProgress
+from neuronfair.progress import PieceProgress, interruptible
 from neuronfair.searches.evaluate import not_finite
 from neuronfair.searches.findings import (
     DOUBTFUL,

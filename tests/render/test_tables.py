@@ -11,7 +11,7 @@ from neuronfair.audits.report.report import BaselineReport, DecisionReport, Figu
 from neuronfair.audits.wording.summary import metrics
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
-from neuronfair.render.markdown import markdown, model_card
+from neuronfair.render.tables import markdown, model_card
 from tests import reports
 from tests.reports import CORPUS, REPRODUCTION, attribute, fair, finding, report
 

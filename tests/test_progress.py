@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from neuronfair.interruption import interruptible
+from neuronfair.progress import interruptible
 
 
 def _press() -> None:

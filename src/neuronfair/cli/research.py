@@ -1,8 +1,7 @@
-"""Commands that search for discriminatory instances: one search, a comparison of methods, the paper's experiments."""
+"""Commands of research: train, interpret, search, compare methods, repeat the paper's experiments."""
 
 from __future__ import annotations
 
-import sys
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neuronfair.cli import files, options
+from neuronfair.cli import options
 from neuronfair.cli.app import INTERRUPTED, RESEARCH, app, command, option
 from neuronfair.cli.options import (
     ForceOption,
@@ -19,11 +18,12 @@ from neuronfair.cli.options import (
     PopulationOption,
     QuietOption,
     RayOption,
+    SeedOption,
     TableOptions,
     pool_of,
 )
-from neuronfair.cli.show import own_model
-from neuronfair.errors import NeuronFairError
+from neuronfair.cli.runs import own_model
+from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listed
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 from neuronfair.scale.ray_cluster import check_address
@@ -38,8 +38,96 @@ if TYPE_CHECKING:
     from neuronfair.searches.config import SearchConfig, SearchResult
     from neuronfair.store.run import Run
 
+
+@command(app, panel=RESEARCH, defaults={"data": ...})
+def train(
+    table: TableOptions,
+    out: Annotated[Path, option("Weights file to write (.safetensors), with a card in JSON.", panel=OUTPUT)],
+    hidden: Annotated[
+        str | None, option("Neurons of each hidden layer, such as 64,32,16. Default: as in the paper.", panel=INPUT)
+    ] = None,
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a classifier on 70% of a data set and report its accuracy on the rest.
+
+    Example: `neuronfair train adult --out adult.safetensors`
+    """
+    from neuronfair.model.weights import save
+    from neuronfair.render.terminal import make_console
+
+    out = options.check_weights(out)
+    console = make_console(quiet=quiet)
+    module, card = options.fit_classifier(table.load().data, console, seed, _sizes(hidden))
+    save(out, module, card)
+    console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
+
+
+@command(app, panel=RESEARCH, defaults={"data": ...}, omit=("columns",))
+def interpret(
+    table: TableOptions,
+    model: ModelOptions,
+    output: OutputOptions,
+    plot: Annotated[Path | None, option("Draw the AS curves (.png, .svg or .pdf).", panel=OUTPUT)] = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Show which layers and neurons react when only the sensitive attribute changes.
+
+    Examples:
+
+    `neuronfair interpret adult --sensitive sex --plot curves.png`
+
+    `neuronfair interpret table.csv --target income --sensitive sex,race --model mine.safetensors --json -`
+    """
+    model.check()
+    from neuronfair.interpretation.profile import interpret as run
+    from neuronfair.measure.neurons import ablate
+    from neuronfair.model.network import Network
+    from neuronfair.render.plots import PICTURES, drawing, plot_as_curves
+    from neuronfair.render.terminal import interpretation_json, layer_table, progress_bar, verdict
+
+    options.check_out(plot, PICTURES)
+    if plot is not None:
+        drawing()
+    output.check()
+    console = output.console()
+    opened, data, _ = options.open_all(table, model, console, seed)
+    network = opened.model
+    if not isinstance(network, Network):
+        raise ModelError(
+            f"{model.model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}"
+        )
+    if model.model is not None:
+        options.warn_of_encoding(opened, data, console)
+    with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
+        profile = run(network, data.domain, data.rows, progress=show)
+    worst = profile.worst
+    ablation = ablate(network, data, worst.name, worst.biased, decision=opened.decision, seed=seed)
+    console.print(layer_table(profile, data.domain))
+    console.print(verdict(profile, ablation, data.domain))
+    if plot is not None:
+        title = f"{data.name}: reaction of the neurons to {listed(data.domain.sensitive)}"
+        plot_as_curves(profile, plot, title=title)
+        console.print(f"AS curves: {plot}", soft_wrap=True)
+    output.write(
+        options.subject(data, opened)
+        | {"rows": len(data), "domain_fingerprint": data.domain.fingerprint}
+        | interpretation_json(profile, ablation)
+    )
+
+
+def _sizes(text: str | None) -> list[int] | None:
+    """Return the numbers in a list such as 64,32,16; None for no text."""
+    try:
+        numbers = [int(n) for n in options.names(text) or []]
+    except ValueError:
+        numbers = [0]
+    if any(n < 1 for n in numbers):
+        raise NeuronFairError(f"--hidden {text}: expected whole numbers above 0, such as 64,32,16")
+    return numbers or None
+
+
 _OTHERS = "".join(f", or {point.name} of another package" for point in registered())
-CHECKOUT = Path(__file__).parents[3]  # of the source; an installed package has no folder `experiments` there
 SHARDS = "shards"  # in the run folder: pieces of an unfinished search
 WEIGHTS = "model.safetensors"  # in the run folder: the classifier trained for it
 
@@ -105,7 +193,7 @@ def search(
     output.check()
     options.check_device(model.device)
     in_shards = _in_shards(asked, out, ray, shards)
-    files.check_run_folder(
+    options.check_run_folder(
         out, force, (table.data, model.model, model.weights, table.domain, population, table.attributes_file)
     )
     console = output.console()
@@ -269,12 +357,12 @@ def compare(
     """
     model.check()
     from neuronfair.audits.comparison import compare_methods
-    from neuronfair.render.comparison import compare_report, plot_comparison
-    from neuronfair.render.plots import PICTURES, drawing
+    from neuronfair.render.plots import PICTURES, drawing, plot_comparison
+    from neuronfair.render.search import compare_report
     from neuronfair.render.terminal import stage_progress
     from neuronfair.searches.methods import able, check_method, current_name
 
-    files.check_out(plot, PICTURES)
+    options.check_out(plot, PICTURES)
     if plot is not None:
         drawing()
     output.check()
@@ -361,7 +449,7 @@ def reproduce(
     for folder in (out, docs):
         if folder is not None:
             check_writable(folder)
-    find_experiments()
+    options.find_experiments()
     from experiments import reproduce as work
 
     request = work.Request(tuple(names or ()), quick, repeats, seconds, out, docs, report_only)
@@ -369,11 +457,3 @@ def reproduce(
     if work.reproduce(request, pool_of(ray, workers), console):
         console.print("Interrupted. Finished results are kept; the same command resumes.")
         raise typer.Exit(INTERRUPTED)
-
-
-def find_experiments() -> None:
-    """Make the experiments importable; they are in a checkout only."""
-    if not (CHECKOUT / "experiments" / "reproduce.py").is_file():
-        raise NeuronFairError("the experiments are not in the installed package. Run this in a checkout of the source")
-    if str(CHECKOUT) not in sys.path:
-        sys.path.insert(0, str(CHECKOUT))

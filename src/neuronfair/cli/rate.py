@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from neuronfair.cli import files, options
-from neuronfair.cli.app import AUDIT, RESEARCH, app, command, option
-from neuronfair.cli.options import ModelOptions, OutputOptions, QuietOption, SeedOption, TableOptions
-from neuronfair.errors import ModelError, NeuronFairError
+from neuronfair.cli import options
+from neuronfair.cli.app import AUDIT, app, command
+from neuronfair.cli.options import ModelOptions, OutputOptions, TableOptions
+from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import POPULATIONS, Population, listed, percent
-from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
+from neuronfair.parameters import BUDGET, INPUT, parameter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,83 +19,6 @@ if TYPE_CHECKING:
     from neuronfair.audits.report.counterfactual import CounterfactualReport
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.open import Opened
-
-
-@command(app, panel=RESEARCH, defaults={"data": ...})
-def train(
-    table: TableOptions,
-    out: Annotated[Path, option("Weights file to write (.safetensors), with a card in JSON.", panel=OUTPUT)],
-    hidden: Annotated[
-        str | None, option("Neurons of each hidden layer, such as 64,32,16. Default: as in the paper.", panel=INPUT)
-    ] = None,
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
-) -> None:
-    """Train a classifier on 70% of a data set and report its accuracy on the rest.
-
-    Example: `neuronfair train adult --out adult.safetensors`
-    """
-    from neuronfair.model.weights import save
-    from neuronfair.render.terminal import make_console
-
-    out = files.check_weights(out)
-    console = make_console(quiet=quiet)
-    module, card = options.fit_classifier(table.load().data, console, seed, _sizes(hidden))
-    save(out, module, card)
-    console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
-
-
-@command(app, panel=RESEARCH, defaults={"data": ...}, omit=("columns",))
-def interpret(
-    table: TableOptions,
-    model: ModelOptions,
-    output: OutputOptions,
-    plot: Annotated[Path | None, option("Draw the AS curves (.png, .svg or .pdf).", panel=OUTPUT)] = None,
-    seed: SeedOption = 0,
-) -> None:
-    """Show which layers and neurons react when only the sensitive attribute changes.
-
-    Examples:
-
-    `neuronfair interpret adult --sensitive sex --plot curves.png`
-
-    `neuronfair interpret table.csv --target income --sensitive sex,race --model mine.safetensors --json -`
-    """
-    model.check()
-    from neuronfair.interpretation.profile import interpret as run
-    from neuronfair.measure.neurons import ablate
-    from neuronfair.model.network import Network
-    from neuronfair.render.plots import PICTURES, drawing, plot_as_curves
-    from neuronfair.render.terminal import interpretation_json, layer_table, progress_bar, verdict
-
-    files.check_out(plot, PICTURES)
-    if plot is not None:
-        drawing()
-    output.check()
-    console = output.console()
-    opened, data, _ = options.open_all(table, model, console, seed)
-    network = opened.model
-    if not isinstance(network, Network):
-        raise ModelError(
-            f"{model.model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}"
-        )
-    if model.model is not None:
-        options.warn_of_encoding(opened, data, console)
-    with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
-        profile = run(network, data.domain, data.rows, progress=show)
-    worst = profile.worst
-    ablation = ablate(network, data, worst.name, worst.biased, decision=opened.decision, seed=seed)
-    console.print(layer_table(profile, data.domain))
-    console.print(verdict(profile, ablation, data.domain))
-    if plot is not None:
-        title = f"{data.name}: reaction of the neurons to {listed(data.domain.sensitive)}"
-        plot_as_curves(profile, plot, title=title)
-        console.print(f"AS curves: {plot}", soft_wrap=True)
-    output.write(
-        options.subject(data, opened)
-        | {"rows": len(data), "domain_fingerprint": data.domain.fingerprint}
-        | interpretation_json(profile, ablation)
-    )
 
 
 @dataclass(frozen=True)
@@ -236,14 +158,3 @@ def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, all
     if error > allowed:
         why = "there are no more records" if rate.population in ("pairs", "table") else "raise --samples"
         console.print(f"The interval is wider than ± {percent(allowed)} (--error): {why}.")
-
-
-def _sizes(text: str | None) -> list[int] | None:
-    """Return the numbers in a list such as 64,32,16; None for no text."""
-    try:
-        numbers = [int(n) for n in options.names(text) or []]
-    except ValueError:
-        numbers = [0]
-    if any(n < 1 for n in numbers):
-        raise NeuronFairError(f"--hidden {text}: expected whole numbers above 0, such as 64,32,16")
-    return numbers or None

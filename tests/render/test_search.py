@@ -6,7 +6,7 @@ from rich.console import Console
 
 from neuronfair import SearchConfig
 from neuronfair.audits.comparison import compare_methods
-from neuronfair.render.comparison import compare_report
+from neuronfair.render.search import compare_report
 from tests.planted import networks
 
 
