@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -135,10 +135,45 @@ def test_a_table_that_cannot_be_searched_is_refused() -> None:
     text = infer_domain(people, sensitive=["sex"], target="hired")
     with pytest.raises(DataError, match=r"has one class only \(no\)"):
         search(people[people.hired == "no"], favourable=None, domain=text, sensitive=None, target=None)
-    with pytest.raises(DataError, match=r"records of . would be left to"):
-        search(people[:50])
+    with pytest.raises(
+        DataError, match=r"fewer than two groups by sex have 10 records .*Too few: f \(33\) and m \(27\)\."
+    ):
+        search(people[:60])
     with pytest.raises(DataError, match="--favourable"):
         search(people, favourable=None, measure="disparate_impact")
+
+
+def test_groups_that_are_too_small_are_fitted_but_not_compared() -> None:
+    people = nothing_to_have(3)
+    people.loc[::40, "sex"] = "x"  # 25 of 1,000, which a rule of the inferred domain excludes
+    people.loc[1::25, "sex"] = "y"  # 40 of 1,000
+    result = search(people)
+    report, table = result.report, result.workshop.table
+    assert (report.groups, report.left_out) == (("f", "m"), {"x": 25, "y": 40})
+    assert [len(table.fit), len(table.choose), len(table.test)] == [600, 200, 200]
+    assert ((table.group >= 0) == people.sex.isin(["f", "m"])).all()
+    assert any("y (40) and x (25). Their records are fitted" in note for note in report.notes)
+    with pytest.raises(DataError, match="fewer than two groups"):
+        search(people[people.sex != "f"])
+
+
+@pytest.mark.parametrize("empty", [0, 50])
+def test_a_sensitive_number_is_put_into_bands(empty: int) -> None:
+    people = nothing_to_have(3).assign(age=lambda t: 20.0 + np.arange(len(t)) % 50)
+    people["hired"] = np.where(people.age > 45, "yes", people.hired)
+    people.loc[: empty - 1, "age"] = np.nan
+    words = make_column_transformer((OneHotEncoder(), ["club", "merit"]), remainder="passthrough")
+    model = make_pipeline(words, HistGradientBoostingClassifier(max_iter=20))
+    model.fit(people[["age", "club", "merit"]], people.hired)
+    result = search(people, model, sensitive="age")
+    report, table = result.report, result.workshop.table
+    assert report.groups == ("below 32", "32 to below 45", "45 to below 57", "57 or more")
+    assert (table.group == -1).sum() == empty
+    assert any("compared in bands that begin at the quartiles" in note for note in report.notes)
+    assert report.baseline_reads == ("age",)
+    assert 0 < report.shown[0].measures["flip_rate"] < 1
+    few = people.assign(age=20 + np.arange(len(people)) % 3)
+    assert search(few, sensitive="age").report.groups == ("20", "21", "22")
 
 
 def test_a_quality_function_of_the_users() -> None:

@@ -42,6 +42,7 @@ FOUND = AlternativesReport(
     data="<people>",
     sensitive=("sex",),
     groups=("f", "m"),
+    left_out={"x": 7},
     target="hired",
     selected="yes",
     rows={"fit": 600, "choose": 200, "test": 200},
@@ -102,6 +103,7 @@ def test_what_the_report_claims() -> None:
 
 def test_the_paragraph_claims_no_more_than_was_done() -> None:
     assert "0.200 (0.100 to 0.300) instead of 0.500" in regulator_text(FOUND)
+    assert "Groups by sex: f and m (not compared: x (7))." in regulator_text(FOUND)
     assert "does not show that no such model exists" in regulator_text(NONE)
     assert "supports no conclusion" in regulator_text(replace(FOUND, conclusion="interrupted"))
     assert "used in fitting (weights, counterfactual twins)" in regulator_text(FOUND)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from neuronfair.domain.rules import left_out as excluded_labels
 from neuronfair.domain.tables.dataset import Dataset, Original
 from neuronfair.domain.tables.sheet import Cells
 from neuronfair.errors import DataError, needs
+from neuronfair.formatting import listed
 from neuronfair.model.records import OriginalCells
 
 Integers = npt.NDArray[np.int64]
 PATTERN = ("fit", "fit", "fit", "choose", "test")  # of the records of each label and group
-LEAST = 10  # records of each compared group in each part
+LEAST = 10  # records in each part of a group that is compared
+MOST_VALUES = 10  # of a sensitive number whose values are groups; one with more is put into bands
+NAMED = 5  # groups that are too small, by name
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,18 @@ class SearchTable:
     fit: Integers
     choose: Integers
     test: Integers
+    left_out: Mapping[str, int] = field(default_factory=dict)  # records of the groups that are not compared
+    banded: tuple[str, ...] = ()  # sensitive numbers that were put into bands at their quartiles
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a report says about the groups."""
+        bands = f"{listed(self.banded)}: compared in bands that begin at the quartiles ({listed(self.groups)})."
+        small = (
+            f"Not compared, as they have fewer than {LEAST} records in a part or a rule excludes them: "
+            f"{counted(self.left_out)}. Their records are fitted and count for the quality."
+        )
+        return (*([bands] if self.banded else []), *([small] if self.left_out else []))
 
     @property
     def positive(self) -> int:
@@ -80,28 +97,75 @@ def search_table(data: Dataset, seed: int) -> SearchTable:
         raise DataError(f"{data.name}: the target '{domain.target.column}' has one class only ({only})")
     if len(domain.target.classes) > 2 and domain.favourable is None:
         raise DataError(f"{data.name}: of {len(domain.target.classes)} classes, name the --favourable one")
-    data = _with_frame(data)
-    compared = data.compared
-    kept = set(map(tuple, compared.rows[:, list(domain.sensitive_columns)].tolist()))
-    number = domain.combinations.number(data.rows).numpy()
-    inside = np.array([tuple(row) in kept for row in data.rows[:, list(domain.sensitive_columns)].tolist()])
-    used = np.unique(number[inside])
-    group = np.where(inside, np.searchsorted(used, number), -1)
-    names = tuple(_group_name(data, int(np.flatnonzero(inside & (number == one))[0])) for one in used)
-    if len(names) < 2:
-        raise DataError(f"{data.name}: there are fewer than two groups by {', '.join(domain.sensitive)} to compare")
-    parts = _parts(data.labels.numpy(), group, seed)
-    for part, rows in parts.items():
-        counts = np.bincount(group[rows][group[rows] >= 0], minlength=len(names))
-        if counts.min() < LEAST:
-            few = names[int(counts.argmin())]
-            raise DataError(
-                f"{data.name}: {counts.min()} records of {few} would be left to {part}, and {LEAST} are the least. "
-                "More records, or larger groups, are needed"
-            )
+    data, banded, empty = _in_bands(_with_frame(data))
+    sensitive = [data.domain.attributes[column] for column in data.domain.sensitive_columns]
+    number = np.where(empty, -1, data.domain.combinations.number(data.rows).numpy())
+    excluded = _excluded(data)
+    parts = _parts(data.labels.numpy(), np.where(excluded, -1, number), seed)
+    used, first, count = np.unique(number[~empty], return_index=True, return_counts=True)
+    codes = data.rows[:, list(data.domain.sensitive_columns)].numpy()[~empty][first]
+    names = [", ".join(a.group_name(int(code)) for a, code in zip(sensitive, row, strict=True)) for row in codes]
+    enough = ~excluded[~empty][first]
+    for rows in parts.values():
+        enough &= np.array([(number[rows] == one).sum() >= LEAST for one in used])
+    left_out = {name: int(n) for name, n, compared in zip(names, count, enough, strict=True) if not compared}
+    groups = tuple(name for name in names if name not in left_out)
+    if len(groups) < 2:
+        raise DataError(
+            f"{data.name}: fewer than two groups by {', '.join(domain.sensitive)} have {LEAST} records in each of the "
+            f"three parts, so none can be compared. Too few: {counted(left_out) or 'all'}. More records, or larger "
+            "groups, are needed"
+        )
+    group = np.full(len(data), -1)
+    for place, one in enumerate(used[enough]):
+        group[number == one] = place
     assert data.original is not None
-    frame = data.original.frame
-    return SearchTable(data, frame[list(domain.names)], _values(data), group, names, **parts)
+    frame = data.original.frame[list(data.domain.names)]
+    return SearchTable(data, frame, _values(data), group, groups, **parts, left_out=left_out, banded=banded)
+
+
+def counted(groups: Mapping[str, int]) -> str:
+    """Return groups and their sizes in words, the largest first."""
+    sizes = sorted(groups.items(), key=lambda item: -item[1])
+    return listed(
+        [f"{name} ({n:,})" for name, n in sizes[:NAMED]] + [f"{len(sizes) - NAMED} more"] * (len(sizes) > NAMED)
+    )
+
+
+def _excluded(data: Dataset) -> npt.NDArray[np.bool_]:
+    """Return which records have a sensitive value that no rule compares with others."""
+    found = np.zeros(len(data), dtype=bool)
+    for column in data.domain.sensitive_columns:
+        attribute = data.domain.attributes[column]
+        for label in excluded_labels(data.domain.rules, attribute.name) & {*attribute.values}:
+            found |= data.rows[:, column].numpy() == attribute.values.index(label)
+    return found
+
+
+def _in_bands(data: Dataset) -> tuple[Dataset, tuple[str, ...], npt.NDArray[np.bool_]]:
+    """Return a data set whose sensitive numbers of many values are in bands, which those are, and who has no number.
+
+    Bands begin at the quartiles. An empty cell belongs to no band; the code of its record becomes that of the median.
+    """
+    domain, rows, banded = data.domain, data.rows.clone(), []
+    empty, attributes = np.zeros(len(data), dtype=bool), list(domain.attributes)
+    for column in domain.sensitive_columns:
+        a = attributes[column]
+        codes = rows[:, column].numpy()
+        present = codes[codes != a.empty]
+        if a.values or a.bands or len(np.unique(present)) <= MOST_VALUES:
+            continue
+        quartiles = np.quantile(present, (0, 0.25, 0.5, 0.75), method="higher").tolist()
+        cuts = tuple(a.low + a.step * code for code in dict.fromkeys(quartiles) if code > quartiles[0])
+        missing = a.missing
+        if a.empty is not None:
+            empty |= codes == a.empty
+            missing = a.low + a.step * quartiles[2]
+            rows[codes == a.empty, column] = quartiles[2]
+        attributes[column] = replace(a, bands=cuts, missing=missing)
+        banded.append(a.name)
+    domain = replace(domain, attributes=tuple(attributes)).with_band_values(rows)
+    return replace(data, domain=domain, rows=rows), tuple(banded), empty
 
 
 def _parts(labels: Integers, group: Integers, seed: int) -> dict[str, Integers]:
@@ -155,10 +219,3 @@ def _values(data: Dataset) -> tuple[Any, ...]:
     if all(one.lstrip("-").isdigit() for one in target.classes):
         return tuple(map(int, target.classes))
     return tuple(target.classes)
-
-
-def _group_name(data: Dataset, row: int) -> str:
-    """Return the sensitive values of a record in words."""
-    domain = data.domain
-    values = [domain.attributes[column].value(int(data.rows[row, column])) for column in domain.sensitive_columns]
-    return ", ".join(map(str, values))

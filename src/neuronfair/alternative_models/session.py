@@ -58,6 +58,7 @@ class AlternativesReport:
     data: str  # name of the data set
     sensitive: tuple[str, ...]  # sensitive attributes
     groups: tuple[str, ...]  # groups that are compared
+    left_out: Mapping[str, int]  # groups that are too small to be compared, or excluded by a rule, and their records
     target: str  # column to predict
     selected: str  # the class that counts as selected
     rows: Mapping[str, int]  # records by part: fit, choose, test
@@ -208,7 +209,7 @@ def _workshop(
     if blind:
         estimators.without(made.estimator, table.sensitive)
     reads = () if blind else made.reads(table.sensitive)
-    notes = list(found.remarks)
+    notes = [*found.remarks, *table.notes]
     if reads and not settings.allow_disparate_treatment:
         notes.append(
             f"The given model reads {', '.join(reads)}. The candidates do not, so they may lose what it gained by that."
@@ -297,6 +298,7 @@ def _report(
         table.data.name,
         table.sensitive,
         table.groups,
+        table.left_out,
         target.column,
         target.classes[table.positive],
         {name: len(table.part(name)) for name in ("fit", "choose", "test")},

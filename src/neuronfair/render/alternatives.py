@@ -12,6 +12,7 @@ from rich.table import Table
 from neuronfair.alternative_models.candidates import Candidate
 from neuronfair.alternative_models.journal import FitLine
 from neuronfair.alternative_models.objectives import MEASURES
+from neuronfair.alternative_models.parts import counted
 from neuronfair.alternative_models.session import AlternativesReport
 from neuronfair.formatting import listed, number, percent, plural, spanned
 from neuronfair.render.page import at, rendered, ticks
@@ -134,10 +135,11 @@ def regulator_text(report: AlternativesReport) -> str:
     """Return a paragraph for the file of a regulator, which claims no more than was done."""
     rows, searched, settings, winner = report.rows, report.searched, report.settings, report.winner
     measure, name, sensitive = MEASURES[report.measure], quality_name(report), listed(report.sensitive)
+    small = f" (not compared: {counted(report.left_out)})" if report.left_out else ""
     text = (
         f"Search for less discriminatory alternatives. Model: {report.estimator}, predicting '{report.target}' from "
-        f"{report.data} ({sum(rows.values()):,} records). Groups by {sensitive}: {listed(report.groups)}. Business "
-        f"purpose measured by {name}; discrimination measured by the {measure} for '{report.selected}'. "
+        f"{report.data} ({sum(rows.values()):,} records). Groups by {sensitive}: {listed(report.groups)}{small}. "
+        f"Business purpose measured by {name}; discrimination measured by the {measure} for '{report.selected}'. "
         f"{len(searched.candidates)} alternatives were fitted to {rows['fit']:,} records ({report.failed} could not be "
         f"fitted), with {len(searched.controls)} refits by seed alone as controls, and compared on {rows['choose']:,} "
         f"others. {max(0, len(report.shown) - 1)} were then measured, once, on {rows['test']:,} records that played no "
