@@ -1,4 +1,4 @@
-"""A proof that the model contradicts is void, whoever contradicts it."""
+"""A proof that the model contradicts is void."""
 
 from __future__ import annotations
 
