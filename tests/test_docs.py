@@ -11,6 +11,7 @@ Pages are run block by block, in order, in an empty folder:
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import runpy
 import shlex
@@ -142,6 +143,12 @@ def test_the_generated_pages_are_up_to_date():
     make = runpy.run_path(str(DOCS / "reference" / "make.py"))
     stale = [path.name for path, page in make["PAGES"].items() if path.read_text(encoding="utf-8") != page()]
     assert stale == [], "run: python docs/reference/make.py"
+
+
+def test_every_key_of_the_results_has_a_meaning():
+    schema = json.loads((DOCS / "reference" / "results.schema.json").read_text(encoding="utf-8"))
+    keys = [(key, one) for kind in schema["$defs"].values() for key, one in kind["properties"].items()]
+    assert [key for key, one in keys if not one["description"]] == []
 
 
 def test_every_public_name_is_in_the_reference():

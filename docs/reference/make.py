@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
 import typer
 
 import neuronfair
@@ -88,7 +90,7 @@ def command_line() -> str:
     shared = [row for row, count in uses.items() if count >= SHARED]
     lines = [
         "# Command line\n",
-        "Which commands and options are there? `neuronfair COMMAND --help` shows the same, with defaults.\n",
+        "Which commands and options are there? `neuronfair COMMAND --help` shows the same, with examples.\n",
         "Errors are one line on standard error. Exit status: 0 success, 1 a failed threshold or certificate, "
         "2 wrong use, 3 a defect of neuronfair, 130 after Ctrl-C. `NO_COLOR` is honoured.\n",
         "## Shared options\n",
@@ -97,7 +99,7 @@ def command_line() -> str:
     ]
     for name, command in commands.items():
         also = [spelled.split(",")[0] for spelled, text in rows[name] if (spelled, text) in shared]
-        lines += [f"## {name}\n", f"{command.help.strip()}\n"]
+        lines += [f"## {name}\n", f"{command.help.partition('Example')[0].strip()}\n"]
         lines += _table([row for row in rows[name] if row not in shared])
         lines += [f"Shared: {', '.join(also)}.\n"] if also else []
     return "\n".join(lines).rstrip() + "\n"
@@ -134,58 +136,84 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
     return ["|||", "|-|-|", *cells, ""] if cells else []
 
 
-TYPES = {
+TYPES: dict[str, Any] = {
     name: kind
-    for module in (report, attribute, counterfactual, proved)
+    for module in (report, attribute, counterfactual, proved, proof)
     for name, kind in vars(module).items()
     if is_dataclass(kind)
 }
-TYPES |= {kind.__name__: kind for kind in (proof.ProofReport, proof.Part, Decision)}
+TYPES |= {"Decision": Decision}
 COMMENT = re.compile(r"^    (?P<name>\w+): [^#\n]+?(?:  # (?P<words>.+))?$", re.M)
 PLAIN = {str: "text", int: "number", float: "number", bool: "bool"}
 
 
-def json_files() -> str:
-    """Return the page of the JSON files: the keys of each object, with the comments behind the fields in the source."""
+JSON = "## JSON files\n"
+WHOLE = (report.Report, proof.ProofReport, report.AuditIndex)  # a file each
+SHOWN: tuple[str, ...] = (
+    "Report",
+    "Verdict",
+    "AttributeReport",
+    "Rates",
+    "RateOf",
+    "Finding",
+    "Gate",
+    "GateCheck",
+    "ProofReport",
+    "AuditIndex",
+)
+SHOWN += ("AuditLine", "Part")  # the others are in the schema only
+
+
+def files() -> str:
+    """Return the page of folders and files: what is written there by hand, then the keys of the main JSON objects."""
     lines = [
-        "# JSON files\n",
-        "Which keys do audit.json, proof.json and index.json have? For programs that read results.\n",
+        PAGE_OF_FILES.read_text(encoding="utf-8").partition(JSON)[0] + JSON,
+        "[results.schema.json](results.schema.json) is the JSON Schema of all three files, with the meaning of every "
+        "key; the main objects are below.\n",
         "- `audit.json` is a [Report](#report), from `neuronfair audit`; in Python `nf.audit(…).report.to_json()` "
         "writes it and `Report.from_json` reads it.",
         "- `proof.json` is a [ProofReport](#proofreport), from `neuronfair certify`.",
         "- `index.json` is an [AuditIndex](#auditindex), from `neuronfair audit-all`.\n",
         "Types: `X?` may be null, which means not known or not measured; `X[]` is a list; `{X}` is an object of X by "
         "name. Shares lie between 0 and 1. Counts that may exceed 2⁵³ are text. `low` and `high` are the ends of the "
-        "confidence interval. A `sentence` says the same in words. A file in a run folder ends with a `digest`, the "
-        "SHA-256 of the text before it; a changed file is refused.\n",
+        "confidence interval. A `sentence` says the same in words.\n",
     ]
-    return "\n".join([*lines, *_objects("Report", "ProofReport", "AuditIndex")]).rstrip() + "\n"
+    return "\n".join([*lines, *_objects()]).rstrip() + "\n"
 
 
-def _objects(*whole: str) -> Iterator[str]:
-    """Yield a table for each object and, once, for each object inside it."""
+def schema() -> str:
+    """Return the JSON Schema of the results; the comments behind the fields in the source are the descriptions."""
+    _, found = msgspec.json.schema_components(WHOLE, ref_template="#/$defs/{name}")
+    for name, one in found.items():
+        words = _meanings(name)
+        one["properties"] = {key: {**value, "description": words[key]} for key, value in one["properties"].items()}
+    whole = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in WHOLE]
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Results of neuronfair", "anyOf": whole}
+    return json.dumps({**head, "$defs": found}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _meanings(name: str) -> dict[str, str]:
+    """Return the meaning of each key of an object; the comment on `low` also is that on `high`."""
+    words = {one["name"]: one["words"] or "" for one in COMMENT.finditer(inspect.getsource(TYPES[name]))}
+    for key in words:
+        low = key.removesuffix("high") + "low"
+        if key.endswith("high") and low in words:
+            words[low] = words[key] = words[low].replace("lower end", "ends")
+    return words
+
+
+def _objects() -> Iterator[str]:
+    """Yield a table for each of the main objects."""
     seen: dict[Any, str] = {}  # where the values of a Literal are listed
-    for name in dict.fromkeys(inner for one in whole for inner in _within(one)):
-        yield from (f"## {name}\n", f"{(TYPES[name].__doc__ or '').splitlines()[0]}\n", "|key|type|meaning|", "|-|-|-|")
-        words = {one["name"]: one["words"] or "" for one in COMMENT.finditer(inspect.getsource(TYPES[name]))}
-        hints = get_type_hints(TYPES[name])
+    for name in SHOWN:
+        yield from (f"### {name}\n", "|key|type|meaning|", "|-|-|-|")
+        words, hints = _meanings(name), get_type_hints(TYPES[name])
         rows: dict[tuple[str, str], list[str]] = {}  # the keys of each type and meaning
         for one in fields(TYPES[name]):
             shown = _type(hints[one.name], f"`{one.name}` of [{name}](#{name.lower()})", seen)
-            low = one.name.removesuffix("high") + "low"
-            meaning = words[low if one.name.endswith("high") and low in words else one.name]
-            rows.setdefault((shown, meaning.replace("lower end", "ends")), []).append(f"`{one.name}`")
+            rows.setdefault((shown, words[one.name]), []).append(f"`{one.name}`")
         yield from (f"|{', '.join(keys)}|{shown}|{meaning}|" for (shown, meaning), keys in rows.items())
         yield ""
-
-
-def _within(name: str) -> Iterator[str]:
-    """Yield an object and all objects in it, in the order of a report."""
-    yield name
-    for hint in get_type_hints(TYPES[name]).values():
-        for word in re.findall(r"\w+", str(hint)):
-            if word in TYPES:
-                yield from _within(word)
 
 
 def _type(hint: Any, place: str, seen: dict[Any, str]) -> str:
@@ -195,17 +223,23 @@ def _type(hint: Any, place: str, seen: dict[Any, str]) -> str:
         known = seen.setdefault(hint, place)
         return ", ".join(f"`{value}`" for value in inside) if known == place else f"as {known}"
     if origin is tuple:
-        one = _type(inside[0], place, seen)
-        return f"{one}[]" if inside[-1] is Ellipsis else f"two {one}s"
+        return f"{_type(inside[0], place, seen)}[]"
     if origin is Mapping:
         return f"{{{_type(inside[1], place, seen)}}}"
     if inside:  # of a union
         shown = dict.fromkeys(_type(one, place, seen) for one in inside if one is not type(None))
         return " or ".join(shown) + ("?" if type(None) in inside else "")
-    return PLAIN.get(hint) or f"[{hint.__name__}](#{hint.__name__.lower()})"
+    name = hint.__name__
+    return PLAIN.get(hint) or (f"[{name}](#{name.lower()})" if name in SHOWN else name)
 
 
-PAGES = {HERE / "cli.md": command_line, HERE / "api.md": api, HERE / "json.md": json_files}
+PAGE_OF_FILES = HERE / "run-folder.md"
+PAGES = {
+    HERE / "cli.md": command_line,
+    HERE / "api.md": api,
+    PAGE_OF_FILES: files,
+    HERE / "results.schema.json": schema,
+}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

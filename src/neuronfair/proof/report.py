@@ -1,6 +1,6 @@
 """What a proof came to: plain values that the terminal and proof.json show.
 
-The comments behind the fields are their documentation: docs/reference/json.md is made from them.
+The comments behind the fields are their documentation: docs/reference/results.schema.json is made from them.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class DataSetClaims:
 class ShareInterval:
     """A share of drawn records with its exact 95% confidence interval (Clopper-Pearson)."""
 
-    share: float
-    low: float
+    share: float  # of the drawn records
+    low: float  # lower end of its confidence interval
     high: float
 
 
@@ -76,9 +76,9 @@ class FreshClaims:
     """For which share of realistic synthetic records, drawn after the proof, the decision is certified."""
 
     of: int  # drawn records; none of them has guided the proof
-    certified_fair: ShareInterval
-    certified_discriminatory: ShareInterval
-    undecided: ShareInterval
+    certified_fair: ShareInterval  # every twin gets the same decision
+    certified_discriminatory: ShareInterval  # some twin gets a different decision
+    undecided: ShareInterval  # nothing is proved
 
 
 @dataclass(frozen=True)

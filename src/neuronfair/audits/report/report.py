@@ -1,7 +1,7 @@
 """The report of an audit: a tree of plain values that page, terminal, gate, JUnit, Markdown and audit.json show.
 
 `to_json` and `from_json` are the only ways in and out. The comments behind the fields are their documentation:
-docs/reference/json.md is made from them.
+docs/reference/results.schema.json is made from them.
 """
 
 from __future__ import annotations

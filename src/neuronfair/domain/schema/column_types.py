@@ -51,8 +51,8 @@ Entry = dict[str, Any]  # an attribute of a domain file, as values of TOML
 class LeftOut:
     """A column of the table that the domain leaves out."""
 
-    column: str
-    reason: str
+    column: str  # its name
+    reason: str  # why it is left out
 
 
 @dataclass(frozen=True)
