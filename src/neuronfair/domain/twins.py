@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
@@ -178,3 +179,101 @@ def key_coefficients(sizes: Sequence[int]) -> Tensor:
 def digest(*parts: object) -> str:
     """Return the SHA-256 of dataclasses of plain values, by their repr."""
     return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
+
+
+class SampleDomain:
+    """Images or texts as rows: the number of the sample, the code of its group, then what a search may change.
+
+    A twin is the same row with another group.
+    """
+
+    SAMPLE, GROUP, CONTENT = 0, 1, 2  # columns; the content begins at the last
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many values each code may take: (d,)."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the rows."""
+        return self.sizes.device
+
+    @property
+    def codes_per_row(self) -> int:
+        """How many codes a row has."""
+        return len(self.sizes)
+
+    @property
+    def draws_per_row(self) -> int:
+        """How many random numbers `rows_at` takes for one row."""
+        return self.codes_per_row
+
+    @property
+    def sensitive_columns(self) -> tuple[int, ...]:
+        """The position of the group."""
+        return (self.GROUP,)
+
+    @property
+    def twin_columns(self) -> tuple[int, ...]:
+        """The position of the group."""
+        return (self.GROUP,)
+
+    @property
+    def twins_are_mutual(self) -> bool:
+        """Whether the twins of a row are one another's twins: they are."""
+        return True
+
+    @cached_property
+    def sensitive_values(self) -> Tensor:
+        """The groups: (groups, 1)."""
+        return torch.arange(int(self.sizes[self.GROUP]), device=self.device)[:, None]
+
+    @property
+    def points(self) -> Tensor:
+        """How many values of each code have neighbours, where any has: (d,)."""
+        return self.sizes
+
+    @cached_property
+    def free(self) -> Tensor:
+        """Which codes a search may change: the content, bool (d,)."""
+        return torch.arange(self.codes_per_row, device=self.device) >= self.CONTENT
+
+    def rows_at(self, u: Tensor) -> Tensor:
+        """Return the valid rows at random places u: numbers in [0, 1), (n, d)."""
+        raise NotImplementedError
+
+    def clip(self, rows: Tensor) -> Tensor:
+        """Return the nearest valid rows."""
+        raise NotImplementedError
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n rows, each sample with the same chance."""
+        return self.rows_at(torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator).to(self.device))
+
+    def move(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Return the nearest valid rows to `codes` with the sample and the group of `rows`."""
+        return self.clip(torch.cat([rows[:, : self.CONTENT], codes[:, self.CONTENT :]], 1))
+
+    def twins(self, rows: Tensor) -> TwinRows:
+        """Return each row with every other group, in order after its own: (n, k, d)."""
+        groups = len(self.sensitive_values)
+        twins = rows[:, None].repeat(1, groups - 1, 1)
+        twins[..., self.GROUP] = (rows[:, None, self.GROUP] + torch.arange(1, groups, device=rows.device)) % groups
+        return TwinRows(twins, torch.ones(twins.shape[:2], dtype=torch.bool, device=rows.device))
+
+    def member(self, rows: Tensor, number: Tensor) -> Tensor:
+        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
+        rows = rows.clone()
+        rows[:, self.GROUP] = (rows[:, self.GROUP] + number) % len(self.sensitive_values)
+        return rows
+
+    def key(self, rows: Tensor) -> Tensor:
+        """Return one 64-bit number per row, equal for a row and its twins."""
+        return (rows * self._key_coefficients).sum(-1)
+
+    @cached_property
+    def _key_coefficients(self) -> Tensor:
+        sizes = self.sizes.tolist()
+        sizes[self.GROUP] = 1
+        return key_coefficients(sizes).to(self.device)

@@ -8,8 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from neuronfair.domain.interface import TwinRows
-from neuronfair.domain.twins import key_coefficients
+from neuronfair.domain.twins import SampleDomain
 from neuronfair.errors import DomainError
 
 SEED, FLAG, PIXELS = 0, 1, 2  # columns: number of the seed picture, whether it is shifted, the first of its pixels
@@ -17,7 +16,7 @@ LEVELS = 256  # of an 8-bit pixel
 
 
 @dataclass(frozen=True, eq=False)
-class ImageDomain:
+class ImageDomain(SampleDomain):
     """Pictures that are walked from seed pictures, each with a shift that flips its sensitive attribute (Δ_senatt).
 
     A row is whole numbers: the number of the seed picture, a flag, and all pixels, 0 to 255. The flag is the sensitive
@@ -55,16 +54,6 @@ class ImageDomain:
         return self.pictures.shape[1:]
 
     @property
-    def codes_per_row(self) -> int:
-        """How many codes a row has."""
-        return PIXELS + self.shape.numel()
-
-    @property
-    def draws_per_row(self) -> int:
-        """How many random numbers `rows_at` takes for one row."""
-        return self.codes_per_row
-
-    @property
     def restricted(self) -> bool:
         """Whether rows must keep more than the bounds of their codes: every combination of pixels is a picture."""
         return False
@@ -74,42 +63,12 @@ class ImageDomain:
         """The smallest type that holds every code."""
         return torch.int16 if len(self.pictures) <= torch.iinfo(torch.int16).max else torch.int32
 
-    @property
-    def sensitive_columns(self) -> tuple[int, ...]:
-        """The position of the flag."""
-        return (FLAG,)
-
-    @property
-    def twin_columns(self) -> tuple[int, ...]:
-        """The position of the flag."""
-        return (FLAG,)
-
-    @property
-    def twins_are_mutual(self) -> bool:
-        """Whether a picture and its shifted one are each other's twin: they are."""
-        return True
-
-    @cached_property
-    def sensitive_values(self) -> Tensor:
-        """Not shifted and shifted: (2, 1)."""
-        return torch.tensor([[0], [1]], device=self.device)
-
     @cached_property
     def sizes(self) -> Tensor:
         """How many values each code may take: (d,)."""
-        sizes = torch.full((self.codes_per_row,), LEVELS, device=self.device)
+        sizes = torch.full((PIXELS + self.shape.numel(),), LEVELS, device=self.device)
         sizes[SEED], sizes[FLAG] = len(self.pictures), 2
         return sizes
-
-    @property
-    def points(self) -> Tensor:
-        """How many values of each code one can step to: all of them, (d,)."""
-        return self.sizes
-
-    @cached_property
-    def free(self) -> Tensor:
-        """Which codes a search may change: the pixels, bool (d,)."""
-        return torch.arange(self.codes_per_row, device=self.device) >= PIXELS
 
     @property
     def ordered(self) -> Tensor:
@@ -136,47 +95,15 @@ class ImageDomain:
         """Return the nearest valid rows: every code is moved into its bounds."""
         return torch.minimum(rows.clamp(min=0), self.sizes - 1).to(self.compact)
 
-    def move(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Return the nearest valid rows to `codes` with the seed number and the flag of `rows`."""
-        return self.clip(torch.cat([rows[:, :PIXELS], codes[:, PIXELS:]], 1))
-
     def rows_at(self, u: Tensor) -> Tensor:
         """Return the rows that stand at random places u, pictures of noise: numbers in [0, 1), (n, d)."""
         return (u * self.sizes).to(self.compact)
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n rows uniformly, with a generator on the CPU."""
-        return self.rows_at(torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator).to(self.device))
 
     def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
         """Return every pixel one level up or down, at a bound inwards, from numbers u in [0, 1): (n, d) each."""
         step = torch.where(u < 0.5, -1, 1).to(rows.dtype)
         outside = (rows + step < 0) | (rows + step >= self.sizes)
         return torch.where(outside, rows - step, rows + step)
-
-    # Who is the same person
-
-    def twins(self, rows: Tensor) -> TwinRows:
-        """Return, for each row, the one row with the other flag: (n, 1, d)."""
-        twins = rows[:, None].clone()
-        twins[..., FLAG] = 1 - twins[..., FLAG]
-        return TwinRows(twins, torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device))
-
-    def member(self, rows: Tensor, number: Tensor) -> Tensor:
-        """Return one member of each row's family: 0 is the row itself, 1 the row with the other flag: (n, d)."""
-        rows = rows.clone()
-        rows[:, FLAG] = (rows[:, FLAG] + number) % 2
-        return rows
-
-    def key(self, rows: Tensor) -> Tensor:
-        """Return one 64-bit number per row, equal for a row and its twin: a sum with fixed random coefficients."""
-        return (rows * self._key_coefficients).sum(-1)
-
-    @cached_property
-    def _key_coefficients(self) -> Tensor:
-        sizes = self.sizes.tolist()
-        sizes[FLAG] = 1
-        return key_coefficients(sizes).to(self.device)
 
     # What the network is shown
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.interface import TwinRows
-from neuronfair.domain.twins import key_coefficients
+from neuronfair.domain.twins import SampleDomain
 from neuronfair.errors import DataError, DomainError
 from neuronfair.limits import read_bytes
 from neuronfair.text.english import WORD, in_case_of
@@ -126,7 +126,7 @@ TEXT, GROUP, WORDS = 0, 1, 2  # columns: number of the text, of the group, and t
 
 
 @dataclass(frozen=True, eq=False)
-class TextDomain:
+class TextDomain(SampleDomain):
     """Texts with identity terms, each with its twins of other groups and with words that may be replaced.
 
     A row is whole numbers: the number of the text, that of the group it mentions, and for each place the word that
@@ -148,11 +148,6 @@ class TextDomain:
     def sensitive(self) -> tuple[str, ...]:
         """The name of the attribute."""
         return (self.lexicon.name,)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the rows are: on the CPU, since texts are."""
-        return torch.device("cpu")
 
     @property
     def compact(self) -> torch.dtype:
@@ -197,54 +192,14 @@ class TextDomain:
     # What the codes are
 
     @property
-    def codes_per_row(self) -> int:
-        """How many codes a row has."""
-        return WORDS + POSITIONS
-
-    @property
-    def draws_per_row(self) -> int:
-        """How many random numbers `rows_at` takes for one row."""
-        return self.codes_per_row
-
-    @property
     def restricted(self) -> bool:
         """Whether rows must keep more than the bounds of their codes: each text has its own groups and words."""
         return True
-
-    @property
-    def sensitive_columns(self) -> tuple[int, ...]:
-        """The position of the group."""
-        return (GROUP,)
-
-    @property
-    def twin_columns(self) -> tuple[int, ...]:
-        """The position of the group."""
-        return (GROUP,)
-
-    @property
-    def twins_are_mutual(self) -> bool:
-        """Whether the twins of a row are one another's twins: they are."""
-        return True
-
-    @cached_property
-    def sensitive_values(self) -> Tensor:
-        """The groups: (groups, 1)."""
-        return torch.arange(len(self.lexicon.groups))[:, None]
 
     @cached_property
     def sizes(self) -> Tensor:
         """How many values each code may take: (d,)."""
         return torch.tensor([len(self.texts), len(self.lexicon.groups), *[CHOICES] * POSITIONS])
-
-    @property
-    def points(self) -> Tensor:
-        """How many values of each code have an order: as many as there are; none has neighbours."""
-        return self.sizes
-
-    @cached_property
-    def free(self) -> Tensor:
-        """Which codes a search may change: the words, bool (d,)."""
-        return torch.arange(self.codes_per_row) >= WORDS
 
     @cached_property
     def ordered(self) -> Tensor:
@@ -269,10 +224,6 @@ class TextDomain:
         words = torch.where((words >= 0) & (words < self.choices[text]), words, 0)
         return torch.cat([text[:, None], group[:, None], words], 1)
 
-    def move(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Return the nearest valid rows to `codes` that keep the text and the group of `rows`."""
-        return self.clip(torch.cat([rows[:, :WORDS], codes[:, WORDS:]], 1))
-
     def rows_at(self, u: Tensor) -> Tensor:
         """Return the valid rows at random places u: numbers in [0, 1), (n, d)."""
         text = (u[:, TEXT] * len(self.texts)).long()
@@ -281,10 +232,6 @@ class TextDomain:
         group = ((can.cumsum(1) - 1 == place[:, None]) & can).int().argmax(1)
         words = (u[:, WORDS:] * self.choices[text]).long()
         return torch.cat([text[:, None], group[:, None], words], 1)
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n rows, each text with the same chance."""
-        return self.rows_at(torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator))
 
     def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
         """Return for each place another word, from numbers u in [0, 1): (n, d) each; text and group stay."""
@@ -297,26 +244,8 @@ class TextDomain:
 
     def twins(self, rows: Tensor) -> TwinRows:
         """Return each row with every other group, in order after its own: (n, k, d)."""
-        groups = len(self.lexicon.groups)
-        twins = rows[:, None].repeat(1, groups - 1, 1)
-        twins[..., GROUP] = (rows[:, None, GROUP] + torch.arange(1, groups)) % groups
+        twins = super().twins(rows).rows
         return TwinRows(twins, self.swappable[rows[:, None, TEXT], twins[..., GROUP]])
-
-    def member(self, rows: Tensor, number: Tensor) -> Tensor:
-        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
-        rows = rows.clone()
-        rows[:, GROUP] = (rows[:, GROUP] + number) % len(self.lexicon.groups)
-        return rows
-
-    def key(self, rows: Tensor) -> Tensor:
-        """Return one 64-bit number per row, equal for a row and its twins."""
-        return (rows * self._key_coefficients).sum(-1)
-
-    @cached_property
-    def _key_coefficients(self) -> Tensor:
-        sizes = self.sizes.tolist()
-        sizes[GROUP] = 1
-        return key_coefficients(sizes)
 
     # What a model reads
 
