@@ -13,7 +13,7 @@ import numpy as np
 from neuronfair.domain.attribute import KEEP, MISSING, number
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, described, is_missing, order
-from neuronfair.domain.schema.rule_mining import CLASSES, MIN_RECORDS, TakeRules, check_take, propose, rule_lines
+from neuronfair.domain.schema.rule_mining import CLASSES, MIN_RECORDS, TakeRules, check_take, propose, written_rule
 from neuronfair.domain.schema.toml import domain_of, quoted, target_entry, toml_value
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables.files import read_sheet
@@ -147,7 +147,7 @@ def draft_domain(
         f"# {quoted(one.column)}: left out, {visible(one.reason)}" if isinstance(one, LeftOut) else str(one)
         for one in entries
     ]
-    groups = [line for rule in small for line in rule_lines(rule, {a.name: a for a in domain.attributes})]
+    groups = [line for rule in small for line in written_rule(rule, {a.name: a for a in domain.attributes})]
     few = "\n".join([_SMALL, *groups, ""]) if groups else ""
     text = head + "\n".join(lines) + "\n" + few + proposals.text(take_rules, domain.attributes) + _TAIL
     told = (

@@ -16,7 +16,7 @@ from scipy.special import gammaln, pdtr, rel_entr
 
 from neuronfair.domain.attribute import ISO, Attribute, day
 from neuronfair.domain.rules import Rule, RuleBook, RuleCondition, Span, meets
-from neuronfair.domain.schema.toml import quoted, toml_key
+from neuronfair.domain.schema.toml import rule_lines, toml_value
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.sheet import Cells
 from neuronfair.errors import DomainError
@@ -358,7 +358,7 @@ class Proposals:
             if proposal.ties:
                 ties = " and ".join(visible(brief(name)) for name in proposal.ties)
                 lines.append(f"## ties {ties}, which is sensitive: such people then have no twin")
-            lines += [mark + line for rule in proposal.rules for line in rule_lines(rule, named)]
+            lines += [mark + line for rule in proposal.rules for line in written_rule(rule, named)]
         if self.dropped:
             lines += ["", f"## Dropped, as all together would be too many cases: {visible('; '.join(self.dropped))}"]
         return "\n".join(lines) + "\n"
@@ -460,18 +460,9 @@ def implied(a: Attribute, codes: Mask, b: Attribute, excluded: Mask) -> Rule | N
     return Rule(f"not both: {premise}, {brief(b.name)} {_words(b, right)}", {a.name: left, b.name: right}, {})
 
 
-def rule_lines(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
+def written_rule(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
     """Return the lines of a rule in a domain file; whatever its names hold, each stays one line."""
-
-    def part(conditions: Mapping[str, RuleCondition]) -> str:
-        entries = (
-            f"{toml_key(name)} = {_written(attributes[name], condition)}" for name, condition in conditions.items()
-        )
-        return "{ " + ", ".join(entries) + " }"
-
-    parts = {"if": rule.when, "then": rule.then} if rule.then else {"forbid": rule.when}
-    lines = ["[[rules]]", f"name = {quoted(rule.name)}", *(f"{key} = {part(value)}" for key, value in parts.items())]
-    return [visible(line) for line in lines]
+    return [visible(line) for line in rule_lines(rule, lambda name, one: _written(attributes[name], one))]
 
 
 def brief(text: str) -> str:
@@ -530,5 +521,4 @@ def _listed(texts: Sequence[str]) -> str:
 def _written(attribute: Attribute, condition: RuleCondition) -> str:
     if isinstance(condition, Span):
         return "{ " + ", ".join(f"{key} = {end}" for key, end in _ends(attribute, condition).items()) + " }"
-    values = [quoted(value) if isinstance(value, str) else repr(value) for value in condition]
-    return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
+    return toml_value(condition[0] if len(condition) == 1 else condition)

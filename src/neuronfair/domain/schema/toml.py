@@ -6,31 +6,28 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neuronfair.domain.attribute import MAX_VALUES, MISSING, Attribute, as_days, check_graph
+from neuronfair.domain.attribute import MAX_VALUES, MISSING, Attribute, Outside, as_days, check_graph
 from neuronfair.domain.rules import MAX_RULE_VALUES, Rule, RuleCondition, Span, meets
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.errors import CellError, DomainError, did_you_mean
 from neuronfair.limits import read_text
 
+Toml = Mapping[str, Any]  # a table of a TOML file
+
 _TOP = (
     *("name", "encoding", "description", "sensitive", "target", "favourable"),
     *("encode", "outside", "attributes", "rules"),
 )
-_ATTRIBUTE = (
-    *("kind", "low", "high", "step", "values", "encode", "center", "scale", "missing", "extra"),
-    *("decimal", "date", "other", "outliers", "bands", "band_values", "fixed", "legitimate", "causes"),
-)
-_NUMBERS = ("low", "high", "step", "center", "scale")
 _TIMES = 400  # how much more memory than letters tomllib takes for a file of nothing but short headers
 # A key of 16 parts, where a key may stand; tomllib takes time and memory with the square of their number.
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
@@ -38,63 +35,90 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key without quotes
 _DEEP = re.compile(rf"(?m)(?:^[ \t]*+\[{{0,2}}+|[{{,])[ \t]*+(?:{_PART}){{16}}")
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < MAX_VALUES
+
+
+def _is_cell(value: object) -> bool:
+    return isinstance(value, (str, float)) or _is_code(value)
+
+
+_NUMBER = (_is_number, "must be a number")
+_TEXT = (lambda value: isinstance(value, str), "must be a text")
+_TRUTH = (lambda value: isinstance(value, bool), "must be true or false")
+_NUMBERS = (lambda value: isinstance(value, list) and all(map(_is_number, value)), "must be a list of numbers")
+_LABELS = (lambda value: isinstance(value, list), "expected a list")
+_CODES = (lambda value: isinstance(value, dict) and all(map(_is_code, value.values())), "needs whole numbers as codes")
+# The entries of an attribute, which are fields of `Attribute`: what each must be.
+_ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("low", "high", "step", "center", "scale"), _NUMBER),
+    **dict.fromkeys(("kind", "encode", "decimal", "date", "other", "outliers"), _TEXT),
+    **dict.fromkeys(("fixed", "legitimate"), _TRUTH),
+    **dict.fromkeys(("bands", "band_values"), _NUMBERS),
+    **dict.fromkeys(("values", "causes"), _LABELS),
+    "missing": (_is_cell, "must be a label or a number"),
+    "extra": _CODES,
+}
+_PLAIN = Attribute("", "ordinal")
+_OPTIONAL = (  # entries that are written where they are no default, in this order
+    *("missing", "extra", "decimal", "date", "other", "outliers", "causes", "bands", "band_values"),
+    *("fixed", "legitimate"),
+)
+
+
 def read_domain(path: str | Path) -> TableDomain:
     """Read a domain from a TOML file; an error names the file and the entry."""
     path = Path(path)
     try:
         return parse_domain(read_text(path, times=_TIMES), default_name=path.stem)
-    except (OSError, UnicodeDecodeError, DomainError) as error:
-        raise DomainError(f"{path}: {_reason(error)}") from None
+    except UnicodeDecodeError:
+        raise DomainError(f"{path}: this is not a text file") from None
+    except OSError as error:
+        raise DomainError(f"{path}: {error.strerror or error}") from None
+    except DomainError as error:
+        raise DomainError(f"{path}: {error}") from None
+
+
+def _loads(text: str, what: str) -> Toml:
+    try:
+        if _DEEP.search(text):
+            raise ValueError("a key has too many parts")
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or thousands of brackets
+        raise DomainError(f"cannot be read as {what}: {error}") from None
 
 
 def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
     """Read a domain from the text of a TOML file."""
-    try:
-        if _DEEP.search(text):
-            raise ValueError("a key has too many parts")
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or thousands of brackets
-        raise DomainError(f"cannot be read as TOML: {error}") from None
-    return domain_of(document, default_name=default_name)
+    return domain_of(_loads(text, "TOML"), default_name=default_name)
 
 
-def domain_of(document: Mapping[str, Any], *, default_name: str = "table") -> TableDomain:
+def domain_of(document: Toml, *, default_name: str = "table") -> TableDomain:
     """Return the domain from the values of a TOML file."""
     _check_keys("the file", document, _TOP)
     attributes = _table("attributes", document.get("attributes"))
     if not attributes:
         raise DomainError("no attributes. Write a table [attributes] with one line per column")
-    default_encode = document.get("encode")
-    known = tuple(_attribute(name, entry, default_encode) for name, entry in attributes.items())
+    known = tuple(_attribute(name, entry, document.get("encode")) for name, entry in attributes.items())
     check_graph(known)
+    outside = document.get("outside", "error")
+    if outside not in get_args(Outside):
+        raise DomainError(f'outside must be "error" or "keep", is {outside!r}')
     return TableDomain(
         name=str(document.get("name", default_name)),
         attributes=known,
         sensitive=_names("sensitive", document.get("sensitive", [])),
         rules=tuple(_rule(entry) for entry in _list("rules", document.get("rules", []))),
-        target=_target(document.get("target")),
+        target=_target(document["target"]) if "target" in document else None,
         encoding=str(document.get("encoding", "default")),
         description=str(document.get("description", "")),
-        outside=_outside(document.get("outside", "error")),
-        favourable=None if document.get("favourable") is None else str(document["favourable"]),
+        outside=outside,
+        favourable=str(document["favourable"]) if "favourable" in document else None,
     )
-
-
-def parse_conditions(text: str) -> dict[str, RuleCondition]:
-    """Read conditions in the form of a rule: age = { min = 30 }, education = ["Masters", "Doctorate"]."""
-    try:
-        if _DEEP.search(text):
-            raise ValueError("a key has too many parts")
-        document = tomllib.loads(f"conditions = {{ {text} }}")
-    except (ValueError, RecursionError) as error:
-        raise DomainError(f"cannot be read as the conditions of a rule: {error}") from None
-    _check_keys("conditions", document, ("conditions",))
-    return _conditions("conditions", document["conditions"])
-
-
-def format_condition(name: str, condition: RuleCondition) -> str:
-    """Return a condition on an attribute in the form of a rule: the inverse of `parse_conditions`."""
-    return f"{toml_key(name)} = {toml_value(condition)}"
 
 
 def format_domain(domain: TableDomain) -> str:
@@ -107,24 +131,22 @@ def format_domain(domain: TableDomain) -> str:
         lines.append(f"favourable = {toml_value(domain.favourable)}")
     lines.append("\n[attributes]")
     for a in domain.attributes:
-        entry: dict[str, Any] = {"kind": a.kind, "encode": a.encode}
-        entry |= {"values": a.values} if a.values else {"low": a.low, "high": a.high, "step": a.step}
-        entry |= {"center": a.center, "scale": a.scale}
-        entry |= {"missing": a.missing} if a.missing is not None else {}
-        entry |= {"extra": a.extra} if a.extra else {}
-        entry |= {"decimal": a.decimal} if a.decimal != "." else {}
-        further = ("date", "other", "outliers", "causes")
-        entry |= {key: getattr(a, key) for key in further if getattr(a, key) is not None}
-        entry |= {key: getattr(a, key) for key in ("bands", "band_values") if getattr(a, key)}
-        entry |= {key: True for key in ("fixed", "legitimate") if getattr(a, key)}
-        lines.append(f"{toml_key(a.name)} = {toml_value(entry)}")
+        keys = ("kind", "encode", *(("values",) if a.values else ("low", "high", "step")), "center", "scale")
+        keys += tuple(key for key in _OPTIONAL if getattr(a, key) != getattr(_PLAIN, key))
+        lines.append(f"{toml_key(a.name)} = {toml_value({key: getattr(a, key) for key in keys})}")
     for rule in domain.rules:
-        lines += ["\n[[rules]]", f"name = {toml_value(rule.name)}"]
-        if rule.then:
-            lines += [f"if = {toml_value(rule.when)}", f"then = {toml_value(rule.then)}"]
-        else:
-            lines.append(f"forbid = {toml_value(rule.when)}")
+        lines += ["", *rule_lines(rule, lambda _, condition: toml_value(condition))]
     return "\n".join(lines) + "\n"
+
+
+def rule_lines(rule: Rule, write: Callable[[str, RuleCondition], str]) -> list[str]:
+    """Return the lines of a rule in a domain file; `write` gives the text of the condition on an attribute."""
+    parts = {"if": rule.when, "then": rule.then} if rule.then else {"forbid": rule.when}
+    lines = ["[[rules]]", f"name = {quoted(rule.name)}"]
+    for key, conditions in parts.items():
+        entries = [f"{toml_key(name)} = {write(name, condition)}" for name, condition in conditions.items()]
+        lines.append(f"{key} = {{ {', '.join(entries)} }}")
+    return lines
 
 
 def target_entry(target: Target) -> dict[str, str | tuple[str, ...]]:
@@ -137,7 +159,7 @@ def with_favourable(text: str, favourable: str) -> str:
     return f"favourable = {quoted(favourable)}\n{text}"  # before the first table, whose key it would be
 
 
-def toml_value(value: Any) -> str:
+def toml_value(value: object) -> str:
     """Return a value as TOML writes it."""
     if isinstance(value, Span):
         ends = {"min": value.low, "max": value.high}
@@ -163,132 +185,88 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _attribute(name: str, entry: Any, default_encode: Any) -> Attribute:
+def _attribute(name: str, entry: object, default_encode: object) -> Attribute:
     where = f"attribute '{name}'"
-    entry = _table(where, entry)
-    _check_keys(where, entry, _ATTRIBUTE)
-    if "kind" not in entry:
+    table = _table(where, entry)
+    _check_keys(where, table, tuple(_ENTRIES))
+    if "kind" not in table:
         raise DomainError(f'{where}: kind is missing. Write kind = "ordinal", "nominal", "flag" or "continuous"')
-    for key in _NUMBERS:
-        if "date" in entry and isinstance(entry.get(key), date):
-            entry = {**entry, key: as_days(entry[key])}
-        if key in entry and (isinstance(entry[key], bool) or not isinstance(entry[key], (int, float))):
-            raise DomainError(f"{where}: {key} must be a number, is {entry[key]!r}")
-    values = tuple(str(v) for v in _list(f"{where}: values", entry.get("values", [])))
-    kind = entry["kind"]
-    if kind in ("ordinal", "continuous") and not values and not {"low", "high"} <= set(entry):
+    dates = {key: as_days(value) for key, value in table.items() if isinstance(value, date) and "date" in table}
+    table = {**({} if default_encode is None else {"encode": default_encode}), **table, **dates}
+    if isinstance(table.get("causes"), str):
+        table["causes"] = [table["causes"]]
+    for key, value in table.items():
+        fits, expected = _ENTRIES[key]
+        if not fits(value):
+            raise DomainError(f"{where}: {key} {expected}, is {value!r}")
+    values = tuple(map(str, table.get("values", ())))
+    if table["kind"] in ("ordinal", "continuous") and not values and not {"low", "high"} <= set(table):
         raise DomainError(f"{where}: give either low and high, or values = [...]")
-    encode = entry.get("encode", default_encode)
-    if encode is None:
-        encode = "onehot" if kind == "nominal" else "scaled" if {"center", "scale"} & set(entry) else "raw"
-    numbers = {key: entry[key] for key in _NUMBERS if key in entry}
-    extra = dict(_table(f"{where}: extra", entry.get("extra", {})))
-    missing = entry.get("missing")
-    if not all(_is_code(code) for code in extra.values()) or not (missing is None or _is_cell(missing)):
-        raise DomainError(f"{where}: extra needs whole numbers as codes, and missing a label or a number")
-    for key in ("decimal", "date", "other", "outliers"):
-        if not isinstance(entry.get(key, ""), str):
-            raise DomainError(f"{where}: {key} must be a text, is {entry[key]!r}")
-    for key in ("fixed", "legitimate"):
-        if not isinstance(entry.get(key, False), bool):
-            raise DomainError(f"{where}: {key} must be true or false, is {entry[key]!r}")
-    keys = ("decimal", "date", "other", "outliers", "fixed", "legitimate")
-    reading = {key: entry[key] for key in keys if key in entry}
-    for key in ("bands", "band_values"):
-        if not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in _list(where, entry.get(key, []))):
-            raise DomainError(f"{where}: {key} must be a list of numbers, is {entry[key]!r}")
-        reading |= {key: tuple(entry[key])} if key in entry else {}
-    if "causes" in entry:
-        reading["causes"] = _names(f"{where}: causes", entry["causes"])
-    return Attribute(name, kind, values=values, encode=encode, missing=missing, extra=extra, **numbers, **reading)
+    standard = "onehot" if table["kind"] == "nominal" else "scaled" if {"center", "scale"} & set(table) else "raw"
+    lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
+    lists |= {"causes": tuple(map(str, lists["causes"]))} if "causes" in lists else {}
+    return Attribute(name, **{"encode": standard, **table, **lists, "values": values})
 
 
-def _rule(entry: Any) -> Rule:
-    entry = _table("rules", entry)
-    name = str(entry.get("name", "(unnamed)"))
+def _rule(entry: object) -> Rule:
+    table = _table("rules", entry)
+    name = str(table.get("name", "(unnamed)"))
     where = f"rule '{name}'"
-    _check_keys(where, entry, ("name", "if", "then", "forbid"))
-    if ("forbid" in entry) == ("if" in entry) or ("if" in entry) != ("then" in entry):
+    _check_keys(where, table, ("name", "if", "then", "forbid"))
+    if ("forbid" in table) == ("if" in table) or ("if" in table) != ("then" in table):
         raise DomainError(f"{where}: needs either forbid = {{…}}, or both if = {{…}} and then = {{…}}")
-    when = _conditions(where, entry.get("forbid", entry.get("if")))
-    return Rule(name, when, _conditions(where, entry.get("then", {})))
+    when = _conditions(where, table.get("forbid", table.get("if")))
+    return Rule(name, when, _conditions(where, table.get("then", {})))
 
 
-def _conditions(where: str, part: Any) -> dict[str, RuleCondition]:
+def _conditions(where: str, part: object) -> dict[str, RuleCondition]:
     return {name: _condition(f"{where}: '{name}'", value) for name, value in _table(where, part).items()}
 
 
-def _condition(where: str, value: Any) -> RuleCondition:
+def _condition(where: str, value: object) -> RuleCondition:
     if isinstance(value, Mapping):
         _check_keys(where, value, ("min", "max"))
         value = {key: as_days(end) if isinstance(end, date) else end for key, end in value.items()}
         if not value or not all(isinstance(v, float) or _is_code(v) for v in value.values()):
-            raise DomainError(f"{where}: needs a number for min or max, is {dict(value)!r}")
-        return Span(*(float(value.get(key, default)) for key, default in (("min", "-inf"), ("max", "inf"))))
+            raise DomainError(f"{where}: needs a number for min or max, is {value!r}")
+        return Span(float(value.get("min", -math.inf)), float(value.get("max", math.inf)))
     cells = tuple(value) if isinstance(value, list) else (value,)
-    if not all(_is_cell(cell) for cell in cells):
+    if not all(map(_is_cell, cells)):
         raise DomainError(f"{where}: expected labels, numbers, or min and max, got {value!r}")
     return cells
 
 
-def _is_cell(value: Any) -> bool:
-    """Return whether a value can stand in a table: a label or a number."""
-    return isinstance(value, str) or _is_code(value) or isinstance(value, float)
-
-
-def _is_code(value: Any) -> bool:
-    return isinstance(value, int) and abs(value) < MAX_VALUES
-
-
-def _target(entry: Any) -> Target | None:
-    if entry is None:
-        return None
-    entry = _table("target", entry)
-    _check_keys("target", entry, ("column", "classes"))
-    if "column" not in entry:
+def _target(entry: object) -> Target:
+    table = _table("target", entry)
+    _check_keys("target", table, ("column", "classes"))
+    if "column" not in table:
         raise DomainError('target: write target = { column = "…", classes = ["…", "…"] }, or no classes for a quantity')
-    if "classes" not in entry:
-        return Target(str(entry["column"]), ())
-    classes = tuple(str(c) for c in _list("target: classes", entry["classes"]))
-    if len(set(classes)) < 2:
-        raise DomainError(f"target '{entry['column']}': needs at least two different classes, has {list(classes)}")
-    return Target(str(entry["column"]), classes)
+    classes = tuple(map(str, _list("target: classes", table.get("classes", []))))
+    if "classes" in table and len(set(classes)) < 2:
+        raise DomainError(f"target '{table['column']}': needs at least two different classes, has {list(classes)}")
+    return Target(str(table["column"]), classes)
 
 
-def _outside(value: Any) -> Any:
-    if value not in ("error", "keep"):
-        raise DomainError(f'outside must be "error" or "keep", is {value!r}')
-    return value
+def _names(where: str, value: object) -> tuple[str, ...]:
+    return tuple(map(str, _list(where, [value] if isinstance(value, str) else value)))
 
 
-def _names(where: str, value: Any) -> tuple[str, ...]:
-    return tuple(str(v) for v in _list(where, [value] if isinstance(value, str) else value))
-
-
-def _table(where: str, value: Any) -> Mapping[str, Any]:
+def _table(where: str, value: object) -> Toml:
     if not isinstance(value, Mapping):
         raise DomainError(f"{where}: expected a table, got {value!r}")
     return value
 
 
-def _list(where: str, value: Any) -> list[Any]:
+def _list(where: str, value: object) -> list[Any]:
     if not isinstance(value, list):
         raise DomainError(f"{where}: expected a list, got {value!r}")
     return value
 
 
-def _check_keys(where: str, entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
+def _check_keys(where: str, entry: Toml, known: tuple[str, ...]) -> None:
     for key in entry:
         if key not in known:
             raise DomainError(f"{where}: unknown entry '{key}'. {did_you_mean(key, known)}")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    if isinstance(error, UnicodeDecodeError):
-        return "this is not a text file"
-    return str(error)
 
 
 LONGEST = 20_000  # letters of a text
@@ -332,7 +310,9 @@ def read_conditions(domain: TableDomain, text: str) -> list[tuple[str, RuleCondi
         if not unread:
             return [_in_words(domain, match) for match in matches]
         try:
-            return list(parse_conditions(text).items())
+            document = _loads(f"conditions = {{ {text} }}", "conditions")
+            _check_keys("conditions", document, ("conditions",))
+            return list(_conditions("conditions", document["conditions"]).items())
         except DomainError:
             raise DomainError(f"cannot be read from '{unread[:20]}' on. {_SHAPE}") from None
     except DomainError as error:
@@ -362,7 +342,7 @@ def written(attribute: Attribute, met: Mask) -> str:
     >>> written(age, np.arange(74) >= 3), written(age, np.arange(74) % 50 == 0)
     ('age = { min = 20.0, max = 90.0 }', 'age = [17, 67]')
     """
-    return format_condition(attribute.name, _condition_of(attribute, met))
+    return f"{toml_key(attribute.name)} = {toml_value(_condition_of(attribute, met))}"
 
 
 def _matches(text: str) -> tuple[list[re.Match[str]], str]:
