@@ -41,7 +41,7 @@ FREE = {
 }  # any stage may use these
 CORE_STAGES = {"interpretation", "searches", "measure", "proof"}
 CORE_MODULES = {
-    *(f"domain/{name}.py" for name in ("attribute", "interface", "twins", "rules", "table", "schema/toml")),
+    *(f"domain/{name}.py" for name in ("attribute", "twins", "rules", "table", "schema/toml")),
     *(
         f"model/{name}.py"
         for name in ("blackbox", "decision", "encoding", "layers", "network", "train", "training_loop")

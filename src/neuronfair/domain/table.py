@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute, Outside
-from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.rules import Rule, RuleBook
 from neuronfair.domain.twins import (
     FLIPS,
     Bands,
     Combinations,
     Twinning,
+    TwinRows,
     check_sensitive,
     digest,
     exact,

@@ -1,4 +1,6 @@
-"""Twins of a record, combinations of sensitive values, and the keys that tell records apart."""
+"""Declared input spaces: twins of a record, combinations of sensitive values, and keys that tell records apart."""
+
+# ruff: noqa: D102 - the members of protocols have comments
 
 from __future__ import annotations
 
@@ -14,7 +16,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from neuronfair.domain.interface import TwinRows
 from neuronfair.errors import DomainError, did_you_mean, repeated
 
 if TYPE_CHECKING:
@@ -23,24 +24,73 @@ if TYPE_CHECKING:
 TwinKind = Literal["flip", "counterpart"]  # Flips and CounterfactualTwins
 
 
+class TwinRows(NamedTuple):
+    """The records that each record is compared with."""
+
+    rows: Tensor  # (n, k, d)
+    valid: Tensor  # (n, k): False where no such record exists
+
+
+class Domain(Protocol):
+    """A declared input space: a finite set of rows of whole numbers with sensitive columns, of tables, images or texts.
+
+    A row has d codes; the members of its *family* are the row and its twins.
+    """
+
+    @property
+    def device(self) -> torch.device: ...  # of the rows
+    @property
+    def compact(self) -> torch.dtype: ...  # the smallest type that holds every code
+    @property
+    def codes_per_row(self) -> int: ...
+    @property
+    def draws_per_row(self) -> int: ...  # how many random numbers `rows_at` takes for one row
+    @property
+    def sensitive_columns(self) -> tuple[int, ...]: ...  # positions of the sensitive codes
+    @property
+    def sensitive_values(self) -> Tensor: ...  # all combinations of their codes: (combinations, sensitive columns)
+    @property
+    def twin_columns(self) -> tuple[int, ...]: ...  # positions of the codes in which a twin may differ
+    @property
+    def twins_are_mutual(self) -> bool: ...  # whether twins of a record are also twins of one another
+    @property
+    def free(self) -> Tensor: ...  # which codes a search may change: bool, (d,)
+    @property
+    def sizes(self) -> Tensor: ...  # how many values each code may take: (d,)
+    @property
+    def points(self) -> Tensor: ...  # how many values of each code have neighbours; all later ones have none: (d,)
+    @property
+    def ordered(self) -> Tensor: ...  # which codes have an order: bool, (d,)
+    @property
+    def restricted(self) -> bool: ...  # whether rows must keep more than the bounds of their codes, such as rules
+
+    # The valid rows at random places u, numbers in [0, 1): (n, draws_per_row); or drawn with a generator.
+    def rows_at(self, u: Tensor) -> Tensor: ...
+    def sample(self, n: int, generator: torch.Generator) -> Tensor: ...
+
+    # Which rows are in the domain, bool (n,); the nearest valid rows; those nearest to `codes` with the sensitive
+    # values of `rows`; and for each code a random other value, from numbers u in [0, 1): (n, d) each.
+    def valid(self, rows: Tensor) -> Tensor: ...
+    def clip(self, rows: Tensor) -> Tensor: ...
+    def move(self, rows: Tensor, codes: Tensor) -> Tensor: ...
+    def neighbours(self, rows: Tensor, u: Tensor) -> Tensor: ...
+
+    # The twins; one member of each row's family, 0 for the row and 1, 2, … for its twins: (n, d); and a 64-bit number,
+    # a sum of codes times fixed numbers modulo 2^64, that is equal for the rows of one family.
+    def twins(self, rows: Tensor) -> TwinRows: ...
+    def member(self, rows: Tensor, number: Tensor) -> Tensor: ...
+    def key(self, rows: Tensor) -> Tensor: ...
+
+
 class Twinning(Protocol):
     """How the twins of a record are made: one for each other combination of sensitive values, in a fixed order."""
 
     @property
-    def key_has_group(self) -> bool:
-        """Whether two records that differ in the sensitive attributes only are two records."""
-
-    def columns(self, domain: TableDomain) -> tuple[int, ...]:
-        """Return the positions of the attributes in which a twin may differ."""
-
-    def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
-        """Return all k twins of each row, and whether they exist."""
-
-    def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
-        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
-
-    def to(self, device: torch.device) -> Self:
-        """Return the same on another device."""
+    def key_has_group(self) -> bool: ...  # whether records that differ in the sensitive attributes only are two records
+    def columns(self, domain: TableDomain) -> tuple[int, ...]: ...  # in which a twin may differ
+    def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows: ...  # all k twins of each row
+    def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor: ...  # as `Domain.member`
+    def to(self, device: torch.device) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +100,6 @@ class Flips:
     key_has_group: bool = False
 
     def columns(self, domain: TableDomain) -> tuple[int, ...]:
-        """Return the positions of the attributes in which a twin may differ: the sensitive ones."""
         return domain.sensitive_columns
 
     def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
@@ -63,11 +112,9 @@ class Flips:
         return TwinRows(twins, valid)
 
     def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
-        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
         return domain.combinations.member(rows, number)
 
-    def to(self, device: torch.device) -> Flips:
-        """Return the same on another device."""
+    def to(self, device: torch.device) -> Self:
         return self
 
 

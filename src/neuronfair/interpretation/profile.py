@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from neuronfair.domain.interface import Domain
+from neuronfair.domain.twins import Domain
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network

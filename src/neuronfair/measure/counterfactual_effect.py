@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import random_order
-from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.population.counterfactuals import (
     DRAWS,
     CounterfactualTwins,
@@ -22,7 +21,7 @@ from neuronfair.domain.population.counterfactuals import (
     shuffled_groups,
 )
 from neuronfair.domain.table import TableDomain, check_rows
-from neuronfair.domain.twins import FLIPS
+from neuronfair.domain.twins import FLIPS, TwinRows
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.stats import Estimate, excess, student
 from neuronfair.measure.twin_decisions import (

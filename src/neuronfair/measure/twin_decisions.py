@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.model import AUC_FOLDS, cross_validated_auc
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twins import TwinRows
 from neuronfair.measure.rate import favourable_class
 from neuronfair.measure.stats import Estimate, excess
 from neuronfair.model.blackbox import Model, batched_scores

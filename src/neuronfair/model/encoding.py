@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.interface import Domain
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twins import Domain
 from neuronfair.limits import check_size
 
 ROWS_PER_PASS = 1 << 15

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.domain.interface import Domain
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals, with_counterfactuals
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twins import TwinKind
+from neuronfair.domain.twins import Domain, TwinKind
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, leaning, with_row

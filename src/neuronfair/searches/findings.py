@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypedDict
 import torch
 from torch import Tensor
 
-from neuronfair.domain.interface import Domain
+from neuronfair.domain.twins import Domain
 from neuronfair.model.decision import Decision, Scale, scale_of
 from neuronfair.model.encoding import ROWS_PER_PASS
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.interface import Domain
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.population.plausible import Plausible
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twins import Domain
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.interface import Domain
+from neuronfair.domain.twins import Domain
 from neuronfair.errors import ModelError
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import EVEN, Evaluation, evaluate, in_full_batches, not_finite

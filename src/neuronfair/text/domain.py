@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import random_order
-from neuronfair.domain.interface import TwinRows
-from neuronfair.domain.twins import SampleDomain
+from neuronfair.domain.twins import SampleDomain, TwinRows
 from neuronfair.errors import DataError, DomainError
 from neuronfair.limits import read_bytes
 from neuronfair.text.english import WORD, in_case_of

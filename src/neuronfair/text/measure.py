@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from neuronfair.domain.draws import random_order
-from neuronfair.domain.interface import TwinRows
+from neuronfair.domain.twins import TwinRows
 from neuronfair.measure.rate import Rate
 from neuronfair.progress import Progress, silent
 from neuronfair.text.domain import GROUP, TEXT, TextDomain

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import graph
 from neuronfair.domain.draws import Draws, random_order
-from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.population.bins import Coupling
 from neuronfair.domain.population.latent import Latent, fit_latent
 from neuronfair.domain.population.model import PopulationLayout, TablePopulation, grown
 from neuronfair.domain.population.trees import branch_taken
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twins import key_coefficients
+from neuronfair.domain.twins import TwinRows, key_coefficients
 from neuronfair.errors import DomainError
 from neuronfair.formatting import listed
 

@@ -1,5 +1,7 @@
 """A model of a data set: draws realistic synthetic records and gives the likelihood of records."""
 
+# ruff: noqa: D102 - the members of `PopulationModel` have comments
+
 from __future__ import annotations
 
 import math
@@ -47,20 +49,14 @@ class PopulationModel(Protocol):
     """A source of records with likelihoods: a fitted model, or records of the user's own sampler."""
 
     @property
-    def draws_per_row(self) -> int:
-        """How many random numbers `rows_at` takes for one row."""
+    def draws_per_row(self) -> int: ...  # how many random numbers `rows_at` takes for one row
+    def rows_at(self, u: Tensor) -> Tensor: ...  # at random places u: numbers in [0, 1), (n, draws_per_row)
+    def sample(self, n: int, generator: torch.Generator) -> Tensor: ...  # n valid records; the generator is on the CPU
 
-    def rows_at(self, u: Tensor) -> Tensor:
-        """Return the records at random places u: numbers in [0, 1), (n, draws_per_row)."""
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n records, with a generator on the CPU; all of them are valid."""
-
-    def log_likelihood(self, rows: Tensor) -> Tensor:
-        """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
-
-    def plausibility(self, rows: Tensor) -> Tensor:
-        """Return for each row the share of real records that are less likely: float64 in [0, 1], (n,)."""
+    # The logarithm of each row's probability, float64 (n,), minus infinity for what is not valid; and the share of real
+    # records that are less likely: float64 in [0, 1], (n,).
+    def log_likelihood(self, rows: Tensor) -> Tensor: ...
+    def plausibility(self, rows: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -80,11 +76,9 @@ class TablePopulation:
 
     @property
     def draws_per_row(self) -> int:
-        """How many random numbers `rows_at` takes for one row."""
         return len(self.places)
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the records at random places u: numbers in [0, 1), (n, draws_per_row)."""
         return torch.cat([self._rows_at(part) for part in torch.split(u, AT_ONCE)])
 
     def _rows_at(self, u: Tensor) -> Tensor:
@@ -105,12 +99,10 @@ class TablePopulation:
         return rows
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n records, with a generator on the CPU; all of them are valid."""
         u = torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator)
         return self.rows_at(u.to(self.domain.device))
 
     def log_likelihood(self, rows: Tensor) -> Tensor:
-        """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
         places, within = self.placed(rows)
         leaves = self.trees.leaves(places)
         total = self.trees.log_chances(leaves, places).sum(0) + within
@@ -373,23 +365,18 @@ class OwnPopulation:
 
     @property
     def draws_per_row(self) -> int:
-        """How many random numbers `rows_at` takes for one row."""
         return 1
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the records at random places u: numbers in [0, 1), (n, 1)."""
         return self.rows[(u[:, 0] * len(self.rows)).long()]
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n of these records, with a generator on the CPU; one may be drawn twice."""
         return self.rows_at(torch.rand(n, 1, dtype=torch.float64, generator=generator).to(self.rows.device))
 
     def log_likelihood(self, rows: Tensor) -> Tensor:
-        """Return the logarithm of each row's probability: float64, (n,); minus infinity for what is not valid."""
         return self.model.log_likelihood(rows)
 
     def plausibility(self, rows: Tensor) -> Tensor:
-        """Return for each row the share of these records that are less likely: float64 in [0, 1], (n,)."""
         return self.model.plausibility(rows)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import random_order
-from neuronfair.domain.interface import TwinRows
 from neuronfair.domain.population.model import PopulationModel, TablePopulation
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twins import FLIPS
+from neuronfair.domain.twins import FLIPS, Flips, TwinRows
 from neuronfair.errors import NeuronFairError
 
 PLAUSIBLE = 0.01  # the smallest likelihood percentile of a plausible record
@@ -133,7 +133,7 @@ def plausible(domain: TableDomain, population: PopulationModel, least: float, ro
 
 
 @dataclass(frozen=True)
-class PlausibleTwins:
+class PlausibleTwins(Flips):
     """Plausible twins that differ in the sensitive attributes only.
 
     A twin is plausible if its sensitive values fit its other values: given these, they are at least 2% as likely as
@@ -141,17 +141,12 @@ class PlausibleTwins:
     group is, though all records of that group are rare.
     """
 
-    population: PopulationModel = field(compare=False, repr=False)
-    overall: Tensor = field(compare=False, repr=False)  # (combinations,) logarithm of each one's probability
-    key_has_group: bool = False
-
-    def columns(self, domain: TableDomain) -> tuple[int, ...]:
-        """Return the positions of the attributes in which a twin may differ: the sensitive ones."""
-        return FLIPS.columns(domain)
+    population: PopulationModel = field(kw_only=True, compare=False, repr=False)
+    overall: Tensor = field(kw_only=True, compare=False, repr=False)  # (combinations,) log probability of each
 
     def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
         """Return all k twins of each row; one that breaks a rule or is not plausible does not exist."""
-        twins, valid = FLIPS.twins(domain, rows)
+        twins, valid = super().twins(domain, rows)
         size = max(1, AT_ONCE // (twins.shape[1] + 1) // rows.shape[1])
         parts = zip(torch.split(rows, size), torch.split(twins, size), strict=True)
         return TwinRows(twins, valid & torch.cat([self._plausible(domain, *part) for part in parts]))
@@ -161,13 +156,9 @@ class PlausibleTwins:
         overall = self.overall[_numbers(domain, rows)]
         return (_given_the_rest(domain, self.population, rows, twins) - overall)[:, 1:] >= math.log(FITS)
 
-    def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
-        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
-        return FLIPS.member(domain, rows, number)
-
-    def to(self, device: torch.device) -> PlausibleTwins:
+    def to(self, device: torch.device) -> Self:
         """Return the same on another device."""
-        return PlausibleTwins(_moved(self.population, device), self.overall.to(device))
+        return replace(self, population=_moved(self.population, device), overall=self.overall.to(device))
 
 
 def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tensor) -> TableDomain:
@@ -179,19 +170,15 @@ def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tens
     for part in torch.split(sample, max(1, AT_ONCE // len(domain.sensitive_values) // rows.shape[1])):
         likely = _given_the_rest(domain, population, part, FLIPS.twins(domain, part).rows).exp()
         overall.index_add_(0, _numbers(domain, part).flatten(), likely.flatten())
-    return replace(domain, twinning=PlausibleTwins(population, (overall / len(sample)).log()))
+    return replace(domain, twinning=PlausibleTwins(population=population, overall=(overall / len(sample)).log()))
 
 
 def _given_the_rest(domain: TableDomain, population: PopulationModel, rows: Tensor, twins: Tensor) -> Tensor:
     """Return the log likelihood of the sensitive values of each family member, given its other values: (n, 1 + k)."""
     family = torch.cat([rows[:, None], twins], 1)
-    score = population.log_likelihood(_inside(domain, family.flatten(0, 1))).view(family.shape[:2])
+    inside = family.flatten(0, 1).clamp(min=0).minimum(domain.sizes - 1)  # codes outside the bounds: the nearest inside
+    score = population.log_likelihood(inside).view(family.shape[:2])
     return (score - score.logsumexp(1, keepdim=True)).nan_to_num(nan=-torch.inf)  # NaN: none of the family is valid
-
-
-def _inside(domain: TableDomain, rows: Tensor) -> Tensor:
-    """Return rows with codes outside the bounds moved to the nearest inside."""
-    return rows.clamp(min=0).minimum(domain.sizes - 1)
 
 
 def _numbers(domain: TableDomain, rows: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.interface import Domain
 from neuronfair.domain.population.plausible import Plausible
+from neuronfair.domain.twins import Domain
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase

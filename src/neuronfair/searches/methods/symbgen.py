@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from neuronfair.domain.interface import Domain
+from neuronfair.domain.twins import Domain
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import NO_KEY, empty_memory, knows, remember
