@@ -53,7 +53,7 @@ FURTHER = {
     "model.weights": ("Card",),
     "interpretation.profile": ("BiasProfile", "LayerBias"),
     "searches.evaluate": ("Evaluation",),
-    "searches.config": ("SearchResult",),
+    "searches.result": ("SearchResult",),
     "searches.findings": ("Findings",),
     "measure.rate": ("Rate", "Until"),
     "errors": ("DataError", "DomainError", "ModelError", "RunError"),

@@ -40,7 +40,7 @@ from neuronfair.render.plots import draw_rates
 from neuronfair.render.tables import markdown
 from neuronfair.render.terminal import stage_progress
 from neuronfair.scale.pool import Pool
-from neuronfair.searches.config import SearchResult
+from neuronfair.searches.result import SearchResult
 from neuronfair.text.audit import TextAudit, audit_texts
 from neuronfair.text.stages import TextSettings
 

@@ -20,8 +20,6 @@ from dataclasses import replace as _replace
 from pathlib import Path
 from typing import Any, get_origin
 
-import msgspec
-
 from neuronfair.errors import did_you_mean
 
 INPUT, BUDGET, OUTPUT, GATE, EXPERT = "Input", "Budget", "Output", "Gate", "Expert"  # panels of a help text
@@ -129,6 +127,8 @@ def in_words(value: Any) -> str | None:
 
 def checked(entry: Mapping[str, Any], known: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
     """Return the valid values of a TOML table, converted to the types of parameters, and the errors of the others."""
+    import msgspec  # a machine that only searches has none
+
     values: dict[str, Any] = {}
     problems = []
     for key, value in entry.items():

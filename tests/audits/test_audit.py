@@ -23,7 +23,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError
 from neuronfair.searches import campaign
-from neuronfair.searches.config import Count
+from neuronfair.searches.result import Count
 from neuronfair.store.run import Run
 from tests.conftest import FLIPS
 from tests.planted import networks

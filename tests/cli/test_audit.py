@@ -24,7 +24,7 @@ from neuronfair.searches import engine
 from neuronfair.store.files import read_sealed
 from neuronfair.store.manifest import NEW
 from tests.cli.test_app import HEADER, people, write
-from tests.cli.test_search import trained_table
+from tests.cli.test_research import trained_table
 from tests.conftest import FLIPS_ONLY, Result
 from tests.scale.pools import Pickled
 from tests.store.runs import forged

@@ -23,7 +23,7 @@ from neuronfair.store.files import sha256
 from neuronfair.store.ledger import discard
 from tests import reports
 from tests.cli.test_app import write
-from tests.cli.test_search import trained_table
+from tests.cli.test_research import trained_table
 from tests.scale.pools import Pickled
 
 SMALL = """

@@ -11,7 +11,7 @@ import pytest
 from neuronfair.cli import options
 from neuronfair.measure import counterfactual_effect
 from neuronfair.searches.methods import METHODS
-from tests.cli.test_search import copies, folder, other_outputs  # noqa: F401  # fixtures
+from tests.cli.test_research import copies, folder, other_outputs  # noqa: F401  # fixtures
 from tests.scale.pools import Pickled
 
 DATA = ("table.csv", "--domain", "table.toml", "--model", "model.safetensors")

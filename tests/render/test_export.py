@@ -26,9 +26,10 @@ from neuronfair.model.decision import Decision
 from neuronfair.render import export
 from neuronfair.render.export import findings_frame, junit
 from neuronfair.searches.campaign import search
-from neuronfair.searches.config import SearchConfig, SearchResult
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Checkpoint, PhaseResult
 from neuronfair.searches.findings import Findings
+from neuronfair.searches.result import SearchResult
 from neuronfair.store.manifest import write_manifest
 from neuronfair.store.run import Run
 from tests.planted import networks

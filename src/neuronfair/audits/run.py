@@ -35,7 +35,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.campaign import cluster_seeds
-from neuronfair.searches.config import SearchResult
+from neuronfair.searches.result import SearchResult
 from neuronfair.store.files import Json, Lock
 from neuronfair.store.manifest import rows_digest, versions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,9 +25,9 @@ from neuronfair.cli.options import (
 from neuronfair.cli.runs import own_model
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listed
-from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
+from neuronfair.parameters import BUDGET, INPUT, OUTPUT
 from neuronfair.scale.ray_cluster import check_address
-from neuronfair.searches.plugins import registered
+from neuronfair.searches.config import SearchConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.blackbox import Model
     from neuronfair.scale.pool import Pool
-    from neuronfair.searches.config import SearchConfig, SearchResult
+    from neuronfair.searches.result import SearchResult
     from neuronfair.store.run import Run
 
 
@@ -127,45 +127,15 @@ def _sizes(text: str | None) -> list[int] | None:
     return numbers or None
 
 
-_OTHERS = "".join(f", or {point.name} of another package" for point in registered())
 SHARDS = "shards"  # in the run folder: pieces of an unfinished search
 WEIGHTS = "model.safetensors"  # in the run folder: the classifier trained for it
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """Settings of a search."""
-
-    method: str = parameter(
-        "frontier",
-        "frontier, neuronfair-plus (our redesign), neuronfair (the paper's with four changes), "
-        "neuronfair-printed (the paper's to the letter), "
-        "eidig5, eidiginf, adf, frontier-free, symbgen, expga, aequitas, aequitas-semi, aequitas-random or "
-        f"uniform{_OTHERS}.",
-        panel=INPUT,
-    )
-    seeds: int = parameter(1000, "Rows to start from.", "--starts", panel=BUDGET, least=0)
-    steps: int = parameter(1000, "Steps of the local phase.", panel=BUDGET, least=0)
-    seconds: float | None = parameter(None, "Time limit in seconds.", panel=BUDGET, least=0)
-    seed: int = parameter(0, options.SEED)
-    controls: bool = parameter(True, "Skip the controls: random records and random directions.")
-    plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
-    twins: Literal["flip", "counterpart"] = parameter(
-        "flip", "Compare with the same record in another group, or with its counterfactual twin.", panel=INPUT
-    )
-
-    def config(self, **more: Any) -> SearchConfig:
-        """Return the search that these settings describe."""
-        from neuronfair.searches.config import SearchConfig
-
-        return SearchConfig(**vars(self), **more)
 
 
 @command(app, panel=RESEARCH, defaults={"data": ...}, omit=("columns",))
 def search(
     table: TableOptions,
     model: ModelOptions,
-    asked: SearchOptions,
+    asked: SearchConfig,
     output: OutputOptions,
     out: Annotated[
         Path, option("Run folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")
@@ -211,7 +181,7 @@ def search(
     from neuronfair.store.run import Run
 
     opened, data, card = options.open_all(table, model, console, asked.seed)
-    config = asked.config(decision=opened.decision, scale=score_scale(opened, data))
+    config = replace(asked, decision=opened.decision, scale=score_scale(opened, data))
     check_method(config.method, opened.model, config.decision)
     if not trained_here:
         options.warn_of_encoding(opened, data, console)
@@ -285,7 +255,7 @@ def _results(outcome: SearchResult, data: Dataset) -> dict[str, object]:
     return options.subject(data) | {"twins": outcome.config.twins} | outcome.summary()
 
 
-def _in_shards(asked: SearchOptions, out: Path, ray: str | None, shards: str | None) -> bool:
+def _in_shards(asked: SearchConfig, out: Path, ray: str | None, shards: str | None) -> bool:
     """Return whether a search is cut into shards; refuse options that do not fit."""
     from neuronfair.store.sharding import LONG
     from neuronfair.store.shards import RemoteFolder
@@ -335,7 +305,7 @@ class _OpenModel:
 def compare(
     table: TableOptions,
     model: ModelOptions,
-    asked: SearchOptions,
+    asked: SearchConfig,
     output: OutputOptions,
     methods: Annotated[str, option("'all', or names with commas: frontier,neuronfair-plus.", panel=INPUT)] = "all",
     repeats: Annotated[
@@ -378,7 +348,7 @@ def compare(
             data.domain,
             data.rows,
             able(opened.model) if chosen is None else chosen,
-            asked.config(decision=opened.decision),
+            replace(asked, decision=opened.decision),
             repeats=repeats,
             progress=show,
             opens=opens,

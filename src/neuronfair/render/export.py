@@ -24,8 +24,8 @@ from neuronfair.errors import DataError, NeuronFairError, RunError, needs
 from neuronfair.formatting import plural, visible
 from neuronfair.measure.rate import favourable_class
 from neuronfair.model.decision import Decision, Scale, chances
-from neuronfair.searches.config import SearchResult
 from neuronfair.searches.findings import Findings
+from neuronfair.searches.result import SearchResult
 from neuronfair.store.manifest import MANIFEST, load_manifest
 from neuronfair.store.run import Run
 from neuronfair.store.tables import TWIN, values

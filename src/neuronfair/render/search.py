@@ -21,10 +21,10 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import POPULATIONS, apart, likelihood, listed, percent, shift, spanned, times
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
-from neuronfair.searches.config import ControlFigures, SearchResult, SearchSummary
 from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.findings import PlausibilityFigures
 from neuronfair.searches.health import WEAK
+from neuronfair.searches.result import ControlFigures, SearchResult, SearchSummary
 from neuronfair.searches.shrink import examples
 from neuronfair.store.run import Run
 

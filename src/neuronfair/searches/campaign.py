@@ -24,7 +24,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding
 from neuronfair.model.network import Network
 from neuronfair.progress import PieceProgress, Progress, silent
-from neuronfair.searches.config import Count, SearchConfig, SearchResult
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import comparing, counterparts_of
 from neuronfair.searches.findings import NO_SEED, Findings
@@ -33,6 +33,7 @@ from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, StepSizes, World
 from neuronfair.searches.methods import METHODS, Setting, check_method, phases
 from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.result import Count, SearchResult
 
 RANDOM_CHAINS = 4096  # rows that the random control evaluates at a time
 CLUSTERS = 4  # N_c of the paper

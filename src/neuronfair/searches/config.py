@@ -1,46 +1,57 @@
-"""The configuration of a search, and its result."""
+"""The configuration of a search: command-line options and Python arguments alike. Without torch, for help texts."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import TypedDict, get_args
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-
-from neuronfair.domain.population.plausible import PLAUSIBLE
-from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import NeuronFairError
-from neuronfair.interpretation.profile import BiasProfile
-from neuronfair.model.decision import Decision, Scale
-from neuronfair.searches.engine import PhaseResult
-from neuronfair.searches.findings import Findings, FindingsSummary, PlausibilityFigures, violations
-from neuronfair.searches.health import HealthNote
-from neuronfair.searches.methods import METHODS, check_method, current_name
+from neuronfair.parameters import BUDGET, INPUT, parameter
+from neuronfair.searches.plugins import registered
 
-SAME_KEY = 2.0**-63  # the chance that two records share a key, where keys are not exact
+if TYPE_CHECKING:
+    from neuronfair.model.decision import Decision, Scale
+
+TWINS = ("flip", "counterpart")
+_OTHERS = "".join(f", or {point.name} of another package" for point in registered())
+
+
+def _most_likely() -> Decision:
+    from neuronfair.model.decision import Decision
+
+    return Decision()
 
 
 @dataclass(frozen=True)
 class SearchConfig:
     """The configuration of a search; the defaults are the paper's budget."""
 
-    method: str = "frontier"
-    seeds: int = 1000
-    steps: int = 1000  # of the local phase, not counting the evaluation of the row that a chain starts from
+    method: str = parameter(
+        "frontier",
+        "Search method: frontier, neuronfair-plus (a redesign), neuronfair (the paper's with four changes), "
+        "neuronfair-printed (the paper's to the letter), eidig5, eidiginf, adf, frontier-free, symbgen, expga, "
+        "aequitas, aequitas-semi, aequitas-random or uniform"
+        f"{_OTHERS}.",
+        panel=INPUT,
+    )
+    seeds: int = parameter(1000, "Rows to start from.", "--starts", panel=BUDGET, least=0)
+    # Of the local phase, not counting the evaluation of the row that a chain starts from.
+    steps: int = parameter(1000, "Steps of the local phase.", panel=BUDGET, least=0)
     global_steps: int = 40  # 0: the local phase starts from the seeds, which do not count
     instances: int | None = None  # distinct records evaluated, at most, in each phase
-    seconds: float | None = None  # for both phases together
-    seed: int = 0
-    decision: Decision = field(default_factory=Decision)
-    controls: bool = True
-    plausible: float = 0.0  # the least plausibility of generated records; 0: the whole domain
-    twins: TwinKind = "flip"  # what records are compared with: attribute flips, or counterfactual twins
+    seconds: float | None = parameter(None, "Time limit in seconds, of both phases.", panel=BUDGET, least=0)
+    seed: int = parameter(0, "Seed of all random numbers.")
+    decision: Decision = field(default_factory=_most_likely)
+    controls: bool = parameter(True, "Skip the controls: random records and random directions.")
+    plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
+    twins: Literal["flip", "counterpart"] = parameter(
+        "flip", "Compare with the same record in another group, or with its counterfactual twin.", panel=INPUT
+    )
     scale: Scale | None = None  # of the model's scores, for reports
 
     def __post_init__(self) -> None:
+        from neuronfair.searches.methods import check_method, current_name
+
         for name in ("seeds", "steps", "global_steps", "instances", "seconds"):
             if not (getattr(self, name) or 0) >= 0:  # nor NaN
                 raise NeuronFairError(f"{name.replace('_', ' ')} must be 0 or more, got {getattr(self, name)}")
@@ -49,141 +60,7 @@ class SearchConfig:
                 f"plausible must be 0 or more and below 1, got {self.plausible}: the minimum likelihood "
                 "percentile of the records that are searched, as a share"
             )
-        if self.twins not in get_args(TwinKind):
-            raise NeuronFairError(f"twins must be {' or '.join(get_args(TwinKind))}, got {self.twins!r}")
+        if self.twins not in TWINS:
+            raise NeuronFairError(f"twins must be {' or '.join(TWINS)}, got {self.twins!r}")
         object.__setattr__(self, "method", current_name(self.method))
         check_method(self.method)
-
-
-@dataclass(frozen=True)
-class Count:
-    """How many distinct records a search tried, how many findings they are, and how many rows it evaluated."""
-
-    tried: int
-    findings: int
-    judged: int
-
-    @property
-    def gsr(self) -> float:
-        """The success rate: findings among the distinct records evaluated."""
-        return self.findings / self.tried if self.tried else 0.0
-
-
-class ControlFigures(TypedDict):
-    """The counts of a control, and its success rate."""
-
-    tried: int
-    findings: int
-    gsr: float
-
-
-class SearchSummary(TypedDict):
-    """The figures of a search, as they are written to JSON."""
-
-    method: str
-    findings: int
-    findings_global: int
-    findings_local: int
-    tried: int
-    confused: float
-    gsr: float
-    random: ControlFigures | None
-    lift: float | None
-    random_direction: ControlFigures | None
-    lift_over_random_direction: float | None
-    violations: int
-    plausibility: PlausibilityFigures | None
-    rejected_on_recheck: int
-    seconds: float
-    seconds_per_1000: float | None
-    rows_judged: int
-    stop: dict[str, str]
-    health: list[dict[str, str]]
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What a search found, phase by phase, with its controls at the same number of evaluated rows."""
-
-    config: SearchConfig
-    domain: TableDomain
-    seeds: Tensor
-    profile: BiasProfile | None  # a black box has none
-    first: PhaseResult
-    local: PhaseResult
-    random: Count | None
-    random_direction: Count | None
-    health: tuple[HealthNote, ...]
-    queries: int = 0  # rows that the model scored in both phases and to prepare them, twins included
-
-    @property
-    def findings(self) -> Findings:
-        """The findings of both phases, the global ones first."""
-        return Findings.join([self.first.findings, self.local.findings])
-
-    @property
-    def total(self) -> Count:
-        """The counts of both phases together."""
-        first, local = self.first.findings, self.local.findings
-        found = self.first.found + self.local.found
-        return Count(first.tried + local.tried, found, first.judged + local.judged)
-
-    @property
-    def confused(self) -> float:
-        """The chance that any record was taken for another one and not counted: 0 if keys are exact."""
-        pairs = self.total.tried * (self.total.tried - 1) / 2
-        return 0.0 if self.domain.keys_are_exact else -math.expm1(-pairs * SAME_KEY)
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the search early."""
-        guided = METHODS[self.config.method].gradients
-        missing = self.config.controls and (self.random is None or (guided and self.random_direction is None))
-        return missing or "interrupted" in (self.first.stop, self.local.stop)
-
-    def _plausibility(self) -> PlausibilityFigures | None:
-        """Return how plausible the findings are; None without findings, or if that is not known."""
-        if self.local.on_disk is not None:  # the first phase has at most one finding for each chain
-            return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(PLAUSIBLE)
-        both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
-        known = both[~both.isnan()]
-        if len(known) == 0:
-            return None
-        share = float((known >= PLAUSIBLE).double().mean())
-        return {"least": PLAUSIBLE, "share": share, "median": float(known.median())}
-
-    def summary(self) -> SearchSummary:
-        """Return the figures as plain values."""
-        first, local, total = self.first.findings, self.local.findings, self.total
-        seconds = self.first.seconds + self.local.seconds
-        on_disk = 0 if self.local.on_disk is None else self.local.on_disk.violations
-        return {
-            "method": self.config.method,
-            "findings": total.findings,
-            "findings_global": self.first.found,
-            "findings_local": self.local.found,
-            "tried": total.tried,
-            "confused": self.confused,
-            "gsr": total.gsr,
-            "random": _control(self.random),
-            "lift": _lift(total, self.random),
-            "random_direction": _control(self.random_direction),
-            "lift_over_random_direction": _lift(total, self.random_direction),
-            "violations": violations(first, self.domain) + violations(local, self.domain) + on_disk,
-            "plausibility": self._plausibility(),
-            "rejected_on_recheck": first.rejected + local.rejected,
-            "seconds": seconds,
-            "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,
-            "rows_judged": total.judged,
-            "stop": {"global": self.first.stop, "local": self.local.stop},
-            "health": [{"name": note.name, "seen": note.seen, "remedy": note.remedy} for note in self.health],
-        }
-
-
-def _control(count: Count | None) -> ControlFigures | None:
-    return None if count is None else {"tried": count.tried, "findings": count.findings, "gsr": count.gsr}
-
-
-def _lift(total: Count, control: Count | None) -> float | None:
-    """Return how many times as often a search succeeds as its control."""
-    return total.gsr / control.gsr if control is not None and control.gsr else None

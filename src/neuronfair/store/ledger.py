@@ -26,7 +26,7 @@ from pathlib import Path
 from neuronfair.domain.schema.toml import format_domain, read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import RunError
-from neuronfair.searches.config import Count
+from neuronfair.searches.result import Count
 from neuronfair.store import files
 from neuronfair.store.files import LOCK, Json, Lock, read_text, writing
 from neuronfair.store.manifest import (

@@ -22,7 +22,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.searches.campaign import search
-from neuronfair.searches.config import SearchConfig, SearchResult
+from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings
@@ -30,6 +30,7 @@ from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods import METHODS, Phases, Setting, phases
 from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.result import SearchResult
 from neuronfair.testing.cases import CASES, CHAINS, COUNTERPART, PLAUSIBLE, case, linear, network, random_module
 
 STEPS = 12

@@ -35,9 +35,9 @@ from neuronfair.model.decision import chances
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.progress import Progress
-from neuronfair.searches.config import SearchResult
 from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
 from neuronfair.searches.findings import Findings
+from neuronfair.searches.result import SearchResult
 from neuronfair.searches.shrink import shrink
 
 WORST = 10  # findings described in full

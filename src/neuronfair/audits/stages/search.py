@@ -18,7 +18,7 @@ from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.network import Network
 from neuronfair.progress import Progress
 from neuronfair.searches import campaign
-from neuronfair.searches.config import SearchSummary
+from neuronfair.searches.result import SearchSummary
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 
