@@ -170,9 +170,6 @@ def _check_columns(sheet: Sheet, sensitive: Sequence[str], target: str | None) -
     if target in sensitive:
         raise DomainError(f"{sheet.path}: '{target}' cannot be both the target and sensitive")
     sheet.check_clear(used)
-
-
-def _check_groups(sheet: Sheet, sensitive: Sequence[str]) -> None:
     for name in sensitive:
         texts = sheet.columns[name].texts
         if len(texts) == 1:
@@ -186,7 +183,6 @@ def _entries(
     sheet: Sheet, sensitive: Sequence[str], target: str | None, columns: Sequence[str] | None
 ) -> list[ColumnEntry | LeftOut]:
     """Return the entry of each column, or why it is left out; inputs of the model and sensitive columns are kept."""
-    _check_groups(sheet, sensitive)
     needed, key = {*sensitive, *(columns or ())}, None if sheet.joined is None else sheet.joined.key
     decimals = decimal_marks(list(sheet.columns.values()))
     entries = list[ColumnEntry | LeftOut]()
@@ -273,7 +269,10 @@ def _target(name: str, sheet: Sheet, regression: bool) -> Target:
 def _target_lines(target: Target) -> str:
     """Return the target in a domain file, and a comment that suggests its favourable class."""
     line = f"target = {toml_value(target_entry(target))}\n"
-    return line + (f"{favourable_line(target.column, target.classes)}\n" if target.classes else "")
+    if not target.classes:
+        return line
+    guess, _ = favourable_guess(target.column, target.classes)
+    return f"{line}# favourable = {quoted(guess)}  # the favourable outcome: needed for disparate impact\n"
 
 
 # Pairs of words for a favourable and an unfavourable class. Yes and no depend on the name of the column: see `_GOOD`.
@@ -308,27 +307,17 @@ _HARM = re.compile(
 )
 
 
-def favourable_line(column: str, classes: Sequence[str]) -> str:
-    """Return the comment of a domain file that suggests the favourable outcome.
-
-    >>> print(favourable_line("loan", ["denied", "approved"]))
-    # favourable = "approved"  # the favourable outcome: needed for disparate impact
-    """
-    guess = suggested(column, classes) or _guess(column, classes)[0]
-    return f"# favourable = {quoted(guess)}  # the favourable outcome: needed for disparate impact"
-
-
 def suggested(column: str, classes: Sequence[str]) -> str | None:
     """Return the class whose words say that it is the favourable outcome; None where that is not clear.
 
     >>> suggested("loan", ["denied", "approved"]), suggested("two_year_recid", ["no", "yes"])
     ('approved', None)
     """
-    guess, sure = _guess(column, classes)
+    guess, sure = favourable_guess(column, classes)
     return guess if sure else None
 
 
-def _guess(column: str, classes: Sequence[str]) -> tuple[str, bool]:
+def favourable_guess(column: str, classes: Sequence[str]) -> tuple[str, bool]:
     """Return a class that may be favourable, and whether the words make that clear."""
     for candidate, other in (classes, classes[::-1]) if len(classes) == 2 else ():
         first, second = _words(candidate), _words(other)

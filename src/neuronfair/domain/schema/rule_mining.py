@@ -61,12 +61,9 @@ class RuleProposal:
     def repeats(self, other: RuleProposal, proposals: Sequence[RuleProposal]) -> bool:
         """Return whether this proposal repeats another one for a column that is tied to that one's column."""
         differing = {*self.names} ^ {*other.names}
-        same_counts = (self.people, self.exceptions) == (other.people, other.exceptions)
-        return (
-            same_counts
-            and len(differing) == 2
-            and any(differing == {*proposal.names} and len(proposal.rules) > 1 for proposal in proposals)
-        )
+        if len(differing) != 2 or (self.people, self.exceptions) != (other.people, other.exceptions):
+            return False
+        return any(differing == {*proposal.names} and len(proposal.rules) > 1 for proposal in proposals)
 
     def taken(self, take: TakeRules) -> bool:
         """Return whether these rules are adopted."""
@@ -75,30 +72,11 @@ class RuleProposal:
 
 @dataclass(frozen=True)
 class CodedColumn:
-    """One attribute and its codes in the sampled rows."""
+    """An attribute in the sampled rows: the codes that occur, ascending, and the position of each row's code there."""
 
     attribute: Attribute
-    codes: Counts
-
-    @property
-    def name(self) -> str:
-        """The name of the attribute."""
-        return self.attribute.name
-
-    @cached_property
-    def _unique(self) -> tuple[Counts, Counts]:
-        occurring, places = np.unique(self.codes, return_inverse=True)
-        return occurring, places
-
-    @property
-    def seen(self) -> Counts:
-        """The codes that occur, ascending."""
-        return self._unique[0]
-
-    @property
-    def places(self) -> Counts:
-        """For each row, the place of its code among those that occur."""
-        return self._unique[1]
+    seen: Counts
+    places: Counts
 
     @property
     def is_number(self) -> bool:
@@ -148,10 +126,8 @@ def dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
     tried = max(1, groups**2 // 2)
     proposals = list[RuleProposal]()
     for a, b in combinations(columns, 2):
-        fixed = _fixed(*(a, b) if a.is_number and not b.is_number else (b, a), tried)
-        if fixed is None:
-            fixed = _fixed(*(b, a) if a.is_number and not b.is_number else (a, b), tried)
-        if fixed is not None:
+        first, second = (a, b) if a.is_number and not b.is_number else (b, a)
+        if (fixed := _fixed(first, second, tried) or _fixed(second, first, tried)) is not None:
             proposals.append(fixed)
         else:
             proposals += [*_excluded(a, b, tried), *_ranges(a, b, tried), *_ranges(b, a, tried)]
@@ -160,7 +136,7 @@ def dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
 
 def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
     """Return the rules by which column a determines column b: for each value of b, the values of a."""
-    k, n = len(b.seen), len(a.codes)
+    k, n = len(b.seen), len(a.places)
     if not b.few or len(a.seen) < k:
         return None
     table = _crossed(a.places, b.places, len(a.seen), k)
@@ -187,7 +163,7 @@ def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
         if rules and None not in rules:
             verb = "and {} fix one another" if len(a.seen) == k else "fixes {}"
             return RuleProposal(
-                f"{brief(a.name)} {verb.format(brief(b.name))}",
+                f"{brief(a.attribute.name)} {verb.format(brief(b.attribute.name))}",
                 tuple(r for r in rules if r is not None),
                 wrong * n,
                 determines=True,
@@ -267,15 +243,11 @@ def _exclusion_rules(
 ) -> Iterator[RuleProposal]:
     for own, excluded in merged:
         exceptions = float(expected[np.ix_(own, excluded)].sum())
-        condition, excluded_values = (
-            np.logical_or.reduce(part) for part in ([groups_a[i] for i in own], [groups_b[j] for j in excluded])
-        )
-        joined_rule = implied(a.attribute, condition, b.attribute, excluded_values)
-        rules = (
-            [joined_rule]
-            if joined_rule
-            else [implied(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in own for j in excluded]
-        )
+        condition = np.logical_or.reduce([groups_a[i] for i in own])
+        excluded_values = np.logical_or.reduce([groups_b[j] for j in excluded])
+        rules = [implied(a.attribute, condition, b.attribute, excluded_values)]
+        if rules == [None]:  # too long: one rule for each pair of groups
+            rules = [implied(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in own for j in excluded]
         yield from (RuleProposal(rule.name, (rule,), exceptions / len(rules)) for rule in rules if rule is not None)
 
 
@@ -284,7 +256,7 @@ def _ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal
     if not (a.is_number and not a.few and b.few) or a.attribute.empty in a.seen:
         return
     table = _crossed(a.places, b.places, len(a.seen), len(b.seen))
-    upto = np.concatenate([[0.0], table.sum(1).cumsum() / len(a.codes)])
+    upto = np.concatenate([[0.0], table.sum(1).cumsum() / len(a.places)])
     first, last = (table > 0).argmax(0), len(table) - 1 - (table[::-1] > 0).argmax(0)
     below, above = upto[first], 1 - upto[last + 1]
     expected = table.sum(0) * (
@@ -301,7 +273,7 @@ def _ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal
 
 
 def _crossed(a: Counts, b: Counts, most_a: int, most_b: int) -> Counts:
-    """Return the contingency table of two columns: (most_a, most_b)."""
+    """Return the contingency table of two columns."""
     return np.bincount(a * most_b + b, minlength=most_a * most_b).reshape(most_a, most_b)
 
 
@@ -384,7 +356,7 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
     if rows > ROWS:
         sample = np.sort(np.random.default_rng(0).choice(rows, ROWS, replace=False))
     candidates = dependencies(
-        [CodedColumn(a, a.codes(Cells(columns[a.name].texts, columns[a.name].numbers[sample]))) for a in attributes]
+        [CodedColumn(a, *np.unique(a.codes(columns[a.name].take(sample)), return_inverse=True)) for a in attributes]
     )
     accepted, dropped, rules = list[RuleProposal](), list[str](), list[Rule]()
     count = RuleBook(attributes, ()).count()
@@ -409,14 +381,12 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
 def _in_turn(proposals: Sequence[RuleProposal]) -> Iterator[RuleProposal]:
     """Yield proposals, the strongest first; a proposal counts less the more often its columns were named already."""
     rest, named = list(proposals), Counter[str]()
+
+    def strength(proposal: RuleProposal) -> tuple[bool, float]:
+        return proposal.determines, proposal.expected / math.prod(1 + named[name] for name in proposal.names)
+
     while rest:
-        best = max(
-            rest,
-            key=lambda proposal: (
-                proposal.determines,
-                proposal.expected / math.prod(1 + named[name] for name in proposal.names),
-            ),
-        )
+        best = max(rest, key=strength)
         rest.remove(best)
         named.update(best.names)
         yield best
@@ -481,12 +451,9 @@ def _condition(attribute: Attribute, mask: Mask) -> RuleCondition | None:
     if attribute.values or not adjacent:
         return None
     first, last = int(codes[0]), int(codes[-1])
-    low, high = (float(attribute.low) + float(attribute.step) * code for code in (first, last))
-    ends = (
-        low if first or last == attribute.points - 1 else -math.inf,
-        high if last < attribute.points - 1 else math.inf,
-    )
-    return Span(*(float(f"{end:.12g}") for end in ends))
+    low, high = (float(f"{attribute.low + float(attribute.step) * code:.12g}") for code in (first, last))
+    at_end = last == attribute.points - 1
+    return Span(low if first or at_end else -math.inf, math.inf if at_end else high)
 
 
 def _length(condition: RuleCondition) -> int:
@@ -495,26 +462,16 @@ def _length(condition: RuleCondition) -> int:
 
 def _ends(attribute: Attribute, span: Span) -> dict[str, str]:
     """Return the finite ends of a range as text."""
-    ends = {"min": span.low, "max": span.high}
-    return {key: _number(attribute, end) for key, end in ends.items() if math.isfinite(end)}
-
-
-def _number(attribute: Attribute, number: float) -> str:
-    return day(number, ISO) if attribute.date is not None else f"{number:.12g}"
+    ends = {key: end for key, end in {"min": span.low, "max": span.high}.items() if math.isfinite(end)}
+    return {key: f"{end:.12g}" if attribute.date is None else day(end, ISO) for key, end in ends.items()}
 
 
 def _words(attribute: Attribute, condition: RuleCondition) -> str:
-    if not isinstance(condition, Span):
-        return _listed([brief(str(value)) for value in condition])
-    ends = _ends(attribute, condition)
-    return (
-        " to ".join(ends.values())
-        if len(ends) == 2
-        else " or ".join([*ends.values(), "more" if "min" in ends else "less"])
-    )
-
-
-def _listed(texts: Sequence[str]) -> str:
+    if isinstance(condition, Span):
+        ends = _ends(attribute, condition)
+        beyond = [] if len(ends) == 2 else ["more" if "min" in ends else "less"]
+        return (" or " if beyond else " to ").join([*ends.values(), *beyond])
+    texts = [brief(str(value)) for value in condition]
     return " or ".join(texts) if len(texts) <= 3 else f"{', '.join(texts[:2])} or {len(texts) - 2} more"
 
 

@@ -47,6 +47,10 @@ class Cells(Sequence[str]):
         """How many rows have each of the texts."""
         return np.bincount(self.numbers, minlength=len(self.texts))
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Cells:
+        """Return some of the rows."""
+        return Cells(self.texts, self.numbers[rows])
+
     def first(self, text: int) -> int:
         """Return the first row of a text, given by its position."""
         return int(np.argmax(self.numbers == text))
