@@ -1,5 +1,7 @@
 """The declared input space of a table: valid rows, twins, and keys of records."""
 
+# ruff: noqa: D102 - `Domain` describes most members
+
 from __future__ import annotations
 
 import dataclasses
@@ -18,6 +20,7 @@ from neuronfair.domain.twins import (
     FLIPS,
     Bands,
     Combinations,
+    Domain,
     Twinning,
     TwinRows,
     check_sensitive,
@@ -70,7 +73,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class TableDomain:
+class TableDomain(Domain):
     """A finite set of rows: attributes, the sensitive ones among them, and the rules between them.
 
     Rows are int64 tensors of codes, one column per attribute. All methods work on whole batches, on `device`.
@@ -124,28 +127,23 @@ class TableDomain:
 
     @cached_property
     def sensitive_columns(self) -> tuple[int, ...]:
-        """The positions of the sensitive attributes."""
         return tuple(self.column(name) for name in self.sensitive)
 
     @cached_property
     def sizes(self) -> Tensor:
-        """How many values each attribute may take: (d,)."""
         return torch.tensor([a.size for a in self.attributes], device=self.device)
 
     @cached_property
     def points(self) -> Tensor:
-        """How many values of each attribute are numbers or labels, without an empty cell as a value: (d,)."""
         return torch.tensor([a.points for a in self.attributes], device=self.device)
 
     @cached_property
     def compact(self) -> torch.dtype:
-        """The smallest type that holds every code, for storing many rows."""
         largest = max(a.size for a in self.attributes)
         return next(t for t in (torch.int8, torch.int16, torch.int32, torch.int64) if largest <= torch.iinfo(t).max)
 
     @property
     def codes_per_row(self) -> int:
-        """How many codes a row has: one per attribute."""
         return len(self.attributes)
 
     @cached_property
@@ -191,7 +189,6 @@ class TableDomain:
 
     @property
     def restricted(self) -> bool:
-        """Whether rows must keep more than the bounds of their codes."""
         return bool(self.rules)
 
     def broken(self, rows: Tensor) -> Tensor:
@@ -219,13 +216,8 @@ class TableDomain:
     def _mending_weights(self) -> Tensor:
         return 1.0 + 2 * len(self.attributes) * (~self.free).double()
 
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n rows uniformly from the valid rows, with a generator on the CPU."""
-        return self.rows_at(torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator).to(self.device))
-
     @property
     def draws_per_row(self) -> int:
-        """How many random numbers `rows_at` takes for one row."""
         return len(self.attributes) + self._rulebook.groups
 
     def rows_at(self, u: Tensor) -> Tensor:
@@ -247,7 +239,6 @@ class TableDomain:
         return moved
 
     def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
-        """Return for each attribute a random other value, from numbers u in [0, 1): (n, d) each."""
         return self._neighbours.drawn(rows, u)
 
     @cached_property
@@ -256,12 +247,10 @@ class TableDomain:
 
     @cached_property
     def ordered(self) -> Tensor:
-        """Which attributes have an order: bool, (d,)."""
         return torch.tensor([a.ordered for a in self.attributes], device=self.device)
 
     @cached_property
     def free(self) -> Tensor:
-        """Which attributes a search may change: those that are not sensitive, bool (d,)."""
         return torch.tensor([name not in self.sensitive for name in self.names], device=self.device)
 
     # Which rows are the same record
@@ -289,25 +278,20 @@ class TableDomain:
 
     @property
     def sensitive_values(self) -> Tensor:
-        """All combinations of the sensitive codes: (combinations, sensitive attributes)."""
         return self.combinations.values
 
     def twins(self, rows: Tensor) -> TwinRows:
-        """Return the twins of each row, one for each other combination of sensitive values, and whether they exist."""
         return self.twinning.twins(self, rows)
 
     def member(self, rows: Tensor, number: Tensor) -> Tensor:
-        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
         return self.twinning.member(self, rows, number)
 
     @cached_property
     def twin_columns(self) -> tuple[int, ...]:
-        """The positions of the attributes in which a twin may differ."""
         return self.twinning.columns(self)
 
     @property
     def twins_are_mutual(self) -> bool:
-        """Whether the twins of a record are also twins of one another, so that any two of them can be compared."""
         return not self.twinning.key_has_group
 
     def key(self, rows: Tensor) -> Tensor:

@@ -64,9 +64,11 @@ class Domain(Protocol):
     @property
     def restricted(self) -> bool: ...  # whether rows must keep more than the bounds of their codes, such as rules
 
-    # The valid rows at random places u, numbers in [0, 1): (n, draws_per_row); or drawn with a generator.
-    def rows_at(self, u: Tensor) -> Tensor: ...
-    def sample(self, n: int, generator: torch.Generator) -> Tensor: ...
+    def rows_at(self, u: Tensor) -> Tensor: ...  # valid rows at random places u: numbers in [0, 1), (n, draws_per_row)
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n rows uniformly from the valid rows, with a generator on the CPU."""
+        return self.rows_at(torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator).to(self.device))
 
     # Which rows are in the domain, bool (n,); the nearest valid rows; those nearest to `codes` with the sensitive
     # values of `rows`; and for each code a random other value, from numbers u in [0, 1): (n, d) each.
@@ -228,7 +230,7 @@ def digest(*parts: object) -> str:
     return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
 
 
-class SampleDomain:
+class SampleDomain(Domain):
     """Images or texts as rows: the number of the sample, the code of its group, then what a search may change.
 
     A twin is the same row with another group.
@@ -237,69 +239,42 @@ class SampleDomain:
     SAMPLE, GROUP, CONTENT = 0, 1, 2  # columns; the content begins at the last
 
     @property
-    def sizes(self) -> Tensor:
-        """How many values each code may take: (d,)."""
-        raise NotImplementedError
-
-    @property
     def device(self) -> torch.device:
-        """The device of the rows."""
         return self.sizes.device
 
     @property
     def codes_per_row(self) -> int:
-        """How many codes a row has."""
         return len(self.sizes)
 
     @property
     def draws_per_row(self) -> int:
-        """How many random numbers `rows_at` takes for one row."""
         return self.codes_per_row
 
     @property
     def sensitive_columns(self) -> tuple[int, ...]:
-        """The position of the group."""
         return (self.GROUP,)
 
     @property
     def twin_columns(self) -> tuple[int, ...]:
-        """The position of the group."""
         return (self.GROUP,)
 
     @property
     def twins_are_mutual(self) -> bool:
-        """Whether the twins of a row are one another's twins: they are."""
         return True
 
     @cached_property
     def sensitive_values(self) -> Tensor:
-        """The groups: (groups, 1)."""
         return torch.arange(int(self.sizes[self.GROUP]), device=self.device)[:, None]
 
     @property
     def points(self) -> Tensor:
-        """How many values of each code have neighbours, where any has: (d,)."""
         return self.sizes
 
     @cached_property
     def free(self) -> Tensor:
-        """Which codes a search may change: the content, bool (d,)."""
         return torch.arange(self.codes_per_row, device=self.device) >= self.CONTENT
 
-    def rows_at(self, u: Tensor) -> Tensor:
-        """Return the valid rows at random places u: numbers in [0, 1), (n, d)."""
-        raise NotImplementedError
-
-    def clip(self, rows: Tensor) -> Tensor:
-        """Return the nearest valid rows."""
-        raise NotImplementedError
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n rows, each sample with the same chance."""
-        return self.rows_at(torch.rand(n, self.draws_per_row, dtype=torch.float64, generator=generator).to(self.device))
-
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Return the nearest valid rows to `codes` with the sample and the group of `rows`."""
         return self.clip(torch.cat([rows[:, : self.CONTENT], codes[:, self.CONTENT :]], 1))
 
     def twins(self, rows: Tensor) -> TwinRows:
@@ -310,13 +285,11 @@ class SampleDomain:
         return TwinRows(twins, torch.ones(twins.shape[:2], dtype=torch.bool, device=rows.device))
 
     def member(self, rows: Tensor, number: Tensor) -> Tensor:
-        """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order: (n, d)."""
         rows = rows.clone()
         rows[:, self.GROUP] = (rows[:, self.GROUP] + number) % len(self.sensitive_values)
         return rows
 
     def key(self, rows: Tensor) -> Tensor:
-        """Return one 64-bit number per row, equal for a row and its twins."""
         return (rows * self._key_coefficients).sum(-1)
 
     @cached_property
