@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neuronfair.model.operators.reader import Curve
+from neuronfair.model.operators import Curve
 from neuronfair.proof.bounds.activations import Relaxation, relax, values
 
 CURVES = [

@@ -15,7 +15,7 @@ from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.operators.chain import chain_of
+from neuronfair.model.operators import chain_of
 from neuronfair.proof.bounds import crown
 from neuronfair.proof.bounds.crown import WAYS, Crown, crown_of
 from neuronfair.proof.bounds.margins import margins_of

@@ -13,7 +13,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import Contradiction
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
-from neuronfair.model.operators.chain import chain_of
+from neuronfair.model.operators import chain_of
 from neuronfair.proof import evidence as contradictions
 from neuronfair.proof import problem
 from neuronfair.proof.evidence import EvaluatedPeople, check_against_model

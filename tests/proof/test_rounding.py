@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neuronfair.model.operators.chain import Affine
-from neuronfair.model.operators.reader import Curve
+from neuronfair.model.operators import Affine, Curve
 from neuronfair.proof.bounds.activations import Relaxation, relax
 from neuronfair.proof.bounds.crown import errors_of
 

@@ -19,7 +19,7 @@ from neuronfair.errors import ModelError, did_you_mean, needs, one_line
 from neuronfair.model import weights
 from neuronfair.model.formats import REFITTED
 from neuronfair.model.open.estimators import is_estimator, read_file
-from neuronfair.model.open.request import ModelFile
+from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import imported
 from neuronfair.model.train import linear_layers
 

@@ -18,7 +18,7 @@ from neuronfair.alternative_models.settings import AlternativesSettings, Measure
 from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
 from neuronfair.measure.stats import Fit
 from neuronfair.model.decision import Decision
-from neuronfair.model.open.request import ModelFile
+from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import imported
 
 Floats = npt.NDArray[np.float64]

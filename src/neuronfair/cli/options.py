@@ -117,8 +117,7 @@ class ModelOptions:
         self, data: Dataset, console: Console, seed: int, settings: TrainingSettings | None = None
     ) -> tuple[Opened, Card]:
         """Train a classifier and open it."""
-        from neuronfair.model.open.opened import white_box
-        from neuronfair.model.open.request import Request
+        from neuronfair.model.open.opened import Request, white_box
 
         module, card = fit_classifier(data, console, seed, settings=settings)
         decision = read_decision(self.decision)

@@ -21,7 +21,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
-from neuronfair.model.operators.chain import chain_of
+from neuronfair.model.operators import chain_of
 from neuronfair.proof.bounds.crown import crown_of
 from neuronfair.proof.bounds.margins import Bounder, Margins, margins_of
 from neuronfair.proof.bounds.space import Axis, Boxes, People, Space, combinations, members, people_of, refined

@@ -20,7 +20,7 @@ from neuronfair.errors import ModelError, NeuronFairError, RunError, did_you_mea
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import estimators
-from neuronfair.model.open.request import ModelFile
+from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import imported
 from neuronfair.model.weights import fingerprint
 from neuronfair.text.network import TokenModel

@@ -14,7 +14,7 @@ from neuronfair import certify, parse_domain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.classes import class_note, class_order
-from neuronfair.model.open.frames import CategoryColumn, cells_of, spelling
+from neuronfair.model.open.frames import category_cells, cells_of, spelling
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 
@@ -85,11 +85,11 @@ def test_spellings_are_one_only_for_the_same_number():
 def test_categories_of_sixteen_digits_and_of_rounded_numbers_are_found():
     ids = Attribute("id", "nominal", values=("10000000000000000", "10000000000000001"))
     assert list(cells_of(ids).values()) == [10**16, 10**16 + 1]
-    column = CategoryColumn(ids, [10**16 + 1, 10**16])
+    column = category_cells(ids, [10**16 + 1, 10**16])
     assert list(column.of_codes(np.array([0, 1]))) == [10**16, 10**16 + 1]
     grid = Attribute("share", "continuous", low=0.0, high=1.0, step=0.1)
     known = [0.1 * k for k in range(11)]  # 0.30000000000000004 among them
-    assert list(CategoryColumn(grid, known).of_codes(np.arange(11))) == known
+    assert list(category_cells(grid, known).of_codes(np.arange(11))) == known
 
 
 def test_truth_is_not_the_number_one_among_cells():

@@ -34,7 +34,7 @@ from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.frames import Frames
+from neuronfair.model.open.frames import table_inputs
 from neuronfair.render.page import audit_page
 from neuronfair.searches.methods import able, check_method
 from tests.conftest import FLIPS
@@ -47,7 +47,7 @@ WORDS = ["sex", "relationship", "marital", "race"]
 
 @pytest.fixture
 def table(crowd):
-    return Frames.of(crowd.domain).of_rows(crowd.rows)
+    return table_inputs(crowd.domain).of_rows(crowd.rows)
 
 
 def fitted(final, table, y):

@@ -12,7 +12,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.frames import Frames, cells_of
+from neuronfair.model.open.frames import cells_of, table_inputs
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 
@@ -54,14 +54,14 @@ def test_cells_are_those_of_the_table(attribute, known, expected):
 
 def test_frames_are_the_table(people):
     rows = people.sample(50, torch.Generator().manual_seed(0))
-    table = Frames.of(people).of_rows(rows)
+    table = table_inputs(people).of_rows(rows)
     expected = people.to_table(rows)
     assert list(table.columns) == list(people.names)
     for name, column in expected.items():
         assert table[name].tolist() == column, name
     assert table.age.dtype.kind == "i"
     assert table.gain.dtype.kind == "f"
-    assert Frames.of(people, ["gain", "sex"]).of_rows(rows).equals(table[["gain", "sex"]])
+    assert table_inputs(people, ["gain", "sex"]).of_rows(rows).equals(table[["gain", "sex"]])
 
 
 OUTSIDE = TableDomain(
@@ -80,7 +80,7 @@ CELLS = {"a": ["y", "?", "z", "x", "?"], "n": [20, 15, 16, 22, 22], "f": [1, 0, 
 
 @pytest.mark.parametrize("categorical", [False, True])
 def test_codes_outside_their_bounds_keep_their_cells(categorical):
-    table = Frames.of(OUTSIDE, categorical=categorical).of_rows(OUTSIDE.from_table(CELLS))
+    table = table_inputs(OUTSIDE, categorical=categorical).of_rows(OUTSIDE.from_table(CELLS))
     assert table["n"].tolist() == CELLS["n"]
     assert table["n"].dtype.kind == "i"
     assert table["f"].tolist() == CELLS["f"]
@@ -91,24 +91,24 @@ def test_codes_outside_their_bounds_keep_their_cells(categorical):
 
 
 def test_an_encoder_that_knows_the_mark_of_an_empty_cell_is_given_it():
-    table = Frames.of(OUTSIDE, known={"a": ["?", "x", "y", "z"]}).of_rows(OUTSIDE.from_table(CELLS))
+    table = table_inputs(OUTSIDE, known={"a": ["?", "x", "y", "z"]}).of_rows(OUTSIDE.from_table(CELLS))
     assert table["a"].tolist() == CELLS["a"]
 
 
 def test_a_code_that_stands_for_nothing_becomes_an_empty_cell():
-    table = Frames.of(OUTSIDE).of_rows(torch.tensor([[2, 0, 0, 0], [0, 0, 0, 0]]))
+    table = table_inputs(OUTSIDE).of_rows(torch.tensor([[2, 0, 0, 0], [0, 0, 0, 0]]))
     assert table["a"].isna().tolist() == [True, False]
 
 
 def test_text_as_categories_keeps_all_of_them(people):
-    table = Frames.of(people, categorical=True).of_rows(torch.zeros(2, 7, dtype=torch.int64))
+    table = table_inputs(people, categorical=True).of_rows(torch.zeros(2, 7, dtype=torch.int64))
     assert sorted(table.race.cat.categories) == ["A", "B", "C"]
     assert table.age.dtype.kind == "i"
 
 
 def test_an_unknown_column_is_named(people):
     with pytest.raises(ModelError, match=r"reads a column 'agee'.*Did you mean 'age'"):
-        Frames.of(people, ["agee"])
+        table_inputs(people, ["agee"])
 
 
 def test_a_table_over_very_many_values_is_not_made():
@@ -134,7 +134,7 @@ def typed_table():
 
 def test_a_model_is_given_the_names_and_dtypes_of_the_table_that_the_rows_came_from(typed_table):
     data = read(typed_table, sensitive=["1"], target="y").data
-    frames = Frames.of(data.domain, types=data.types)
+    frames = table_inputs(data.domain, types=data.types)
     pd.testing.assert_frame_equal(frames.of_rows(data.rows), typed_table[[*range(6)]], check_column_type=False)
 
 
@@ -145,7 +145,7 @@ def test_original_cells_are_given_as_they_came_and_not_as_the_grid_has_them():
         ("job",),
     )
     table = pd.DataFrame({"id": [7, 8], "job": ["cook", "smith"], "age": [31.5, 20.0]})
-    found = Frames.of(domain).of_frame(table)
+    found = table_inputs(domain).of_frame(table)
     assert found.columns.tolist() == ["age", "job"]
     assert found.to_numpy().tolist() == [[31.5, "cook"], [20.0, "smith"]]
 

@@ -14,8 +14,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.opened import white_box
-from neuronfair.model.open.request import Request
+from neuronfair.model.open.opened import Request, white_box
 from neuronfair.model.weights import fingerprint, fully_connected
 from tests.model.open.conftest import check_white_box
 

@@ -9,8 +9,7 @@ from neuronfair import Network
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.model.operators.chain import chain_of
-from neuronfair.model.operators.reader import Curve
+from neuronfair.model.operators import Curve, chain_of
 
 
 class Written(nn.Module):

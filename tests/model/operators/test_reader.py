@@ -28,7 +28,7 @@ from neuronfair import Network
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.model.operators.chain import chain_of
+from neuronfair.model.operators import chain_of
 
 DOMAIN = """
 name = "loans"

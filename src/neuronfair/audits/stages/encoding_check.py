@@ -156,13 +156,13 @@ def _exchangeable(opened: Opened, data: Dataset) -> tuple[str, str] | None:
 
     Without a sensitive one among them, the fit must be better.
     """
-    from neuronfair.model.open.frames import Frames
+    from neuronfair.model.open.frames import table_inputs
 
     if opened.scores_of_frame is None:
         return None
     some = data.take(torch.arange(min(EXCHANGED, len(data)), device=data.rows.device))
     labels, domain = some.labels.cpu().numpy(), some.domain.to("cpu")
-    table = Frames.of(domain).of_rows(some.rows)
+    table = table_inputs(domain).of_rows(some.rows)
     here = Fit.of(opened.scores_of_frame(table), labels, opened.decision)
     pairs = combinations([attribute for attribute in domain.attributes if attribute.is_input], 2)
     kept = [(one.name, other.name) for one, other in pairs if _alike(one, other)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -18,8 +17,14 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.formats import OWN_WEIGHTS, reader_of
 from neuronfair.model.network import Network
-from neuronfair.model.open.opened import Opened, for_whole_domain
-from neuronfair.model.open.request import ModelFile, Request, restricted_to_inputs
+from neuronfair.model.open.opened import (
+    ModelFile,
+    Opened,
+    Request,
+    for_whole_domain,
+    restricted_to_inputs,
+    with_preprocess,
+)
 
 __all__ = ["Opened", "wrap_model"]
 
@@ -60,17 +65,17 @@ def wrap_model(
         preprocess = _imported(request, preprocess)
     whole = replace(request, preprocess=preprocess)
     if isinstance(model, (Network, BlackBox)):  # made for rows of the whole domain
-        return _with_preprocess(import_module(f"{__name__}.user_code").open_object(whole, model), preprocess)
+        return with_preprocess(import_module(f"{__name__}.user_code").open_object(whole, model), preprocess)
     request = restricted_to_inputs(whole)
     if in_memory:
         opened: Opened = import_module(f"{__name__}.user_code").open_object(request, model)
-        return _with_preprocess(for_whole_domain(whole, opened), preprocess)
+        return with_preprocess(for_whole_domain(whole, opened), preprocess)
     name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
     if preprocess is not None and name == OWN_WEIGHTS:
         raise request.error("preprocess is not for weights of this package, whose inputs the domain declares")
     module, _, function = name.partition(":")
     opened = getattr(import_module(f"{__name__}.{module}"), function)(request)
-    return _with_preprocess(for_whole_domain(whole, opened), preprocess)
+    return with_preprocess(for_whole_domain(whole, opened), preprocess)
 
 
 def names_in(file: ModelFile) -> Sequence[str] | None:
@@ -79,14 +84,6 @@ def names_in(file: ModelFile) -> Sequence[str] | None:
     reader = import_module(f"{__name__}.{module}")
     names: Sequence[str] | None = reader.names(file) if hasattr(reader, "names") else None
     return names
-
-
-def _with_preprocess(opened: Opened, preprocess: Callable[[Any], Any] | None) -> Opened:
-    """Return a model whose fingerprint also covers the code of its preprocessing."""
-    if preprocess is None:
-        return opened
-    code = import_module(f"{__name__}.estimators").source_code(preprocess)
-    return replace(opened, fingerprint=hashlib.sha256(f"{opened.fingerprint}{code}".encode()).hexdigest())
 
 
 def _imported(request: Request, name: str) -> Callable[[Any], Any]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from neuronfair.errors import ModelError, did_you_mean
 from neuronfair.model.open import names_in
-from neuronfair.model.open.request import ModelFile
+from neuronfair.model.open.opened import ModelFile
 
 # Attributes with the names of inputs: of scikit-learn and XGBoost, LightGBM, CatBoost, and of boosters.
 _NAMES = ("feature_names_in_", "feature_name_", "feature_names_", "feature_names", "feature_name")

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.classes import class_order
-from neuronfair.model.open.inputs import ModelInputs
+from neuronfair.model.open.frames import ModelInputs
+from neuronfair.model.open.opened import Request
 from neuronfair.model.open.preprocessing import MAX_CURVE, NotLinear, linear_layer, mixes_columns
-from neuronfair.model.open.request import Request
 
 __all__ = ["NotLinear", "hides_trees", "is_network", "is_perceptron", "network_of"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import warnings
@@ -16,25 +15,31 @@ from torch import Tensor, nn
 
 from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
-from neuronfair.model.blackbox import as_scores, uncounted
+from neuronfair.model.blackbox import as_scores
 from neuronfair.model.decision import Scale
 from neuronfair.model.open.classes import Labels, answer_labels, class_note, class_order, ordered
 from neuronfair.model.open.columns import CONSTANTS, WRAPPERS, input_names
 from neuronfair.model.open.estimator_networks import NotLinear, hides_trees, is_network, is_perceptron, network_of
+from neuronfair.model.open.frames import ModelInputs
 from neuronfair.model.open.inputs import (
-    ModelInputs,
     as_array,
     estimator_inputs,
     first_accepted,
     function_inputs,
     position_note,
 )
-from neuronfair.model.open.opened import Opened, black_box, white_box
-from neuronfair.model.open.request import TOLERANCE, ModelFile, Request
-from neuronfair.model.open.trees import catboost, lightgbm, xgboost
-from neuronfair.model.open.trees.forests import forest_of, framework, tree_columns
+from neuronfair.model.open.opened import (
+    TOLERANCE,
+    ModelFile,
+    Opened,
+    Request,
+    black_box,
+    fingerprinted_by_scores,
+    white_box,
+)
+from neuronfair.model.open.trees import FILES, forest_of, framework, tree_columns
+from neuronfair.model.open.trees.xgboost import BoosterPredictor
 
-DIGITS = 6  # of the scores in the fingerprint of a function
 GROUPS = "sensitive_features"  # the argument of Fairlearn's models for the demographic groups
 # The most informative first; `_pmf_predict` of Fairlearn is the probability of decisions that are drawn at random.
 _METHODS = ("predict_proba", "decision_function", "_pmf_predict", "predict")
@@ -162,7 +167,7 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
     if method.columns is not None:
         ways = function_inputs(request, method.columns)
     else:
-        booster = isinstance(method.answer, xgboost.BoosterPredictor)
+        booster = isinstance(method.answer, BoosterPredictor)
         reader = method.answer if booster else _reader(estimator)
         trees = None if booster else tree_columns(reader, request.domain)
         bare, columns = not _split(reader)[0], input_names(estimator)
@@ -210,7 +215,7 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
 def predict_method(request: Request, estimator: Any, final: Any) -> PredictMethod:
     """Return how to call a fitted model: for probabilities, scores or decisions, by the methods that it has."""
     if framework(final) == "XGBoost" and type(final).__name__ == "Booster":
-        booster = xgboost.BoosterPredictor(final)
+        booster = BoosterPredictor(final)
         return PredictMethod(booster, probability=booster.probability, note=booster.note)
     name = next(name for name in _METHODS if callable(getattr(estimator, name, None)))
     method, classes = _quiet(getattr(estimator, name)), _classes(final)
@@ -361,26 +366,6 @@ def _flat(answers: np.ndarray) -> np.ndarray:
     return answers[:, 0] if answers.ndim == 2 and answers.shape[1] == 1 else answers
 
 
-def fingerprinted_by_scores(request: Request, found: Opened, code: Any) -> Opened:
-    """Return an opened function whose fingerprint covers its source code and its scores.
-
-    The code alone is not enough: it may read a file or call other functions, which can change. The scores are those of
-    random rows that are the same for every table, in a batch of their own.
-    """
-    with uncounted(found.model):
-        scores = found.model.scores(request.drawn.to(request.device)).cpu().numpy()
-    answers = (scores.round(DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
-    return replace(found, fingerprint=hashlib.sha256(source_code(code).encode() + answers).hexdigest())
-
-
-def source_code(function: Any) -> str:
-    """Return the source code of a function, or the name of its type where there is none to read."""
-    try:
-        return inspect.getsource(function)
-    except (TypeError, OSError):
-        return repr(type(function))
-
-
 # Types in files of perceptrons that skops does not list as safe; opening them runs nothing.
 _PLAIN = {
     "numpy.dtype",
@@ -393,10 +378,9 @@ _PLAIN = {
 def read_file(file: ModelFile) -> tuple[Any, str]:
     """Return the model in a file, and a remark for the user. Pickles are opened: the caller checks the trust flag."""
     suffix = file.path.suffix.lower()
-    if suffix in (".ubj", ".json"):
-        return xgboost.read(file)
-    if suffix in (".txt", ".cbm"):
-        return (lightgbm.read if suffix == ".txt" else catboost.read)(file), ""
+    if suffix in FILES:
+        found: tuple[Any, str] = FILES[suffix].read(file)
+        return found
     needs("sklearn", "sklearn")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

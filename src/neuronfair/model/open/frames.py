@@ -1,11 +1,13 @@
-"""Rows of codes as the table that a pipeline was trained on: a pandas DataFrame of labels and numbers."""
+"""The inputs of a model for rows of codes, and those of models that read a table: a DataFrame of labels and numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -20,145 +22,38 @@ _TRUTH = {"True": True, "False": False}
 EMPTY_FLAGS = ("?", "nan", "NaN", "NA", "None")  # endings of an indicator of empty cells
 
 
-class ColumnCells(Protocol):
-    """One column of a model's table: its cells for codes, and for original cells."""
+@dataclass(frozen=True)
+class ModelInputs:
+    """How rows of codes become the inputs of a model, and a DataFrame of original cells where it reads a table.
 
-    def of_codes(self, codes: np.ndarray) -> Any:
-        """Return the cells of codes."""
+    This is the one way from codes to a model that computes with its own inputs: tables, arrays or tensors. Only a
+    network that is differentiated by its inputs reads codes by a `TableEncoding`, which also leads gradients back.
 
-    def of_cells(self, cells: Any) -> Any:
-        """Return original cells, a Series, in the form that the model reads."""
+    `note` tells the user about it. `declared` says that the inputs are the numbers that the domain file declares,
+    `by_position` that columns are matched by their order alone (None: not yet known). Tensors are passed by `names`, or
+    in their order where there are none. `program` names what makes the inputs, if that may be any program.
+    """
 
+    of_rows: Callable[[Tensor], Any]
+    of_frame: Callable[[Any], Any] | None = None
+    note: str = ""
+    declared: bool = False
+    by_position: bool | None = False
+    names: tuple[str, ...] = ()
+    program: str | None = None
 
-class CellColumn:
-    """The original cells of one attribute for each code, also for codes outside the bounds."""
-
-    def __init__(self, attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> None:
-        self._attribute, self._lookup = attribute, lookup  # the cells of `content`, in its order
-        self._content = content
-        self._codes = np.array(list(content))
-        self._order = np.argsort(self._codes)
-
-    def of_codes(self, codes: np.ndarray) -> Any:
-        """Return the cells of codes; a code without a value is an empty cell."""
-        place = np.searchsorted(self._codes, codes, sorter=self._order).clip(max=len(self._codes) - 1)
-        place = self._order[place]
-        beyond = self._codes[place] != codes
-        if not beyond.any():
-            return self._lookup.take(place)
-        if self._attribute.values:
-            return self._lookup.take(np.where(beyond, -1, place), allow_fill=True)
-        distinct, inverse = np.unique(codes[beyond], return_inverse=True)
-        numbers = np.array([self._attribute.value(code) for code in distinct.tolist()])[inverse]
-        cells = np.asarray(self._lookup)[place]
-        cells = cells.astype(np.result_type(cells, numbers))
-        cells[beyond] = numbers
-        return cells
-
-    def of_cells(self, cells: Any) -> Any:
-        """Return original cells, with labels spelled as the model knows them."""
-        attribute, empty = self._attribute, cells.isna()
-        if not attribute.values:
-            return cells.array
-        labels = {label: code for code, label in enumerate(attribute.values)} | dict(attribute.extra)
-        spelled = {label: self._content[code] for label, code in labels.items() if code in self._content}
-        distinct = cells.astype(object).unique()
-        made = {cell: spelled.get(as_text(cell), cell) for cell in distinct if cell == cell and cell is not None}
-        code = int(attribute.codes([None])[0]) if attribute.missing is not None and empty.any() else None
-        filled = np.nan if code is None else self._content.get(code, np.nan)
-        same = all(spelled is cell for cell, spelled in made.items()) and filled != filled
-        if same and not hasattr(self._lookup, "categories"):
-            return cells.array
-        found = cells.astype(object).map(made).where(~empty, filled)
-        return found.astype(self._lookup.dtype).array if _holds(self._lookup, found) else found.infer_objects().array
+    def then(self, function: Callable[[Any], Any], **changes: Any) -> ModelInputs:
+        """Return these inputs after a function."""
+        of_rows, of_frame = self.of_rows, self.of_frame
+        made = None if of_frame is None else (lambda table: function(of_frame(table)))
+        return replace(self, of_rows=lambda rows: function(of_rows(rows)), of_frame=made, **changes)
 
 
-class CategoryColumn:
-    """The cells of one attribute as the categories of a model, or as texts if it has no list of them."""
+class Cells(NamedTuple):
+    """The cells of a column for codes, and for original cells, a Series."""
 
-    def __init__(self, attribute: Attribute, categories: Sequence[Any] | None) -> None:
-        self._pandas, self._attribute = needs("pandas", "sklearn"), attribute
-        texts = [label for label in attribute.values if label != MISSING or label != attribute.missing]
-        self._content = cells_of(attribute, texts if categories is None else categories)
-        self._dtype = None if categories is None else self._pandas.CategoricalDtype(list(categories))
-        self._known = _Categories(categories or ())
-        if categories and all(self._known.of(cell) is np.nan for cell in self._content.values()):
-            raise ModelError(
-                f"none of the values of '{attribute.name}' is a category that the model knows. "
-                f"{did_you_mean(str(next(iter(self._content.values()))), map(str, categories or ()))}"
-            )
-
-    def of_codes(self, codes: np.ndarray) -> Any:
-        """Return the cells of codes: unknown categories are empty, and an empty text is 'nan'."""
-        distinct, inverse = np.unique(codes, return_inverse=True)
-        beyond = self._attribute.value if not self._attribute.values else lambda code: np.nan
-        values = [self._content[code] if code in self._content else beyond(code) for code in distinct.tolist()]
-        return self._made(values, inverse, str)
-
-    def of_cells(self, cells: Any) -> Any:
-        """Return original cells in the same way."""
-        numbers, distinct = self._pandas.factorize(cells.astype(object), use_na_sentinel=False)
-        return self._made(list(distinct), numbers, lambda cell: as_text(np.nan if self._pandas.isna(cell) else cell))
-
-    def _made(self, values: Sequence[Any], places: np.ndarray, text: Callable[[Any], str]) -> Any:
-        if self._dtype is None:
-            return np.array([text(value) for value in values], dtype=object)[places]
-        return self._pandas.Categorical([self._known.of(v) for v in values], dtype=self._dtype).take(places)
-
-
-class NumberColumn:
-    """The cells of one attribute as numbers."""
-
-    def __init__(self, attribute: Attribute) -> None:
-        content = cells_of(attribute)
-        numbers = needs("pandas", "sklearn").array(np.array(list(content.values()), dtype=np.float64))
-        self._attribute, self._cells = attribute, CellColumn(attribute, content, numbers)
-
-    def of_codes(self, codes: np.ndarray) -> Any:
-        """Return the numbers of codes."""
-        return np.asarray(self._cells.of_codes(codes), dtype=np.float64)
-
-    def of_cells(self, column: Any) -> Any:
-        """Return the numbers in original cells; an empty one is NaN."""
-        if column.dtype.kind == "m":  # durations are read as seconds
-            column = column.dt.total_seconds()
-        if column.dtype.kind in "iufb":
-            return column.to_numpy(dtype=np.float64, na_value=np.nan)
-        found = [None if cell is None or cell != cell else self._attribute.number(as_text(cell)) for cell in column]
-        return np.array([np.nan if number is None else number for number in found])
-
-
-class CodeColumn:
-    """The codes of one attribute: the positions of its labels among the values of the domain."""
-
-    def __init__(self, attribute: Attribute) -> None:
-        self._attribute = attribute
-
-    def of_codes(self, codes: np.ndarray) -> Any:
-        """Return the codes as numbers."""
-        return codes.astype(np.float64)
-
-    def of_cells(self, column: Any) -> Any:
-        """Return the codes of original cells."""
-        return np.asarray(self._attribute.codes(column), dtype=np.float64)
-
-
-class FlagColumn:
-    """An indicator of one value of an attribute, as `pandas.get_dummies` makes it: 'sex_Male'."""
-
-    def __init__(self, attribute: Attribute, value: str, code: int) -> None:
-        self._value, self._code = value, code
-        self._empty = value in EMPTY_FLAGS and value not in attribute.values
-
-    def of_codes(self, codes: np.ndarray) -> Any:
-        """Return 1 for the codes of the value."""
-        return (codes == self._code).astype(np.float64)
-
-    def of_cells(self, column: Any) -> Any:
-        """Return 1 for original cells with the value."""
-        texts = column.map(as_text)
-        found = column.isna() | texts.isin(EMPTY_FLAGS) if self._empty else texts == self._value
-        return np.asarray(found, dtype=np.float64)
+    of_codes: Callable[[np.ndarray], Any]
+    of_cells: Callable[[Any], Any]
 
 
 class FrameColumn(NamedTuple):
@@ -167,67 +62,170 @@ class FrameColumn(NamedTuple):
     label: Any
     attribute: str
     place: int
-    cells: ColumnCells
+    cells: Cells
 
 
-class Frames:
-    """Turns rows of codes, and DataFrames of original cells, into the DataFrame that a model reads."""
+def inputs_of_columns(columns: Sequence[FrameColumn], note: str = "") -> ModelInputs:
+    """Return a DataFrame with these columns; a code without a value becomes an empty cell."""
+    pandas = needs("pandas", "sklearn")
 
-    def __init__(self, columns: Sequence[FrameColumn]) -> None:
-        self._columns, self._pandas = tuple(columns), needs("pandas", "sklearn")
+    def table(parts: Sequence[Any]) -> Any:
+        made = pandas.DataFrame(dict(enumerate(parts)))
+        made.columns = [column.label for column in columns]
+        return made
 
-    def of_rows(self, rows: Tensor | np.ndarray) -> Any:
-        """Return rows of codes as a table; a code without a value becomes an empty cell."""
-        codes = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
-        return self._table([column.cells.of_codes(codes[:, column.place]) for column in self._columns])
+    def of_rows(rows: Tensor) -> Any:
+        codes = rows.cpu().numpy()
+        return table([column.cells.of_codes(codes[:, column.place]) for column in columns])
 
-    def of_frame(self, table: Any) -> Any:
-        """Return a table of original cells as the model reads it; its columns have the names of the attributes."""
-        return self._table([column.cells.of_cells(table[column.attribute]) for column in self._columns])
+    def of_frame(frame: Any) -> Any:  # its columns have the names of the attributes
+        return table([column.cells.of_cells(frame[column.attribute]) for column in columns])
 
-    def _table(self, columns: Sequence[Any]) -> Any:
-        table = self._pandas.DataFrame(dict(enumerate(columns)))
-        table.columns = [column.label for column in self._columns]
-        return table
+    return ModelInputs(of_rows, of_frame, note)
 
-    @staticmethod
-    def of(
-        domain: TableDomain,
-        columns: Sequence[str] | None = None,
-        known: Mapping[str, Collection[Any]] | None = None,
-        *,
-        categorical: bool = False,
-        types: Mapping[str, ColumnType] | None = None,
-        dates: bool = False,
-    ) -> Frames:
-        """Return the DataFrame with the cells of the table itself.
 
-        Labels that are numbers become numbers, as they do when a CSV file is read, and an empty cell is empty again.
-        `columns` chooses and orders the columns. `known` are the categories of fitted encoders by column, with the
-        spelling of labels that they were fitted to. `categorical` makes texts categories. `types` are the names, dtypes
-        and cells of the table that the rows came from. `dates` parses dates that are texts in the table.
-        """
-        pandas = needs("pandas", "sklearn")
-        made, own = list[FrameColumn](), set(domain.names)
-        for name in domain.names if columns is None else columns:
-            if name not in own:
-                raise ModelError(
-                    f"the model reads a column '{name}', which the domain does not have. Add it to the domain file. "
-                    f"{did_you_mean(name, domain.names)}"
-                )
-            place = domain.column(name)
-            attribute, kind = domain.attributes[place], (types or {}).get(name, ColumnType(name))
-            content = cells_of(attribute, (known or {}).get(name, ()))
-            if attribute.values:  # as in the table: 1, "1" and True differ where it has types
-                labels = {code: label for label, code in attribute.extra.items()} | dict(enumerate(attribute.values))
-                content = {code: kind.cells.get(labels.get(code, ""), cell) for code, cell in content.items()}
-            dtype = np.dtype("datetime64[ns]") if dates and attribute.date is not None else kind.dtype
-            lookup = _with_dtype(pandas.Series(list(content.values())), dtype)
-            if categorical and lookup.dtype.kind not in "iufb":
-                lookup = lookup.astype("category")
-            label = kind.label if types and name in types else name
-            made.append(FrameColumn(label, name, place, CellColumn(attribute, content, lookup.array)))
-        return Frames(made)
+def table_inputs(
+    domain: TableDomain,
+    columns: Sequence[str] | None = None,
+    known: Mapping[str, Collection[Any]] | None = None,
+    *,
+    categorical: bool = False,
+    types: Mapping[str, ColumnType] | None = None,
+    dates: bool = False,
+) -> ModelInputs:
+    """Return the DataFrame with the cells of the table itself.
+
+    Labels that are numbers become numbers, as they do when a CSV file is read, and an empty cell is empty again.
+    `columns` chooses and orders the columns. `known` are the categories of fitted encoders by column, with the
+    spelling of labels that they were fitted to. `categorical` makes texts categories. `types` are the names, dtypes
+    and cells of the table that the rows came from. `dates` parses dates that are texts in the table.
+    """
+    pandas = needs("pandas", "sklearn")
+    made, own = list[FrameColumn](), set(domain.names)
+    for name in domain.names if columns is None else columns:
+        if name not in own:
+            raise ModelError(
+                f"the model reads a column '{name}', which the domain does not have. Add it to the domain file. "
+                f"{did_you_mean(name, domain.names)}"
+            )
+        place = domain.column(name)
+        attribute, kind = domain.attributes[place], (types or {}).get(name, ColumnType(name))
+        content = cells_of(attribute, (known or {}).get(name, ()))
+        if attribute.values:  # as in the table: 1, "1" and True differ where it has types
+            labels = {code: label for label, code in attribute.extra.items()} | dict(enumerate(attribute.values))
+            content = {code: kind.cells.get(labels.get(code, ""), cell) for code, cell in content.items()}
+        dtype = np.dtype("datetime64[ns]") if dates and attribute.date is not None else kind.dtype
+        lookup = _with_dtype(pandas.Series(list(content.values())), dtype)
+        if categorical and lookup.dtype.kind not in "iufb":
+            lookup = lookup.astype("category")
+        label = kind.label if types and name in types else name
+        made.append(FrameColumn(label, name, place, _original(attribute, content, lookup.array)))
+    return inputs_of_columns(made)
+
+
+def _original(attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> Cells:
+    """Return the original cells of an attribute; `lookup` is an array of the cells in `content`, by code."""
+    pandas = needs("pandas", "sklearn")
+    index = pandas.Index(list(content))
+
+    def of_codes(codes: np.ndarray) -> Any:
+        place = index.get_indexer(codes)
+        beyond = place < 0
+        if attribute.values or not beyond.any():
+            return lookup.take(place, allow_fill=bool(beyond.any()))  # a label that does not exist is an empty cell
+        distinct, inverse = np.unique(codes[beyond], return_inverse=True)
+        numbers = np.array([attribute.value(code) for code in distinct.tolist()])[inverse]
+        cells = np.asarray(lookup)[place]
+        cells = cells.astype(np.result_type(cells, numbers))
+        cells[beyond] = numbers
+        return cells
+
+    def of_cells(cells: Any) -> Any:  # with labels spelled as the model knows them
+        if not attribute.values:
+            return cells.array
+        empty, labels = cells.isna(), {label: code for code, label in enumerate(attribute.values)}
+        labels |= dict(attribute.extra)
+        spelled = {label: content[code] for label, code in labels.items() if code in content}
+        distinct = cells.astype(object).unique()
+        made = {cell: spelled.get(as_text(cell), cell) for cell in distinct if cell == cell and cell is not None}
+        code = int(attribute.codes([None])[0]) if attribute.missing is not None and empty.any() else None
+        filled = np.nan if code is None else content.get(code, np.nan)
+        categories = set(getattr(lookup, "categories", ()))
+        if not categories and filled != filled and all(spelled is cell for cell, spelled in made.items()):
+            return cells.array
+        found = cells.astype(object).map(made).where(~empty, filled)
+        holds = bool(categories) and set(found.dropna().unique()) <= categories
+        return found.astype(lookup.dtype).array if holds else found.infer_objects().array
+
+    return Cells(of_codes, of_cells)
+
+
+def category_cells(attribute: Attribute, categories: Sequence[Any] | None) -> Cells:
+    """Return the cells of an attribute as the categories of a model, or as texts if it has no list of them.
+
+    Unknown categories are empty, and an empty text is 'nan'.
+    """
+    pandas = needs("pandas", "sklearn")
+    texts = [label for label in attribute.values if label != MISSING or label != attribute.missing]
+    content = cells_of(attribute, texts if categories is None else categories)
+    dtype = None if categories is None else pandas.CategoricalDtype(list(categories))
+    category_of = _category_of(categories or ())
+    if categories and all(category_of(cell) is np.nan for cell in content.values()):
+        raise ModelError(
+            f"none of the values of '{attribute.name}' is a category that the model knows. "
+            f"{did_you_mean(str(next(iter(content.values()))), map(str, categories))}"
+        )
+
+    def made(values: Sequence[Any], places: np.ndarray, text: Callable[[Any], str]) -> Any:
+        if dtype is None:
+            return np.array([text(value) for value in values], dtype=object)[places]
+        return pandas.Categorical([category_of(value) for value in values], dtype=dtype).take(places)
+
+    def of_codes(codes: np.ndarray) -> Any:
+        distinct, inverse = np.unique(codes, return_inverse=True)
+        beyond = attribute.value if not attribute.values else lambda code: np.nan
+        return made([content[c] if c in content else beyond(c) for c in distinct.tolist()], inverse, str)
+
+    def of_cells(cells: Any) -> Any:
+        numbers, distinct = pandas.factorize(cells.astype(object), use_na_sentinel=False)
+        return made(list(distinct), numbers, lambda cell: as_text(np.nan if pandas.isna(cell) else cell))
+
+    return Cells(of_codes, of_cells)
+
+
+def number_cells(attribute: Attribute) -> Cells:
+    """Return the cells of an attribute as numbers; an empty one is NaN."""
+    content = cells_of(attribute)
+    numbers = needs("pandas", "sklearn").array(np.array(list(content.values()), dtype=np.float64))
+    original = _original(attribute, content, numbers)
+
+    def of_cells(cells: Any) -> Any:
+        if cells.dtype.kind == "m":  # durations are read as seconds
+            cells = cells.dt.total_seconds()
+        if cells.dtype.kind in "iufb":
+            return cells.to_numpy(dtype=np.float64, na_value=np.nan)
+        found = [None if cell is None or cell != cell else attribute.number(as_text(cell)) for cell in cells]
+        return np.array([np.nan if number is None else number for number in found])
+
+    return Cells(lambda codes: np.asarray(original.of_codes(codes), dtype=np.float64), of_cells)
+
+
+def code_cells(attribute: Attribute) -> Cells:
+    """Return the positions of labels among the values of the domain."""
+    return Cells(
+        lambda codes: codes.astype(np.float64), lambda cells: np.asarray(attribute.codes(cells), dtype=np.float64)
+    )
+
+
+def flag_cells(attribute: Attribute, value: str, code: int) -> Cells:
+    """Return an indicator of one value of an attribute, as `pandas.get_dummies` makes it: 'sex_Male'."""
+
+    def of_cells(cells: Any) -> Any:
+        texts = cells.map(as_text)
+        of_empty = value in EMPTY_FLAGS and value not in attribute.values
+        return np.asarray(cells.isna() | texts.isin(EMPTY_FLAGS) if of_empty else texts == value, dtype=np.float64)
+
+    return Cells(lambda codes: (codes == code).astype(np.float64), of_cells)
 
 
 def cells_of(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:
@@ -257,7 +255,8 @@ def cells_of(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any
         if all(label in _TRUTH for label in present):
             spelled |= _TRUTH
         else:
-            spelled |= _as_numbers(present)
+            with suppress(ValueError):
+                spelled |= {label: _as_number(label) for label in present}
     if empty is not None and empty not in spelled and (known or empty == MISSING):
         spelled[empty] = mark
     found: dict[int, Any] = {code: spelled.get(label, label) for code, label in labels.items()}
@@ -276,12 +275,6 @@ def _with_dtype(cells: Any, dtype: Any) -> Any:
         return needs("pandas", "sklearn").to_datetime(cells).astype(dtype) if dtype.kind == "M" else cells.astype(dtype)
     except (TypeError, ValueError):
         return cells
-
-
-def _holds(lookup: Any, cells: Any) -> bool:
-    """Return whether an array has categories, and all cells are among them."""
-    known = set(lookup.categories if hasattr(lookup, "categories") else ())
-    return bool(known) and all(cell in known for cell in cells.dropna().unique())
 
 
 def as_text(cell: Any) -> str:
@@ -307,42 +300,33 @@ def spelling(cell: Any) -> str:
     return str(number.normalize(exact)) if number else "0"
 
 
-class _Categories:
-    """Finds the category of a cell: the same value, or the only number that rounds to it.
+def _category_of(categories: Sequence[Any]) -> Callable[[Any], Any]:
+    """Return what finds the category of a cell: the same value, or the only number that rounds to it; NaN for none.
 
     A domain has the numbers of a table to twelve digits, and a model may know 0.30000000000000004.
     """
+    exact = {spelling(category): category for category in categories}
+    rounded = [(_rounded(category), category) for category in categories if isinstance(category, float)]
+    count = Counter(number for number, _ in rounded)
+    near = {number: category for number, category in rounded if count[number] == 1}
 
-    def __init__(self, categories: Sequence[Any]) -> None:
-        self._exact = {spelling(category): category for category in categories}
-        rounded = [(_rounded(category), category) for category in categories if isinstance(category, float)]
-        count = Counter(number for number, _ in rounded)
-        self._near = {number: category for number, category in rounded if count[number] == 1}
+    def found(cell: Any) -> Any:
+        category = exact.get(spelling(cell))
+        if category is None and isinstance(cell, (int, float)):
+            category = near.get(_rounded(cell))
+        return np.nan if category is None else category
 
-    def of(self, cell: Any) -> Any:
-        """Return the category of a cell, NaN if there is none."""
-        found = self._exact.get(spelling(cell))
-        if found is None and isinstance(cell, (int, float)):
-            found = self._near.get(_rounded(cell))
-        return np.nan if found is None else found
+    return found
 
 
 def _rounded(number: float) -> float:
     return float(f"{number:.12g}")  # as `Attribute.value`
 
 
-def _as_numbers(labels: Sequence[str]) -> dict[str, int | float]:
-    """Return the labels as numbers; an empty dictionary if one of them is none."""
-    try:
-        numbers = {label: float(label) for label in labels}
-    except ValueError:
-        return {}
-    return {label: _whole(label) if n.is_integer() and "." not in label else n for label, n in numbers.items()}
-
-
-def _whole(label: str) -> int:
-    """Return a whole number of any length; a float has only sixteen digits."""
+def _as_number(label: str) -> int | float:
+    """Return a label as a number; a whole one of any length, for a float has only sixteen digits."""
     try:
         return int(label)
-    except ValueError:  # "1e3"
-        return int(float(label))
+    except ValueError:  # "0.5", "1e3"
+        number = float(label)
+        return int(number) if number.is_integer() and "." not in label else number

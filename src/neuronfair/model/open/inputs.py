@@ -1,4 +1,4 @@
-"""What a model takes for rows of codes: a table, numbers or tensors, and the same for original cells."""
+"""Finds the inputs of a model by what it states about them: columns of a table, numbers or tensors."""
 
 from __future__ import annotations
 
@@ -17,44 +17,21 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.columns import input_names, selected_columns
 from neuronfair.model.open.frames import (
     EMPTY_FLAGS,
-    CategoryColumn,
-    CodeColumn,
-    ColumnCells,
-    FlagColumn,
     FrameColumn,
-    Frames,
-    NumberColumn,
+    ModelInputs,
+    category_cells,
     cells_of,
+    code_cells,
+    flag_cells,
+    inputs_of_columns,
+    number_cells,
+    table_inputs,
 )
-from neuronfair.model.open.request import Request
+from neuronfair.model.open.opened import Request
 
 SHOWN = 30  # names of columns in a note
 PREPROCESSED = "rows go through preprocess"
 MOST_FLAGS = 256  # values of a number that may each have a column of their own
-
-
-@dataclass(frozen=True)
-class ModelInputs:
-    """How rows of codes become the inputs of a model, and a DataFrame of original cells where it reads a table.
-
-    `note` tells the user about it. `declared` says that the inputs are the numbers that the domain file declares,
-    `by_position` that columns are matched by their order alone (None: not yet known). Tensors are passed by `names`, or
-    in their order where there are none. `program` names what makes the inputs, if that may be any program.
-    """
-
-    of_rows: Callable[[Tensor], Any]
-    of_frame: Callable[[Any], Any] | None = None
-    note: str = ""
-    declared: bool = False
-    by_position: bool | None = False
-    names: tuple[str, ...] = ()
-    program: str | None = None
-
-    def then(self, function: Callable[[Any], Any], **changes: Any) -> ModelInputs:
-        """Return these inputs after a function."""
-        of_rows, of_frame = self.of_rows, self.of_frame
-        made = None if of_frame is None else (lambda table: function(of_frame(table)))
-        return replace(self, of_rows=lambda rows: function(of_rows(rows)), of_frame=made, **changes)
 
 
 @dataclass(frozen=True)
@@ -66,10 +43,9 @@ class TreeColumns:
     named: bool  # by the user, not by their position
 
 
-def table_inputs(request: Request, columns: Sequence[str] | None = None, **options: Any) -> ModelInputs:
+def _table(request: Request, columns: Sequence[str] | None = None, **options: Any) -> ModelInputs:
     """Return the table itself, with the names and dtypes that it had."""
-    frames = Frames.of(request.domain.to("cpu"), columns, types=request.types, **options)
-    return ModelInputs(frames.of_rows, frames.of_frame)
+    return table_inputs(request.domain.to("cpu"), columns, types=request.types, **options)
 
 
 def declared_numbers(request: Request, note: str = "") -> ModelInputs:
@@ -80,9 +56,8 @@ def declared_numbers(request: Request, note: str = "") -> ModelInputs:
 
 def preprocessed(request: Request) -> ModelInputs:
     """Return the table after the user's own preprocessing."""
-    function = request.preprocess
-    assert function is not None
-    return table_inputs(request).then(function, note=PREPROCESSED, program="the function preprocess")
+    assert request.preprocess is not None
+    return _table(request).then(request.preprocess, note=PREPROCESSED, program="the function preprocess")
 
 
 def estimator_inputs(
@@ -107,7 +82,7 @@ def estimator_inputs(
         return _by_place(request, estimator, bare)
     if set(names) <= set(request.domain.names):
         known = _categories(estimator, names)
-        ways = [table_inputs(request, names, known=known, categorical=bare)]
+        ways = [_table(request, names, known=known, categorical=bare)]
         return [*ways, *([number_columns(request, names)] if bare else []), *_other_forms(request, ways[0], names)]
     if bare:
         return [number_columns(request, names)]
@@ -121,7 +96,7 @@ def estimator_inputs(
 def _other_forms(request: Request, table: ModelInputs, names: Sequence[str] | None) -> list[ModelInputs]:
     """Return the table with dates parsed, and the table as an array."""
     dated = any(attribute.date is not None for attribute in request.domain.attributes)
-    others = [replace(table_inputs(request, names, dates=True), by_position=table.by_position)] if dated else []
+    others = [replace(_table(request, names, dates=True), by_position=table.by_position)] if dated else []
     return [*others, table.then(lambda frame: frame.to_numpy(), by_position=names is None)]
 
 
@@ -129,7 +104,7 @@ def function_inputs(request: Request, names: Sequence[str] | None) -> list[Model
     """Return the inputs of a function: the table, or what `preprocess` makes of it."""
     if request.preprocess is not None:
         return [preprocessed(request)]
-    table = replace(table_inputs(request, names), by_position=None if names is None else False)
+    table = replace(_table(request, names), by_position=None if names is None else False)
     return [table, *_other_forms(request, table, names)]
 
 
@@ -143,7 +118,7 @@ def _by_place(request: Request, estimator: Any, bare: bool) -> list[ModelInputs]
     width = TableEncoding.of(domain).width
     ways = []
     if (request.inferred or not bare or count is None) and count in (None, len(domain.names)):
-        table = table_inputs(request, known=_categories(estimator, domain.names))
+        table = _table(request, known=_categories(estimator, domain.names))
         table = replace(table, by_position=None if count is None else True)
         ways = [table, *_other_forms(request, table, None)]
     if bare and count in (None, width):
@@ -203,19 +178,17 @@ def number_columns(
             )
         place = domain.column(name) if name in own else flags[name][0]
         attribute = domain.attributes[place]
-        column: ColumnCells
         if name not in own:
-            column = FlagColumn(attribute, *flags[name][1:])
+            cells = flag_cells(attribute, *flags[name][1:])
         elif label in categories:
-            column = CategoryColumn(attribute, categories[label])
+            cells = category_cells(attribute, categories[label])
         elif any(isinstance(cell, str) for cell in cells_of(attribute).values()):
-            column, coded = CodeColumn(attribute), True
+            cells, coded = code_cells(attribute), True
         else:
-            column = NumberColumn(attribute)
-        columns.append(FrameColumn(label, attribute.name, place, column))
-    table = Frames(columns)
+            cells = number_cells(attribute)
+        columns.append(FrameColumn(label, attribute.name, place, cells))
     remark = "labels become their positions in the domain" if coded else ""
-    return ModelInputs(table.of_rows, table.of_frame, "; ".join(filter(None, (note, remark))))
+    return inputs_of_columns(columns, "; ".join(filter(None, (note, remark))))
 
 
 def _labels(attribute: Attribute) -> list[tuple[int, str]]:
@@ -325,7 +298,7 @@ def preprocessed_tensors(request: Request) -> ModelInputs:
         except Exception as error:
             raise request.error(f"preprocess failed ({type(error).__name__}: {one_line(error)})") from error
 
-    table = table_inputs(request)
+    table = _table(request)
     first = made(table.of_rows(request.tried[:2]))
     names = tuple(map(str, first)) if isinstance(first, Mapping) else ()
 

@@ -1,32 +1,119 @@
-"""Opened models: white box or black box, checked on rows of the table, with the decision that their scores mean."""
+"""Opened models, and the requests for them: white box or black box, checked on rows, with decision and fingerprint."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+import hashlib
+import inspect
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, one_line
+from neuronfair.domain.tables.dataset import limited
+from neuronfair.domain.tables.sheet import ColumnType
+from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.formatting import listed
+from neuronfair.limits import read_bytes
 from neuronfair.model.blackbox import BlackBox, uncounted
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.forest import Forest
 from neuronfair.model.network import Network
-from neuronfair.model.open.request import TOLERANCE, TRIED, Request, input_columns
 from neuronfair.model.weights import fingerprint
 
+TRIED = 256  # rows of the table that a model is tried on before it is used
+TOLERANCE = 1e-4  # of scores that should be the same
+
+DIGITS = 6  # of the scores in the fingerprint of a function
 SHARES = (-0.5, 1.5)  # the scores of a regression on 0 and 1 lie between these
 FIFTH = 0.2  # of the spread of a regression's scores: a small effect (Cohen 1988), by default the same decision
 NORMAL = 1.349  # standard deviations between the quartiles of a normal distribution
 STRAY = 0.05  # all but this share of them: random rows can be unlike all those that it was fitted to
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """The file of a model, or `package.module:name`, and whether it may run a program when opened."""
+
+    source: str
+    trust_pickle: bool = field(default=False, kw_only=True)
+
+    @property
+    def path(self) -> Path:
+        """The source as a file."""
+        return Path(self.source)
+
+    @cached_property
+    def content(self) -> bytes:
+        """The content of the file, read once, so that the bytes that were checked are those that are opened."""
+        return read_bytes(self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the file."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    def error(self, what: str) -> ModelError:
+        """Return an error that begins with the name of the source."""
+        return ModelError(f"{self.source}: {what}")
+
+
+@dataclass(frozen=True)
+class Request(ModelFile):
+    """What `wrap_model` opens. Each reader takes a request and ends with `white_box` or `black_box`."""
+
+    domain: TableDomain
+    rows: Tensor
+    weights: Path | None = None
+    device: str = "cpu"
+    decision: Decision | None = None
+    preprocess: Callable[[Any], Any] | None = None  # from a DataFrame to the inputs of the model
+    unused: tuple[str, ...] = ()  # attributes with encode "none", which this domain does not have
+    types: Mapping[str, ColumnType] = field(default_factory=dict)  # of the table's columns
+    inferred: bool = False  # whether the domain was inferred, so that its encoding is not declared
+
+    @cached_property
+    def tried(self) -> Tensor:
+        """Rows of the table, evenly spread, random valid rows, and some rows with values out of bounds.
+
+        One more row for each number that may be empty has an empty cell there.
+        """
+        rows, domain = self.rows.cpu(), self.domain.to("cpu")
+        spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
+        beyond = ((rows < 0) | (rows >= domain.sizes)).any(1)
+        places = [place for place, attribute in enumerate(domain.attributes) if attribute.empty is not None]
+        empty = self.drawn[:1].repeat(len(places), 1)
+        empty[range(len(places)), places] = domain.sizes[places] - 1
+        return torch.cat([rows[spread], self.drawn, empty[domain.valid(empty)], rows[beyond][:TRIED]])
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """Random valid rows, the same for every table."""
+        return self.domain.to("cpu").sample(TRIED, torch.Generator().manual_seed(0))
+
+    def widths(self) -> str:
+        """Return how many numbers the domain gives to a network, and why so many."""
+        domain, width = self.domain, TableEncoding.of(self.domain).width
+        blocks = [f"{a.name} {a.size}" for a in domain.attributes if a.encode == "onehot"]
+        parts = f" ({', '.join(blocks[:8])}{', …' if len(blocks) > 8 else ''} one-hot, the others 1)" if blocks else ""
+        text = f"The domain '{domain.name}' gives {width} numbers a row{parts}"
+        return f"{text}{self.fewer(lambda others: TableEncoding(others).width)}; change encode = … in its file"
+
+    def fewer(self, count: Callable[[Sequence[Attribute]], int]) -> str:
+        """Return the end of a sentence: the same count without the sensitive attributes."""
+        if self.unused:
+            return f" without {listed(self.unused)}"
+        others = [attribute for attribute in self.domain.attributes if attribute.name not in self.domain.sensitive]
+        return f", and {count(others)} without {listed(self.domain.sensitive)}" if others else ""
 
 
 @dataclass(frozen=True)
@@ -170,6 +257,14 @@ def reproduced(request: Request, opened: Opened, predict: Callable[[Tensor], Any
     return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+def compared(request: Request, opened: Opened, predict: Callable[[Tensor], Any], digest: str | None = None) -> Opened:
+    """Return a converted model with its source; if their scores differ, the source as a black box."""
+    if reproduced(request, opened, predict):
+        return replace(opened, original=predict)
+    why = "its scores could not be reproduced in torch"
+    return black_box(request, opened.kind, predict, why, digest=digest)
+
+
 def _decision(request: Request, scores: Tensor, probability: bool) -> tuple[Decision, str]:
     """Return how scores become decisions, with a remark where a tolerance was chosen for a regression.
 
@@ -216,9 +311,23 @@ def _checked_scores(request: Request, model: Network | BlackBox) -> Tensor:
     return scores
 
 
+def restricted_to_inputs(request: Request) -> Request:
+    """Return the same request for the attributes that are inputs of the model, without those with encode "none"."""
+    domain, columns = request.domain, _input_columns(request.domain)
+    if len(columns) == len(domain.attributes):
+        return request
+    varied = [domain.names[column] for column in columns if domain.attributes[column].size > 1]
+    if not varied:
+        raise request.error("every attribute that it reads has one value only")
+    # A domain needs sensitive attributes; readers do not use them.
+    inputs = limited(domain.with_sensitive(varied[0]), [domain.names[column] for column in columns])
+    unused = tuple(name for name in domain.names if name not in inputs.names)
+    return replace(request, domain=inputs, rows=request.rows[:, columns], unused=unused)
+
+
 def for_whole_domain(request: Request, opened: Opened) -> Opened:
     """Return a model of the inputs alone, opened for `restricted_to_inputs`, as a model of all attributes."""
-    domain, columns = request.domain.to(request.device), input_columns(request.domain)
+    domain, columns = request.domain.to(request.device), _input_columns(request.domain)
     model = opened.model
     if len(columns) == len(domain.attributes):
         return opened
@@ -246,3 +355,44 @@ def _over_all_columns(forest: Forest, domain: TableDomain, columns: list[int]) -
         attribute=torch.where(forest.attribute < 0, -1, place),
         cells=tuple(own.get(column, cell) for column, cell in enumerate(alike)),
     )
+
+
+def _input_columns(domain: TableDomain) -> list[int]:
+    return [column for column, attribute in enumerate(domain.attributes) if attribute.is_input]
+
+
+def estimator_digest(estimator: Any) -> str | None:
+    """Return the fingerprint of a fitted model; None if it cannot be pickled, because of a lock or a lambda."""
+    try:
+        content: str = needs("joblib", "sklearn").hash(estimator)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def fingerprinted_by_scores(request: Request, found: Opened, code: Any) -> Opened:
+    """Return an opened function whose fingerprint covers its source code and its scores.
+
+    The code alone is not enough: it may read a file or call other functions, which can change. The scores are those of
+    random rows that are the same for every table, in a batch of their own.
+    """
+    with uncounted(found.model):
+        scores = found.model.scores(request.drawn.to(request.device)).cpu().numpy()
+    answers = (scores.round(DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
+    return replace(found, fingerprint=hashlib.sha256(source_code(code).encode() + answers).hexdigest())
+
+
+def with_preprocess(opened: Opened, preprocess: Callable[[Any], Any] | None) -> Opened:
+    """Return a model whose fingerprint also covers the code of its preprocessing."""
+    if preprocess is None:
+        return opened
+    text = f"{opened.fingerprint}{source_code(preprocess)}"
+    return replace(opened, fingerprint=hashlib.sha256(text.encode()).hexdigest())
+
+
+def source_code(function: Any) -> str:
+    """Return the source code of a function, or the name of its type where there is none to read."""
+    try:
+        return inspect.getsource(function)
+    except (TypeError, OSError):
+        return repr(type(function))

@@ -20,8 +20,8 @@ from neuronfair.limits import TooLarge, check_size
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.layers import ACTIVATIONS, evaluating, with_functions_as_modules
+from neuronfair.model.open.frames import ModelInputs
 from neuronfair.model.open.inputs import (
-    ModelInputs,
     NetworkInput,
     arguments,
     call,
@@ -30,9 +30,8 @@ from neuronfair.model.open.inputs import (
     graph_inputs,
     preprocessed_tensors,
 )
-from neuronfair.model.open.opened import Opened, black_box, reproduced, white_box
+from neuronfair.model.open.opened import TOLERANCE, Opened, Request, black_box, reproduced, white_box
 from neuronfair.model.open.preprocessing import NotLinear, PreprocessingLayer, linear_layer
-from neuronfair.model.open.request import TOLERANCE, Request
 from neuronfair.model.weights import fingerprint, read_model
 
 PART = 4096  # rows of one call while the layer is derived

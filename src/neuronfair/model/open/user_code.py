@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
-import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,21 +16,23 @@ from typing import Any
 
 from torch import nn
 
-from neuronfair.errors import did_you_mean, needs, one_line
+from neuronfair.errors import did_you_mean, one_line
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open.columns import input_names
-from neuronfair.model.open.estimators import (
-    fingerprinted_by_scores,
-    is_estimator,
-    open_estimator,
-    open_function,
-    source_code,
-)
+from neuronfair.model.open.estimators import is_estimator, open_estimator, open_function
 from neuronfair.model.open.graphs import keras_file
-from neuronfair.model.open.opened import Opened, black_box, white_box
-from neuronfair.model.open.request import ModelFile, Request
+from neuronfair.model.open.opened import (
+    ModelFile,
+    Opened,
+    Request,
+    black_box,
+    estimator_digest,
+    fingerprinted_by_scores,
+    source_code,
+    white_box,
+)
 from neuronfair.model.open.torch_modules import open_module
 from neuronfair.model.weights import fingerprint, read_safetensors
 
@@ -72,21 +72,12 @@ def open_object(request: Request, thing: Any) -> Opened:
         found = black_box(request, "Python function", thing.predict, why, digest=code)
         return replace(fingerprinted_by_scores(request, found, thing.predict), inputs=thing.inputs)
     if is_estimator(thing):
-        return open_estimator(request, thing, _digest_of(thing))
+        return open_estimator(request, thing, estimator_digest(thing))
     if not callable(thing):
         raise request.error(
             f"expected a torch module, a function that makes one, or a function of a table, got {_kind(thing)}"
         )
     return open_function(request, thing)
-
-
-def _digest_of(estimator: Any) -> str | None:
-    """Return the fingerprint of a fitted model; None if it cannot be pickled, because of a lock or a lambda."""
-    try:
-        content = needs("joblib", "sklearn").hash(estimator)
-    except (pickle.PicklingError, TypeError, AttributeError):
-        return None
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def names(file: ModelFile) -> list[str] | None:

@@ -1,13 +1,15 @@
-"""Affine maps in twice the digits of float64, and the operators of a graph on tensors of them."""
+"""Chains of affine maps and curves, and tensors of affine maps in twice the digits of float64."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from neuronfair.errors import ModelError
 
@@ -15,6 +17,71 @@ MAX_MATRIX_SIZE = 1 << 24  # numbers of one matrix
 LONGEST = 1 << 30  # products in one sum
 _SPLIT = float(2**27 + 1)
 Shape = tuple[int | None, ...]  # None: the dimension of the rows
+
+
+End = Literal["none", "softmax", "sigmoid"]
+CURVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "elu": functional.elu,
+    "softplus": functional.softplus,
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An activation function by its name; a leaky ReLU by its slope below 0."""
+
+    name: str
+    leak: float = 0.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the function of numbers."""
+        return functional.leaky_relu(x, self.leak) if self.name == "leaky_relu" else CURVES[self.name](x)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """weight @ x + bias, in float64."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the map of rows."""
+        return x @ self.weight.T + self.bias
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Affine maps with a curve after each but the last, and the function `end` that turns the last numbers into scores.
+
+    `sizes` are sums of absolute values for each weight and bias, since terms that cancel are rounded all the same; they
+    bound the terms that the network itself adds, and so its rounding.
+    """
+
+    affines: tuple[Affine, ...]
+    sizes: tuple[Affine, ...]
+    curves: tuple[Curve, ...]
+    end: End
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the scores of encoded rows, as the network gives them."""
+        for affine, curve in zip(self.affines, self.curves, strict=False):
+            x = curve(affine(x))
+        x = self.affines[-1](x)
+        return {"none": x, "softmax": x.softmax(-1), "sigmoid": x.sigmoid()}[self.end]
+
+    def to(self, device: torch.device) -> Chain:
+        """Return the chain on a device."""
+        affines, sizes = (
+            tuple(Affine(one.weight.to(device), one.bias.to(device)) for one in maps)
+            for maps in (self.affines, self.sizes)
+        )
+        return replace(self, affines=affines, sizes=sizes)
 
 
 def check_numbers(count: int) -> None:

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.model.layers import evaluating
-from neuronfair.model.operators.reader import is_known, is_known_on_constants, name_of, refused
+from neuronfair.model.operators.reader import is_known, name_of, refused
 
 _TAKES_OUT = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "unique", "_unique2"}
 _LEAVES = {"numpy", "tolist", "item", "__array__", "data_ptr", "untyped_storage", "storage"}
@@ -45,7 +45,7 @@ _WATCHERS = {
 }
 _OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<frozen")
 _STANDARD = str(Path(random.__file__).parent)
-Readable = dict[str, Any]  # values by the place where a call could read them
+Readable = dict[str, object]  # values by the place where a call could read them
 CALLS = (1, 3, 3, 3)  # rows of the calls that are watched
 DEEPEST = 20  # steps into objects whose state is compared
 LARGEST = 100_000  # things that are compared
@@ -74,7 +74,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._refused.append((0, refused(str(func), why)))
         elif torch.Tag.nondeterministic_seeded in func.tags:
             self._refused.append((1, refused(str(func), "is random")))
-        elif not (is_known(name) if read else is_known_on_constants(name)):
+        elif not is_known(name, on_constants=not read):
             self._refused.append((2, refused(str(func))))
         result = func(*args, **(kwargs or {}))
         if read:
@@ -266,10 +266,6 @@ class _Snapshot:
                 return
         self.values[place] = repr(thing)
 
-    def add_array(self, place: str, array: np.ndarray[Any, Any], _depth: int) -> None:
-        """Add the numbers of an array of NumPy."""
-        self.values[place] = torch.from_numpy(array.copy()) if array.dtype.kind in "fiub" else repr(array)
-
     def add_mapping(self, place: str, mapping: dict[Any, Any], depth: int) -> None:
         """Add the entries of a dictionary."""
         self.values[f"{place} (its length)"] = len(mapping)
@@ -287,15 +283,6 @@ class _Snapshot:
         attributes = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
         self.add(f"the class {kind.__name__}", attributes, depth + 1)
         self.add(place, kind.__bases__, depth + 1)
-
-    def add_partial(self, place: str, function: partial[Any], depth: int) -> None:
-        """Add the function and the arguments of a partial."""
-        self.add(place, (function.func, function.args, function.keywords), depth + 1)
-
-    def add_method(self, place: str, method: MethodType, depth: int) -> None:
-        """Add the object and the function of a method."""
-        self.add(place, method.__self__, depth + 1)
-        self.add(place, method.__func__, depth + 1)
 
     def add_function(self, place: str, function: FunctionType, depth: int) -> None:
         """Add the variables that a function holds, its defaults and its attributes."""
@@ -321,7 +308,8 @@ def _is_constant(thing: Any) -> bool:
         return True
     if isinstance(thing, (type, FunctionType)) and not _users(thing.__module__ or ""):
         return True
-    return _in_torch(type(thing)) and not isinstance(thing, (Tensor, nn.Module, Mapping, Sequence))
+    of_torch = str(type(thing).__module__).partition(".")[0] == "torch"
+    return of_torch and not isinstance(thing, (Tensor, nn.Module, Mapping, Sequence))
 
 
 def _is(*kinds: type) -> Callable[[Any], bool]:
@@ -337,10 +325,19 @@ def _value(read: Callable[[Any], Any]) -> Callable[[_Snapshot, str, Any, int], N
     return record
 
 
+def _parts(*names: str) -> Callable[[_Snapshot, str, Any, int], None]:
+    """Return what records some attributes of an object."""
+
+    def record(snapshot: _Snapshot, place: str, thing: Any, depth: int) -> None:
+        snapshot.add(place, tuple(getattr(thing, name) for name in names), depth + 1)
+
+    return record
+
+
 # How an object is recorded: by the first line that matches it. Order matters, for a class may match several.
 _RECORDERS: tuple[tuple[Callable[[Any], bool], Callable[[_Snapshot, str, Any, int], None]], ...] = (
     (_is(Tensor), _value(lambda tensor: tensor.detach().clone())),
-    (_is(np.ndarray), _Snapshot.add_array),
+    (_is(np.ndarray), _value(lambda x: torch.from_numpy(x.copy()) if x.dtype.kind in "fiub" else repr(x))),
     (_is(dict), _Snapshot.add_mapping),
     (_is(list, tuple, set, frozenset), _Snapshot.add_items),
     (_is(random.Random), _value(lambda generator: repr(generator.getstate()))),
@@ -349,8 +346,8 @@ _RECORDERS: tuple[tuple[Callable[[Any], bool], Callable[[_Snapshot, str, Any, in
     (lambda thing: hasattr(thing, "cache_info"), _value(lambda function: repr(function.cache_info()))),
     (_is(Generator), _value(lambda _: object())),  # its next value is unknown, so it is never the same
     (_is(type), _Snapshot.add_class),
-    (_is(partial), _Snapshot.add_partial),
-    (_is(MethodType), _Snapshot.add_method),
+    (_is(partial), _parts("func", "args", "keywords")),
+    (_is(MethodType), _parts("__self__", "__func__")),
     (_is(FunctionType), _Snapshot.add_function),
     (lambda thing: hasattr(thing, "__dict__") or hasattr(type(thing), "__slots__"), _Snapshot.add_attributes),
 )
@@ -359,10 +356,6 @@ _RECORDERS: tuple[tuple[Callable[[Any], bool], Callable[[_Snapshot, str, Any, in
 def _users(module: str) -> bool:
     """Return whether a module is none of Python, torch, NumPy or this package."""
     return str(module).partition(".")[0] not in (*sys.stdlib_module_names, "torch", "numpy", "neuronfair")
-
-
-def _in_torch(kind: type) -> bool:
-    return str(kind.__module__).partition(".")[0] == "torch"
 
 
 def _other(before: Any, after: Any) -> bool:

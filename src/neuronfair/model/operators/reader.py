@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from neuronfair.errors import ModelError
-from neuronfair.model.operators.affine import Form, Shape, check_numbers, lengths
+from neuronfair.model.operators.affine import Affine, Chain, Curve, End, Form, Shape, check_numbers, lengths
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 WIDEST = 10_000  # numbers that a layer takes or gives
@@ -36,52 +37,11 @@ _CONTINUOUS = {
 }
 
 
-CURVES: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "elu": functional.elu,
-    "softplus": functional.softplus,
-}
-
-
-@dataclass(frozen=True)
-class Curve:
-    """An activation function by its name; a leaky ReLU by its slope below 0."""
-
-    name: str
-    leak: float = 0.0
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the function of numbers."""
-        return functional.leaky_relu(x, self.leak) if self.name == "leaky_relu" else CURVES[self.name](x)
-
-
-@dataclass(frozen=True)
-class NetworkReading:
-    """What a graph computes: affine maps (weight, bias), the curves between them, and the function that ends it.
-
-    `sizes` are sums of absolute values for each weight and bias, since terms that cancel are rounded all the same.
-    """
-
-    affines: tuple[tuple[Tensor, Tensor], ...]
-    sizes: tuple[tuple[Tensor, Tensor], ...]
-    curves: tuple[Curve, ...]
-    end: str
-
-
-def is_known(name: str) -> bool:
-    """Return whether an operator, by its name without the overload, may read the numbers of a row."""
+def is_known(name: str, *, on_constants: bool = False) -> bool:
+    """Return whether an operator, by its name without the overload, may read the numbers of a row, or only weights."""
     plain = name[:-1] if name.endswith("_") and not name.startswith("__") else name
-    return plain in _OPERATORS or plain in _FUNCTIONS or plain in ENDS
-
-
-def is_known_on_constants(name: str) -> bool:
-    """Return whether an operator may compute weights from weights."""
-    plain = name[:-1] if name.endswith("_") and not name.startswith("__") else name
-    return is_known(name) or plain in _CONTINUOUS or plain in _SYMBOLIC
+    known: list[Collection[str]] = [_OPERATORS, _FUNCTIONS, ENDS, *([_CONTINUOUS, _SYMBOLIC] if on_constants else [])]
+    return any(plain in names for names in known)
 
 
 def refused(name: str, why: str = "") -> ModelError:
@@ -97,17 +57,22 @@ class Reader:
     values: Mapping[str, Tensor]  # constants by the names of their placeholders
     result: str  # the name of the node that holds the scores
     dtype: torch.dtype
-    affines: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    sizes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    affines: list[Affine] = field(default_factory=list)
+    sizes: list[Affine] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
-    end: str = "none"
+    end: End = "none"
     _rows: str = ""
     _known: dict[fx.Node, Any] = field(default_factory=dict)
 
-    def read(self) -> NetworkReading:
+    def read(self) -> Chain:
         """Return what the graph computes; the first operator that is not known is refused by its name."""
         (scores,) = (node for node in self.graph.nodes if node.name == self.result)
-        needed = self._needed(scores)
+        waiting, needed = [scores], set[fx.Node]()  # the nodes that the scores depend on
+        while waiting:
+            node = waiting.pop()
+            if node not in needed:
+                needed.add(node)
+                waiting.extend(node.all_input_nodes)
         for node in self.graph.nodes:
             if node in needed:
                 self._known[node] = self._of(node, scores, needed)
@@ -117,17 +82,7 @@ class Reader:
         if form.rows != 0:
             raise ModelError("it mixes the numbers of several rows")
         self._affine(form)
-        return NetworkReading(tuple(self.affines), tuple(self.sizes), tuple(self.curves), self.end)
-
-    def _needed(self, scores: fx.Node) -> set[fx.Node]:
-        """Return the nodes that the scores depend on."""
-        waiting, found = [scores], set[fx.Node]()
-        while waiting:
-            node = waiting.pop()
-            if node not in found:
-                found.add(node)
-                waiting.extend(node.all_input_nodes)
-        return found
+        return Chain(tuple(self.affines), tuple(self.sizes), tuple(self.curves), self.end)
 
     def _of(self, node: fx.Node, scores: fx.Node, needed: set[fx.Node]) -> Any:
         if node.op == "get_attr":  # a graph in the graph: its caller is refused
@@ -138,8 +93,7 @@ class Reader:
                 return value.double() if value.is_floating_point() else value
             self._rows = str(node.meta["val"].shape[0])
             shape = self._shape(node)
-            if math.prod(size or 1 for size in shape) > WIDEST:
-                raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
+            _check_width(shape)
             return Form.of_layer(0, shape)
         if node.target is operator.getitem:
             return self._known[node.args[0]][node.args[1]]  # type: ignore[index]
@@ -159,10 +113,14 @@ class Reader:
         if name in ENDS and _ends(node, scores, needed):
             return self._ended(node, name, arguments)
         if name in _FUNCTIONS:
-            return self._activated(node, _FUNCTIONS[name](node, name, arguments))
+            form, curve = _FUNCTIONS[name](node, arguments)
+            _check_width(form.shape)
+            self._affine(form)
+            self.curves.append(curve)
+            return Form.of_layer(len(self.affines), form.shape)
         if name not in _OPERATORS:  # a softmax that is not the end
             raise refused(str(node.target), "is not the last one")
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in _SAME:
+        if _is_random(node) and name not in _SAME:
             raise refused(str(node.target), "is random")
         try:
             return _OPERATORS[name](self, node, *arguments, **options)
@@ -206,7 +164,7 @@ class Reader:
         symbolic = any(isinstance(part, _SYMBOLS) for part in leaves)
         if symbolic and name not in (_SYMBOLIC | {"expand"}):
             raise refused(str(node.target), "reads the number of rows, or a number of a row")
-        if not is_known_on_constants(name) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if not is_known(name, on_constants=True) or _is_random(node):
             raise refused(str(node.target))
         if name == "empty":
             raise refused(str(node.target), "gives uninitialised numbers")
@@ -214,7 +172,8 @@ class Reader:
             arguments = [_with_one_row(part) for part in arguments]
         source = next((part for part in leaves if isinstance(part, Tensor)), None)
         result = node.meta["val"]
-        if source is not None and isinstance(result, Tensor) and not _as_wide(source, result):
+        rounded = isinstance(result, Tensor) and not result.is_floating_point()
+        if source is not None and source.is_floating_point() and rounded:
             raise refused(str(node.target), "rounds weights to whole numbers")
         if "dtype" in options and isinstance(options["dtype"], torch.dtype) and options["dtype"].is_floating_point:
             options["dtype"] = torch.float64
@@ -229,19 +188,11 @@ class Reader:
         if form.layer != len(self.affines):
             raise ModelError(f"layer {form.layer} is read again behind layer {len(self.affines)}: it is no chain")
         numbers, size = form.high, form.size
-        check_numbers(sum(weight.numel() for weight, _ in self.affines) + numbers.numel())
+        check_numbers(sum(affine.weight.numel() for affine in self.affines) + numbers.numel())
         if not bool((numbers + size).isfinite().all()):
             raise ModelError("its weights hold NaN or infinite numbers")
-        self.affines.append((numbers[:, :-1].contiguous(), numbers[:, -1].contiguous()))
-        self.sizes.append((size[:, :-1].contiguous(), size[:, -1].contiguous()))
-
-    def _activated(self, node: fx.Node, found: tuple[Form, Curve]) -> Form:
-        form, curve = found
-        if math.prod(size or 1 for size in form.shape) > WIDEST:
-            raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
-        self._affine(form)
-        self.curves.append(curve)
-        return Form.of_layer(len(self.affines), form.shape)
+        for maps, both in ((self.affines, numbers), (self.sizes, size)):
+            maps.append(Affine(both[:, :-1].contiguous(), both[:, -1].contiguous()))
 
     def _ended(self, node: fx.Node, name: str, arguments: list[Any]) -> Form:
         """Record a final softmax or sigmoid."""
@@ -250,6 +201,15 @@ class Reader:
             raise refused(str(node.target), "does not run over the scores of a row")
         self.end = ENDS[name]
         return form
+
+
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _check_width(shape: Shape) -> None:
+    if math.prod(size or 1 for size in shape) > WIDEST:
+        raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
 
 
 def name_of(target: Any) -> str:
@@ -272,10 +232,6 @@ def _with_one_row(part: Any) -> Any:
     return 1 if isinstance(part, torch.SymInt) else part
 
 
-def _as_wide(source: Tensor, result: Tensor) -> bool:
-    return result.is_floating_point() or not source.is_floating_point()
-
-
 def _ends(node: fx.Node, scores: fx.Node, needed: set[fx.Node]) -> bool:
     """Return whether a node's value is only reshaped before it becomes the scores."""
     while node is not scores:
@@ -286,17 +242,13 @@ def _ends(node: fx.Node, scores: fx.Node, needed: set[fx.Node]) -> bool:
     return True
 
 
-ENDS = {"softmax": "softmax", "_softmax": "softmax", "sigmoid": "sigmoid"}
+ENDS: dict[str, End] = {"softmax": "softmax", "_softmax": "softmax", "sigmoid": "sigmoid"}
 
 
-def _plain(name: str) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Curve]]:
-    return lambda node, _, arguments: (arguments[0], Curve(name))
-
-
-def _only(name: str, **defaults: Any) -> Callable[[fx.Node, str, list[Any]], tuple[Form, Curve]]:
+def _activation(name: str, **defaults: float | str) -> Callable[[fx.Node, list[Any]], tuple[Form, Curve]]:
     """Return an activation that is known with its default parameters only."""
 
-    def found(node: fx.Node, _: str, arguments: list[Any]) -> tuple[Form, Curve]:
+    def found(node: fx.Node, arguments: list[Any]) -> tuple[Form, Curve]:
         used = dict(zip(defaults, arguments[1:], strict=False)) | node.kwargs
         if len(arguments) > 1 + len(defaults) or any(value != defaults.get(key) for key, value in used.items()):
             parameters = ", ".join(f"{key}={value}" for key, value in used.items())
@@ -306,7 +258,7 @@ def _only(name: str, **defaults: Any) -> Callable[[fx.Node, str, list[Any]], tup
     return found
 
 
-def _leaky(node: fx.Node, name: str, arguments: list[Any]) -> tuple[Form, Curve]:
+def _leaky(node: fx.Node, arguments: list[Any]) -> tuple[Form, Curve]:
     slope: Any = arguments[1] if len(arguments) > 1 else node.kwargs.get("negative_slope", 0.01)
     if isinstance(slope, Tensor):  # the learned slope of a PReLU
         slope = slope.item() if slope.numel() == 1 else math.nan
@@ -315,17 +267,12 @@ def _leaky(node: fx.Node, name: str, arguments: list[Any]) -> tuple[Form, Curve]
     return arguments[0], Curve("leaky_relu", float(slope))
 
 
-_FUNCTIONS: dict[str, Callable[[fx.Node, str, list[Any]], tuple[Form, Curve]]] = {
-    "relu": _plain("relu"),
-    "sigmoid": _plain("sigmoid"),
-    "tanh": _plain("tanh"),
-    "silu": _plain("silu"),
-    "gelu": _only("gelu", approximate="none"),
-    "elu": _only("elu", alpha=1, scale=1, input_scale=1),
-    "softplus": _only("softplus", beta=1, threshold=20),
-    "leaky_relu": _leaky,
-    "prelu": _leaky,
-    "_prelu_kernel": _leaky,
+_FUNCTIONS: dict[str, Callable[[fx.Node, list[Any]], tuple[Form, Curve]]] = {
+    **{name: _activation(name) for name in ("relu", "sigmoid", "tanh", "silu")},
+    **dict.fromkeys(("leaky_relu", "prelu", "_prelu_kernel"), _leaky),
+    "gelu": _activation("gelu", approximate="none"),
+    "elu": _activation("elu", alpha=1, scale=1, input_scale=1),
+    "softplus": _activation("softplus", beta=1, threshold=20),
 }
 
 
@@ -337,10 +284,6 @@ def _same(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) ->
     return (x, None) if name == "native_dropout" else x
 
 
-def _cast(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
-    return x.double() if isinstance(x, Tensor) else x
-
-
 def _alike(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Tensor:
     """Return constants in the shape of a tensor of rows."""
     name = name_of(node.target)
@@ -348,18 +291,14 @@ def _alike(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -
     return torch.full(lengths(reader._shape(node)), float(_number(node, value)), dtype=torch.float64)
 
 
-def _view(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
+def _reshaped(reader: Reader, node: fx.Node, x: Form | Tensor, *rest: Any, **options: Any) -> Form | Tensor:
     shape = reader._shape(node)
     return x.reshape(lengths(shape)) if isinstance(x, Tensor) else x.reshaped(shape)
 
 
-def _expand(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
+def _expand(reader: Reader, node: fx.Node, x: Form | Tensor, *rest: Any, **options: Any) -> Form | Tensor:
     shape = reader._shape(node)
     return x.expand(lengths(shape)) if isinstance(x, Tensor) else x.expanded(shape)
-
-
-def _permute(reader: Reader, node: fx.Node, x: Form, order: Sequence[int] | None = None) -> Form:
-    return x.permuted(range(len(x.shape))[::-1] if order is None else order)
 
 
 def _transpose(reader: Reader, node: fx.Node, x: Form, a: int, b: int) -> Form:
@@ -415,10 +354,6 @@ def _unbind(reader: Reader, node: fx.Node, x: Form, dim: int = 0) -> list[Form]:
     return [x.taken(dim, slice(place, place + 1)).reshaped(shape) for place in range(x.shape[dim] or 0)]
 
 
-def _cat(reader: Reader, node: fx.Node, parts: list[Form | Tensor], dim: int = 0) -> Form:
-    return Form.joined(parts, dim)
-
-
 def _stack(reader: Reader, node: fx.Node, parts: list[Form | Tensor], dim: int = 0) -> Form:
     dim %= len(reader._shape(node))
     wider = [
@@ -428,19 +363,12 @@ def _stack(reader: Reader, node: fx.Node, parts: list[Form | Tensor], dim: int =
     return Form.joined(wider, dim)
 
 
-def _add(reader: Reader, node: fx.Node, a: Any, b: Any, alpha: float = 1) -> Form:
+def _add(reader: Reader, node: fx.Node, a: Any, b: Any, alpha: float = 1, sign: int = 1) -> Form:
+    alpha *= sign
     if isinstance(a, Form):
         return a.plus(b if isinstance(b, Form) else _number(node, b), float(alpha))
     scaled: Form = b.times(_number(node, alpha))
     return scaled.plus(_number(node, a))
-
-
-def _sub(reader: Reader, node: fx.Node, a: Any, b: Any, alpha: float = 1) -> Form:
-    return _add(reader, node, a, b, -alpha)
-
-
-def _rsub(reader: Reader, node: fx.Node, a: Any, b: Any, alpha: float = 1) -> Form:
-    return _add(reader, node, b, a, -alpha)
 
 
 def _mul(reader: Reader, node: fx.Node, a: Any, b: Any) -> Form:
@@ -456,10 +384,6 @@ def _div(reader: Reader, node: fx.Node, a: Any, b: Any, rounding_mode: Any = Non
         raise refused(str(node.target), "divides by a number of a row, or rounds")
     quotient: Form = a.over(_number(node, b))
     return quotient
-
-
-def _neg(reader: Reader, node: fx.Node, x: Form) -> Form:
-    return x.times(torch.tensor(-1.0, dtype=torch.float64))
 
 
 def _number(node: fx.Node, value: Any) -> Tensor:
@@ -556,11 +480,11 @@ def _padded(reader: Reader, node: fx.Node, x: Form, pads: list[int], *rest: Any)
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_SAME, _same),
-    **dict.fromkeys(_VIEWS, _view),
-    **dict.fromkeys(_CASTS, _cast),
+    **dict.fromkeys(_VIEWS, _reshaped),
+    **dict.fromkeys(_CASTS, lambda reader, node, x, *rest, **options: x.double() if isinstance(x, Tensor) else x),
     **dict.fromkeys(_ALIKE, _alike),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
-    **dict.fromkeys(("permute", "t", "numpy_T"), _permute),
+    **dict.fromkeys(("t", "numpy_T"), lambda reader, node, x: x.permuted(range(len(x.shape))[::-1])),
     **dict.fromkeys(("split", "split_with_sizes"), _split),
     **dict.fromkeys(("mm", "matmul", "bmm", "mv"), _matmul),
     **dict.fromkeys(("batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training"), _batch_norm),
@@ -569,12 +493,13 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
     "linear": _linear,
     "add": _add,
-    "sub": _sub,
+    "sub": partial(_add, sign=-1),
     "mul": _mul,
     "div": _div,
     "addmm": _addmm,
-    "rsub": _rsub,
-    "neg": _neg,
+    "rsub": lambda reader, node, a, b, alpha=1: _add(reader, node, b, a, -alpha),
+    "neg": lambda reader, node, x: x.times(torch.tensor(-1.0, dtype=torch.float64)),
+    "permute": lambda reader, node, x, order: x.permuted(order),
     "sum": _sum,
     "mean": _mean,
     "transpose": _transpose,
@@ -583,6 +508,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "index": _index,
     "index_select": _index_select,
     "unbind": _unbind,
-    "cat": _cat,
+    "cat": lambda reader, node, parts, dim=0: Form.joined(parts, dim),
     "stack": _stack,
 }

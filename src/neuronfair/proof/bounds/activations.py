@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from neuronfair.model.operators.reader import Curve
+from neuronfair.model.operators import Curve
 
 EPS = torch.finfo(torch.float64).eps
 SLACK = 32 * EPS  # for each number that meets where a constant is computed

@@ -36,8 +36,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import Unprovable
 from neuronfair.limits import check_size
 from neuronfair.model.encoding import Encoding, TableEncoding
-from neuronfair.model.operators.chain import Affine, Chain
-from neuronfair.model.operators.reader import Curve
+from neuronfair.model.operators import Affine, Chain, Curve
 from neuronfair.proof.bounds.activations import Relaxation, relax, values
 from neuronfair.proof.bounds.margins import Lines, Margins
 from neuronfair.proof.bounds.space import Axis, Boxes, Space

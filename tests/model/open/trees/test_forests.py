@@ -26,7 +26,7 @@ from neuronfair.model import forest as forests
 from neuronfair.model.forest import FittedTrees, Tree, forest
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.trees import catboost as catboost_trees
-from neuronfair.model.open.trees.forests import forest_of
+from neuronfair.model.open.trees import forest_of
 from neuronfair.searches.evaluate import evaluate
 
 DOMAIN = """

@@ -11,7 +11,7 @@ from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.frames import Frames
+from neuronfair.model.open.frames import table_inputs
 from neuronfair.model.open.trees.xgboost import best_rounds
 from tests.model.open.conftest import check_black_box
 
@@ -20,7 +20,7 @@ xgboost = pytest.importorskip("xgboost", reason="the package xgboost is not inst
 
 def trees(crowd, labels=None, **options):
     """Trees that read the table itself, text as categories in an order of their own."""
-    table = Frames.of(crowd.domain).of_rows(crowd.rows)
+    table = table_inputs(crowd.domain).of_rows(crowd.rows)
     for name in ("sex", "relationship", "marital", "race"):
         table[name] = table[name].astype("category").cat.reorder_categories(sorted(set(table[name]), reverse=True))
     labels = crowd.labels if labels is None else labels
@@ -64,7 +64,7 @@ def test_trees_without_names_read_the_encoding(crowd, tmp_path):
 def test_numbers_as_categories(crowd, tmp_path):
     """XGBoost keeps categories that are numbers without offsets."""
     pandas = pytest.importorskip("pandas")
-    table = Frames.of(crowd.domain).of_rows(crowd.rows)
+    table = table_inputs(crowd.domain).of_rows(crowd.rows)
     for name in ("sex", "relationship", "marital", "race"):
         table[name] = table[name].astype("category")
     numbers = [name for name in table if str(table[name].dtype) != "category"]
@@ -171,7 +171,7 @@ def test_a_json_file_without_end_is_refused(crowd, tmp_path):
 @pytest.mark.parametrize("options", [{}, {"booster": "dart"}, {"num_parallel_tree": 3, "subsample": 0.5}], ids=str)
 def test_after_early_stopping_the_best_rounds_count(options, suffix, crowd, tmp_path):
     """As `XGBClassifier.load_model` and `predict_proba` do; the rounds after the best one are in the file, too."""
-    table = Frames.of(crowd.domain).of_rows(crowd.rows)
+    table = table_inputs(crowd.domain).of_rows(crowd.rows)
     for name in ("sex", "relationship", "marital", "race"):
         table[name] = table[name].astype("category")
     noise = np.random.default_rng(0).random(len(table)) < 0.3

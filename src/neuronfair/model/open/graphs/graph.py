@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TooLarge, check_size
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
-from neuronfair.model.open.request import Request
+from neuronfair.model.open.opened import Request
 
 GRADIENTS = 4  # a pass with gradients keeps the results of all steps, and may take that many times as much
 RANK = 32  # dimensions of a tensor; numpy has no more than 64

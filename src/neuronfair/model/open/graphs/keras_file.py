@@ -21,18 +21,17 @@ from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.columns import input_names
+from neuronfair.model.open.frames import ModelInputs
 from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
 from neuronfair.model.open.inputs import (
-    ModelInputs,
     NetworkInput,
     declared_numbers,
     graph_inputs,
     preprocessed_tensors,
     texts_of,
 )
-from neuronfair.model.open.opened import Opened, black_box, reproduced
-from neuronfair.model.open.request import ModelFile, Request
+from neuronfair.model.open.opened import ModelFile, Opened, Request, black_box, compared
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import read_sandboxed
 
@@ -140,10 +139,7 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
     elif found is not None:
         opened = open_with_inputs(request, "Keras", graph, found, predict=predict)
     else:
-        opened = open_module(request, "Keras", graph)
-        if not reproduced(request, opened, predict):
-            return black_box(request, "Keras", predict, "its scores could not be reproduced in torch", digest=known)
-        opened = replace(opened, original=predict)
+        opened = compared(request, open_module(request, "Keras", graph), predict, known)
     return opened if known is None else replace(opened, fingerprint=known)
 
 

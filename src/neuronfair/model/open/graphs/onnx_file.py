@@ -19,12 +19,11 @@ from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
 from neuronfair.limits import TEXT, VARIABLE, TooLarge, check_size, max_bytes
 from neuronfair.model.open.classes import class_note, class_order, ordered
 from neuronfair.model.open.columns import single_columns
-from neuronfair.model.open.frames import Frames
+from neuronfair.model.open.frames import ModelInputs, table_inputs
 from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.onnx_operators import SHAPED, activation, operator
-from neuronfair.model.open.inputs import ModelInputs, NetworkInput, declared_numbers, graph_inputs
-from neuronfair.model.open.opened import Opened, black_box, reproduced
-from neuronfair.model.open.request import ModelFile, Request
+from neuronfair.model.open.inputs import NetworkInput, declared_numbers, graph_inputs
+from neuronfair.model.open.opened import ModelFile, Opened, Request, black_box, compared
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
@@ -169,9 +168,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     opened = open_module(request, "ONNX", graph)
     if predict is None:
         return replace(opened, note=f"{opened.note.removesuffix('.')}; {remark}.")
-    if reproduced(request, opened, predict):
-        return replace(opened, original=predict)
-    return black_box(request, "ONNX", predict, "its scores could not be reproduced in torch")
+    return compared(request, opened, predict)
 
 
 def names(file: ModelFile) -> list[str] | None:
@@ -281,7 +278,7 @@ def _predictor(
             made = zip(order_of, tensors(rows), strict=True)
             return {n: x.numpy().astype(_TYPES.get(kinds[n], np.float32)) for n, x in made}
     else:
-        frames = Frames.of(request.domain, names)
+        frames = table_inputs(request.domain, names)
         remarks.append("it reads the table itself")
 
         def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:

@@ -1,1 +1,194 @@
-"""Tree ensembles of XGBoost, LightGBM, CatBoost and scikit-learn."""
+"""Tree ensembles of XGBoost, LightGBM, CatBoost and scikit-learn as trees over codes, checked by the models' scores.
+
+Each library has a module with `read` (a model and a remark from a file), `columns_of` and `trees_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError, one_line
+from neuronfair.limits import TooLarge
+from neuronfair.model.forest import FittedTrees, Forest, Link, Numbers, Tree, below_limit, forest
+from neuronfair.model.open.inputs import TreeColumns
+from neuronfair.model.open.trees import catboost, lightgbm, xgboost
+
+EMPTIED = 64  # rows to check with an empty cell, for each column that may have one
+AGREE = 1e-5  # how close the scores must be to the model's own
+LIBRARIES = {"XGBoost": xgboost, "LightGBM": lightgbm, "CatBoost": catboost}
+FILES = {".ubj": xgboost, ".json": xgboost, ".txt": lightgbm, ".cbm": catboost}
+
+
+def framework(model: Any) -> str:
+    """Return the name of a model's library of boosted trees, or an empty text."""
+    home = type(model).__module__.partition(".")[0]
+    return next((name for name in LIBRARIES if name.lower() == home), "")
+
+
+def tree_columns(model: Any, domain: TableDomain) -> TreeColumns | None:
+    """Return the columns of a fitted model of LightGBM or CatBoost; None for any other."""
+    kind = framework(model)
+    return LIBRARIES[kind].columns_of(model, domain) if kind else None
+
+
+def forest_of(
+    final: Any,
+    inputs: Callable[[Tensor], Any],
+    predict: Callable[[Tensor], Any],
+    domain: TableDomain,
+    tried: Tensor,
+    order: Sequence[int] | None = None,
+) -> Forest:
+    """Return the trees of a fitted model over codes.
+
+    `inputs` makes the model's own inputs of rows, and `predict` its scores. The trees must reproduce these on the tried
+    rows, and on some of them with an empty cell in each column that may have one. `order` says where the domain's
+    classes are among the model's own.
+    """
+    name = type(final).__name__
+    if name == "Booster":
+        name += f" of {type(final).__module__.partition('.')[0]}"
+    if name not in _READERS:
+        raise ModelError(f"the trees of {name} are not known here")
+    try:
+        fitted = _READERS[name](final)
+        before = catboost.Hashed(final) if name.startswith("CatBoost") else getattr(final, "_preprocessor", None)
+        tried = torch.cat([tried, *_emptied(domain, tried)])
+        made = forest(fitted, partial(_numbers, inputs, before), domain, tried[0])
+    except TooLarge as error:  # the model still has scores
+        raise ModelError(f"its trees are too large ({one_line(error)})") from error
+    scores = torch.from_numpy(np.asarray(predict(tried), dtype=np.float64).reshape(len(tried), -1))
+    made = _with_classes(made, scores.shape[1], order)
+    ours = made.scores(tried)
+    if ours.shape != scores.shape or not torch.allclose(ours, scores, rtol=AGREE, atol=AGREE):
+        raise ModelError("its scores could not be reproduced from its trees")
+    return made
+
+
+def _emptied(domain: TableDomain, rows: Tensor) -> Iterator[Tensor]:
+    """Yield rows with an empty cell in one column after the other, since a table may have too few."""
+    for column, attribute in enumerate(domain.attributes):
+        if attribute.empty is not None:
+            emptied = rows[:EMPTIED].clone()
+            emptied[:, column] = attribute.empty
+            yield emptied
+
+
+def _numbers(inputs: Callable[[Tensor], Any], before: Any, rows: Tensor) -> Numbers:
+    """Return the features of the trees: a category is its position among the categories, an empty cell NaN."""
+    table = inputs(rows)
+    if before is not None:  # the encoder of histogram-based boosting, or the hashes of CatBoost
+        return np.asarray(before.transform(table), dtype=np.float64)
+    if hasattr(table, "dtypes") and hasattr(table, "columns"):
+        places = {name: table[name].cat.codes for name in table.columns if hasattr(table[name], "cat")}
+        table = table.assign(**{name: codes.where(codes >= 0, np.nan) for name, codes in places.items()})
+    return np.asarray(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64)
+
+
+def _with_classes(made: Forest, outputs: int, order: Sequence[int] | None) -> Forest:
+    """Return trees with a score for each class, in the domain's order."""
+    sums = len(made.base)
+    matrix = torch.eye(max(sums, outputs), dtype=torch.float64)
+    link = made.link
+    if sums == 1 and outputs == 2 and link == "sigmoid":  # softmax of (0, z) is the sigmoid of z
+        matrix, link = matrix[1:], "softmax"
+    if order is not None and len(order) == matrix.shape[1]:
+        matrix = matrix[:, list(order)]
+    if len(matrix) != sums:
+        return made
+    return replace(made, value=made.value @ matrix, base=made.base @ matrix, link=link)
+
+
+def _of_tree(tree: Any, value: Numbers) -> Tree:
+    """Return a tree of scikit-learn."""
+    missing = getattr(tree, "missing_go_to_left", np.zeros(tree.node_count)).astype(bool)
+    left, right = tree.children_left.astype(np.int64), tree.children_right.astype(np.int64)
+    feature = np.where(left < 0, -1, tree.feature).astype(np.int64)
+    return Tree(feature, left, right, value, below_limit(tree.threshold, missing, single=True))
+
+
+def _averaged(model: Any) -> FittedTrees:
+    """Return a forest of scikit-learn, or one tree: the mean of its leaves."""
+    parts = getattr(model, "estimators_", [model])
+    trees = []
+    for part in parts:
+        held = part.tree_.value[:, 0].astype(np.float64)
+        held = held / held.sum(1, keepdims=True) if hasattr(model, "classes_") else held
+        trees.append(_of_tree(part.tree_, held / len(parts)))
+    return FittedTrees(trees, [0.0] * trees[0].value.shape[1], "none")
+
+
+def _boosted(model: Any) -> FittedTrees:
+    """Return gradient boosting of scikit-learn: an initial value, and trees that are added to it."""
+    outputs = model.estimators_.shape[1]
+    trees = []
+    for stage in model.estimators_:
+        for number, part in enumerate(stage):
+            value = np.zeros((part.tree_.node_count, outputs))
+            value[:, number] = model.learning_rate * part.tree_.value[:, 0, 0]
+            trees.append(_of_tree(part.tree_, value))
+    rows = np.zeros((1, model.n_features_in_), dtype=np.float32)
+    added = sum(tree.value[_leaf(tree, rows[0])] for tree in trees)
+    base = np.asarray(model._raw_predict(rows))[0] - added
+    return FittedTrees(trees, base.tolist(), _link(model, outputs))
+
+
+def _leaf(tree: Tree, row: npt.NDArray[np.float32]) -> int:
+    node = 0
+    while tree.feature[node] >= 0:
+        left = tree.goes_left(node, row[tree.feature[node] : tree.feature[node] + 1].astype(np.float64))[0]
+        node = int(tree.left[node] if left else tree.right[node])
+    return node
+
+
+def _link(model: Any, outputs: int) -> Link:
+    if not hasattr(model, "classes_"):
+        return "none"
+    return "sigmoid" if outputs == 1 else "softmax"
+
+
+def _histogram(model: Any) -> FittedTrees:
+    """Return histogram-based gradient boosting of scikit-learn."""
+    outputs = len(model._predictors[0])
+    trees = []
+    for stage in model._predictors:
+        for number, part in enumerate(stage):
+            nodes = part.nodes
+            value = np.zeros((len(nodes), outputs))
+            value[:, number] = nodes["value"]
+            feature = np.where(nodes["is_leaf"], -1, nodes["feature_idx"]).astype(np.int64)
+            goes = partial(_histogram_side, nodes=nodes, sets=part.raw_left_cat_bitsets)
+            left, right = nodes["left"].astype(np.int64), nodes["right"].astype(np.int64)
+            trees.append(Tree(feature, left, right, value, goes))
+    base = np.ravel(model._baseline_prediction).astype(float).tolist()
+    return FittedTrees(trees, base, _link(model, outputs))
+
+
+def _histogram_side(node: int, numbers: Numbers, *, nodes: Any, sets: Any) -> npt.NDArray[np.bool_]:
+    one = nodes[node]
+    if one["is_categorical"]:
+        place = np.nan_to_num(numbers, nan=0.0).astype(np.int64)
+        inside = (sets[one["bitset_idx"]][place // 32] >> (place % 32).astype(np.uint32)) & 1
+        return np.where(np.isnan(numbers), bool(one["missing_go_to_left"]), inside.astype(bool))
+    return np.where(np.isnan(numbers), bool(one["missing_go_to_left"]), numbers <= one["num_threshold"])
+
+
+_READERS: dict[str, Callable[[Any], FittedTrees]] = {
+    **dict.fromkeys(("DecisionTreeClassifier", "DecisionTreeRegressor"), _averaged),
+    **dict.fromkeys(("RandomForestClassifier", "RandomForestRegressor"), _averaged),
+    **dict.fromkeys(("ExtraTreesClassifier", "ExtraTreesRegressor"), _averaged),
+    **dict.fromkeys(("GradientBoostingClassifier", "GradientBoostingRegressor"), _boosted),
+    **dict.fromkeys(("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"), _histogram),
+    **dict.fromkeys(("XGBClassifier", "XGBRegressor", "Booster of xgboost"), xgboost.trees_of),
+    **dict.fromkeys(("LGBMClassifier", "LGBMRegressor", "Booster of lightgbm"), lightgbm.trees_of),
+    **dict.fromkeys(("CatBoost", "CatBoostClassifier", "CatBoostRegressor"), catboost.trees_of),
+}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
-from neuronfair.model.forest import FittedTrees, Link, Tree
+from neuronfair.model.forest import FittedTrees, Link, Numbers, Tree
 from neuronfair.model.open.inputs import TreeColumns
-from neuronfair.model.open.request import ModelFile
+from neuronfair.model.open.opened import ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
 LINKS: dict[str, Link] = {
@@ -23,10 +23,10 @@ LINKS: dict[str, Link] = {
     "MultiClass": "softmax",
     "MultiClassOneVsAll": "sigmoid",
 }
-Json = dict[str, Any]
+Json = Any  # a part of what CatBoost writes
 
 
-def read(file: ModelFile) -> Any:
+def read(file: ModelFile) -> tuple[Any, str]:
     """Return the classifier or regressor in a file, after CatBoost has rewritten it in a sandbox."""
     catboost = needs("catboost", "catboost")
     if not file.content.startswith(b"CBM1"):
@@ -37,10 +37,10 @@ def read(file: ModelFile) -> Any:
     except (Unreadable, catboost.CatBoostError) as error:
         raise file.error(f"not a readable CatBoost model ({one_line(error)})") from None
     kind = catboost.CatBoostClassifier if len(model.classes_) else catboost.CatBoostRegressor
-    return kind().load_model(blob=content)
+    return kind().load_model(blob=content), ""
 
 
-def columns_of(model: Any) -> TreeColumns:
+def columns_of(model: Any, domain: TableDomain) -> TreeColumns:
     """Return the columns that a model was trained on."""
     names = tuple(model.feature_names_)
     categories = dict.fromkeys(names[place] for place in model.get_cat_feature_indices())
@@ -82,7 +82,7 @@ class Hashed:
     def __init__(self, model: Any) -> None:
         self._model, self._known = model, dict[str, float]()
 
-    def transform(self, table: Any) -> npt.NDArray[np.float64]:
+    def transform(self, table: Any) -> Numbers:
         """Return the cells of a table as numbers."""
         kinds = set(self._model.get_cat_feature_indices())
         cells = np.asarray(table, dtype=object)
@@ -140,6 +140,15 @@ def _tree(tree: Json, columns: dict[str, list[int]], empty: set[int], scale: flo
         )
     feature = np.full(len(nodes), -1)
     value = np.zeros((len(nodes), outputs))
+
+    def goes_left(node: int, numbers: Numbers) -> npt.NDArray[np.bool_]:
+        split = splits[node]
+        assert split is not None
+        if split["split_type"] == "OneHotFeature":
+            return np.asarray(numbers != split["value"] % 2**32, dtype=bool)
+        above = numbers.astype(np.float32) > np.float32(split["border"])
+        return ~np.where(np.isnan(numbers), int(feature[node]) in empty, above)
+
     for place, (node, split) in enumerate(zip(nodes, splits, strict=True)):
         if split is None:
             value[place] = scale * np.asarray(node["value"])
@@ -147,20 +156,4 @@ def _tree(tree: Json, columns: dict[str, list[int]], empty: set[int], scale: flo
             number = split.get("float_feature_index", split.get("cat_feature_index"))
             feature[place] = columns[split["split_type"]][number]
     left, right = np.array(ways).T
-    return Tree(feature, left, right, value, partial(_goes_left, splits=splits, feature=feature, empty=empty))
-
-
-def _goes_left(
-    node: int,
-    numbers: npt.NDArray[np.float64],
-    *,
-    splits: list[Json | None],
-    feature: npt.NDArray[np.int64],
-    empty: set[int],
-) -> npt.NDArray[np.bool_]:
-    split = splits[node]
-    assert split is not None
-    if split["split_type"] == "OneHotFeature":
-        return np.asarray(numbers != split["value"] % 2**32, dtype=bool)
-    above = numbers.astype(np.float32) > np.float32(split["border"])
-    return ~np.where(np.isnan(numbers), int(feature[node]) in empty, above)
+    return Tree(feature, left, right, value, goes_left)

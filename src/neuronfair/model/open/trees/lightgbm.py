@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,18 @@ import numpy.typing as npt
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TEXT, check_size
-from neuronfair.model.forest import FittedTrees, Link, Tree
+from neuronfair.model.forest import FittedTrees, Link, Numbers, Tree
 from neuronfair.model.open.frames import cells_of, spelling
 from neuronfair.model.open.inputs import TreeColumns
-from neuronfair.model.open.request import TRIED, ModelFile
+from neuronfair.model.open.opened import TRIED, ModelFile
+from neuronfair.model.open.trees.xgboost import SCORE_SIZE, check_offsets, check_places
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
-_SCORE_SIZE = 80  # bytes that opening a model takes for each score of a tried row, measured
 _PLACE = re.compile(r"Column_\d+")  # LightGBM's name of a column without a name
 _KINDS = (str, int, float, bool)
 
 
-def read(file: ModelFile) -> Any:
+def read(file: ModelFile) -> tuple[Any, str]:
     """Return the booster that LightGBM has saved as text."""
     lightgbm = needs("lightgbm", "lightgbm")
     if not file.content.startswith((b"tree\n", b"tree\r\n")):
@@ -41,7 +40,7 @@ def read(file: ModelFile) -> Any:
     # Without the parameters of the training, which name files and machines, and the lengths of the trees.
     booster = lightgbm.Booster(model_str=f"{trees}\nend of trees\n\npandas_categorical:{json.dumps(categories)}\n")
     booster.categorical_places = categorical_places(rest)
-    return booster
+    return booster, ""
 
 
 def columns_of(model: Any, domain: TableDomain) -> TreeColumns:
@@ -113,7 +112,7 @@ def _checked(text: str, source: str) -> tuple[str, str]:
     answers, rounds = int(known["num_class"]), int(known["num_tree_per_iteration"])
     if answers < 1 or rounds < 1 or len(trees) % rounds or rounds not in (answers, 1):
         raise ValueError("it does not have as many trees for each class")
-    check_size(answers * TRIED, f"{source}: its answers", times=_SCORE_SIZE)
+    check_size(answers * TRIED, f"{source}: its answers", times=SCORE_SIZE)
     for tree in trees:
         _check_tree(entries(tree), columns)
     return re.sub(r"^tree_sizes=.*\n", "", model, flags=re.MULTILINE), rest
@@ -128,7 +127,7 @@ def _check_tree(tree: dict[str, str], columns: int) -> None:
         lengths += [len(counts), len(tree["leaf_const"].split())]
         if (counts < 0).any() or counts.sum() != len(used) or len(tree["leaf_coeff"].split()) != len(used):
             raise ValueError("a leaf asks for columns that do not exist")
-        _check_places("a leaf asks for a column", used, columns)
+        check_places("a leaf asks for a column", used, columns)
     if leaves < 1 or set(lengths) != {leaves}:
         raise ValueError("a tree does not have the leaves it counts")
     if leaves == 1:
@@ -139,26 +138,22 @@ def _check_tree(tree: dict[str, str], columns: int) -> None:
     threshold = np.array(tree["threshold"].split(), dtype=np.float64)
     if {len(part) for part in (left, right, features, kind, threshold)} != {leaves - 1}:
         raise ValueError("a tree does not have the branches it counts")
-    _check_places("a tree asks for a column", features, columns)
+    check_places("a tree asks for a column", features, columns)
     place = np.arange(leaves - 1)
     for branch in (left, right):  # a branch below 0 ends in a leaf, the first at -1
         if ((branch >= 0) & ((branch <= place) | (branch >= leaves - 1))).any() or (branch < -leaves).any():
             raise ValueError("a branch of a tree leads nowhere")
     sets = threshold[kind % 2 == 1]
-    _check_places("a tree tells categories", sets, kinds)
+    check_places("a tree tells categories", sets, kinds)
     if kinds:
         bounds, bits = _numbers(tree, "cat_boundaries"), _numbers(tree, "cat_threshold")
-        if len(bounds) != kinds + 1 or bounds[0] != 0 or bounds[-1] != len(bits) or (np.diff(bounds) < 0).any():
+        if len(bounds) != kinds + 1:
             raise ValueError("the categories of a tree are not cut where they end")
+        check_offsets("the categories of a tree", bounds, len(bits))
 
 
 def _numbers(tree: dict[str, str], name: str) -> np.ndarray:
     return np.array(tree.get(name, "").split(), dtype=np.int64)
-
-
-def _check_places(what: str, places: np.ndarray, count: int) -> None:
-    if not ((places >= 0) & (places < count)).all():
-        raise ValueError(f"{what} that does not exist")
 
 
 def trees_of(model: Any) -> FittedTrees:
@@ -186,34 +181,21 @@ def _tree(tree: dict[str, str], output: int, outputs: int) -> Tree:
     ways = [np.where(way < 0, inner - way - 1, way) for way in (numbers("left_child"), numbers("right_child"))]
     value = np.zeros((inner + len(leaves), outputs))
     value[inner:, output] = leaves
-    goes = partial(
-        _goes_left,
-        kinds=numbers("decision_type"),
-        limits=numbers("threshold", np.float64),
-        bounds=numbers("cat_boundaries"),
-        bits=numbers("cat_threshold", np.uint32),
-    )
+    kinds, limits = numbers("decision_type"), numbers("threshold", np.float64)
+    bounds, bits = numbers("cat_boundaries"), numbers("cat_threshold", np.uint32)
+
+    def goes_left(node: int, numbers: Numbers) -> npt.NDArray[np.bool_]:
+        kind, empty = int(kinds[node]), np.isnan(numbers)
+        if kind & 1:  # a set of categories goes left, as bits
+            words = bits[bounds[int(limits[node])] : bounds[int(limits[node]) + 1]]
+            place = np.where(empty | (numbers < 0), 32 * len(words), numbers).astype(np.int64)
+            known = place < 32 * len(words)
+            inside = words[np.where(known, place // 32, 0)] >> (place % 32).astype(np.uint32) & 1
+            return np.asarray(known & (inside == 1), dtype=bool)
+        plain = np.where(empty, 0.0, numbers) <= limits[node]
+        missing = kind >> 2 & 3  # none, zero, NaN
+        strays = {0: np.zeros_like(empty), 1: empty | (np.abs(numbers) <= 1e-35), 2: empty}[missing]
+        return np.asarray(np.where(strays, bool(kind & 2), plain), dtype=bool)
+
     left, right = (np.concatenate([way, ends]) for way in ways)
-    return Tree(np.concatenate([numbers("split_feature"), ends]), left, right, value, goes)
-
-
-def _goes_left(
-    node: int,
-    numbers: npt.NDArray[np.float64],
-    *,
-    kinds: npt.NDArray[np.int64],
-    limits: npt.NDArray[np.float64],
-    bounds: npt.NDArray[np.int64],
-    bits: npt.NDArray[np.uint32],
-) -> npt.NDArray[np.bool_]:
-    kind, empty = int(kinds[node]), np.isnan(numbers)
-    if kind & 1:  # a set of categories goes left, as bits
-        words = bits[bounds[int(limits[node])] : bounds[int(limits[node]) + 1]]
-        place = np.where(empty | (numbers < 0), 32 * len(words), numbers).astype(np.int64)
-        known = place < 32 * len(words)
-        inside = words[np.where(known, place // 32, 0)] >> (place % 32).astype(np.uint32) & 1
-        return np.asarray(known & (inside == 1), dtype=bool)
-    plain = np.where(empty, 0.0, numbers) <= limits[node]
-    missing = kind >> 2 & 3  # none, zero, NaN
-    strays = {0: np.zeros_like(empty), 1: empty | (np.abs(numbers) <= 1e-35), 2: empty}[missing]
-    return np.asarray(np.where(strays, bool(kind & 2), plain), dtype=bool)
+    return Tree(np.concatenate([numbers("split_feature"), ends]), left, right, value, goes_left)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import check_size
-from neuronfair.model.forest import FittedTrees, Link, Tree, below_limit
-from neuronfair.model.open.request import TRIED, ModelFile
+from neuronfair.model.forest import FittedTrees, GoesLeft, Link, Numbers, Tree, below_limit
+from neuronfair.model.open.opened import TRIED, ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
 Json = dict[str, Any]  # a part of XGBoost's own format
-_SCORE_SIZE = 80  # bytes that opening a model takes for each score of a tried row, measured
+SCORE_SIZE = 80  # bytes that opening a model takes for each score of a tried row, measured
 
 
 def read(file: ModelFile) -> tuple[Any, str]:
@@ -57,6 +57,10 @@ class BoosterPredictor:
             kind = needs("pandas", "xgboost").Categorical
             table = table.assign(**{name: kind(table[name], values) for name, values in self._numbers.items()})
         return self._booster.predict(self._xgboost.DMatrix(table, enable_categorical=True), output_margin=self._margin)
+
+
+def columns_of(model: Any, domain: TableDomain) -> None:
+    """Return nothing: its estimators name their columns as those of scikit-learn do."""
 
 
 def learner_of(model: Any) -> Json:
@@ -136,7 +140,7 @@ def trees_of(model: Any) -> FittedTrees:
             )
         }
         missing = np.array(tree["default_left"], dtype=bool)
-        goes = partial(_goes_left, limit=limit, missing=missing, sets=sets)
+        goes = _by_sets(sets, missing, below_limit(limit, missing, strict=True, single=True))
         feature = np.where(leaf, -1, tree["split_indices"])
         trees.append(Tree(feature, left, np.array(tree["right_children"]), value, goes))
     guess = np.atleast_1d(np.array(json.loads(parameters["base_score"]), dtype=np.float64))
@@ -149,18 +153,14 @@ def trees_of(model: Any) -> FittedTrees:
     return FittedTrees(trees, (guess * np.ones(outputs)).tolist(), link)
 
 
-def _goes_left(
-    node: int,
-    numbers: npt.NDArray[np.float64],
-    *,
-    limit: npt.NDArray[np.float64],
-    missing: npt.NDArray[np.bool_],
-    sets: dict[int, set[int]],
-) -> npt.NDArray[np.bool_]:
-    if node in sets:  # those of the set go right
-        chosen = np.isin(numbers, list(sets[node]))
+def _by_sets(sets: dict[int, set[int]], missing: npt.NDArray[np.bool_], otherwise: GoesLeft) -> GoesLeft:
+    def goes(node: int, numbers: Numbers) -> npt.NDArray[np.bool_]:
+        if node not in sets:
+            return otherwise(node, numbers)
+        chosen = np.isin(numbers, list(sets[node]))  # those of the set go right
         return np.where(np.isnan(numbers), missing[node], ~chosen)
-    return below_limit(node, numbers, limit=limit, missing=missing, strict=True, single=True)
+
+    return goes
 
 
 # XGBoost trusts its file: it reads, or writes, an index beyond an array in foreign memory.
@@ -172,11 +172,11 @@ def _check(learner: Json, source: str) -> None:
     trees = model.get("trees", [])
     for tree in trees:
         _check_tree(tree, columns)
-    check_size(max(1, *classes) * TRIED, f"{source}: its answers", times=_SCORE_SIZE)
-    _check_places("a tree counts for a class", model.get("tree_info", []), max(1, *classes))
+    check_size(max(1, *classes) * TRIED, f"{source}: its answers", times=SCORE_SIZE)
+    check_places("a tree counts for a class", model.get("tree_info", []), max(1, *classes))
     rounds = model.get("iteration_indptr", [])
     if rounds:
-        _check_offsets("the rounds", rounds, len(trees))
+        check_offsets("the rounds", rounds, len(trees))
     best = best_rounds(learner)
     if best is not None and not 1 <= best < max(2, len(rounds)):
         raise ValueError("its best round does not exist")
@@ -188,12 +188,12 @@ def _check_categories(cats: Json) -> None:
     known, bounds, order = cats["enc"], cats["feature_segments"], cats["sorted_idx"]
     for entry in known:
         if "offsets" in entry:
-            _check_offsets("the names of categories", entry["offsets"] or [0], len(entry["values"]))
+            check_offsets("the names of categories", entry["offsets"] or [0], len(entry["values"]))
             if "type" not in entry and not all(0 <= value < 256 for value in entry["values"]):
                 raise ValueError("the names of its categories are no text")
     counts = [len(entry["offsets"] or [0]) - 1 if "offsets" in entry else len(entry["values"]) for entry in known]
     if bounds or known or order:
-        _check_offsets("the categories", bounds or [0], len(order))
+        check_offsets("the categories", bounds or [0], len(order))
         if np.diff(bounds).tolist() != counts:
             raise ValueError("it counts its categories in two ways")
     for count, (start, end) in zip(counts, pairwise(bounds), strict=bool(counts)):
@@ -201,12 +201,14 @@ def _check_categories(cats: Json) -> None:
             raise ValueError("the order of its categories is not one")
 
 
-def _check_places(what: str, places: Any, count: int) -> None:
-    if any(not 0 <= place < count for place in places):
+def check_places(what: str, places: Any, count: int) -> None:
+    """Refuse an index of something that does not exist."""
+    places = np.asarray(places)
+    if not ((places >= 0) & (places < count)).all():
         raise ValueError(f"{what} that does not exist")
 
 
-def _check_offsets(what: str, offsets: Any, end: int) -> None:
+def check_offsets(what: str, offsets: Any, end: int) -> None:
     """Refuse bounds of parts of an array that do not begin with 0, rise, and end with its end."""
     if offsets[0] != 0 or offsets[-1] != end or any(a > b for a, b in pairwise(offsets)):
         raise ValueError(f"{what} are not cut where they end")
@@ -214,7 +216,7 @@ def _check_offsets(what: str, offsets: Any, end: int) -> None:
 
 def _check_tree(tree: Json, columns: int) -> None:
     """Refuse a tree with cycles or branches that do not exist, with which XGBoost would never end."""
-    _check_places("a tree asks for a column", tree["split_indices"], columns)
+    check_places("a tree asks for a column", tree["split_indices"], columns)
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     place = np.arange(len(left))
     inner = left != -1
@@ -223,6 +225,6 @@ def _check_tree(tree: Json, columns: int) -> None:
             raise ValueError("a branch of a tree leads nowhere")
     if (right != -1)[~inner].any():
         raise ValueError("a branch of a tree leads nowhere")
-    _check_places("a tree tells categories at a node", tree.get("categories_nodes", []), len(place))
+    check_places("a tree tells categories at a node", tree.get("categories_nodes", []), len(place))
     ends = np.add(tree.get("categories_segments", []), tree.get("categories_sizes", []), dtype=np.float64)
-    _check_places("a tree names a category", [*tree.get("categories_segments", []), *ends], len(tree["categories"]) + 1)
+    check_places("a tree names a category", [*tree.get("categories_segments", []), *ends], len(tree["categories"]) + 1)
