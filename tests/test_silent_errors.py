@@ -55,7 +55,7 @@ GOES_ON = {
     "model/open/estimators.py open_estimator": "the model is a black box, whose note says why",
     "model/open/columns.py _attribute": "an attribute that an unfitted model does not have is not said",
     "model/open/torch_modules.py with_input_layer": "an untraceable network has gradients as a whole",
-    "model/open/graphs/graph.py check_full_pass": "measures memory only; the rows fail next, with the reason",
+    "model/open/graphs/__init__.py check_full_pass": "measures memory only; the rows fail next, with the reason",
     "model/open/torch_modules.py open_module": "it is opened as it is, and what fails then is raised",
     "model/open/inputs.py first_accepted": "the first error is raised if none is accepted",
     "model/open/estimators.py _predict_differs": "predict fails, so only the scores decide",

@@ -39,8 +39,7 @@ from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.model.formats import REFITTED
-from neuronfair.model.open import Opened, wrap_model
-from neuronfair.model.open.columns import feature_names
+from neuronfair.model.open import Opened, feature_names, wrap_model
 from neuronfair.progress import Progress, silent
 from neuronfair.scale.pool import Processes, Serial
 from neuronfair.store.files import Lock

@@ -23,8 +23,8 @@ from neuronfair.domain.tables.sheet import JoinedColumns, Sheet
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import Opened, wrap_model
-from neuronfair.model.open.columns import feature_names, matched_columns, source_of
+from neuronfair.model.open import Opened, feature_names, wrap_model
+from neuronfair.model.open.columns import matched_columns, source_of
 from neuronfair.model.open.estimators import by_groups
 
 DRAWN = 1000  # people, where no table is given

@@ -13,8 +13,8 @@ from torch import nn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.model.open import wrap_model
-from neuronfair.model.open.columns import feature_names, input_names, matched_columns, selected_columns, single_columns
+from neuronfair.model.open import feature_names, wrap_model
+from neuronfair.model.open.columns import input_names, matched_columns, selected_columns, single_columns
 from neuronfair.model.open.graphs.keras_layers import without_numpy_warning
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +27,7 @@ from neuronfair.model.open.opened import (
     with_preprocess,
 )
 
-__all__ = ["Opened", "wrap_model"]
+__all__ = ["Opened", "feature_names", "wrap_model"]
 
 
 def wrap_model(
@@ -59,35 +60,44 @@ def wrap_model(
     rows = rows.rows if isinstance(rows, Dataset) else rows
     if not len(rows):
         raise ModelError(f"{source}: there are no rows to try the model on")
-    request = Request(source, domain, rows, weights, device, decision, trust_pickle=trust_pickle)
-    request = replace(request, types=types, inferred=inferred)
+    whole = Request(
+        source, domain, rows, weights, device, decision, types=types, inferred=inferred, trust_pickle=trust_pickle
+    )
     if isinstance(preprocess, str):
-        preprocess = _imported(request, preprocess)
-    whole = replace(request, preprocess=preprocess)
-    if isinstance(model, (Network, BlackBox)):  # made for rows of the whole domain
-        return with_preprocess(import_module(f"{__name__}.user_code").open_object(whole, model), preprocess)
-    request = restricted_to_inputs(whole)
+        preprocess = _imported(whole, preprocess)
+    whole = replace(whole, preprocess=preprocess)
+    # Networks and black boxes are made for rows of the whole domain.
+    request = whole if isinstance(model, (Network, BlackBox)) else restricted_to_inputs(whole)
     if in_memory:
-        opened: Opened = import_module(f"{__name__}.user_code").open_object(request, model)
-        return with_preprocess(for_whole_domain(whole, opened), preprocess)
-    name = reader_of(request.source, weights=weights, trust_pickle=trust_pickle)
-    if preprocess is not None and name == OWN_WEIGHTS:
-        raise request.error("preprocess is not for weights of this package, whose inputs the domain declares")
-    module, _, function = name.partition(":")
-    opened = getattr(import_module(f"{__name__}.{module}"), function)(request)
-    return with_preprocess(for_whole_domain(whole, opened), preprocess)
+        opened: Opened = _reader("user_code").open_object(request, model)
+    else:
+        name = reader_of(source, weights=weights, trust_pickle=trust_pickle)
+        if preprocess is not None and name == OWN_WEIGHTS:
+            raise request.error("preprocess is not for weights of this package, whose inputs the domain declares")
+        module, _, function = name.partition(":")
+        opened = getattr(_reader(module), function)(request)
+    return with_preprocess(opened if request is whole else for_whole_domain(whole, opened), preprocess)
 
 
-def names_in(file: ModelFile) -> Sequence[str] | None:
-    """Return the names of the inputs of a model in a file; None if it has none, or is made by a call only."""
-    module = reader_of(file.source, trust_pickle=file.trust_pickle).partition(":")[0]
-    reader = import_module(f"{__name__}.{module}")
-    names: Sequence[str] | None = reader.names(file) if hasattr(reader, "names") else None
-    return names
+def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] | None:
+    """Return the names of the inputs of a model, or of a model in a file.
+
+    None if they have none, or if only a call would make the model.
+    """
+    if not isinstance(model, (str, Path)):
+        names = _reader("columns").input_names(model)
+    else:
+        reader = _reader(reader_of(str(model), trust_pickle=trust_pickle).partition(":")[0])
+        names = reader.names(ModelFile(str(model), trust_pickle=trust_pickle)) if hasattr(reader, "names") else None
+    return None if names is None else tuple(names)
+
+
+def _reader(name: str) -> ModuleType:
+    return import_module(f"{__name__}.{name}")
 
 
 def _imported(request: Request, name: str) -> Callable[[Any], Any]:
-    found = import_module(f"{__name__}.user_code").imported(request, name) if ":" in name else None
+    found = _reader("user_code").imported(request, name) if ":" in name else None
     if not callable(found):
         raise request.error(f"--preprocess {name}: expected package.module:name of a function of a DataFrame")
     function: Callable[[Any], Any] = found

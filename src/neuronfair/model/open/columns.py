@@ -11,8 +11,6 @@ import numpy as np
 from torch import nn
 
 from neuronfair.errors import ModelError, did_you_mean
-from neuronfair.model.open import names_in
-from neuronfair.model.open.opened import ModelFile
 
 # Attributes with the names of inputs: of scikit-learn and XGBoost, LightGBM, CatBoost, and of boosters.
 _NAMES = ("feature_names_in_", "feature_name_", "feature_names_", "feature_names", "feature_name")
@@ -33,15 +31,6 @@ WRAPPERS = {
     "ExponentiatedGradient": "predictors_",
     "GridSearch": "predictors_",
 }
-
-
-def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] | None:
-    """Return the names of the inputs of a model, or of a model in a file; None if they have none."""
-    if isinstance(model, (str, Path)):
-        names = names_in(ModelFile(str(model), trust_pickle=trust_pickle))
-    else:
-        names = input_names(model)
-    return None if names is None else tuple(names)
 
 
 def matched_columns(

@@ -123,14 +123,8 @@ class FittedModel:
 
     def black_box(self, note: str, digest: str | None, scale: Scale | None = None, unassessed: str = "") -> Opened:
         """Return the model as a black box."""
-        made = black_box(
-            self.request,
-            self.kind,
-            self.scores,
-            note,
-            probability=self.method.probability,
-            digest=digest or f"{self.kind} {self.request.source}",
-        )
+        known, probability = digest or f"{self.kind} {self.request.source}", self.method.probability
+        made = black_box(self.request, self.kind, self.scores, note, probability=probability, digest=known)
         return self.completed(made, scale, unassessed)
 
 
@@ -147,7 +141,8 @@ def names(file: ModelFile) -> list[str] | None:
 
 def open_function(request: Request, function: Any) -> Opened:
     """Return a function of a table as a black box; its fingerprint covers its source code and its scores."""
-    columns = _known_columns(request, function)
+    columns = input_names(function)
+    columns = columns if columns is not None and set(columns) <= set(request.domain.names) else None
     method = PredictMethod(_quiet(function) if inspect.ismethod(function) else function)
     fitted = FittedModel.of(request, "Python function", method, function_inputs(request, columns))
     why = "a Python function has no weights to read; it gets tables of labels and numbers"
@@ -270,11 +265,6 @@ def by_groups(model: Any) -> bool:
         return GROUPS in inspect.signature(model.predict).parameters
     except (AttributeError, TypeError, ValueError):
         return False
-
-
-def _known_columns(request: Request, model: Any) -> list[str] | None:
-    columns = input_names(model)
-    return columns if columns is not None and set(columns) <= set(request.domain.names) else None
 
 
 def _quiet(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from neuronfair.limits import TooLarge
 from neuronfair.model.encoding import ROWS_PER_PASS
-from neuronfair.model.open.graphs.graph import STEPS, Graph, GraphStep, Ref, Unsupported
+from neuronfair.model.open.graphs import STEPS, Graph, GraphStep, Ref, Unsupported
 
 MANY, HUGE = 4 * 10**4, 10**6
 

@@ -306,7 +306,7 @@ def test_a_truncated_file(crowd, tmp_path):
 
 def test_a_graph_that_torch_computes_otherwise_is_a_black_box(crowd, tmp_path, monkeypatch):
     path = graph(tmp_path / "g.onnx", [*FIRST, OUT("r")], WEIGHTS | {"v": floats(16, 2)})
-    monkeypatch.setitem(onnx_operators._SIMPLE, "Relu", nn.Softplus)
+    monkeypatch.setitem(onnx_operators._ACTIVATIONS, "Relu", lambda _: nn.Softplus())
     found = wrap_model(path, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, answers(path, crowd.x), "its scores could not be reproduced in torch")
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
@@ -323,7 +323,7 @@ def test_a_graph_for_one_row_at_a_time_is_asked_row_by_row(crowd, tmp_path, monk
     found = wrap_model(path, crowd.domain, crowd.rows)
     assert found.white_box
     assert found.model.rows_forward == 0
-    monkeypatch.setitem(onnx_operators._SIMPLE, "Relu", nn.Softplus)
+    monkeypatch.setitem(onnx_operators._ACTIVATIONS, "Relu", lambda _: nn.Softplus())
     found = wrap_model(path, crowd.domain, crowd.rows)
     assert not found.white_box
     assert "could not be reproduced" in found.note

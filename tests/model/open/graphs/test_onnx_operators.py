@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from neuronfair.model.open.graphs.graph import Unsupported
+from neuronfair.model.open.graphs import Unsupported
 from neuronfair.model.open.graphs.onnx_operators import operator
 
 

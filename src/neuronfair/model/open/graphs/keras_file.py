@@ -22,7 +22,7 @@ from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.columns import input_names
 from neuronfair.model.open.frames import ModelInputs
-from neuronfair.model.open.graphs.graph import Graph, GraphStep, Ref, Unsupported, check_full_pass
+from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
 from neuronfair.model.open.inputs import (
     NetworkInput,
@@ -36,23 +36,22 @@ from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import read_sandboxed
 
 DEPTH = 20  # of models in models
-
-
-def keras_graph(model: Any, sources: Sequence[str], texts: Sequence[str]) -> Graph:
-    """Return a Keras model as a graph of torch modules; a text input is a position in `texts`."""
-    joined = _GraphBuilder(sources, texts)
-    results = joined.model(model, sources, 0)
-    if len(results) != 1:
-        raise Unsupported("it has several outputs")
-    return Graph(joined.steps, {}, sources, results[0]).float().eval()
+Entry = dict[str, Any]  # a part of the description of a model
 
 
 class _GraphBuilder:
-    """Collects the steps of a graph along a model, from its inputs."""
+    """Collects the steps of a graph of torch modules along a model; a text input is a position in `texts`."""
 
     def __init__(self, sources: Sequence[str], texts: Sequence[str]) -> None:
         self.steps: list[GraphStep] = []
-        self.sources, self.texts = set(sources), texts
+        self.sources, self.texts = sources, texts
+
+    def graph(self, model: Any) -> Graph:
+        """Return the graph of a model."""
+        results = self.model(model, self.sources, 0)
+        if len(results) != 1:
+            raise Unsupported("it has several outputs")
+        return Graph(self.steps, {}, self.sources, results[0]).float().eval()
 
     def model(self, model: Any, values: Sequence[str], depth: int) -> list[str]:
         """Add the steps of a model with these inputs; return the names of its outputs."""
@@ -115,7 +114,8 @@ def open_object(request: Request, model: Any) -> Opened:
 def _open(request: Request, model: Any, known: str | None) -> Opened:
     try:
         inputs = _inputs(model)
-        texts = _texts(request, inputs)
+        read = {i.name for i in inputs if i.kind == "text"}
+        texts = list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in texts_of(a)))
         found = graph_inputs(request, inputs, raw="all" if _prepares(model) else "named", texts=texts)
     except Unsupported as reason:  # a model that does not describe its inputs
         found = preprocessed_tensors(request) if request.preprocess is not None else None
@@ -125,7 +125,7 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
         raise request.error(f"expects {width[0]} inputs. {request.widths()}")
     predict = _predictor(request, model, found, texts)
     try:
-        graph = keras_graph(model, [i.name for i in inputs], texts)
+        graph = _GraphBuilder([i.name for i in inputs], texts).graph(model)
         check_full_pass(request, graph, None if found is None else found.of_rows(request.drawn[:1]))
     except Unsupported as reason:
         why = "; ".join(filter(None, (str(reason), "" if found is None else found.note)))
@@ -205,14 +205,15 @@ def _as_keras3(content: bytes) -> bytes:
     """Return an HDF5 file that Keras 1 or 2 has written, its layers described as Keras 3 reads them."""
     held = io.BytesIO(content)
     with needs("h5py", "keras").File(held, "r+") as file:
-        version, config = (_decoded(file.attrs.get(name, "")) for name in ("keras_version", "model_config"))
+        texts = (file.attrs.get(name, "") for name in ("keras_version", "model_config"))
+        version, config = (text.decode() if isinstance(text, bytes) else str(text) for text in texts)
         if not version.startswith(("1.", "2.")) or not config:
             return content
         file.attrs["model_config"] = json.dumps(json.loads(config, object_hook=_entry_as_keras3))
     return held.getvalue()
 
 
-def _entry_as_keras3(entry: dict[str, Any]) -> dict[str, Any]:
+def _entry_as_keras3(entry: Entry) -> Entry:
     """Return a part of an old model's description for Keras 3, without the initializers of weights."""
     entry = {name: value for name, value in entry.items() if not name.endswith("_initializer")}
     layers, axis = entry.get("config"), entry.get("axis")
@@ -230,11 +231,7 @@ def _entry_as_keras3(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _decoded(attribute: Any) -> str:
-    return attribute.decode() if isinstance(attribute, bytes) else str(attribute)
-
-
-def _with_stand_in(entry: dict[str, Any]) -> dict[str, Any]:
+def _with_stand_in(entry: Entry) -> Entry:
     """Replace a lookup layer in a description by its stand-in, see `stand_ins`."""
     return entry | {"registered_name": entry["class_name"]} if entry.get("class_name") in LOOKUPS else entry
 
@@ -255,27 +252,19 @@ def _inputs(model: Any) -> list[NetworkInput]:
     return found
 
 
-def _texts(request: Request, inputs: Sequence[NetworkInput]) -> list[str]:
-    """Return all possible values of text inputs."""
-    read = {i.name for i in inputs if i.kind == "text"}
-    return list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in texts_of(a)))
-
-
 def _predictor(
     request: Request, model: Any, inputs: ModelInputs | None, texts: Sequence[str]
 ) -> Callable[[Tensor], Any]:
     """Return the prediction by Keras itself."""
     inputs, named = inputs or declared_numbers(request), getattr(model, "_inputs_struct", None)
     words = np.array(list(texts) or [""], dtype=object)
+    is_text = [tensor.dtype == "string" for tensor in getattr(model, "inputs", None) or ()] or [False]
 
     def arrays_of(rows: Tensor) -> Any:
         if texts and needs("keras", "keras").config.backend() != "tensorflow":
             raise ModelError("Keras takes text with TensorFlow only")
-        tensors = getattr(model, "inputs", None) or [None]
-        arrays = [x.numpy() for x in inputs.of_rows(rows)]
-        arrays = [
-            words[x] if t is not None and t.dtype == "string" else x for x, t in zip(arrays, tensors, strict=True)
-        ]
+        numbers = zip(inputs.of_rows(rows), is_text, strict=True)
+        arrays = [words[x.numpy()] if text else x.numpy() for x, text in numbers]
         if isinstance(named, dict) and inputs.names:
             return dict(zip(inputs.names, arrays, strict=True))
         return arrays if len(arrays) > 1 else arrays[0]

@@ -16,9 +16,23 @@ from torch.nn import functional
 
 from neuronfair.errors import needs
 from neuronfair.limits import check_size
-from neuronfair.model.open.graphs.graph import Unsupported
+from neuronfair.model.open.graphs import Unsupported
 
 LOOKUPS = ("IntegerLookup", "StringLookup")
+
+
+class LayerFunction(nn.Module):
+    """A function of a layer's inputs and of numbers that it holds, which become parameters under their names."""
+
+    def __init__(self, function: Callable[..., Tensor], **numbers: nn.Parameter) -> None:
+        super().__init__()
+        self.function = function
+        for name, one in numbers.items():
+            self.register_parameter(name, one)
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        """Return the function of the inputs."""
+        return self.function(*parts, *self.parameters())
 
 
 MERGES: dict[str, Callable[[Sequence[Tensor], int], Tensor]] = {
@@ -32,50 +46,31 @@ MERGES: dict[str, Callable[[Sequence[Tensor], int], Tensor]] = {
 }
 
 
-class Merge(nn.Module):
-    """Joins tensors: one after the other along an axis, or number by number."""
+def _merge(kind: str, axis: int) -> nn.Module:
+    """Return what joins tensors along an axis, or number by number; whole numbers become what the others are."""
 
-    def __init__(self, kind: str, axis: int) -> None:
-        super().__init__()
-        self.kind, self.axis = kind, axis
+    def merged(*parts: Tensor) -> Tensor:
+        common = reduce(torch.promote_types, (part.dtype for part in parts))
+        return MERGES[kind]([part.to(common) for part in parts], axis)
 
-    def forward(self, *parts: Tensor) -> Tensor:
-        """Return the parts as one; whole numbers become what the others are."""
-        kind = reduce(torch.promote_types, (part.dtype for part in parts))
-        return MERGES[self.kind]([part.to(kind) for part in parts], self.axis)
+    return LayerFunction(merged)
 
 
-class EmbeddingTable(nn.Module):
-    """An embedding of whole numbers; others are truncated, as Keras does."""
+def _category_encoding(mode: str, depth: int) -> nn.Module:
+    """Return what makes one input for each value: one-hot, or how often or whether it occurs in a row."""
+    if mode not in ("one_hot", "multi_hot", "count"):
+        raise Unsupported(f"the output mode '{mode}'")
+    check_size(depth, "an encoding of categories", times=8)
 
-    def __init__(self, weight: nn.Parameter) -> None:
-        super().__init__()
-        self.weight = weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (n, …, numbers)."""
-        return functional.embedding(x.long(), self.weight)
-
-
-class CategoryEncoding(nn.Module):
-    """Whole numbers as one input per value: one-hot, or how often or whether they occur in a row."""
-
-    def __init__(self, mode: str, depth: int) -> None:
-        super().__init__()
-        if mode not in ("one_hot", "multi_hot", "count"):
-            raise Unsupported(f"the output mode '{mode}'")
-        check_size(depth, "an encoding of categories", times=8)
-        self.mode = mode
-        self.values = nn.Parameter(torch.arange(float(depth)), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (n, …, depth)."""
-        if self.mode == "one_hot" and x.dim() > 1 and x.shape[-1] == 1:
+    def encoded(x: Tensor, values: Tensor) -> Tensor:
+        if mode == "one_hot" and x.dim() > 1 and x.shape[-1] == 1:
             x = x.squeeze(-1)
-        hits = (x.unsqueeze(-1) == self.values).to(self.values.dtype)
-        if self.mode == "one_hot":
+        hits = (x.unsqueeze(-1) == values).to(values.dtype)
+        if mode == "one_hot":
             return hits
-        return hits.amax(-2) if self.mode == "multi_hot" else hits.sum(-2)
+        return hits.amax(-2) if mode == "multi_hot" else hits.sum(-2)
+
+    return LayerFunction(encoded, values=nn.Parameter(torch.arange(float(depth)), requires_grad=False))
 
 
 class VocabularyIndex(nn.Module):
@@ -98,23 +93,12 @@ class VocabularyIndex(nn.Module):
         return torch.where(self.keys[place] == x, self.places[place], other)
 
 
-class BinIndex(nn.Module):
-    """The index of the bin of each number."""
-
-    def __init__(self, boundaries: Sequence[float]) -> None:
-        super().__init__()
-        self.boundaries = nn.Parameter(torch.tensor(list(boundaries), dtype=torch.float32), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return how many boundaries are at most each number."""
-        return torch.bucketize(x.to(self.boundaries.dtype).contiguous(), self.boundaries, right=True)
-
-
-def discretization(layer: Any) -> nn.Module:
-    """Return a Discretization layer in torch."""
+def _discretization(layer: Any) -> nn.Module:
     if layer.bin_boundaries is None:
         raise Unsupported(f"its layer '{layer.name}' has no boundaries")
-    return _with_encoding(layer, BinIndex(layer.bin_boundaries), len(layer.bin_boundaries) + 1)
+    boundaries = nn.Parameter(torch.tensor(list(layer.bin_boundaries), dtype=torch.float32), requires_grad=False)
+    part = LayerFunction(lambda x, b: torch.bucketize(x.to(b.dtype).contiguous(), b, right=True), boundaries=boundaries)
+    return _with_encoding(layer, part, len(boundaries) + 1)
 
 
 def lookup(layer: Any, texts: Sequence[str]) -> nn.Module:
@@ -141,7 +125,7 @@ def lookup(layer: Any, texts: Sequence[str]) -> nn.Module:
 
 
 def _with_encoding(layer: Any, part: nn.Module, depth: int) -> nn.Module:
-    return part if layer.output_mode == "int" else nn.Sequential(part, CategoryEncoding(layer.output_mode, depth))
+    return part if layer.output_mode == "int" else nn.Sequential(part, _category_encoding(layer.output_mode, depth))
 
 
 def stand_ins(keras: Any) -> dict[str, type]:
@@ -166,7 +150,7 @@ def stand_ins(keras: Any) -> dict[str, type]:
             self.vocabulary = list(words) if isinstance(words, (list, tuple)) else []
             self.built = True
 
-        def get_config(self) -> dict[str, Any]:
+        def get_config(self) -> Any:
             return self.config
 
         def get_vocabulary(self, include_special_tokens: bool = False) -> list[Any]:
@@ -206,13 +190,12 @@ def convert(layer: Any, inputs: int = 1, texts: Sequence[str] = ()) -> dict[str,
     A text is a position in `texts`.
     """
     kind = type(layer).__name__
-    makers = _LAYERS if inputs == 1 else {}
     if kind in MERGES:
-        part: nn.Module | None = Merge(kind, getattr(layer, "axis", -1))
+        part: nn.Module | None = _merge(kind, getattr(layer, "axis", -1))
     elif kind in LOOKUPS and inputs == 1:
         part = lookup(layer, texts)
-    elif kind in makers:
-        part = makers[kind](layer)
+    elif kind in _LAYERS and inputs == 1:
+        part = _LAYERS[kind](layer)
     else:
         raise Unsupported(f"its layer '{layer.name}' ({kind}) has no counterpart in torch here")
     parts = {} if part is None else {layer.name: part}
@@ -251,20 +234,16 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-class ScaleAndShift(nn.Module):
-    """Multiplies and shifts along one axis: normalisation with fixed statistics, or rescaling."""
+def _scale_and_shift(scale: Any, shift: Any, axis: int = -1) -> nn.Module:
+    """Return what multiplies and shifts along one axis: normalisation with fixed statistics, or rescaling."""
 
-    def __init__(self, scale: Any, shift: Any, axis: int = -1) -> None:
-        super().__init__()
-        self.scale, self.shift = _parameter(scale), _parameter(shift)
-        self.axis = axis
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x · scale + shift."""
+    def scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         shape = [1] * x.dim()
-        shape[self.axis] = -1
-        scale, shift = (t.view(shape) if t.numel() > 1 else t for t in (self.scale, self.shift))
+        shape[axis] = -1
+        scale, shift = (t.view(shape) if t.numel() > 1 else t for t in (scale, shift))
         return x * scale + shift
+
+    return LayerFunction(scaled, scale=_parameter(scale), shift=_parameter(shift))
 
 
 class ChannelsLast(nn.Module):
@@ -280,35 +259,27 @@ class ChannelsLast(nn.Module):
         return inner.movedim(1, -1) if inner.dim() > 2 else inner
 
 
+def _with_weights(part: nn.Module, layer: Any, turned: Callable[[np.ndarray], np.ndarray]) -> nn.Module:
+    """Return a torch module with the weights of a layer, its matrix turned into torch's order."""
+    weight, *bias = (_array(one) for one in layer.weights)
+    state = {"weight": torch.from_numpy(turned(weight).copy())}
+    part.load_state_dict(state | ({"bias": torch.from_numpy(bias[0])} if layer.use_bias else {}))
+    return part
+
+
 def _dense(layer: Any) -> nn.Module:
-    weights = [_array(w) for w in layer.weights]
-    before, after = weights[0].shape
-    linear = nn.Linear(before, after, bias=layer.use_bias)
-    state = {"weight": torch.from_numpy(weights[0].T.copy())}
-    linear.load_state_dict(state | ({"bias": torch.from_numpy(weights[1])} if layer.use_bias else {}))
-    return linear
+    before, after = layer.weights[0].shape
+    return _with_weights(nn.Linear(before, after, bias=layer.use_bias), layer, lambda weight: weight.T)
 
 
 def _convolution(layer: Any) -> nn.Module:
-    weights = [_array(w) for w in layer.weights]
-    height, width, before, after = weights[0].shape
-    padding = layer.padding
-    if padding == "same" and tuple(layer.strides) != (1, 1):
+    height, width, before, after = layer.weights[0].shape
+    strides, groups = tuple(layer.strides), layer.groups
+    if layer.padding == "same" and strides != (1, 1):
         raise Unsupported(f"its layer '{layer.name}' has strides with padding 'same'")
-    groups, bias = layer.groups, layer.use_bias
-    convolution = nn.Conv2d(
-        before * groups,
-        after,
-        (height, width),
-        tuple(layer.strides),
-        padding,
-        tuple(layer.dilation_rate),
-        groups,
-        bias,
-    )
-    state = {"weight": torch.from_numpy(weights[0].transpose(3, 2, 0, 1).copy())}
-    convolution.load_state_dict(state | ({"bias": torch.from_numpy(weights[1])} if bias else {}))
-    return _in_layout(layer, convolution)
+    gaps, size = tuple(layer.dilation_rate), (height, width)
+    made = nn.Conv2d(before * groups, after, size, strides, layer.padding, gaps, groups, layer.use_bias)
+    return _in_layout(layer, _with_weights(made, layer, lambda weight: weight.transpose(3, 2, 0, 1)))
 
 
 def _pooling(make: Callable[..., nn.Module]) -> Callable[[Any], nn.Module]:
@@ -332,7 +303,7 @@ def _in_layout(layer: Any, inner: nn.Module) -> nn.Module:
 def _batch_normalization(layer: Any) -> nn.Module:
     mean, variance = _array(layer.moving_mean), _array(layer.moving_variance)
     scale = (_array(layer.gamma) if layer.scale else 1.0) / np.sqrt(variance + layer.epsilon)
-    return ScaleAndShift(scale, (_array(layer.beta) if layer.center else 0.0) - mean * scale, layer.axis)
+    return _scale_and_shift(scale, (_array(layer.beta) if layer.center else 0.0) - mean * scale, layer.axis)
 
 
 def _layer_normalization(layer: Any) -> nn.Module:
@@ -353,11 +324,11 @@ def _normalization(layer: Any) -> nn.Module:
     if layer.axis is not None and len(tuple(np.atleast_1d(layer.axis))) > 1:
         raise Unsupported(f"its layer '{layer.name}' normalises along several axes")
     axis = -1 if layer.axis is None else int(np.atleast_1d(layer.axis)[0])
-    return ScaleAndShift(spread, mean, axis) if layer.invert else ScaleAndShift(1 / spread, -mean / spread, axis)
+    return _scale_and_shift(spread, mean, axis) if layer.invert else _scale_and_shift(1 / spread, -mean / spread, axis)
 
 
 def _rescaling(layer: Any) -> nn.Module:
-    return ScaleAndShift(
+    return _scale_and_shift(
         np.asarray(layer.scale, dtype=np.float64).reshape(-1), np.asarray(layer.offset).reshape(-1) * 1.0
     )
 
@@ -378,16 +349,8 @@ def _softmax(layer: Any) -> nn.Module:
     return nn.Softmax(-1)
 
 
-class Reshape(nn.Module):
-    """Gives every row another shape."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.shape = tuple(shape)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the rows in the new shape."""
-        return x.reshape(x.shape[0], *self.shape)
+def _reshape(shape: tuple[int, ...]) -> nn.Module:
+    return LayerFunction(lambda x: x.reshape(x.shape[0], *shape))
 
 
 _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
@@ -402,11 +365,13 @@ _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
     "Normalization": _normalization,
     "Rescaling": _rescaling,
     **dict.fromkeys(("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise"), lambda layer: None),
-    "Embedding": lambda layer: EmbeddingTable(_parameter(_array(layer.embeddings))),
-    "CategoryEncoding": lambda layer: CategoryEncoding(layer.output_mode, layer.num_tokens),
-    "Discretization": discretization,
+    "Embedding": lambda layer: LayerFunction(  # Keras truncates numbers that are not whole
+        lambda x, weight: functional.embedding(x.long(), weight), weight=_parameter(_array(layer.embeddings))
+    ),
+    "CategoryEncoding": lambda layer: _category_encoding(layer.output_mode, layer.num_tokens),
+    "Discretization": _discretization,
     "Flatten": lambda layer: nn.Flatten(),
-    "Reshape": lambda layer: Reshape(layer.target_shape),
+    "Reshape": lambda layer: _reshape(tuple(layer.target_shape)),
     "Conv2D": _convolution,
     "MaxPooling2D": _pooling(nn.MaxPool2d),
     "AveragePooling2D": _pooling(nn.AvgPool2d),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,35 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neuronfair.model.open.graphs.graph import Unsupported
+from neuronfair.model.open.graphs import Unsupported
 
-
-def activation(kind: str, attributes: dict[str, Any], constants: Sequence[Any]) -> nn.Module | None:
-    """Return the module of an activation function, or None if the operator is none.
-
-    `constants` are the values of the node's inputs where these are fixed, else None.
-    """
-    if kind in _SIMPLE and not attributes:
-        return _SIMPLE[kind]()
-    if kind == "LeakyRelu":
-        return nn.LeakyReLU(attributes.get("alpha", 0.01))
-    if kind == "Elu":
-        return nn.ELU(attributes.get("alpha", 1.0))
-    if kind == "Selu":
-        return _Selu(**attributes)
-    if kind == "Gelu":
-        return nn.GELU(approximate=attributes.get("approximate", "none"))
-    if kind == "Clip":
-        low, high = (*constants[1:], None, None)[:2]
-        low, high = attributes.get("min", low), attributes.get("max", high)
-        if low is not None and high is not None:
-            return nn.Hardtanh(float(low), float(high))
-        return nn.ReLU() if low == 0 else None
-    return None
+Sizes = Sequence[int]
 
 
 class _Selu(nn.SELU):
-    def __init__(self, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> None:
+    def __init__(self, alpha: float, gamma: float) -> None:
         super().__init__()
         self.alpha, self.gamma = alpha, gamma
 
@@ -52,18 +30,49 @@ class _Selu(nn.SELU):
         return self.gamma * functional.elu(x, self.alpha)
 
 
-_SIMPLE: dict[str, type[nn.Module]] = {
-    "Relu": nn.ReLU,
-    "Sigmoid": nn.Sigmoid,
-    "Tanh": nn.Tanh,
-    "Mish": nn.Mish,
-    "Softplus": nn.Softplus,
-    "Softsign": nn.Softsign,
-    "HardSwish": nn.Hardswish,
+def _bounded(constants: Sequence[Any], *, min: Any = None, max: Any = None) -> nn.Module | None:  # noqa: A002
+    low, high = (*constants[1:], None, None)[:2]
+    low, high = (known if known is not None else other for known, other in ((min, low), (max, high)))
+    if low is not None and high is not None:
+        return nn.Hardtanh(float(low), float(high))
+    return nn.ReLU() if low == 0 else None
+
+
+# The activation functions, from the values of a node's inputs where these are fixed, and its attributes.
+_ACTIVATIONS: dict[str, Callable[..., nn.Module | None]] = {
+    "Relu": lambda _: nn.ReLU(),
+    "Sigmoid": lambda _: nn.Sigmoid(),
+    "Tanh": lambda _: nn.Tanh(),
+    "Mish": lambda _: nn.Mish(),
+    "Softplus": lambda _: nn.Softplus(),
+    "Softsign": lambda _: nn.Softsign(),
+    "HardSwish": lambda _: nn.Hardswish(),
+    "LeakyRelu": lambda _, *, alpha=0.01: nn.LeakyReLU(alpha),
+    "Elu": lambda _, *, alpha=1.0: nn.ELU(alpha),
+    "Selu": lambda _, *, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875: _Selu(alpha, gamma),
+    "Gelu": lambda _, *, approximate="none": nn.GELU(approximate=approximate),
+    "Clip": _bounded,
 }
 
 
-def operator(kind: str, attributes: dict[str, Any]) -> Callable[..., Any]:
+def activation(kind: str, attributes: Mapping[str, object], constants: Sequence[Any]) -> nn.Module | None:
+    """Return the module of an activation function, or None if the operator is none.
+
+    `constants` are the values of the node's inputs where these are fixed, else None.
+    """
+    if kind not in _ACTIVATIONS:
+        return None
+    _check_attributes(kind, _ACTIVATIONS[kind], attributes)
+    return _ACTIVATIONS[kind](constants, **attributes)
+
+
+def _check_attributes(kind: str, function: Callable[..., Any], attributes: Iterable[str]) -> None:
+    known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    if unknown := set(attributes) - known:
+        raise Unsupported(f"the attribute {min(unknown)} of {kind}")
+
+
+def operator(kind: str, attributes: Mapping[str, object]) -> Callable[..., Any]:
     """Return the function of an operator with its attributes filled in."""
     if kind not in _OPERATORS:
         raise Unsupported(f"the operator {kind}")
@@ -71,9 +80,7 @@ def operator(kind: str, attributes: dict[str, Any]) -> Callable[..., Any]:
     padding = attributes.pop("auto_pad", "NOTSET")
     if padding not in ("NOTSET", "VALID"):  # pads, or none
         raise Unsupported(f"the padding {padding}")
-    known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    if unknown := set(attributes) - known:
-        raise Unsupported(f"the attribute {min(unknown)} of {kind}")
+    _check_attributes(kind, function, attributes)
     return partial(function, **attributes)
 
 
@@ -114,32 +121,32 @@ def _conv(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    dilations: Sequence[int] | None = None,
+    dilations: Sizes = (),
     group: int = 1,
-    kernel_shape: Sequence[int] = (),
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    kernel_shape: Sizes = (),
+    pads: Sizes = (),
+    strides: Sizes = (),
 ) -> Tensor:
     n = weight.dim() - 2
-    x = _padded(x, pads, n, 0.0)
     function = (functional.conv1d, functional.conv2d, functional.conv3d)[n - 1]
-    return function(x, weight, bias, list(strides or [1] * n), 0, list(dilations or [1] * n), group)
+    ones = [1] * n
+    return function(_padded(x, pads, n, 0.0), weight, bias, list(strides or ones), 0, list(dilations or ones), group)
 
 
 def _max_pool(
     x: Tensor,
     *,
-    kernel_shape: Sequence[int],
+    kernel_shape: Sizes,
     ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
+    dilations: Sizes = (),
+    pads: Sizes = (),
     storage_order: int = 0,
-    strides: Sequence[int] | None = None,
+    strides: Sizes = (),
 ) -> Tensor:
     n = len(kernel_shape)
-    x = _padded(x, pads, n, -math.inf)
     function = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[n - 1]
     steps, gaps = list(strides or [1] * n), list(dilations or [1] * n)
+    x = _padded(x, pads, n, -math.inf)
     pooled: Tensor = function(x, list(kernel_shape), steps, 0, gaps, ceil_mode=bool(ceil_mode))
     return pooled
 
@@ -147,26 +154,24 @@ def _max_pool(
 def _average_pool(
     x: Tensor,
     *,
-    kernel_shape: Sequence[int],
+    kernel_shape: Sizes,
     ceil_mode: int = 0,
     count_include_pad: int = 0,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    pads: Sizes = (),
+    strides: Sizes = (),
 ) -> Tensor:
+    if ceil_mode or (any(pads) and not count_include_pad):
+        raise Unsupported("AveragePool with a ceiling or with padding that does not count")
     n = len(kernel_shape)
     function = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[n - 1]
-    if ceil_mode or (any(pads or ()) and not count_include_pad):
-        raise Unsupported("AveragePool with a ceiling or with padding that does not count")
-    x = _padded(x, pads, n, 0.0)
-    return function(x, list(kernel_shape), list(strides or [1] * n))
+    return function(_padded(x, pads, n, 0.0), list(kernel_shape), list(strides or [1] * n))
 
 
-def _padded(x: Tensor, pads: Sequence[int] | None, n: int, value: float) -> Tensor:
-    if not any(pads or ()):
+def _padded(x: Tensor, pads: Sizes, n: int, value: float) -> Tensor:
+    if not any(pads):
         return x
-    before, after = list(pads or ())[:n], list(pads or ())[n:]
     # torch counts from the last dimension.
-    flat = [amount for pair in zip(reversed(before), reversed(after), strict=True) for amount in pair]
+    flat = [amount for pair in zip(reversed(pads[:n]), reversed(pads[n:]), strict=True) for amount in pair]
     return functional.pad(x, flat, value=value)
 
 
@@ -176,7 +181,7 @@ def _flatten(x: Tensor, *, axis: int = 1) -> Tensor:
     raise Unsupported(f"Flatten along axis {axis}")
 
 
-def _reshape(x: Tensor, shape: Tensor | Sequence[int], *, allowzero: int = 0) -> Tensor:
+def _reshape(x: Tensor, shape: Tensor | Sizes, *, allowzero: int = 0) -> Tensor:
     sizes = [int(size) for size in shape.tolist()] if isinstance(shape, Tensor) else shape
     return x.reshape([x.shape[i] if size == 0 and not allowzero else size for i, size in enumerate(sizes)])
 
@@ -186,16 +191,12 @@ def _shape(x: Tensor) -> Tensor:
     return torch.tensor(x.shape, device="cpu" if x.is_meta else x.device)
 
 
-def _transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
-    return x.permute(*(perm or range(x.dim())[::-1]))
-
-
-def _squeeze(x: Tensor, places: Tensor | Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+def _squeeze(x: Tensor, places: Tensor | Sizes | None = None, *, axes: Sizes | None = None) -> Tensor:
     dims = _axes(places, axes)
     return x.squeeze() if dims is None else x.squeeze(tuple(dims))
 
 
-def _unsqueeze(x: Tensor, places: Tensor | Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+def _unsqueeze(x: Tensor, places: Tensor | Sizes | None = None, *, axes: Sizes | None = None) -> Tensor:
     dims = _axes(places, axes) or []
     rank = x.dim() + len(dims)
     for place in sorted(dim % rank for dim in dims):
@@ -203,13 +204,13 @@ def _unsqueeze(x: Tensor, places: Tensor | Sequence[int] | None = None, *, axes:
     return x
 
 
-def _axes(places: Tensor | Sequence[int] | None, axes: Sequence[int] | None) -> list[int] | None:
+def _axes(places: Tensor | Sizes | None, axes: Sequence[int] | None) -> list[int] | None:
     if places is not None:
         return [int(axis) for axis in (places.flatten().tolist() if isinstance(places, Tensor) else places)]
     return None if axes is None else list(axes)
 
 
-def _softmax(x: Tensor, *, axis: int = -1, log: bool = False) -> Tensor:
+def _softmax(log: bool, x: Tensor, *, axis: int = -1) -> Tensor:
     if axis not in (-1, x.dim() - 1):
         raise Unsupported(f"Softmax along axis {axis}")
     return x.log_softmax(-1) if log else x.softmax(-1)
@@ -235,14 +236,6 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
     return torch.div(a, b, rounding_mode="trunc" if whole else None)
 
 
-def _concat(*parts: Tensor, axis: int) -> Tensor:
-    return torch.cat(parts, axis)
-
-
-def _clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    return x.clamp(low, high)
-
-
 def _gather(x: Tensor, index: Tensor, *, axis: int = 0) -> Tensor:
     # As onnxruntime does, negative places count from the end and those that do not exist are an error.
     places: list[slice | Tensor] = [slice(None)] * (axis % x.dim())
@@ -264,8 +257,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Sqrt": torch.sqrt,
     "Erf": torch.erf,
     "Pow": torch.pow,
-    "Softmax": _softmax,
-    "LogSoftmax": partial(_softmax, log=True),
+    "Softmax": partial(_softmax, False),
+    "LogSoftmax": partial(_softmax, True),
     "BatchNormalization": _batch_norm,
     "Conv": _conv,
     "MaxPool": _max_pool,
@@ -273,14 +266,14 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "GlobalAveragePool": lambda x: x.mean(tuple(range(2, x.dim())), keepdim=True),
     "Flatten": _flatten,
     "Reshape": _reshape,
-    "Transpose": _transpose,
+    "Transpose": lambda x, *, perm=None: x.permute(*(perm or range(x.dim())[::-1])),
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
-    "Concat": _concat,
+    "Concat": lambda *parts, axis: torch.cat(parts, axis),
     "Cast": _cast,
     "Identity": lambda x: x,
     "Dropout": _dropout,
-    "Clip": _clip,
+    "Clip": lambda x, low=None, high=None: x.clamp(low, high),
     "Shape": _shape,
     "Gather": _gather,
 }
