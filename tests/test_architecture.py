@@ -42,10 +42,7 @@ FREE = {
 CORE_STAGES = {"interpretation", "searches", "measure", "proof"}
 CORE_MODULES = {
     *(f"domain/{name}.py" for name in ("attribute", "twins", "rules", "table", "schema/toml")),
-    *(
-        f"model/{name}.py"
-        for name in ("blackbox", "decision", "encoding", "layers", "network", "train", "training_loop")
-    ),
+    *(f"model/{name}.py" for name in ("blackbox", "decision", "encoding", "network", "train", "training_loop")),
 }
 CORE_LIBRARIES = {"torch", "numpy", "scipy", "sklearn", "neuronfair"} | set(sys.stdlib_module_names)
 MOST_LINES, MOST_FUNCTION_LINES, MOST_ARGUMENTS = 600, 80, 8

@@ -24,8 +24,8 @@ from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened, feature_names, wrap_model
-from neuronfair.model.open.columns import matched_columns, source_of
 from neuronfair.model.open.estimators import by_groups
+from neuronfair.model.open.inputs import matched_columns, source_of
 
 DRAWN = 1000  # people, where no table is given
 _RAW = 'encode = "raw"  # the model has no names for its inputs: it gets the numbers of the table'

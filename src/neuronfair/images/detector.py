@@ -23,7 +23,7 @@ from neuronfair.domain.draws import random_order
 from neuronfair.errors import ModelError, did_you_mean, one_line
 from neuronfair.images.domain import PASS
 from neuronfair.limits import check_size
-from neuronfair.model.layers import evaluating
+from neuronfair.model.network import evaluating
 from neuronfair.model.train import train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected, read_safetensors

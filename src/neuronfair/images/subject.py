@@ -20,8 +20,7 @@ from neuronfair.images.report import RANDOM_SHIFT, ShiftReport, WalkReport
 from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
-from neuronfair.model.layers import evaluating
-from neuronfair.model.network import Network
+from neuronfair.model.network import Network, evaluating
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.findings import Findings

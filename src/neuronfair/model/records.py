@@ -24,9 +24,9 @@ from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding, TableEncoding
 from neuronfair.model.network import Network
+from neuronfair.model.open.estimator_networks import FeatureCurve
 from neuronfair.model.open.frames import as_text
 from neuronfair.model.open.opened import Opened
-from neuronfair.model.open.preprocessing import FeatureCurve
 
 RECORD = "number of the record"
 REFUSES_EMPTY = "the model refuses empty cells, so they are read as the domain says"

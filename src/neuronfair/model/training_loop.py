@@ -17,8 +17,7 @@ from torch.optim import Adam
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from neuronfair.errors import ModelError
-from neuronfair.model.layers import evaluating
-from neuronfair.model.network import Network
+from neuronfair.model.network import Network, evaluating
 
 T = TypeVar("T")
 R = TypeVar("R")

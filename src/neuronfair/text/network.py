@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import check_size
-from neuronfair.model.layers import evaluating
-from neuronfair.model.network import Network
+from neuronfair.model.network import Network, evaluating
 from neuronfair.text.domain import WORDS, TextDomain
 
 PASS = 256  # texts a pass

@@ -18,14 +18,16 @@ from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, 
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.decision import Scale
 from neuronfair.model.open.classes import Labels, answer_labels, class_note, class_order, ordered
-from neuronfair.model.open.columns import CONSTANTS, WRAPPERS, input_names
 from neuronfair.model.open.estimator_networks import NotLinear, hides_trees, is_network, is_perceptron, network_of
 from neuronfair.model.open.frames import ModelInputs
 from neuronfair.model.open.inputs import (
+    CONSTANTS,
+    WRAPPERS,
     as_array,
     estimator_inputs,
     first_accepted,
     function_inputs,
+    input_names,
     position_note,
 )
 from neuronfair.model.open.opened import (

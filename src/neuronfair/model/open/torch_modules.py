@@ -19,7 +19,8 @@ from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.limits import TooLarge, check_size
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
-from neuronfair.model.layers import ACTIVATIONS, evaluating, with_functions_as_modules
+from neuronfair.model.network import ACTIVATIONS, evaluating, with_functions_as_modules
+from neuronfair.model.open.estimator_networks import NotLinear, PreprocessingLayer, linear_layer
 from neuronfair.model.open.frames import ModelInputs
 from neuronfair.model.open.inputs import (
     NetworkInput,
@@ -31,7 +32,6 @@ from neuronfair.model.open.inputs import (
     preprocessed_tensors,
 )
 from neuronfair.model.open.opened import TOLERANCE, Opened, Request, black_box, reproduced, white_box
-from neuronfair.model.open.preprocessing import NotLinear, PreprocessingLayer, linear_layer
 from neuronfair.model.weights import fingerprint, read_model
 
 PART = 4096  # rows of one call while the layer is derived

@@ -20,9 +20,9 @@ from neuronfair.errors import did_you_mean, one_line
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.open.columns import input_names
 from neuronfair.model.open.estimators import is_estimator, open_estimator, open_function
 from neuronfair.model.open.graphs import keras_file
+from neuronfair.model.open.inputs import input_names
 from neuronfair.model.open.opened import (
     ModelFile,
     Opened,

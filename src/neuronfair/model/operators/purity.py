@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
-from neuronfair.model.layers import evaluating
+from neuronfair.model.network import evaluating
 from neuronfair.model.operators.reader import is_known, name_of, refused
 
 _TAKES_OUT = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "unique", "_unique2"}

@@ -20,7 +20,6 @@ from torch import Tensor
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.columns import input_names
 from neuronfair.model.open.frames import ModelInputs
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
@@ -28,6 +27,7 @@ from neuronfair.model.open.inputs import (
     NetworkInput,
     declared_numbers,
     graph_inputs,
+    input_names,
     preprocessed_tensors,
     texts_of,
 )

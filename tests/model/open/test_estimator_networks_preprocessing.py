@@ -8,8 +8,8 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.model.open.estimator_networks import MAX_CURVE, NotLinear, linear_layer
 from neuronfair.model.open.opened import Request
-from neuronfair.model.open.preprocessing import MAX_CURVE, NotLinear, linear_layer
 
 DOMAIN = TableDomain(
     "d",
