@@ -14,11 +14,12 @@ from functools import partial
 
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 from neuronfair.model import train as training
-from neuronfair.model.train import train_module, train_stack
+from neuronfair.model.train import train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import HFCN, LFCN, fully_connected
 
 import torch
+from experiments.repairs.stacks import train_stack
 from torch import Tensor
 
 

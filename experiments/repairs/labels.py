@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from experiments.repairs.stacks import train_stack
 from neuronfair.domain.tables.dataset import Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.encoding import TableEncoding, families
-from neuronfair.model.train import Stack, train_stack
+from neuronfair.model.train import Stack
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected
 from neuronfair.searches.findings import Findings

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from experiments.repairs.evaluate import RepairOutcome, outcomes
 from experiments.repairs.labels import Ensemble, from_training_rows
+from experiments.repairs.stacks import train_stack
 from neuronfair.domain.tables.dataset import Dataset, Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.train import train_stack
 from neuronfair.model.training_loop import EpochCallback, Rows, TrainingSettings
 from neuronfair.searches.findings import Findings
 

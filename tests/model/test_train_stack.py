@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
+from experiments.repairs.stacks import train_stack
 from neuronfair.errors import ModelError
 from neuronfair.model import train as training
-from neuronfair.model.train import Stack, accuracy, linear_layers, stackable, train_module, train_modules, train_stack
+from neuronfair.model.train import Stack, accuracy, linear_layers, stackable, train_module, train_modules
 from neuronfair.model.training_loop import Course, TrainingSettings, TrainingTask, initialised
 from neuronfair.model.weights import fully_connected
 

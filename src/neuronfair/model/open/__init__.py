@@ -85,7 +85,7 @@ def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] 
     None if they have none, or if only a call would make the model.
     """
     if not isinstance(model, (str, Path)):
-        names = _reader("columns").input_names(model)
+        names = _reader("inputs").input_names(model)
     else:
         reader = _reader(reader_of(str(model), trust_pickle=trust_pickle).partition(":")[0])
         names = reader.names(ModelFile(str(model), trust_pickle=trust_pickle)) if hasattr(reader, "names") else None

@@ -350,10 +350,7 @@ def _unknown(part: Any, known: set[str]) -> str | None:
         return None
     if not own or (hasattr(part, "transform") and not hasattr(part, "predict") and kind.__name__ not in known):
         return f"the step {kind.__name__}"
-    inner = [step for _, step in getattr(part, "steps", ())] + [
-        step for _, step in getattr(part, "transformer_list", ())
-    ]
-    inner += [step for _, step, _ in getattr(part, "transformers_", ())]
+    inner = [one[1] for name in ("steps", "transformer_list", "transformers_") for one in getattr(part, name, ())]
     return next((name for one in inner if (name := _unknown(one, known)) is not None), None)
 
 

@@ -215,7 +215,9 @@ def predict_method(request: Request, estimator: Any, final: Any) -> PredictMetho
         booster = BoosterPredictor(final)
         return PredictMethod(booster, probability=booster.probability, note=booster.note)
     name = next(name for name in _METHODS if callable(getattr(estimator, name, None)))
-    method, classes = _quiet(getattr(estimator, name)), _classes(final)
+    method, classes = _quiet(getattr(estimator, name)), getattr(final, "classes_", None)
+    if not isinstance(classes, list) and (np.ndim(classes) != 1 or not len(classes)):
+        classes = None
     several = str(getattr(getattr(final, "_label_binarizer", None), "y_type_", "")).startswith("multilabel")
     if isinstance(classes, list) or several:
         raise request.error("predicts several targets at once; pass a function that predicts one of them")
@@ -306,11 +308,6 @@ def _before(steps: Sequence[Any], inputs: ModelInputs, rows: Tensor) -> Any:
     for step in steps:
         features = _quiet(step.transform)(features)
     return features
-
-
-def _classes(final: Any) -> Any:
-    classes: Any = getattr(final, "classes_", None)
-    return classes if isinstance(classes, list) or (np.ndim(classes) == 1 and len(classes)) else None
 
 
 def _predicted_labels(estimator: Any) -> Callable[[Any], Any]:

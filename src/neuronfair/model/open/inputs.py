@@ -143,10 +143,14 @@ def _transformed(transformer: Any) -> list[str] | None:
     return [str(name) for name in names if name in read]
 
 
+def steps_of(model: Any) -> list[Any]:
+    """Return the steps of a pipeline that change or predict; none of another model."""
+    return [step for _, step in _attribute(model, "steps") or () if step not in (None, "passthrough")]
+
+
 def _parts(model: Any) -> Iterator[list[Any]]:
     """Yield the parts of a model that read the rows: the first step of a pipeline, the models in a wrapper."""
-    steps = [step for _, step in _attribute(model, "steps") or () if step not in (None, "passthrough")]
-    yield steps[:1]
+    yield steps_of(model)[:1]
     for place in ("best_estimator_", *filter(None, [WRAPPERS.get(type(model).__name__)])):
         part = _attribute(model, place)
         if part is not None and _attribute(model, "passthrough") is not True:  # else the last model gets all columns
@@ -361,9 +365,8 @@ def position_note(request: Request) -> str:
 
 def _count_of(estimator: Any) -> int | None:
     """Return how many inputs an estimator has, or the first step of a pipeline that states it."""
-    steps = (step for _, step in getattr(estimator, "steps", ()) if step not in (None, "passthrough"))
     found: int | None = getattr(estimator, "n_features_in_", None)
-    return _count_of(next(steps)) if found is None and hasattr(estimator, "steps") else found
+    return _count_of(steps_of(estimator)[0]) if found is None and hasattr(estimator, "steps") else found
 
 
 def _categories(part: Any, columns: Sequence[str]) -> dict[str, list[Any]]:
@@ -373,7 +376,7 @@ def _categories(part: Any, columns: Sequence[str]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     if hasattr(part, "_preprocessor"):  # the encoder inside histogram-based boosting
         return _categories(part._preprocessor, columns)
-    for _, step in getattr(part, "steps", ()):
+    for step in steps_of(part):
         found = _categories(step, columns) | found  # the first encoder reads the original table
     for _, step, chosen in getattr(part, "transformers_", ()):
         found |= _categories(step, selected_columns(getattr(part, "feature_names_in_", columns), chosen))

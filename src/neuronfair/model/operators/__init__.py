@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,8 @@ def _read(module: nn.Module, example: Tensor) -> Chain:
         whole = _Whole(module)
         whole.training = False
         program = torch.export.export(whole, (example,), dynamic_shapes=({0: count},), strict=False)
-        if any(_writes(node.target) for node in program.graph.nodes):
+        schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
+        if any(schema is not None and schema.is_mutable for schema in schemas):
             program = program.run_decompositions({})  # the same without operators that write into tensors
     except NeuronFairError:
         raise
@@ -134,11 +135,6 @@ def _read(module: nn.Module, example: Tensor) -> Chain:
     values = {spec.arg.name: held[spec.target] for spec in signature.input_specs if spec.target is not None}
     (result,) = signature.user_outputs
     return Reader(program.graph, values, str(result), example.dtype).read()
-
-
-def _writes(target: Any) -> bool:
-    schema = getattr(target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
 
 
 @contextmanager

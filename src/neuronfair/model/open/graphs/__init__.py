@@ -239,7 +239,7 @@ class Graph(nn.Module):
         return meter
 
     def _run(self, inputs: Sequence[Tensor], meter: MemoryMeter | None = None) -> Tensor:
-        values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
+        values: dict[str, object] = {name: getattr(self, place) for name, place in self._tensors.items()}
         values.update(zip(self.inputs, inputs, strict=True))
         for step, done in zip(self._steps, self._last, strict=True):
             call = step.call
@@ -297,7 +297,7 @@ def _names_read(arguments: Any) -> Iterator[str]:
             yield from _names_read(part)
 
 
-def _filled(arguments: Any, values: Mapping[str, Any]) -> Any:
+def _filled(arguments: Any, values: Mapping[str, object]) -> Any:
     if isinstance(arguments, Ref):
         return values[arguments.name]
     if isinstance(arguments, (list, tuple)):

@@ -232,7 +232,6 @@ def _entry_as_keras3(entry: Entry) -> Entry:
 
 
 def _with_stand_in(entry: Entry) -> Entry:
-    """Replace a lookup layer in a description by its stand-in, see `stand_ins`."""
     return entry | {"registered_name": entry["class_name"]} if entry.get("class_name") in LOOKUPS else entry
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -291,11 +291,6 @@ def _pooling(make: Callable[..., nn.Module]) -> Callable[[Any], nn.Module]:
     return convert
 
 
-def _global_pooling(layer: Any) -> nn.Module:
-    parts: list[nn.Module] = [nn.AdaptiveAvgPool2d(1)] + ([] if layer.keepdims else [nn.Flatten()])
-    return _in_layout(layer, nn.Sequential(*parts))
-
-
 def _in_layout(layer: Any, inner: nn.Module) -> nn.Module:
     return inner if layer.data_format == "channels_first" else ChannelsLast(inner)
 
@@ -327,12 +322,6 @@ def _normalization(layer: Any) -> nn.Module:
     return _scale_and_shift(spread, mean, axis) if layer.invert else _scale_and_shift(1 / spread, -mean / spread, axis)
 
 
-def _rescaling(layer: Any) -> nn.Module:
-    return _scale_and_shift(
-        np.asarray(layer.scale, dtype=np.float64).reshape(-1), np.asarray(layer.offset).reshape(-1) * 1.0
-    )
-
-
 def _relu(layer: Any) -> nn.Module:
     if layer.threshold:
         raise Unsupported(f"its layer '{layer.name}' has a threshold")
@@ -349,8 +338,8 @@ def _softmax(layer: Any) -> nn.Module:
     return nn.Softmax(-1)
 
 
-def _reshape(shape: tuple[int, ...]) -> nn.Module:
-    return LayerFunction(lambda x: x.reshape(x.shape[0], *shape))
+def _reshape(shape: tuple[int, ...], x: Tensor) -> Tensor:
+    return x.reshape(x.shape[0], *shape)
 
 
 _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
@@ -363,7 +352,7 @@ _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
     "BatchNormalization": _batch_normalization,
     "LayerNormalization": _layer_normalization,
     "Normalization": _normalization,
-    "Rescaling": _rescaling,
+    "Rescaling": lambda layer: _scale_and_shift(np.ravel(layer.scale), np.ravel(layer.offset)),
     **dict.fromkeys(("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise"), lambda layer: None),
     "Embedding": lambda layer: LayerFunction(  # Keras truncates numbers that are not whole
         lambda x, weight: functional.embedding(x.long(), weight), weight=_parameter(_array(layer.embeddings))
@@ -371,11 +360,13 @@ _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
     "CategoryEncoding": lambda layer: _category_encoding(layer.output_mode, layer.num_tokens),
     "Discretization": _discretization,
     "Flatten": lambda layer: nn.Flatten(),
-    "Reshape": lambda layer: _reshape(tuple(layer.target_shape)),
+    "Reshape": lambda layer: LayerFunction(partial(_reshape, tuple(layer.target_shape))),
     "Conv2D": _convolution,
     "MaxPooling2D": _pooling(nn.MaxPool2d),
     "AveragePooling2D": _pooling(nn.AvgPool2d),
-    "GlobalAveragePooling2D": _global_pooling,
+    "GlobalAveragePooling2D": lambda layer: _in_layout(
+        layer, nn.Sequential(nn.AdaptiveAvgPool2d(1), *([] if layer.keepdims else [nn.Flatten()]))
+    ),
 }
 
 

@@ -56,7 +56,10 @@ def _check(request: ModelFile, onnx: Any, model: Any) -> None:
         if isinstance(part, onnx.NodeProto) and part.op_type in _ENDLESS:
             raise request.error(f"uses the operator {part.op_type}, which can run or grow without end")
         if isinstance(part, (onnx.TensorProto, onnx.SparseTensorProto)):
-            size = math.prod(max(1, length) for length in part.dims) * _width(onnx, part)
+            kind = (part.values if isinstance(part, onnx.SparseTensorProto) else part).data_type
+            size = (
+                math.prod(max(1, length) for length in part.dims) * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
+            )
             total += size
             check_size(total, request.path, times=TEXT)
             if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
@@ -77,12 +80,6 @@ def _parts(message: Any) -> Iterator[Any]:
         for field, value in part.ListFields():
             if field.message_type is not None:
                 waiting.extend([value] if hasattr(value, "ListFields") else value)
-
-
-def _width(onnx: Any, tensor: Any) -> int:
-    if isinstance(tensor, onnx.SparseTensorProto):
-        tensor = tensor.values
-    return int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def _external_data(request: ModelFile, tensor: Any, size: int) -> bytes:
@@ -260,7 +257,7 @@ def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInpu
 
 
 def _predictor(
-    request: Request, model: Any, inputs: list[Any], found: ModelInputs | None = None
+    request: Request, model: Any, inputs: list[Any], found: ModelInputs | None
 ) -> tuple[Callable[[Tensor], np.ndarray], str]:
     """Return the prediction by onnxruntime, and a remark; a graph with an input per column reads the table itself."""
     session = _session(request, model.SerializeToString())
@@ -281,14 +278,21 @@ def _predictor(
         remarks.append("it reads the table itself")
 
         def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
-            return {n: _column(cells, kinds[n]) for n, cells in frames.of_rows(rows).items()}
+            types = {
+                n: object if kind == "tensor(string)" else _TYPES.get(kind, np.float32) for n, kind in kinds.items()
+            }
+            return {n: cells.to_numpy(dtype=types[n])[:, None] for n, cells in frames.of_rows(rows).items()}
 
     scores = _scores(model.graph)
-    classes = None if scores else _classes(model.graph)
+    # A graph may end in dictionaries of class and probability, whose classes have names.
+    named = (a for node in model.graph.node if node.op_type == "ZipMap" for a in node.attribute)
+    known = ([*a.ints, *(text.decode() for text in a.strings)] for a in named)
+    classes: list[Any] | None = None if scores else next(known, None)
     order = class_order(request.domain, classes)
     remarks.append(class_note(request.domain, classes))
 
-    fixed = next((one.shape[0] for one in session.get_inputs() if _is_count(one.shape)), None)
+    lengths = (one.shape[0] for one in session.get_inputs() if one.shape)
+    fixed = next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
     def predict(rows: Tensor) -> np.ndarray:
         if fixed is None or len(rows) == fixed:
@@ -315,10 +319,6 @@ def _predictor(
     return predict, "; ".join(filter(None, remarks))
 
 
-def _is_count(shape: Any) -> bool:
-    return bool(shape) and isinstance(shape[0], int) and shape[0] > 0
-
-
 def _session(request: Request, model: bytes) -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it keeps a device id and a database
     try:
@@ -342,15 +342,3 @@ def _bound(runtime: Any, limit: int) -> None:
     """Limit the memory that all graphs in onnxruntime share; it is allocated on demand."""
     place = runtime.OrtMemoryInfo("Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT)
     runtime.create_and_register_allocator(place, runtime.OrtArenaCfg({"max_mem": limit, "arena_extend_strategy": 1}))
-
-
-def _classes(graph: Any) -> list[Any] | None:
-    """Return the names that a graph gives to its scores, if it ends in dictionaries of class and probability."""
-    named = (a for node in graph.node if node.op_type == "ZipMap" for a in node.attribute)
-    return next(([*a.ints, *(text.decode() for text in a.strings)] for a in named), None)
-
-
-def _column(cells: Any, kind: str) -> np.ndarray:
-    return np.asarray(cells.to_numpy(dtype=object if kind == "tensor(string)" else _TYPES.get(kind, np.float32)))[
-        :, None
-    ]
