@@ -135,36 +135,14 @@ def activation_sites(module: nn.Module, example: Tensor) -> dict[str, Site]:
     modules = dict(module.named_modules())
     names = {part: _climb(path, modules) for path, part in modules.items() if isinstance(part, ACTIVATIONS)}
     names |= {part: part.label for part in modules.values() if isinstance(part, _Function)}
-    blocks = {path: part for path, part in modules.items() if isinstance(part, ATTENTION) and _rows_first(part)}
+    blocks = {  # with the rows in their first dimension, not the tokens
+        path: part
+        for path, part in modules.items()
+        if isinstance(part, ATTENTION) and getattr(getattr(part, "self_attn", part), "batch_first", False)
+    }
     inner = {p for part in blocks.values() for p in part.modules() if p is not part}
     names |= {part: path or "attention" for path, part in blocks.items() if part not in inner}
-    return _hidden_sites(module, names, example)
-
-
-def has_activations(sites: Mapping[str, Site]) -> bool:
-    """Return whether activations are among the layers, and not only attention."""
-    return any(not isinstance(site.module, ATTENTION) for site in sites.values())
-
-
-def _rows_first(block: nn.Module) -> bool:
-    """Return whether an attention layer has the rows in its first dimension, not the tokens."""
-    attention = getattr(block, "self_attn", block)
-    return bool(getattr(attention, "batch_first", False))
-
-
-def _climb(path: str, modules: Mapping[str, nn.Module]) -> str:
-    """Name an activation that ends a Sequential after the Sequential, whose output it is."""
-    while "." in path:
-        parent, _, child = path.rpartition(".")
-        box = modules[parent]
-        if not isinstance(box, nn.Sequential) or next(reversed(box._modules)) != child:
-            break
-        path = parent
-    return path
-
-
-def _hidden_sites(runner: nn.Module, names: Mapping[nn.Module, str], example: Tensor) -> dict[str, Site]:
-    result, record = _trial(runner, names, example)
+    result, record = _trial(module, names, example)
     sites: dict[str, Site] = {}
     used: Counter[str] = Counter()
     for part, call, output in record:
@@ -176,6 +154,22 @@ def _hidden_sites(runner: nn.Module, names: Mapping[nn.Module, str], example: Te
         name = names[part] if count == 1 else f"{names[part]}#{count}"
         sites[name] = _site(name, part, call, output, len(example))
     return sites
+
+
+def has_activations(sites: Mapping[str, Site]) -> bool:
+    """Return whether activations are among the layers, and not only attention."""
+    return any(not isinstance(site.module, ATTENTION) for site in sites.values())
+
+
+def _climb(path: str, modules: Mapping[str, nn.Module]) -> str:
+    """Name an activation that ends a Sequential after the Sequential, whose output it is."""
+    while "." in path:
+        parent, _, child = path.rpartition(".")
+        box = modules[parent]
+        if not isinstance(box, nn.Sequential) or next(reversed(box._modules)) != child:
+            break
+        path = parent
+    return path
 
 
 class _Function(nn.Module):
@@ -284,8 +278,13 @@ class Network:
             self.sites = named_sites(self.module, named, self._inputs(example))
         else:
             self.sites = activation_sites(self.module, self._inputs(example))
-            if not has_activations(self.sites):
-                self._trace(example)
+            if not has_activations(self.sites):  # so find activation functions as well
+                try:
+                    self.runner, self.sites = traced(self.module, self._inputs(example))
+                except ModelError:  # one that cannot be traced must have attention
+                    if not self.sites:
+                        raise
+                self._parts = tuple(self.runner.modules())
         self.layers = tuple(self.sites)
         shapes = {name: torch.empty((1, *site.shape), device="meta") for name, site in self.sites.items()}
         self.neurons = {name: self.flat(output).shape[1] for name, output in shapes.items()}
@@ -297,15 +296,6 @@ class Network:
     def spread(self, neurons: Tensor, shape: Sequence[int]) -> Tensor:
         """Return what belongs to each neuron, (neurons,) or (n, neurons), in the shape of a layer's output."""
         return neurons.view(*neurons.shape[:-1], *shape)
-
-    def _trace(self, example: Tensor) -> None:
-        """Find activation functions as well; a module that cannot be traced must have attention layers."""
-        try:
-            self.runner, self.sites = traced(self.module, self._inputs(example))
-        except ModelError:
-            if not self.sites:
-                raise
-        self._parts = tuple(self.runner.modules())
 
     def double(self) -> Network:
         """Return a copy of this network that computes in float64."""

@@ -259,9 +259,9 @@ def network_of(
 
     def transform(rows: Tensor) -> np.ndarray:
         features = inputs.of_rows(rows)
-        for step in steps:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for step in steps:
                 features = step.transform(features)
         return np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -200,9 +200,10 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
         opened = fitted.black_box(fitted.note(why, remark), digest, scale, unassessed)
         if fitted.inputs.program is None and not hides_trees(estimator, steps, final):
             order = class_order(request.domain, method.classes)
-            before = partial(_before, steps, fitted.inputs)
-            predict, tried = opened.model.scores, request.tried
-            opened = opened.with_trees(partial(forest_of, final, before, predict, request.domain, tried, order))
+            before, predict, tried = fitted.inputs, opened.model.scores, request.tried
+            for step in steps:
+                before = before.then(_quiet(step.transform))
+            opened = opened.with_trees(partial(forest_of, final, before.of_rows, predict, request.domain, tried, order))
     if digest is None:
         return fingerprinted_by_scores(request, opened, estimator)
     # The weights of a network's first layer depend on the row that it was derived from, so they are no fingerprint.
@@ -215,7 +216,8 @@ def predict_method(request: Request, estimator: Any, final: Any) -> PredictMetho
         booster = BoosterPredictor(final)
         return PredictMethod(booster, probability=booster.probability, note=booster.note)
     name = next(name for name in _METHODS if callable(getattr(estimator, name, None)))
-    method, classes = _quiet(getattr(estimator, name)), getattr(final, "classes_", None)
+    method = _quiet(getattr(estimator, name))
+    classes: Any = getattr(final, "classes_", None)
     if not isinstance(classes, list) and (np.ndim(classes) != 1 or not len(classes)):
         classes = None
     several = str(getattr(getattr(final, "_label_binarizer", None), "y_type_", "")).startswith("multilabel")
@@ -300,14 +302,6 @@ def _split(estimator: Any) -> tuple[list[Any], Any]:
     steps = [step for _, step in before if step not in (None, "passthrough") and not hasattr(step, "fit_resample")]
     more, final = _split(last)
     return steps + more, final
-
-
-def _before(steps: Sequence[Any], inputs: ModelInputs, rows: Tensor) -> Any:
-    """Return the inputs of the final estimator."""
-    features = inputs.of_rows(rows)
-    for step in steps:
-        features = _quiet(step.transform)(features)
-    return features
 
 
 def _predicted_labels(estimator: Any) -> Callable[[Any], Any]:
@@ -418,7 +412,7 @@ def _checked(file: ModelFile) -> bytes:
                 check_array(arrays[array])
     read = 0
 
-    def note(entry: dict[str, Any]) -> None:
+    def note(entry: Mapping[str, str]) -> None:
         nonlocal read
         read += len(files.get(entry.get("file", ""), ""))
 

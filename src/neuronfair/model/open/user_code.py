@@ -112,15 +112,12 @@ def _check_clear(request: ModelFile, name: str) -> None:
     if here is None or not here.has_location:  # not there, or a folder without __init__.py
         return
     known = getattr(sys.modules.get(name), "__spec__", None)
-    other = known or PathFinder.find_spec(name, [place for place in sys.path if not _is_here(place)])
+    elsewhere = [place for place in sys.path if Path(place).resolve() != Path.cwd().resolve()]
+    other = known or PathFinder.find_spec(name, elsewhere)
     if other is not None and other.origin != here.origin:
         raise request.error(
             f"'{name}' is {here.origin}, and also the name of the package {other.origin}. Rename the file of your own"
         )
-
-
-def _is_here(place: str) -> bool:
-    return Path(place).resolve() == Path.cwd().resolve()
 
 
 class _WorkingFolder(MetaPathFinder):

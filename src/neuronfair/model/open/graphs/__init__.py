@@ -239,7 +239,7 @@ class Graph(nn.Module):
         return meter
 
     def _run(self, inputs: Sequence[Tensor], meter: MemoryMeter | None = None) -> Tensor:
-        values: dict[str, object] = {name: getattr(self, place) for name, place in self._tensors.items()}
+        values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
         values.update(zip(self.inputs, inputs, strict=True))
         for step, done in zip(self._steps, self._last, strict=True):
             call = step.call
