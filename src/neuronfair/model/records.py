@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset, Original
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import ModelError, needs, one_line
@@ -82,14 +81,9 @@ def records_of(source: Opened | Model, data: Dataset) -> Records:
 
 def _records(model: RecordModel, data: Dataset, form: RecordForm) -> Records:
     numbers = torch.arange(len(data), device=data.rows.device)[:, None]
-    whole = replace(data, domain=_numbered(data.domain, len(data)), rows=torch.cat([data.rows, numbers], 1))
-    return Records(model, whole, form)
-
-
-def _numbered(domain: TableDomain, records: int) -> TableDomain:
-    """Return a domain with one more column, the record number, which is no input of a model."""
-    number = Attribute(RECORD, "ordinal", low=0, high=max(1, records - 1), encode="none")
-    return replace(domain, attributes=(*domain.attributes, number))
+    number = Attribute(RECORD, "ordinal", low=0, high=max(1, len(data) - 1), encode="none")  # no input of the model
+    domain = replace(data.domain, attributes=(*data.domain.attributes, number))
+    return Records(model, replace(data, domain=domain, rows=torch.cat([data.rows, numbers], 1)), form)
 
 
 class RecordModel:

@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
-from neuronfair.model.blackbox import as_scores
+from neuronfair.model.blackbox import BlackBox, as_scores
 from neuronfair.model.decision import Scale
 from neuronfair.model.open.classes import Labels, answer_labels, class_note, class_order, ordered
 from neuronfair.model.open.estimator_networks import NotLinear, hides_trees, is_network, is_perceptron, network_of
@@ -203,7 +203,8 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
             before, predict, tried = fitted.inputs, opened.model.scores, request.tried
             for step in steps:
                 before = before.then(_quiet(step.transform))
-            opened = opened.with_trees(partial(forest_of, final, before.of_rows, predict, request.domain, tried, order))
+            assert isinstance(opened.model, BlackBox)
+            opened.model.trees = cache(partial(forest_of, final, before.of_rows, predict, request.domain, tried, order))
     if digest is None:
         return fingerprinted_by_scores(request, opened, estimator)
     # The weights of a network's first layer depend on the row that it was derived from, so they are no fingerprint.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import inspect
 import pickle
@@ -135,7 +134,6 @@ class Opened:
     fingerprint: str
     module: nn.Module | None
     inputs: Callable[[np.ndarray], Any] | None = None
-    trees: Callable[[], Forest] | None = None  # makes the trees of a tree ensemble
     scale: Scale | None = None  # of its scores, where the kind of model fixes it; else it is inferred from them
     original: Callable[[Tensor], Any] | None = None  # computes scores with the model that this one was converted from
     scores_of_frame: ScoresOfFrame | None = None
@@ -147,12 +145,10 @@ class Opened:
         """Whether its neurons can be read and its scores differentiated."""
         return isinstance(self.model, Network)
 
-    def with_trees(self, make: Callable[[], Forest]) -> Opened:
-        """Return a black box with its trees, which are made once, when they are first needed."""
-        assert isinstance(self.model, BlackBox)
-        model, cached = copy.copy(self.model), cache(make)
-        model.trees = cached
-        return replace(self, model=model, trees=cached)
+    @property
+    def trees(self) -> Callable[[], Forest] | None:
+        """Makes the trees of a tree ensemble over codes; None for any other model."""
+        return self.model.trees if isinstance(self.model, BlackBox) else None
 
 
 ScoresOfFrame = Callable[[Any], np.ndarray]  # from a DataFrame of original cells to scores, (n, outputs)
@@ -340,9 +336,11 @@ def for_whole_domain(request: Request, opened: Opened) -> Opened:
         encoding = TableEncoding(attributes, model.encoding.device)
         network = Network(model.module, encoding, layers=None if model.layers else ())
         return replace(opened, model=network)
-    predict, trees = model.predict, opened.trees
-    found = replace(opened, model=BlackBox(lambda rows: predict(rows[:, columns]), domain))
-    return found if trees is None else found.with_trees(lambda: _over_all_columns(trees(), domain, columns))
+    predict, trees = model.predict, model.trees
+    box = BlackBox(lambda rows: predict(rows[:, columns]), domain)
+    if trees is not None:
+        box.trees = cache(lambda: _over_all_columns(trees(), domain, columns))
+    return replace(opened, model=box)
 
 
 def _over_all_columns(forest: Forest, domain: TableDomain, columns: list[int]) -> Forest:

@@ -328,13 +328,13 @@ def _inputs(request: Request, program: torch.export.ExportedProgram) -> list[Net
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     if not specs or not all(isinstance(spec.arg, TensorArgument) for spec in specs):
         raise request.error("expected tensors as its only inputs")
-    return [_input(request, spec.arg.name, values[spec.arg.name]) for spec in specs]
-
-
-def _input(request: Request, name: str, value: Any) -> NetworkInput:
-    if isinstance(value.shape[0], int):
-        raise request.error(
-            f"was exported for batches of {value.shape[0]} rows only. Export it with a dynamic batch size: "
-            "torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
-        )
-    return NetworkInput(name, "float" if value.is_floating_point() else "whole", tuple(int(n) for n in value.shape[1:]))
+    inputs = []
+    for name in (spec.arg.name for spec in specs):
+        (count, *sizes), whole = values[name].shape, not values[name].is_floating_point()
+        if isinstance(count, int):
+            raise request.error(
+                f"was exported for batches of {count} rows only. Export it with a dynamic batch size: "
+                "torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
+            )
+        inputs.append(NetworkInput(name, "whole" if whole else "float", tuple(map(int, sizes))))
+    return inputs

@@ -18,7 +18,7 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import TooLarge
-from neuronfair.model.forest import FittedTrees, Forest, Link, Numbers, Tree, below_limit, forest
+from neuronfair.model.forest import FittedTrees, Forest, GoesLeft, Link, Numbers, Tree, below_limit, forest
 from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.trees import catboost, lightgbm, xgboost
 
@@ -62,7 +62,11 @@ def forest_of(
     try:
         fitted = _READERS[name](final)
         before = catboost.Hashed(final) if name.startswith("CatBoost") else getattr(final, "_preprocessor", None)
-        tried = torch.cat([tried, *_emptied(domain, tried)])
+        for column, attribute in enumerate(domain.attributes):  # a table may have too few empty cells
+            if attribute.empty is not None:
+                emptied = tried[:EMPTIED].clone()
+                emptied[:, column] = attribute.empty
+                tried = torch.cat([tried, emptied])
         made = forest(fitted, partial(_numbers, inputs, before), domain, tried[0])
     except TooLarge as error:  # the model still has scores
         raise ModelError(f"its trees are too large ({one_line(error)})") from error
@@ -72,15 +76,6 @@ def forest_of(
     if ours.shape != scores.shape or not torch.allclose(ours, scores, rtol=AGREE, atol=AGREE):
         raise ModelError("its scores could not be reproduced from its trees")
     return made
-
-
-def _emptied(domain: TableDomain, rows: Tensor) -> Iterator[Tensor]:
-    """Yield rows with an empty cell in one column after the other, since a table may have too few."""
-    for column, attribute in enumerate(domain.attributes):
-        if attribute.empty is not None:
-            emptied = rows[:EMPTIED].clone()
-            emptied[:, column] = attribute.empty
-            yield emptied
 
 
 def _numbers(inputs: Callable[[Tensor], Any], before: Any, rows: Tensor) -> Numbers:
@@ -166,20 +161,22 @@ def _histogram(model: Any) -> FittedTrees:
             value = np.zeros((len(nodes), outputs))
             value[:, number] = nodes["value"]
             feature = np.where(nodes["is_leaf"], -1, nodes["feature_idx"]).astype(np.int64)
-            goes = partial(_histogram_side, nodes=nodes, sets=part.raw_left_cat_bitsets)
+            goes = _histogram_sides(nodes, part.raw_left_cat_bitsets)
             left, right = nodes["left"].astype(np.int64), nodes["right"].astype(np.int64)
             trees.append(Tree(feature, left, right, value, goes))
     base = np.ravel(model._baseline_prediction).astype(float).tolist()
     return FittedTrees(trees, base, _link(model, outputs))
 
 
-def _histogram_side(node: int, numbers: Numbers, *, nodes: Any, sets: Any) -> npt.NDArray[np.bool_]:
-    one = nodes[node]
-    if one["is_categorical"]:
-        place = np.nan_to_num(numbers, nan=0.0).astype(np.int64)
-        inside = (sets[one["bitset_idx"]][place // 32] >> (place % 32).astype(np.uint32)) & 1
-        return np.where(np.isnan(numbers), bool(one["missing_go_to_left"]), inside.astype(bool))
-    return np.where(np.isnan(numbers), bool(one["missing_go_to_left"]), numbers <= one["num_threshold"])
+def _histogram_sides(nodes: Any, sets: Any) -> GoesLeft:
+    def goes(node: int, numbers: Numbers) -> npt.NDArray[np.bool_]:
+        one, sides = nodes[node], numbers <= nodes[node]["num_threshold"]
+        if one["is_categorical"]:
+            place = np.nan_to_num(numbers, nan=0.0).astype(np.int64)
+            sides = ((sets[one["bitset_idx"]][place // 32] >> (place % 32).astype(np.uint32)) & 1).astype(bool)
+        return np.where(np.isnan(numbers), bool(one["missing_go_to_left"]), sides)
+
+    return goes
 
 
 _READERS: dict[str, Callable[[Any], FittedTrees]] = {

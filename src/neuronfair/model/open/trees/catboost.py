@@ -89,7 +89,11 @@ class Hashed:
         texts = {str(text) for column in kinds for text in cells[:, column]}
         if not texts <= self._known.keys():
             pool = needs("catboost", "catboost").Pool(table, cat_features=sorted(kinds))
-            self._known |= _hashes(self._model, pool)
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "model.json"
+                self._model.save_model(str(path), format="json", pool=pool)
+                written = json.loads(path.read_bytes())["features_info"]["cat_features_hash"]
+            self._known |= {one["value"]: float(one["hash"]) for one in written}
         numbers = np.empty(cells.shape)
         for column in range(cells.shape[1]):
             own = [self._known[str(cell)] for cell in cells[:, column]] if column in kinds else cells[:, column]
@@ -106,15 +110,6 @@ def _written(model: Any) -> Json:
     except (Unreadable, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
         raise ModelError(f"CatBoost cannot write its trees, so it is damaged ({one_line(error)})") from None
     return content
-
-
-def _hashes(model: Any, pool: Any) -> dict[str, float]:
-    """Return CatBoost's hash of each category in a pool."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.json"
-        model.save_model(str(path), format="json", pool=pool)
-        written = json.loads(path.read_bytes())["features_info"]["cat_features_hash"]
-    return {one["value"]: float(one["hash"]) for one in written}
 
 
 def _oblivious(tree: Json, outputs: int) -> Json:
