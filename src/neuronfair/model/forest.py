@@ -21,9 +21,9 @@ from neuronfair.limits import check_size
 
 MOST_NODES, DEEPEST = 200_000, 500  # of all trees
 Link = Literal["none", "sigmoid", "softmax"]
-Numbers = npt.NDArray[np.float64]
-Features = Callable[[Tensor], Numbers]  # from rows of codes to the features of the trees
-GoesLeft = Callable[[int, Numbers], npt.NDArray[np.bool_]]  # which values of its feature go left at a node
+Floats = npt.NDArray[np.float64]
+Features = Callable[[Tensor], Floats]  # from rows of codes to the features of the trees
+GoesLeft = Callable[[int, Floats], npt.NDArray[np.bool_]]  # which values of its feature go left at a node
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Tree:
     feature: npt.NDArray[np.int64]
     left: npt.NDArray[np.int64]
     right: npt.NDArray[np.int64]
-    value: Numbers  # (nodes, outputs): what a leaf adds
+    value: Floats  # (nodes, outputs): what a leaf adds
     goes_left: GoesLeft
 
 
@@ -46,11 +46,11 @@ class FittedTrees(NamedTuple):
 
 
 def below_limit(
-    limit: Numbers, missing: npt.NDArray[np.bool_], *, strict: bool = False, single: bool = False
+    limit: Floats, missing: npt.NDArray[np.bool_], *, strict: bool = False, single: bool = False
 ) -> GoesLeft:
     """Return what sends numbers left: those up to, or below, the limit of a node, and empty ones by its flag."""
 
-    def goes(node: int, numbers: Numbers) -> npt.NDArray[np.bool_]:
+    def goes(node: int, numbers: Floats) -> npt.NDArray[np.bool_]:
         numbers = numbers.astype(np.float32).astype(np.float64) if single else numbers
         below = numbers < limit[node] if strict else numbers <= limit[node]
         return np.asarray(np.where(np.isnan(numbers), missing[node], below), dtype=bool)
@@ -150,15 +150,15 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
 class _Features(NamedTuple):
     """The features of every code, and the attribute that each feature depends on."""
 
-    of_codes: list[Numbers]  # for each attribute (size, features): its codes in one row of the table
-    of_row: Numbers  # (1, features): of that row itself
+    of_codes: list[Floats]  # for each attribute (size, features): its codes in one row of the table
+    of_row: Floats  # (1, features): of that row itself
     column_of: dict[int, int]  # without features that never change
 
 
 def _features_by_code(features: Features, domain: TableDomain, row: Tensor) -> _Features:
     """Return the features if one attribute at a time is varied in a row (1, d)."""
     start = features(row)
-    tables, column_of = list[Numbers](), dict[int, int]()
+    tables, column_of = list[Floats](), dict[int, int]()
     for column, attribute in enumerate(domain.attributes):
         check_size(attribute.size * start.shape[1], f"the features of '{attribute.name}'", times=16)
         rows = row.repeat(attribute.size, 1)

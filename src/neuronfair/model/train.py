@@ -77,7 +77,7 @@ def train_module(
     while useful < settings.restarts and tried < attempts:
         numbers = range(tried + 1, min(attempts, tried + settings.restarts - useful) + 1)
         modules = initialised(build, numbers, seed, x.device)
-        results = train_modules(modules, numbers, task, progress=_note(progress, numbers))
+        results = train_modules(modules, numbers, task, progress=progress and partial(_note, progress, numbers))
         alive += [r for r in results if math.isfinite(r.validation_loss) and not _constant(r.module, x)]
         useful, tried = sum(_decides(r.module, x) for r in alive), numbers[-1]
     if not alive:
@@ -97,16 +97,10 @@ def accuracy(model: nn.Module | Network, x: Tensor, y: Tensor) -> float:
     return float((scores.argmax(dim=1) == y.to(scores.device)).double().mean())
 
 
-def _note(progress: RestartCallback | None, numbers: Sequence[int]) -> EpochCallback | None:
-    """Return a callback that passes the loss of each network to `progress`, with its number."""
-    if progress is None:
-        return None
-
-    def note(epoch: int, losses: dict[int, float]) -> None:
-        for i, loss in losses.items():
-            progress(numbers[i], epoch, loss)
-
-    return note
+def _note(progress: RestartCallback, numbers: Sequence[int], epoch: int, losses: dict[int, float]) -> None:
+    """Pass the loss of each network to `progress`, with its number."""
+    for i, loss in losses.items():
+        progress(numbers[i], epoch, loss)
 
 
 def _decides(module: nn.Module, x: Tensor) -> bool:
@@ -130,7 +124,7 @@ def train(
     hidden: Sequence[int] | None = None,
     settings: TrainingSettings | None = None,
     seed: int = 0,
-    progress: Callable[[int, int, float], None] | None = None,
+    progress: RestartCallback | None = None,
 ) -> tuple[nn.Sequential, Card]:
     """Train a fully connected classifier on 70% of a table and return it with its card.
 
@@ -282,7 +276,7 @@ def train_modules(
     else:
         courses = []
         for place, (module, number) in enumerate(zip(modules, numbers, strict=True)):
-            note = None if progress is None else partial(_renumbered, progress, place)
+            note = progress and partial(_renumbered, progress, place)
             with random_state(x.device):
                 seed_torch(stream(task.seed, number), x.device)  # for layers that draw, like dropout
                 courses += run_epochs(module, task, shuffles_of(task.seed, [number]), progress=note)

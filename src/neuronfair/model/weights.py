@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -201,17 +200,14 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
         came = ", ".join(list(arrays)[:6]) + (", …" if len(arrays) > 6 else "")
         raise ModelError(f"{path}: expected arrays W0, b0, W1, b1, …, got {came or 'none'}")
     state = {}
-    for i in range(count):
+    for name, array in arrays.items():
+        if array.dtype.kind != "f":
+            raise ModelError(f"{path}: weights must be floating-point numbers, got {array.dtype}")
+        kind, i = name[0], int(name[1:])
         prefix = "output" if i == count - 1 else f"layer{i + 1}.0"
-        state[f"{prefix}.weight"] = _tensor(arrays[f"W{i}"].T, path)
-        state[f"{prefix}.bias"] = _tensor(arrays[f"b{i}"], path)
+        plain = np.array(array.T, dtype=array.dtype.newbyteorder("="), order="C")
+        state[f"{prefix}.{'weight' if kind == 'W' else 'bias'}"] = torch.from_numpy(plain)
     return state
-
-
-def _tensor(array: np.ndarray[Any, Any], path: Path) -> Tensor:
-    if array.dtype.kind != "f":
-        raise ModelError(f"{path}: weights must be floating-point numbers, got {array.dtype}")
-    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
 def _sizes(state: Mapping[str, Tensor], path: Path) -> tuple[int, tuple[int, ...], int]:

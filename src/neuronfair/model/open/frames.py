@@ -49,7 +49,7 @@ class ModelInputs:
         return replace(self, of_rows=lambda rows: function(of_rows(rows)), of_frame=made, **changes)
 
 
-class Cells(NamedTuple):
+class ColumnCells(NamedTuple):
     """The cells of a column for codes, and for original cells, a Series."""
 
     of_codes: Callable[[np.ndarray], Any]
@@ -62,7 +62,7 @@ class FrameColumn(NamedTuple):
     label: Any
     attribute: str
     place: int
-    cells: Cells
+    cells: ColumnCells
 
 
 def inputs_of_columns(columns: Sequence[FrameColumn], note: str = "") -> ModelInputs:
@@ -123,7 +123,7 @@ def table_inputs(
     return inputs_of_columns(made)
 
 
-def _original(attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> Cells:
+def _original(attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> ColumnCells:
     """Return the original cells of an attribute; `lookup` is an array of the cells in `content`, by code."""
     pandas = needs("pandas", "sklearn")
     index = pandas.Index(list(content))
@@ -157,10 +157,10 @@ def _original(attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> 
         holds = bool(categories) and set(found.dropna().unique()) <= categories
         return found.astype(lookup.dtype).array if holds else found.infer_objects().array
 
-    return Cells(of_codes, of_cells)
+    return ColumnCells(of_codes, of_cells)
 
 
-def category_cells(attribute: Attribute, categories: Sequence[Any] | None) -> Cells:
+def category_cells(attribute: Attribute, categories: Sequence[Any] | None) -> ColumnCells:
     """Return the cells of an attribute as the categories of a model, or as texts if it has no list of them.
 
     Unknown categories are empty, and an empty text is 'nan'.
@@ -190,10 +190,10 @@ def category_cells(attribute: Attribute, categories: Sequence[Any] | None) -> Ce
         numbers, distinct = pandas.factorize(cells.astype(object), use_na_sentinel=False)
         return made(list(distinct), numbers, lambda cell: as_text(np.nan if pandas.isna(cell) else cell))
 
-    return Cells(of_codes, of_cells)
+    return ColumnCells(of_codes, of_cells)
 
 
-def number_cells(attribute: Attribute) -> Cells:
+def number_cells(attribute: Attribute) -> ColumnCells:
     """Return the cells of an attribute as numbers; an empty one is NaN."""
     content = cells_of(attribute)
     numbers = needs("pandas", "sklearn").array(np.array(list(content.values()), dtype=np.float64))
@@ -207,17 +207,17 @@ def number_cells(attribute: Attribute) -> Cells:
         found = [None if cell is None or cell != cell else attribute.number(as_text(cell)) for cell in cells]
         return np.array([np.nan if number is None else number for number in found])
 
-    return Cells(lambda codes: np.asarray(original.of_codes(codes), dtype=np.float64), of_cells)
+    return ColumnCells(lambda codes: np.asarray(original.of_codes(codes), dtype=np.float64), of_cells)
 
 
-def code_cells(attribute: Attribute) -> Cells:
+def code_cells(attribute: Attribute) -> ColumnCells:
     """Return the positions of labels among the values of the domain."""
-    return Cells(
+    return ColumnCells(
         lambda codes: codes.astype(np.float64), lambda cells: np.asarray(attribute.codes(cells), dtype=np.float64)
     )
 
 
-def flag_cells(attribute: Attribute, value: str, code: int) -> Cells:
+def flag_cells(attribute: Attribute, value: str, code: int) -> ColumnCells:
     """Return an indicator of one value of an attribute, as `pandas.get_dummies` makes it: 'sex_Male'."""
 
     def of_cells(cells: Any) -> Any:
@@ -225,7 +225,7 @@ def flag_cells(attribute: Attribute, value: str, code: int) -> Cells:
         of_empty = value in EMPTY_FLAGS and value not in attribute.values
         return np.asarray(cells.isna() | texts.isin(EMPTY_FLAGS) if of_empty else texts == value, dtype=np.float64)
 
-    return Cells(lambda codes: (codes == code).astype(np.float64), of_cells)
+    return ColumnCells(lambda codes: (codes == code).astype(np.float64), of_cells)
 
 
 def cells_of(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from dis import get_instructions
 from functools import cache, partial
 from itertools import pairwise
@@ -147,15 +146,6 @@ def _tells_tracing(code: CodeType) -> str | None:
     return min(asked, default=next(inner, None))
 
 
-@dataclass(frozen=True)
-class _Watched:
-    """The record of a few calls."""
-
-    names: list[list[str]]  # the operators of each call
-    states: list[Readable]  # everything that a later call could read, after each
-    left: ModelError | None  # about numbers taken out of tensors, or code that may notice tracing
-
-
 @contextmanager
 def _without_collections() -> Iterator[None]:
     """Disable the garbage collector: callbacks of a collection would be taken for code of the module."""
@@ -168,8 +158,12 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> _Watched:
-    """Call a module with a profiler; the thread must have no other profiler."""
+def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[list[str]], list[Readable], ModelError | None]:
+    """Call a module with a profiler; the thread must have no other profiler.
+
+    Returned are the operators of each call, everything that a later call could read, and an error about numbers taken
+    out of tensors or about code that may notice tracing.
+    """
     names, states, left = list[list[str]](), list[Readable](), None
     for number, x in enumerate(inputs):
         python = _Python()
@@ -184,7 +178,7 @@ def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> _Watched:
         if number > 0:  # the first call may import things
             states.append(_state(module, python.roots))
             left = left or python.left
-    return _Watched(names, states, left)
+    return names, states, left
 
 
 def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -195,17 +189,17 @@ def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.
     inputs = [torch.randn(count, width, generator=generator).to(device, dtype) for count in CALLS]
     try:
         with ThreadPoolExecutor(1) as thread:
-            seen = thread.submit(_watched, module, inputs).result()
+            names, states, left = thread.submit(_watched, module, inputs).result()
     except NeuronFairError:
         raise
     except Exception as error:  # its own code
         raise ModelError(f"it does not take numbers that no row gives ({one_line(error)})") from error
-    if seen.left is not None:
-        raise seen.left
-    *_, before, after = seen.states
+    if left is not None:
+        raise left
+    *_, before, after = states
     if changed := next((place for place, value in after.items() if _other(before.get(place), value)), None):
         raise ModelError(f"forward() changes {changed}, so one call may give other scores than the next")
-    if any(those != seen.names[-1] for those in seen.names):
+    if any(those != names[-1] for those in names):
         raise ModelError("forward() computes other things for one row than for several, or from call to call")
 
 

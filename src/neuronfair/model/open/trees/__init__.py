@@ -5,7 +5,7 @@ Each library has a module with `read` (a model and a remark from a file), `colum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import TooLarge
-from neuronfair.model.forest import FittedTrees, Forest, GoesLeft, Link, Numbers, Tree, below_limit, forest
+from neuronfair.model.forest import FittedTrees, Floats, Forest, GoesLeft, Link, Tree, below_limit, forest
 from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.trees import catboost, lightgbm, xgboost
 
@@ -78,7 +78,7 @@ def forest_of(
     return made
 
 
-def _numbers(inputs: Callable[[Tensor], Any], before: Any, rows: Tensor) -> Numbers:
+def _numbers(inputs: Callable[[Tensor], Any], before: Any, rows: Tensor) -> Floats:
     """Return the features of the trees: a category is its position among the categories, an empty cell NaN."""
     table = inputs(rows)
     if before is not None:  # the encoder of histogram-based boosting, or the hashes of CatBoost
@@ -103,7 +103,7 @@ def _with_classes(made: Forest, outputs: int, order: Sequence[int] | None) -> Fo
     return replace(made, value=made.value @ matrix, base=made.base @ matrix, link=link)
 
 
-def _of_tree(tree: Any, value: Numbers) -> Tree:
+def _of_tree(tree: Any, value: Floats) -> Tree:
     """Return a tree of scikit-learn."""
     missing = getattr(tree, "missing_go_to_left", np.zeros(tree.node_count)).astype(bool)
     left, right = tree.children_left.astype(np.int64), tree.children_right.astype(np.int64)
@@ -169,7 +169,7 @@ def _histogram(model: Any) -> FittedTrees:
 
 
 def _histogram_sides(nodes: Any, sets: Any) -> GoesLeft:
-    def goes(node: int, numbers: Numbers) -> npt.NDArray[np.bool_]:
+    def goes(node: int, numbers: Floats) -> npt.NDArray[np.bool_]:
         one, sides = nodes[node], numbers <= nodes[node]["num_threshold"]
         if one["is_categorical"]:
             place = np.nan_to_num(numbers, nan=0.0).astype(np.int64)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
-from neuronfair.model.forest import FittedTrees, Link, Numbers, Tree
+from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
 from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.opened import ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
@@ -23,7 +23,7 @@ LINKS: dict[str, Link] = {
     "MultiClass": "softmax",
     "MultiClassOneVsAll": "sigmoid",
 }
-Json = Any  # a part of what CatBoost writes
+Written = Any  # a part of what CatBoost writes
 
 
 def read(file: ModelFile) -> tuple[Any, str]:
@@ -58,7 +58,7 @@ def trees_of(model: Any) -> FittedTrees:
         ) from error
 
 
-def _trees(written: Json) -> FittedTrees:
+def _trees(written: Written) -> FittedTrees:
     columns = {
         split: [one["flat_feature_index"] for one in written["features_info"].get(kind, [])]
         for split, kind in (("FloatFeature", "float_features"), ("OneHotFeature", "categorical_features"))
@@ -82,7 +82,7 @@ class Hashed:
     def __init__(self, model: Any) -> None:
         self._model, self._known = model, dict[str, float]()
 
-    def transform(self, table: Any) -> Numbers:
+    def transform(self, table: Any) -> Floats:
         """Return the cells of a table as numbers."""
         kinds = set(self._model.get_cat_feature_indices())
         cells = np.asarray(table, dtype=object)
@@ -101,10 +101,10 @@ class Hashed:
         return numbers
 
 
-def _written(model: Any) -> Json:
+def _written(model: Any) -> Written:
     """Return a model as JSON, written in a sandbox, since a damaged model can end the process."""
     try:
-        content: Json = json.loads(
+        content: Written = json.loads(
             read_sandboxed("catboost trees", bytes(model._serialize_model()), "a CatBoost model")
         )
     except (Unreadable, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
@@ -112,16 +112,16 @@ def _written(model: Any) -> Json:
     return content
 
 
-def _oblivious(tree: Json, outputs: int) -> Json:
+def _oblivious(tree: Written, outputs: int) -> Written:
     """Return a tree with one split per level as nodes; the first split is the last bit of a leaf's index."""
     values = np.array(tree["leaf_values"], dtype=np.float64).reshape(-1, outputs)
-    nodes: list[Json] = [{"value": value} for value in values]
+    nodes: list[Written] = [{"value": value} for value in values]
     for split in tree["splits"]:
         nodes = [{"split": split, "left": a, "right": b} for a, b in zip(nodes[::2], nodes[1::2], strict=True)]
     return nodes[0]
 
 
-def _tree(tree: Json, columns: dict[str, list[int]], empty: set[int], scale: float, outputs: int) -> Tree:
+def _tree(tree: Written, columns: dict[str, list[int]], empty: set[int], scale: float, outputs: int) -> Tree:
     nodes, ways = [tree], list[tuple[int, int]]()
     for node in nodes:  # the list grows
         ways.append((len(nodes), len(nodes) + 1) if "split" in node else (0, 0))
@@ -136,7 +136,7 @@ def _tree(tree: Json, columns: dict[str, list[int]], empty: set[int], scale: flo
     feature = np.full(len(nodes), -1)
     value = np.zeros((len(nodes), outputs))
 
-    def goes_left(node: int, numbers: Numbers) -> npt.NDArray[np.bool_]:
+    def goes_left(node: int, numbers: Floats) -> npt.NDArray[np.bool_]:
         split = splits[node]
         assert split is not None
         if split["split_type"] == "OneHotFeature":

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TEXT, check_size
-from neuronfair.model.forest import FittedTrees, Link, Numbers, Tree
+from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
 from neuronfair.model.open.frames import cells_of, spelling
 from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.opened import TRIED, ModelFile
@@ -184,7 +184,7 @@ def _tree(tree: dict[str, str], output: int, outputs: int) -> Tree:
     kinds, limits = numbers("decision_type"), numbers("threshold", np.float64)
     bounds, bits = numbers("cat_boundaries"), numbers("cat_threshold", np.uint32)
 
-    def goes_left(node: int, numbers: Numbers) -> npt.NDArray[np.bool_]:
+    def goes_left(node: int, numbers: Floats) -> npt.NDArray[np.bool_]:
         kind, empty = int(kinds[node]), np.isnan(numbers)
         if kind & 1:  # a set of categories goes left, as bits
             words = bits[bounds[int(limits[node])] : bounds[int(limits[node]) + 1]]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import check_size
-from neuronfair.model.forest import FittedTrees, GoesLeft, Link, Numbers, Tree, below_limit
+from neuronfair.model.forest import FittedTrees, Floats, GoesLeft, Link, Tree, below_limit
 from neuronfair.model.open.opened import TRIED, ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
@@ -154,7 +154,7 @@ def trees_of(model: Any) -> FittedTrees:
 
 
 def _by_sets(sets: dict[int, set[int]], missing: npt.NDArray[np.bool_], otherwise: GoesLeft) -> GoesLeft:
-    def goes(node: int, numbers: Numbers) -> npt.NDArray[np.bool_]:
+    def goes(node: int, numbers: Floats) -> npt.NDArray[np.bool_]:
         if node not in sets:
             return otherwise(node, numbers)
         chosen = np.isin(numbers, list(sets[node]))  # those of the set go right
