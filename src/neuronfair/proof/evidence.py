@@ -59,7 +59,7 @@ class Evidence:
 
     def status_of(self, places: Tensor) -> Tensor:
         """Return what is proved of the records at places: undecided, fair or flips, as guides have it."""
-        status, box = self._as_guides(places), self.boxes_of(places)
+        status, box = self.guide_status(places), self.boxes_of(places)
         open_ = ((status == UNDECIDED) & (box >= 0)).nonzero()[:, 0]
         fair, flips = (self._column(name)[box[open_]] == 1 for name in ("fair", "flips"))
         status[open_[fair]], status[open_[flips]] = FAIR, FLIPS
@@ -92,8 +92,8 @@ class Evidence:
             result[:, mine] = torch.stack(found)
         return result[0], result[1]
 
-    def _as_guides(self, places: Tensor) -> Tensor:
-        """Return what is proved of guides at the same places."""
+    def guide_status(self, places: Tensor) -> Tensor:
+        """Return what is proved of guides at the same places: undecided, fair or flips."""
         guides, status = self.state.guides["places"].long(), self.state.guides["status"]
         distinct, which = torch.unique(torch.cat([guides, places]), dim=0, return_inverse=True)
         known = torch.zeros(len(distinct), dtype=status.dtype, device=status.device)

@@ -205,11 +205,17 @@ class ProofRecords:
         """Return for how many rows of the region the decision is certified; None without rows."""
         if not len(self.rows):
             return None
-        guides, of = Guides(evidence.state.guides), int(self.counted.sum())
-        fair, flips = guides.rows_with(FAIR), guides.rows_with(FLIPS)
+        status, of = self.status(evidence), int(self.counted.sum())
+        fair, flips = (int((status == each).sum()) for each in (FAIR, FLIPS))
         parts = [RecordPart.of(count, of) for count in (fair, flips, of - fair - flips)]
         outside = int((self.counted & ~self.inside).sum())
         return DataSetClaims(of, parts[0], parts[1], parts[2], self._without_twin(), outside)
+
+    def status(self, evidence: Evidence) -> Tensor:
+        """Return what is proved of each row; of one that is no record of the region, nothing is."""
+        status = torch.full((len(self.rows),), UNDECIDED, dtype=torch.int8)
+        status[self.inside] = evidence.guide_status(self._places[self.inside].to(self.problem.device)).cpu()
+        return status
 
     def _without_twin(self) -> int:
         people = self.problem.people
