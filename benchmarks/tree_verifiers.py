@@ -1,0 +1,97 @@
+"""How soon are regions around single rows verified: here, and by Veritas?
+
+    pip install dtai-veritas
+    python benchmarks/tree_verifiers.py --rows 200
+
+XGBoost with 100 trees of depth 4 on German credit, sex. Around every row that no other region holds a region is grown
+in which no decision flips. Then both are asked about the same regions: here by the bounds of trees, there by the exact
+largest and smallest score for each sex, which shows the same where no decision in the region differs at all. Veritas
+knows no one-hot blocks: it may combine values that exclude each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import neuronfair as nf
+from neuronfair.domain.schema.toml import allowed_codes
+from neuronfair.domain.table import TableDomain
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.proof.problem import problem_of
+from neuronfair.proof.records import ProofRecords
+
+import numpy as np
+import torch
+import veritas
+from torch import Tensor
+from truth.cases import boosted
+from xgboost import XGBClassifier
+
+SECONDS = 3.0  # for one search of Veritas
+
+
+def intervals(domain: TableDomain, allowed: list[Tensor], sensitive: int) -> dict[int, Any]:
+    """Return between which numbers each input of the trees lies in a region, for one sensitive value."""
+    encoding, found = TableEncoding.of(domain), {}
+    for column, codes in enumerate(allowed):
+        if column in domain.sensitive_columns:
+            codes = torch.arange(len(codes)) == sensitive
+        rows = torch.zeros(int(codes.sum()), len(allowed), dtype=torch.int64)
+        rows[:, column] = codes.nonzero()[:, 0]
+        numbers = encoding.encode(rows, torch.float32).double().numpy()
+        others = rows.clone()
+        others[:, column] = (rows[:, column] + 1) % len(codes)
+        changes = (numbers != encoding.encode(others, torch.float32).double().numpy()).any(0)
+        for place in np.flatnonzero(changes).tolist():
+            low, high = np.float32(numbers[:, place].min()), np.float32(numbers[:, place].max())
+            found[place] = veritas.Interval(float(low), float(np.nextafter(high, np.float32(np.inf))))
+    return found
+
+
+def is_one_sided(trees: Any, box: dict[int, Any], sign: int) -> bool:
+    """Return whether all scores of a box surely have a sign: by their bound, as soon as that says so."""
+    kind = veritas.HeuristicType.MIN_OUTPUT if sign > 0 else veritas.HeuristicType.MAX_OUTPUT
+    search = veritas.Config(kind).get_search(trees, box)
+    begun = time.process_time()
+    while time.process_time() - begun < SECONDS and not search.is_optimal():
+        search.steps(100)
+        if search.num_solutions() and sign * search.get_solution(0).output <= 0:
+            return False
+        if sign * search.current_bounds().top_of_open > 0:
+            return True
+    return search.is_optimal() and sign * search.get_solution(0).output > 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=200)
+    options = parser.parse_args()
+    table = nf.load_dataset("german", sensitive=["sex"])
+    model = XGBClassifier(n_estimators=100, max_depth=4, n_jobs=1)
+    opened = boosted(table, model, "XGBoost").opened
+    problem = problem_of(opened, table.domain)
+    records = ProofRecords.of(problem, table)
+    trees = veritas.get_addtree(model, silent=True)
+    numbers = TableEncoding.of(table.domain).encode(table.rows).numpy()
+    score = np.asarray(trees.eval(numbers)).ravel()
+    print("largest difference of scores:", np.abs(score - model.predict(numbers, output_margin=True)).max())
+    begun, boxes = time.process_time(), []
+    for row in range(options.rows):
+        box = records._grower.grown(records._places[row], fair=True)
+        boxes += [] if box is None else [box]
+    print(f"grown: {len(boxes)} regions around {options.rows} rows in {time.process_time() - begun:.1f} s")
+    begun = time.process_time()
+    again = [bool(records._grower.proved(box, fair=True)) for box in boxes]
+    print(f"verified again here: {sum(again)} in {time.process_time() - begun:.2f} s")
+    begun, sure = time.process_time(), 0
+    for box in boxes:
+        allowed = allowed_codes(table.domain, records._described(box, depends=False).rule)
+        where = [intervals(table.domain, allowed, value) for value in range(len(problem.domain.sensitive_values))]
+        sure += any(all(is_one_sided(trees, one, sign) for one in where) for sign in (1, -1))
+    print(f"verified by Veritas: {sure} in {time.process_time() - begun:.2f} s")
+
+
+if __name__ == "__main__":
+    main()
