@@ -86,6 +86,8 @@ def domain_infer(
     from neuronfair.domain.schema.infer import draft_domain
     from neuronfair.domain.schema.toml import parse_domain, with_favourable
 
+    if file.is_dir():
+        raise DataError(f"{file}: is a folder. Name the file of a table")
     out = out or file.with_suffix(".toml")
     check_out(out, or_stdout=True)
     if not is_stdout(out) and out.exists() and not force:

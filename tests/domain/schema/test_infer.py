@@ -505,3 +505,20 @@ def test_the_draft_of_a_domain_suggests_it_in_a_comment(tmp_path):
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_data_set_of_the_catalogue_names_its_favourable_outcome(name, encoding):
     assert catalog_domain(name, encoding).favourable is not None
+
+
+def test_infinite_numbers_are_named():
+    wage = [float("inf") if i == 7 else i % 9 + 0.5 for i in range(60)]
+    table = {"wage": wage, "all": [float("-inf"), *range(59)], "sex": ["f", "m"] * 30, "y": [0, 1, 1] * 20}
+    draft = draft_domain(table, sensitive=["sex"], target="y")
+    assert any(
+        remark.startswith("wage: has numbers such as inf, so each number is a label") for remark in draft.remarks
+    )
+    assert draft.left_out == (LeftOut("all", "has numbers such as -inf: replace them, or leave them empty"),)
+
+
+def test_many_small_groups_are_counted():
+    table = {"group": [f"g{i}" for i in range(20)] + ["a", "b"] * 60, "age": list(range(70)) * 2, "y": [0, 1] * 70}
+    draft = draft_domain(table, sensitive=["group"], target="y")
+    assert any("g11 (1 record), g12 (1 record) and 15 more left out of the twins" in said for said in draft.remarks)
+    assert len(draft.domain.rules) == 20

@@ -88,6 +88,21 @@ def test_what_cannot_be_read_is_said(tmp_path, content, says):
     assert str(error.value).startswith(str(tmp_path / "t.csv"))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("t.xlsx", b"a,b\n1,2\n", "is not a workbook, though its name says so"),
+        ("t.zip", b"a,b\n1,2\n", "is not a zip archive"),
+        ("t.db", b"a,b\n1,2\n", "is not an SQLite database"),
+        ("t.json", b'[{"a": 1}]', "expected one JSON object on each line"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=says):
+        read_sheet(tmp_path / name)
+
+
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1"])
 def test_a_damaged_parquet_file(tmp_path, content):
     with pytest.raises(DataError, match=r"t\.parquet"):

@@ -36,6 +36,7 @@ MIN_STEP_VALUES = 5  # fewer different numbers may have a common step by chance
 SOME = 20  # in a shorter column all cells may be different by chance
 OTHER = "other"  # the label of all rare values
 EMPTY = 0.9  # a column with this share of empty cells gets a remark
+LARGEST = 1e100  # numbers beyond it are labels: squares would overflow
 UNIQUE = 0.9  # a column with this share of different texts is taken for names
 TIES = 10  # pairs of equal whole numbers expected by chance; with ten times fewer, a column is an identifier
 _NAMED = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|key|index|nr|no|number|ref)$|[a-z](?:Id|ID|Number|No)$")
@@ -85,6 +86,8 @@ def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) 
     comment = f"{len(texts):,} different" + (f", {empty:,} empty" if empty else "")
     comment += "".join(f"; {n:,} of them say {quoted(word)}: an answer?" for word, n in words.items() if word)
     remarks = [f"{empty / len(column):.0%} of the cells are empty"] if empty >= EMPTY * len(column) else []
+    if numbers is None and (huge := _huge(texts)) is not None:
+        remarks.append(f"has numbers such as {huge}, so each number is a label: replace them, or leave them empty")
     if forms:
         parts = _dates(texts, counts, forms, empty, remarks)
     elif numbers is None or (len(texts) <= 2 and (empty or numbers.is_zero_one)):
@@ -114,6 +117,14 @@ def _split(column: Cells) -> tuple[dict[str, int], list[str], npt.NDArray[np.int
         return {}, texts, counts
     words = {texts[place]: int(counts[place]) for place in empty}
     return words, [text for text in texts if text not in words], np.delete(counts, empty)
+
+
+def _huge(texts: Sequence[str]) -> str | None:
+    """Return an infinite or too large number of a column that has nothing but numbers."""
+    values = [number(text) for text in texts]
+    if None in values:
+        return None
+    return next((text for text, value in zip(texts, values, strict=True) if not abs(value or 0) < LARGEST), None)
 
 
 def is_missing(cell: str) -> bool:
@@ -169,8 +180,7 @@ class _Numbers:
     @classmethod
     def _measured(cls, values: Decimals, decimal: str, example: str | None) -> _Numbers | None:
         sizes = np.abs(values[values != 0])
-        # Beyond these limits squares would overflow; such cells are labels.
-        sound = bool(((sizes > 1e-100) & (sizes < 1e100)).all())
+        sound = bool(((sizes > 1 / LARGEST) & (sizes < LARGEST)).all())
         return cls(values, decimal, example) if sound else None
 
     @property
@@ -208,6 +218,8 @@ def _identifier(name: str, rows: int, texts: Sequence[str], found: _Numbers | No
     if rows <= SOME or len(texts) < UNIQUE * rows:
         is_text = found is None and len(texts) > max(MAX_LABELS, rows / 2)
         return f"names or free text: {len(texts):,} different texts" if is_text else None
+    if found is None and (huge := _huge(texts)) is not None:
+        return f"has numbers such as {huge}: replace them, or leave them empty"
     finding = f"{'every cell is' if len(texts) == rows else 'almost all cells are'} different"
     if found is None:
         return f"names or free text: {finding}"

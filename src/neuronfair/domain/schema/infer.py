@@ -24,6 +24,7 @@ from neuronfair.formatting import listed, plural, visible
 MAX_CLASSES = 50  # a target of more different numbers is a quantity
 # Below both, a demographic group is too small for twins.
 SMALL_GROUP_RECORDS, SMALL_GROUP_SHARE = 30, 0.1
+SHOWN = 5  # of these groups in a remark
 
 _HEAD = """\
 # A first draft, read off {file} ({rows:,} rows). Please check every line:
@@ -241,8 +242,9 @@ def _small_groups(domain: TableDomain, columns: Mapping[str, Cells]) -> tuple[li
             name = f"too few to compare with: {attribute.name} {label}, {count}"
             rules.append(Rule(name, {attribute.name: (label,)}, {}))
         if out:
-            shown = listed([f"{label} ({count})" for label, count in out.items()])
-            remarks.append(f"{attribute.name}: {shown} left out of the twins; delete the rule to include it")
+            shown = [f"{label} ({count})" for label, count in out.items()]
+            shown[SHOWN:] = [f"{len(shown) - SHOWN} more"] if len(shown) > SHOWN else []
+            remarks.append(f"{attribute.name}: {listed(shown)} left out of the twins; delete the rule to include it")
     return rules, remarks
 
 

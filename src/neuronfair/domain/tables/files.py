@@ -38,6 +38,11 @@ _SEPARATORS = ",;\t|"
 _SAMPLE = 1 << 16  # letters by which the separator is chosen
 _JSON_LINES = (".jsonl", ".ndjson")
 _SQLITE = b"SQLite format 3\0"
+_OTHERS = {  # what a file with such a name must begin like, and does not if it is read as text
+    **dict.fromkeys((".xlsx", ".xlsm"), "a workbook"),
+    **dict.fromkeys((".sqlite", ".sqlite3", ".db"), "an SQLite database"),
+    ".zip": "a zip archive",
+}
 _TIMES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow", ".ipc"), 1)  # these say how large they are
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _NOT_UTF8 = "the file is not UTF-8 and was read as Windows-1252: check letters such as ä, é or €"
@@ -101,6 +106,10 @@ def _read(content: bytes, path: Path, suffix: str, inner: str | None) -> Sheet:
         raise DataError(f"{path}: is one table, so '::{inner}' names nothing in it. Leave it out")
     if suffix in _JSON_LINES:
         return read_json_lines(content, path)
+    if suffix == ".json":
+        raise DataError(f"{path}: expected one JSON object on each line, in a file .jsonl. Save it so, or as CSV")
+    if content and suffix in _OTHERS:
+        raise DataError(f"{path}: is not {_OTHERS[suffix]}, though its name says so. Correct the name")
     return _text(content, path)
 
 
