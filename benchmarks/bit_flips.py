@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.audits import run as audit
-from neuronfair.audits.folder import FIGURES, NEARER, WEIGHTS, begin, own_weights
+from neuronfair.audits.folder import FIGURES, NEARER, WEIGHTS, begin, own_weights, shrunk_pair
 from neuronfair.audits.gate.checks import read_baseline
 from neuronfair.audits.provenance import Origin
-from neuronfair.audits.replay import shrunk_pair
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.cli.runs import own_model
 from neuronfair.domain.schema.toml import format_domain, parse_domain

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-from neuronfair.audits.wording.counterfactual import counterfactual_report
+from neuronfair.audits.wording.phrases import counterfactual_report
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect

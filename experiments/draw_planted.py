@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.planted import cast_classifier, cast_detector
 from neuronfair.images.archive import drawn_pictures
-from neuronfair.images.subject import ImageSplit, PictureSettings, compare, subject, walk_report
+from neuronfair.images.audit import ImageSplit, PictureSettings, compare, subject, walk_report
 from neuronfair.searches.methods import image_methods
 
 import numpy as np

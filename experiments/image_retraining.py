@@ -6,10 +6,10 @@ import copy
 import time
 from dataclasses import dataclass, replace
 
+from neuronfair.images.audit import PROFILE_ROWS, DetectorSubject, PictureSettings, search_pictures
 from neuronfair.images.detector import FACE, Detector, accuracies, learn, predictions
 from neuronfair.images.domain import PictureEncoding
 from neuronfair.images.report import finding_pictures
-from neuronfair.images.subject import PROFILE_ROWS, DetectorSubject, PictureSettings, search_pictures
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
 from neuronfair.searches.findings import Findings

@@ -29,8 +29,7 @@ from experiments.image_retraining import retrain, state
 from experiments.image_sets import SETS, load_pictures
 from neuronfair import __version__
 from neuronfair.images.archive import Pictures
-from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
-from neuronfair.images.subject import (
+from neuronfair.images.audit import (
     DetectorSubject,
     ImageSplit,
     PictureSearch,
@@ -39,6 +38,7 @@ from neuronfair.images.subject import (
     subject,
     walk_report,
 )
+from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
 from neuronfair.searches.methods import image_methods
 
 import torch

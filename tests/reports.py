@@ -11,8 +11,7 @@ from typing import Any
 from neuronfair.audits.report import attribute as e
 from neuronfair.audits.report import counterfactual as c
 from neuronfair.audits.report import report as r
-from neuronfair.audits.report.attribute import Interpretation, LayerReport, RateOf, Rates
-from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.attribute import Interpretation, LayerReport, Proved, RateOf, Rates
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
 from neuronfair.proof.report import DataSetClaims, Part, ProofReport, RecordPart

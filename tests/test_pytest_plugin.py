@@ -182,7 +182,7 @@ def test_groups_are_checked(outcome):
         )
     )
     assert text.count("disparate_impact by s:") == 1
-    assert "its lower end is below 0.99" in text
+    assert "the lower end is below 0.99" in text
 
 
 def test_files_a_table_and_sensitive_attributes(outcome):

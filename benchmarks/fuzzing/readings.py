@@ -133,8 +133,7 @@ def run(place: Path) -> None:
 
 def audit(place: Path) -> None:
     """Look at the folder of an audit as one that goes on does, and at a finding that it shows."""
-    from neuronfair.audits.folder import check_audit_folder, check_same
-    from neuronfair.audits.replay import shrunk_pair
+    from neuronfair.audits.folder import check_audit_folder, check_same, shrunk_pair
     from neuronfair.store.run import Run
 
     check_audit_folder(place)

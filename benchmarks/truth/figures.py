@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from neuronfair.errors import NeuronFairError, Unprovable
 from neuronfair.interpretation.profile import interpret
+from neuronfair.measure.groups import subgroups
 from neuronfair.measure.rate import Rate, Until, flip_rate
-from neuronfair.measure.subgroups import subgroups
 from neuronfair.model.network import Network
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.prove import prove

@@ -16,7 +16,7 @@ import typer
 
 import neuronfair
 from neuronfair import cli
-from neuronfair.audits.report import attribute, counterfactual, proved, report
+from neuronfair.audits.report import attribute, counterfactual, report
 from neuronfair.cli.app import used_flags
 from neuronfair.model.decision import Decision
 from neuronfair.proof import report as proof
@@ -138,7 +138,7 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 
 TYPES: dict[str, Any] = {
     name: kind
-    for module in (report, attribute, counterfactual, proved, proof)
+    for module in (report, attribute, counterfactual, proof)
     for name, kind in vars(module).items()
     if is_dataclass(kind)
 }

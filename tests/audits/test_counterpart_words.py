@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuronfair import TableDomain
-from neuronfair.audits.wording.counterfactual import counterfactual_report
+from neuronfair.audits.wording.phrases import counterfactual_report
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.formatting import percent

@@ -11,7 +11,7 @@ import torch
 from neuronfair import BlackBox, Dataset, NeuronFairError
 from neuronfair.api import audit
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
-from neuronfair.audits.report.proved import Part
+from neuronfair.audits.report.attribute import Part
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import proof

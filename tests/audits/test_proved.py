@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neuronfair.audits.report.proved import Part, Proved
+from neuronfair.audits.report.attribute import Part, Proved
 from neuronfair.formatting import percent
 from tests.reports import proved
 

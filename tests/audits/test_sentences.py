@@ -16,12 +16,12 @@ from neuronfair.audits.report.attribute import (
     DirectionReport,
     Histogram,
     Note,
+    Proved,
     RateOf,
     Rates,
     SeverityReport,
     SideReport,
 )
-from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck, Report, Verdict
 from neuronfair.audits.wording.verdict import SET_ONE, conclude
 from neuronfair.formatting import percent

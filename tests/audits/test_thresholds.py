@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from neuronfair.audits.gate.checks import compare_with
 from neuronfair.audits.gate.thresholds import ATTRIBUTE_METRICS, AUDIT_METRICS, METRICS, check, read_expressions
-from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note, Rates
-from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note, Proved, Rates
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from tests.reports import CORPUS, MODEL, attribute, certified_rows, counterpart, fair, proved, rate, report, search
@@ -124,14 +123,14 @@ def test_the_text_does_not_contradict_itself(compare):
         for number in (end, round(end, 4), round(end, 6), end + 1e-9, end - 1e-9):
             (one,) = check(audit, [f"domain.rate {compare} {number:.17g}"]).checks
             judged = one.high if compare[0] == ">" else one.low
-            low, high, limit = (float(text) for text in re.findall(r"([\d.]+)%", one.text)[1:4])
+            low, high, limit = (float(text) for text in re.findall(r"([\d.]+)[%–]", one.text)[2:5])
             shown = high if compare[0] == ">" else low
             assert (shown > limit, shown < limit) == (judged > number, judged < number), one.text
 
 
 def test_three_digits_are_enough_where_figures_lie_apart():
     (one,) = check(report(), ["domain.rate > 1%"]).checks
-    assert one.text.startswith("Flip rate by sex: 3.0% (between 2.7% and 3.4%) of 10,000 synthetic records drawn")
+    assert one.text.startswith("Flip rate by sex: 3.0% (95% CI 2.7–3.4%) of 10,000 synthetic records drawn")
 
 
 def test_a_tiny_threshold_is_compared_as_a_power_of_ten():
@@ -146,25 +145,25 @@ def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
     assert [c.judged_on for c in gate.checks] == ["upper end", "lower end"]
     assert [c.fired for c in gate.checks] == [True, True]
     assert gate.checks[0].high == pytest.approx(1 - 0.025 ** (1 / 100))
-    assert "too few people to decide: about 370" in gate.checks[0].note  # 0.99 ** 368 < 0.025
+    assert "too small to decide: about 370" in gate.checks[0].note  # 0.99 ** 368 < 0.025
 
 
 def test_as_many_people_as_it_asks_for_are_enough():
     assert fired(report(attribute(found=0, people=370)), "domain.rate > 0.01") == [False]
     text = check(report(attribute(found=4, people=500)), ["domain.rate > 0.01"]).checks[0].note
-    asked = int(text.partition("about ")[2].partition(" would")[0].replace(",", ""))
-    assert Rate(round(0.008 * asked), asked, "domain").interval[1] <= 0.0101
-    assert Rate(round(0.004 * asked), asked // 2, "domain").interval[1] > 0.01
+    needed = int(text.partition("about ")[2].partition(" records")[0].replace(",", ""))
+    assert Rate(round(0.008 * needed), needed, "domain").interval[1] <= 0.0101
+    assert Rate(round(0.004 * needed), needed // 2, "domain").interval[1] > 0.01
 
 
 def test_it_says_when_more_people_would_not_help():
-    assert "No number of people" in check(report(fair()), ["rate > 0"]).checks[0].note
+    assert "No sample can" in check(report(fair()), ["rate > 0"]).checks[0].note
     likely = check(report(attribute(found=6, people=500)), ["domain.rate > 0.01"]).checks[0].note
-    assert "more people would hardly change that" in likely
+    assert "a larger sample would hardly change that" in likely
     sure = check(report(attribute(found=300)), ["domain.rate > 0.01"]).checks[0].explained
     assert "needed" not in sure
     assert (
-        "10,000 synthetic records drawn uniformly from the declared input space; its upper end is above 1%. 300 of"
+        "10,000 synthetic records drawn uniformly from the declared input space; the upper end is above 1%. 300 of"
         in sure
     )
 
@@ -173,7 +172,9 @@ def test_a_table_that_is_too_small_is_said_to_be():
     small = Rates(table=rate(0, 50, "table"), domain=rate(0, 10_000))  # 0 of 50: at most 7.11%
     (one,) = check(report(attribute(rates=small)), ["rate > 5%"]).checks
     assert one.fired
-    assert "too few people to decide: about 72 would be needed, and the table has 50." in one.note  # 0.95 ** 72 < 0.025
+    assert (
+        "too small to decide: about 72 records are needed, and the data set has 50." in one.note
+    )  # 0.95 ** 72 < 0.025
 
 
 def test_no_model_passes_by_the_milder_population():
@@ -187,9 +188,9 @@ def test_no_model_passes_by_the_milder_population():
     assert (one.figure, one.judged_on) == ("table.rate", "upper end")
     assert one.value == 1333 / 6172
     of = "6,172 records in the data set"
-    assert one.text == f"Flip rate by race: 21.6% (between 20.6% and 22.6%) of {of}; its upper end is above 5%."
-    milder = "Milder: 2.1% (upper end 2.4%) of 10,000 realistic synthetic records."
-    assert one.note == f"1,333 of 6,172 flip, confidence 95%. {milder}"
+    assert one.text == f"Flip rate by race: 21.6% (95% CI 20.6–22.6%) of {of}; the upper end is above 5%."
+    milder = "Other populations: 2.1% (upper end 2.4%) of 10,000 realistic synthetic records."
+    assert one.note == f"1,333 of 6,172 flip. {milder}"
     mirrored = report(attribute(rates=Rates(table=rate(131, 6172, "table"), plausible=rate(2160, 10_000, "plausible"))))
     (one,) = check(mirrored, ["rate > 5%"]).checks
     assert (one.fired, one.figure) == (True, "plausible.rate")
@@ -198,7 +199,7 @@ def test_no_model_passes_by_the_milder_population():
 def test_the_flip_rate_speaks_of_people_and_not_of_records_drawn_uniformly():
     drawn = report(attribute(rates=Rates(table=rate(10, 6172, "table"), domain=rate(2160, 10_000))))
     assert fired(drawn, "flip_rate > 5%", "domain.rate > 5%") == [False, True]
-    assert check(drawn, ["flip_rate > 5%"]).checks[0].note == "10 of 6,172 flip, confidence 95%."
+    assert check(drawn, ["flip_rate > 5%"]).checks[0].note == "10 of 6,172 flip."
 
 
 def test_one_population_is_enough_to_be_judged_by():
@@ -237,9 +238,9 @@ def test_the_text_of_a_gap_names_the_groups_and_who_was_left_out():
     gaps = replace(GROUPS, disparate_impact=between(0.85, 0.75, 0.9, left_out=small))
     (one,) = check(report(attribute(disparity=gaps)), ["disparate_impact < 0.8"]).checks
     assert one.explained == (
-        "disparate_impact by sex: 0.85 (between 0.75 and 0.9); its lower end is below 0.8. The selection rate "
-        "('>50K') is largest for M and smallest for F, confidence 95%. These are too few rows to exclude it. Groups "
-        "left out, since they are too small: A (9 rows), B (9 rows), C (9 rows) and 2 more."
+        "disparate_impact by sex: 0.85 (95% CI 0.75–0.9); the lower end is below 0.8. The selection rate "
+        "('>50K') is highest for M and lowest for F. The sample is too small to rule it out. Groups that "
+        "are too small are left out: A (9 rows), B (9 rows), C (9 rows) and 2 more."
     )
 
 
@@ -290,19 +291,19 @@ def test_a_model_that_nobody_was_found_for_passes_every_limit():
 @pytest.mark.parametrize(
     ("expression", "says"),
     [
-        ("rat > 0.01", "no figure 'rat'.*Did you mean 'rate'"),
+        ("rat > 0.01", "no metric 'rat'.*Did you mean 'rate'"),
         ("sexx.rate > 0.01", "Did you mean 'sex.flip_rate'"),
-        ("sex.accuracy > 1", "no figure 'sex.accuracy'"),
-        ("findings.adf > 1", "no figure 'findings.adf'"),
-        ("rate", "expected a figure"),
-        ("rate = 1", "expected a figure"),
-        ("rate > 0,01", "expected a figure"),
-        ("rate > x", "expected a figure"),
-        ("> 1", "expected a figure"),
-        ("", "expected a figure"),
+        ("sex.accuracy > 1", "no metric 'sex.accuracy'"),
+        ("findings.adf > 1", "no metric 'findings.adf'"),
+        ("rate", "expected a metric"),
+        ("rate = 1", "expected a metric"),
+        ("rate > 0,01", "expected a metric"),
+        ("rate > x", "expected a metric"),
+        ("> 1", "expected a metric"),
+        ("", "expected a metric"),
         ("rate > 1e999", "finite"),
-        ("__import__('os') > 1", "no figure"),
-        ("corpus.still_flips > 0", "Give --corpus"),
+        ("__import__('os') > 1", "no metric"),
+        ("corpus.still_flips > 0", "Set --corpus"),
         ("rate.change > 0", "Give --baseline"),
     ],
 )
@@ -342,7 +343,7 @@ def test_a_model_that_decides_alike_for_everybody_does_not_pass(expression):
 
 def test_why_there_is_no_layer():
     cut = report(attribute(interpretation=None))
-    with pytest.raises(NeuronFairError, match="interrupted before the layers were looked at"):
+    with pytest.raises(NeuronFairError, match="interrupted before the layers were interpreted"):
         check(replace(cut, model=replace(MODEL, layers={"layer1": 4})), ["worst_auc > 0.3"])
     with pytest.raises(NeuronFairError, match="a linear model has no hidden layers"):
         check(replace(cut, model=replace(MODEL, layers={})), ["worst_auc > 0.3"])
@@ -533,13 +534,13 @@ def test_counterparts_are_judged_on_the_safe_side(expression, expected):
 
 def test_the_text_of_counterparts_says_what_they_are_and_when_people_are_too_few():
     (one,) = check(report(attribute(counterpart=counterpart())), ["counterpart.rate > 0.195"]).checks
-    assert one.text == "counterpart.rate by sex: 19.0% (between 18.1% and 19.9%); its upper end is above 19.5%."
+    assert one.text == "counterpart.rate by sex: 19.0% (95% CI 18.1–19.9%); the upper end is above 19.5%."
     assert "Had they been of the other group" in one.note
-    assert "too few people, or shuffles, to exclude it" in one.note
+    assert "or the number of shuffles, is too small" in one.note
 
 
 def test_counterparts_that_are_not_known_are_an_error():
-    with pytest.raises(NeuronFairError, match=r"'counterpart.rate' is not known: there are no counterparts for sex"):
+    with pytest.raises(NeuronFairError, match=r"'counterpart.rate' is not known: no counterfactual test was"):
         check(report(), ["counterpart.rate > 0.1"])
     impossible = attribute(health=(Note("no-counterparts", "Nobody was compared: too few.", "…"),))
     with pytest.raises(NeuronFairError, match=r"not known: Nobody was compared: too few"):
@@ -550,7 +551,7 @@ def test_an_empty_flip_test_is_said_to_be_empty():
     unread = fair(health=(Note(NOT_READ, "…", "…"),))
     (one,) = check(report(unread), ["rate > 0.01"]).checks
     assert not one.fired
-    assert "says nothing: limit counterpart.effect, too" in one.note
+    assert "flips do not show proxies: limit counterpart.effect, too" in one.note
     assert "says nothing" not in check(report(fair()), ["rate > 0.01"]).checks[0].text
 
 

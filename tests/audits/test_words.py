@@ -12,8 +12,8 @@ from neuronfair.audits.report.attribute import Change, Condition, Finding
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals, with_counterfactuals
+from neuronfair.measure.groups import Cut, Subgroup
 from neuronfair.measure.rate import Rate
-from neuronfair.measure.subgroups import Cut, Subgroup
 from neuronfair.testing.cases import uniform_rows
 
 ARGMAX = Decision()

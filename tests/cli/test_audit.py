@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.attribute import Proved
 from neuronfair.audits.stages import proof as proving
 from neuronfair.cli import options as cluster
 from neuronfair.cli.audit import AuditOutputs

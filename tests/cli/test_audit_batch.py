@@ -154,7 +154,7 @@ weights = "w.safetensors"
         "[[audit]] 1: seeds: 0 is less than 1",
         "[[audit]] 1: seconds: Expected float | null, got str",
         "[[audit]] 1: --decision maybe: expected",
-        "[[audit]] 1: --fail-if 'gender.rat > 1': there is no figure",
+        "[[audit]] 1: --fail-if 'gender.rat > 1': there is no metric",
         "[[audit]] 2: german: sensitive attribute 'race' is not a column.",
         "[[audit]] 2: --fail-if 'sex.rate > 20': sex.rate is a share",
         "[[audit]] 2: --key id: belongs to an --attributes-file",

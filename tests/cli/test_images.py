@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from neuronfair.images import subject
+from neuronfair.images import audit
 from neuronfair.images.archive import drawn_pictures
-from neuronfair.images.subject import search_pictures
+from neuronfair.images.audit import search_pictures
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_after_ctrl_c_the_same_command_goes_on(run, refused, monkeypatch, tmp_pa
             raise KeyboardInterrupt
         return search_pictures(*arguments, **options)
 
-    monkeypatch.setattr(subject, "search_pictures", interrupted)
+    monkeypatch.setattr(audit, "search_pictures", interrupted)
     stopped = run(*command)
     assert (stopped.status, stopped.err) == (130, "")
     assert "Interrupted. The same command resumes" in stopped.out

@@ -18,7 +18,7 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DataError, DomainError
-from neuronfair.measure.subgroups import Cut, _candidates, _inside
+from neuronfair.measure.groups import Cut, _candidates, _inside
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding

@@ -6,8 +6,8 @@ import torch
 from experiments.image_retraining import retrain, state
 from neuronfair import interpret
 from neuronfair.images.archive import drawn_pictures
+from neuronfair.images.audit import ImageSplit, PictureSettings, search_pictures, subject
 from neuronfair.images.detector import fit_attribute, fit_detector
-from neuronfair.images.subject import ImageSplit, PictureSettings, search_pictures, subject
 
 
 def test_retraining_touches_a_copy_and_uses_no_held_out_face():

@@ -8,11 +8,9 @@ import torch
 
 from neuronfair.errors import DataError, RunError
 from neuronfair.images import audit
-from neuronfair.images import subject as subjects
 from neuronfair.images.archive import drawn_pictures
-from neuronfair.images.audit import audit_pictures
+from neuronfair.images.audit import PictureSettings, audit_pictures, search_pictures
 from neuronfair.images.report import PictureReport
-from neuronfair.images.subject import PictureSettings, search_pictures
 
 PICTURES = drawn_pictures(40, 40, side=32)
 QUICK = PictureSettings(steps=3, epochs=2)
@@ -38,7 +36,7 @@ def test_an_audit_that_was_killed_goes_on_and_finds_the_same(tmp_path, monkeypat
             raise KeyboardInterrupt
         return search_pictures(*arguments, **options)
 
-    monkeypatch.setattr(subjects, "search_pictures", killed)
+    monkeypatch.setattr(audit, "search_pictures", killed)
     with pytest.raises(KeyboardInterrupt):
         audit_pictures(PICTURES, "cast", settings=settings, folder=tmp_path / "run")
     for name in ("fit_detector", "fit_attribute"):

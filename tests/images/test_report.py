@@ -11,10 +11,17 @@ import torch
 from experiments.planted import cast_classifier, cast_detector
 from neuronfair import Network
 from neuronfair.errors import DataError
-from neuronfair.images.audit import PictureAudit
+from neuronfair.images.audit import (
+    PictureAudit,
+    PictureSearch,
+    score_gap,
+    shift_norms,
+    still_flips,
+    walk_norms,
+    walk_report,
+)
 from neuronfair.images.domain import ImageDomain, PictureEncoding
 from neuronfair.images.report import PictureReport, amplified, panels, picture_page, sentences, write_results
-from neuronfair.images.subject import PictureSearch, score_gap, shift_norms, still_flips, walk_norms, walk_report
 from neuronfair.searches.findings import Findings
 from tests.images.reports import NAMES, REPORT, WALK
 

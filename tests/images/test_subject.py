@@ -11,19 +11,17 @@ from neuronfair import Decision, Network, NeuronFairError, evaluate, interpret
 from neuronfair.domain.draws import Draws
 from neuronfair.errors import DataError
 from neuronfair.images.archive import drawn_pictures
-from neuronfair.images.detector import predictions
-from neuronfair.images.domain import FLAG, SEED, ImageDomain, PictureEncoding
-from neuronfair.images.report import finding_pictures
-from neuronfair.images.subject import (
+from neuronfair.images.audit import (
     ImageSplit,
     PictureSettings,
     compare,
-    flip,
-    random_like,
     search_pictures,
     subject,
     walk_report,
 )
+from neuronfair.images.detector import flip, predictions, random_like
+from neuronfair.images.domain import FLAG, SEED, ImageDomain, PictureEncoding
+from neuronfair.images.report import finding_pictures
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
@@ -272,6 +270,6 @@ def test_the_methods_of_pictures_are_those_of_tables_and_halving():
 def test_ctrl_c_in_the_engine_is_not_a_result(domain, monkeypatch):
     network = Network(cast_detector(reads_cast=True), PictureEncoding(domain))
     nothing = PhaseResult(Findings.empty(domain, 2), 0, "interrupted", 0.1)
-    monkeypatch.setattr("neuronfair.images.subject.run_phase", lambda *_, **__: nothing)
+    monkeypatch.setattr("neuronfair.images.audit.run_phase", lambda *_, **__: nothing)
     with pytest.raises(KeyboardInterrupt):
         search_pictures(network, domain, "adf", torch.arange(3))

@@ -13,8 +13,8 @@ from neuronfair import BlackBox, TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.model import OwnPopulation
 from neuronfair.errors import DomainError
+from neuronfair.measure.groups import Subgroup, subgroups
 from neuronfair.measure.rate import flip_rate
-from neuronfair.measure.subgroups import Subgroup, subgroups
 
 Held = Callable[[np.ndarray], np.ndarray]
 NOBODY = torch.empty(0, 7, dtype=torch.int64)

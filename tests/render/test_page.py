@@ -19,11 +19,11 @@ from neuronfair.audits.report.attribute import (
     DirectionReport,
     Histogram,
     Interpretation,
+    Proved,
     Rates,
     SeverityReport,
     SideReport,
 )
-from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import DataReport, DecisionReport, Verdict, worst_of
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import percent

@@ -15,8 +15,8 @@ from neuronfair.audits.gate.regression_set import read_regression_set, replay_re
 from neuronfair.audits.gate.thresholds import GROUP_METRICS, Threshold, check_groups, read_expressions, records_needed
 from neuronfair.audits.inputs import DRAWN, AuditInput, ModelSource, drawn_from, prepare
 from neuronfair.audits.provenance import replay_options, score_scale
+from neuronfair.audits.report.attribute import Proved
 from neuronfair.audits.report.counterfactual import CounterfactualReport
-from neuronfair.audits.report.proved import Proved
 from neuronfair.audits.report.report import GateCheck, RegressionSetReport
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
 from neuronfair.audits.stages.encoding_check import check_encoding
@@ -24,8 +24,7 @@ from neuronfair.audits.stages.findings import describe_findings
 from neuronfair.audits.stages.proof import proof_of
 from neuronfair.audits.stages.rates import group_metrics, population_if_plausible
 from neuronfair.audits.stages.search import search
-from neuronfair.audits.wording.counterfactual import counterfactual_report
-from neuronfair.audits.wording.phrases import importance
+from neuronfair.audits.wording.phrases import counterfactual_report, importance
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.population.plausible import plausible_twins

@@ -40,9 +40,8 @@ def audit_images(
     """
     from neuronfair.audits.folder import check_audit_folder, check_writable
     from neuronfair.images.archive import decoder, open_pictures
-    from neuronfair.images.audit import audit_pictures
+    from neuronfair.images.audit import PictureSettings, audit_pictures
     from neuronfair.images.report import FIGURES, PAGE, PAIRS, sentences, write_results
-    from neuronfair.images.subject import PictureSettings
     from neuronfair.render.terminal import make_console, stage_progress
     from neuronfair.store.ledger import check_discardable
 

@@ -129,7 +129,7 @@ def _counterfactuals(
     opened: Opened, data: Dataset, settings: FlipRateOptions, console: Console
 ) -> CounterfactualReport:
     """Run the counterfactual test and print its result."""
-    from neuronfair.audits.wording.counterfactual import counterfactual_report
+    from neuronfair.audits.wording.phrases import counterfactual_report
     from neuronfair.measure.counterfactual_effect import counterfactual_effect
     from neuronfair.render.terminal import progress_bar
 

@@ -1,4 +1,4 @@
-"""Detectors of images: their networks, their training, their weights files.
+"""Detectors of images: their networks, training and weights files, and the shifts that flip what a classifier sees.
 
 The networks are the convolutional parts of VGG16 and ResNet50 and a small one, each with a fully connected head. Images
 stay 8-bit until a batch is drawn, are mirrored and moved at random, and are learned by SGD with a learning rate of 0.01
@@ -310,3 +310,60 @@ def _fill(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
         module.load_state_dict(state)
     except RuntimeError as error:
         raise ModelError(f"{path}: the weights are not those of this network ({one_line(error)})") from None
+
+
+SCHEDULE: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)  # ε in grey levels; 20 of 255 is 0.078
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeShift:
+    """The shift of every picture, and the largest change of a pixel in it, 0 for a picture that nothing flips."""
+
+    levels: Tensor  # (n, c, h, w), int8
+    size: Tensor  # (n,), int64
+
+    @property
+    def flips(self) -> Tensor:
+        """Whether the attribute of each picture flips: bool, (n,)."""
+        return self.size > 0
+
+
+def flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = SCHEDULE) -> AttributeShift:
+    """Return the smallest change of each 8-bit picture that flips its attribute, as the attribute classifier sees it.
+
+    FGSM (Goodfellow, Shlens and Szegedy 2015): Δ = ε · sign(∇_x J(x, y)), with y the predicted class.
+    The paper takes the true class; on a picture that the classifier gets wrong, that would push it further away from
+    flipping. ε is the smallest of a schedule of whole grey levels with f(x) ≠ f(x + Δ), so that x + Δ is an 8-bit
+    picture too. With more than two classes any other class will do.
+    """
+    parts = [_flip(classifier, part, sorted(schedule)) for part in torch.split(pictures, PASS)]
+    return AttributeShift(torch.cat([part.levels for part in parts]), torch.cat([part.size for part in parts]))
+
+
+def _flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> AttributeShift:
+    before = predictions(classifier, pictures)
+    x = as_input(pictures).requires_grad_()
+    with evaluating(classifier.modules()):
+        (gradient,) = torch.autograd.grad(functional.cross_entropy(classifier(x), before, reduction="sum"), x)
+    direction = gradient.sign().to(torch.int8)
+    levels = torch.zeros(pictures.shape, dtype=torch.int8, device=pictures.device)
+    left = torch.arange(len(pictures), device=pictures.device)
+    for epsilon in schedule:
+        tried = epsilon * direction[left]
+        after = predictions(classifier, (pictures[left].to(torch.int16) + tried).clamp(0, 255))
+        flips = after != before[left]
+        levels[left[flips]] = tried[flips]
+        left = left[~flips]
+        if len(left) == 0:
+            break
+    return AttributeShift(levels, levels.to(torch.int64).abs().amax((1, 2, 3)))
+
+
+def random_like(shift: AttributeShift, *, seed: int = 0) -> Tensor:
+    """Return shifts of the same size in random directions: the control. int8, (n, c, h, w).
+
+    Every pixel goes up or down by ε at random where the shift changes it, so that the norms are the same.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    up = torch.randint(0, 2, shift.levels.shape, generator=generator, dtype=torch.int8)
+    return shift.levels.abs() * (2 * up - 1).to(shift.levels.device)

@@ -24,8 +24,7 @@ from neuronfair.searches.methods import HALVING
 from neuronfair.store.files import writing
 
 if TYPE_CHECKING:
-    from neuronfair.images.audit import PictureAudit
-    from neuronfair.images.subject import DetectorSubject
+    from neuronfair.images.audit import DetectorSubject, PictureAudit
 
 RANDOM_SHIFT = "random shift"
 SCHEMA = 3  # as of audit.json

@@ -15,7 +15,7 @@ from rich.text import Text
 from torch import Tensor
 
 from neuronfair.audits.comparison import Comparison
-from neuronfair.audits.replay import replay_finding, still_holds
+from neuronfair.audits.folder import replay_finding, still_holds
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import POPULATIONS, apart, likelihood, listed, percent, shift, spanned, times

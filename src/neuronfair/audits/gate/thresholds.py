@@ -17,11 +17,10 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from neuronfair.audits.report.attribute import AUDITED, AttributeReport, Disparity, Gap, RateOf, is_constant
-from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
-from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.attribute import AUDITED, AttributeReport, Disparity, Gap, Proved, RateOf, is_constant
+from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS, CounterfactualReport, Interval
 from neuronfair.audits.report.report import BaselineReport, Gate, GateCheck, Report
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, listed, many, percent, some, together
@@ -54,9 +53,10 @@ ATTRIBUTE_METRICS = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *GROUP_METRICS, *S
 
 
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
-_MOST_PEOPLE = 10**9  # the largest sample that is recommended
-EMPTY = "The model does not read that attribute, so this says nothing: limit counterpart.effect, too."
-DIGITS = 3  # of a figure that lies well apart from its limit
+_MOST_RECORDS = 10**9  # the largest sample that is recommended
+_MINUS = "\N{MINUS SIGN}"
+EMPTY = "The model does not use this attribute, and flips do not show proxies: limit counterpart.effect, too."
+DIGITS = 3  # of a number that lies well apart from its threshold
 _T = TypeVar("_T")
 
 
@@ -144,11 +144,11 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
     match = _EXPRESSION.fullmatch(text.strip())
     if match is None:
         raise refusal(
-            text, "expected a figure, one of > >= < <=, and a number, such as 'flip_rate > 1%' or 'sex.gsr >= 5%'"
+            text, "expected a metric, one of > >= < <=, and a number, such as 'flip_rate > 1%' or 'sex.gsr >= 5%'"
         )
     number = float(match["number"]) / (100 if match["percent"] else 1)
     if not math.isfinite(number):
-        raise refusal(text, "the limit must be a finite number")
+        raise refusal(text, "the threshold must be a finite number")
     figure = match["figure"]
     meant: list[tuple[str | None, str]] = [(None, figure)] if figure in (*AUDIT_METRICS, *of_an_attribute) else []
     for name in attributes:
@@ -156,7 +156,7 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
             meant.append((name, figure[len(name) + 1 :]))
     if not meant:
         known = [*of_an_attribute, *AUDIT_METRICS, *(f"{name}.flip_rate" for name in attributes)]
-        raise refusal(text, f"there is no figure '{figure}'. {did_you_mean(figure, known)}")
+        raise refusal(text, f"there is no metric '{figure}'. {did_you_mean(figure, known)}")
     attribute, figure = meant[0]
     limit = Threshold(text, attribute, _OLDER.get(figure, figure), match["compare"], number)
     _refuse_vain(limit, match["figure"], is_percent=bool(match["percent"]))
@@ -201,20 +201,28 @@ class _Measured:
     low: float | None = None
     high: float | None = None
     judged_on: Literal["value", "lower end", "upper end"] = "value"
+    confidence: float = 0.95  # of the interval
     of: str = ""  # its population in words
     note: str = ""  # what else a reader should know, as sentences
     name: str = ""  # what it is called, if not as in the expression: a rate of one population
 
+    @property
     def number(self) -> float:
-        ends = {"value": self.value, "lower end": self.low, "upper end": self.high}
-        end = ends[self.judged_on]
+        """The number that is compared with the threshold."""
+        end = {"value": None, "lower end": self.low, "upper end": self.high}[self.judged_on]
         return self.value if end is None else end
+
+
+def _safe(limit: Threshold, one: RateOf | CounterfactualReport | Interval | Gap, **more: Any) -> _Measured:
+    """Return a rate, compared on the end of its interval that is worse for the model."""
+    value = one.value if isinstance(one, Gap) else one.rate
+    return _Measured(value, one.low, one.high, "upper end" if limit.looks_up else "lower end", **more)
 
 
 def check(report: Report, expressions: Sequence[str]) -> Gate:
     """Return whether an audit passes, and every check with the value that was compared.
 
-    A figure of an attribute is checked for every audited one unless the expression names one. A figure that is not
+    A metric of an attribute is checked for every audited one unless the expression names one. A metric that is not
     known is an error: a build must not pass for lack of a number, nor for a model with one decision for all records.
     """
     attributes = report.attributes
@@ -230,85 +238,89 @@ def check(report: Report, expressions: Sequence[str]) -> Gate:
 
 
 def check_groups(limit: Threshold, attribute: str, disparity: Disparity | None) -> GateCheck:
-    """Return whether a limit on the groups of a table holds."""
+    """Return whether a threshold on the demographic groups of a data set holds."""
     return _evaluate(limit, attribute, _gap(limit, disparity))
 
 
-def _evaluate(limit: Threshold, attribute: str | None, figure: _Measured) -> GateCheck:
-    fired = limit.met_by(figure.number())
-    shown = figure.judged_on if figure.judged_on != "value" else ""
-    digits = _digits(limit, figure)
-    value, low, high = _texts(limit, figure, digits)
-    if figure.low is not None and figure.high is not None:
-        value += f" (between {low} and {high})"
-    value += f" of {figure.of}" if figure.of else ""
-    whose = f" by {attribute}" if attribute else ""
+def _evaluate(limit: Threshold, attribute: str | None, measured: _Measured) -> GateCheck:
+    fired = limit.met_by(measured.number)
+    digits = _digits(limit, measured)
+    value, low, high = _texts(limit, measured, digits)
+    if measured.low is not None:
+        span = f"{low} to {high}" if low.startswith(_MINUS) else f"{low.removesuffix('%')}–{high}"
+        value += f" ({percent(measured.confidence)} CI {span})"
+    value += f" of {measured.of}" if measured.of else ""
+    compared = "it" if measured.judged_on == "value" else f"the {measured.judged_on}"
     said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number, digits)}"
-    name = figure.name or limit.figure
+    name = measured.name or limit.figure
     title = "Flip rate" if limit.figure in RATES else name
-    if figure.of and limit.figure in CHANGES:
+    if measured.of and limit.figure in CHANGES:
         title = "Change of the flip rate"
     return GateCheck(
         expression=limit.expression,
         attribute=attribute,
-        value=figure.value,
-        low=figure.low,
-        high=figure.high,
-        judged_on=figure.judged_on,
+        value=measured.value,
+        low=measured.low,
+        high=measured.high,
+        judged_on=measured.judged_on,
         fired=fired,
-        text=f"{title}{whose}: {value}; {f'its {shown}' if shown else 'it'} {said}.",
+        text=f"{title}{f' by {attribute}' if attribute else ''}: {value}; {compared} {said}.",
         figure=name,
-        exceeded=limit.met_by(figure.value),
-        note=figure.note,
+        exceeded=limit.met_by(measured.value),
+        note=measured.note,
     )
 
 
 def _of_an_attribute(limit: Threshold, attribute: AttributeReport, report: Report) -> _Measured:
-    figure, _, part = limit.figure.partition(".")
     if limit.figure != "worst_auc" and is_constant(report.attributes):
         raise refusal(
             limit.expression,
             "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to "
             "this data set and domain, and the --decision",
         )
-    if limit.figure in RATES and attribute.lacks_twins:
-        raise refusal(
-            limit.expression,
-            f"nobody in the data set has a plausible twin by {attribute.name}, so no flip could be seen. Check the "
-            "rules of the domain file",
-        )
     if limit.figure in CHANGES:
         return _change(limit, attribute.name, report.baseline)
     if limit.figure in RATES:
-        named = {f"{rate.population}.rate": rate for rate in attribute.rates.measured}
-        rates = {name: _rate(limit, rate, report.data.rows) for name, rate in named.items()}
-        rate = _strictest(limit, rates, f"it was not measured for {attribute.name}")
-        return rate if attribute.is_read else replace(rate, note=f"{rate.note} {EMPTY}")
+        return _flip_rate(limit, attribute, report.data.rows)
     if limit.figure in COUNTERPART:
         return _counterpart(limit, attribute)
     if limit.figure in PROVED:
         return _proved(limit, attribute.name, attribute.proved)
     if limit.figure in GROUP_METRICS:
         return _gap(limit, attribute.disparity)
-    if figure in SEARCH_METRICS:
-        return _of_searches(limit, attribute, figure, part)
     if limit.figure in SEVERITIES:
         if attribute.severity is None and not any(search.findings for search in attribute.searches):
-            return _Measured(0.0, note="Nobody was found, so there is no gap.")
+            return _Measured(0.0, note="No discriminatory input was found, so there is no gap.")
         severity = _known(limit, attribute.severity, f"no gap was measured for {attribute.name}")
-        return _Measured(getattr(severity, part))
-    why = "a black box has no layers to look into"
+        return _Measured(getattr(severity, limit.figure.partition(".")[2]))
+    return _worst_auc(limit, attribute, report) if limit.figure == "worst_auc" else _of_searches(limit, attribute)
+
+
+def _flip_rate(limit: Threshold, attribute: AttributeReport, rows: int) -> _Measured:
+    if attribute.lacks_twins:
+        raise refusal(
+            limit.expression,
+            f"no record of the data set has a plausible twin by {attribute.name}, so no flip could be seen. Check the "
+            "rules of the domain file",
+        )
+    rates = {f"{rate.population}.rate": _rate(limit, rate, rows) for rate in attribute.rates.measured}
+    rate = _strictest(limit, rates, f"it was not measured for {attribute.name}")
+    return rate if attribute.is_read else replace(rate, note=f"{rate.note} {EMPTY}")
+
+
+def _worst_auc(limit: Threshold, attribute: AttributeReport, report: Report) -> _Measured:
+    why = "a black box has no layers"
     if report.model.white_box and not report.model.layers:
-        why = "a linear model has no hidden layers to look into"
+        why = "a linear model has no hidden layers"
     elif report.model.white_box:
-        why = "the audit was interrupted before the layers were looked at"
-    inside = _known(limit, attribute.interpretation, why)
-    worst = _known(limit, inside.worst_auc, "the interpretation names no layer")
-    return _Measured(worst, note=f"Layer {inside.worst}.")
+        why = "the audit was interrupted before the layers were interpreted"
+    found = _known(limit, attribute.interpretation, why)
+    return _Measured(_known(limit, found.worst_auc, "the interpretation names no layer"), note=f"Layer {found.worst}.")
 
 
-def _of_searches(limit: Threshold, attribute: AttributeReport, figure: str, method: str) -> _Measured:
-    """Return a figure of the search that was named, or of the one that comes nearest to the limit or beyond it."""
+def _of_searches(limit: Threshold, attribute: AttributeReport) -> _Measured:
+    """Return a metric of the search that was named, or of the one that comes nearest to the threshold or beyond it."""
+    figure, _, method = limit.figure.partition(".")
     searches = [s for s in attribute.searches if method in ("", s.method)]
     if not searches:
         raise refusal(limit.expression, f"no search{f' by {method}' if method else ''} was made for {attribute.name}")
@@ -319,7 +331,7 @@ def _of_searches(limit: Threshold, attribute: AttributeReport, figure: str, meth
             value = 0.0  # nothing was found, by whatever: not above random
         why = f"the search by {search.method} has none for {attribute.name}"
         if figure == "lift":
-            why += ": nobody was drawn at random to compare with, or no such decision flips"
+            why += ": no random records were drawn to compare with, or none of their decisions flips"
         values[search.method] = _known(limit, value, why)
     worst = (max if limit.looks_up else min)(values, key=lambda name: values[name])
     return _Measured(values[worst], note="" if method else f"Search by {worst}.")
@@ -330,77 +342,71 @@ def _of_the_audit(limit: Threshold, report: Report) -> _Measured:
         accuracy = report.model.accuracy or {}
         part = limit.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
         return _Measured(_known(limit, accuracy.get(part), f"the accuracy was not measured ({part})"))
-    corpus = _known(limit, report.corpus, "no corpus was replayed. Give --corpus FILE")
+    corpus = _known(limit, report.corpus, "no regression set was evaluated. Set --corpus FILE")
     return _Measured(getattr(corpus, limit.figure.partition(".")[2]))
 
 
-def _strictest(limit: Threshold, figures: Mapping[str, _Measured], why: str) -> _Measured:
-    """Return the figure that was named; for a flip rate, that of people which is nearest to the limit or beyond it."""
-    people = {name: one for name, one in figures.items() if name.removesuffix(".change") in PEOPLE}
-    named = {name: one for name, one in figures.items() if name == limit.figure}
-    asked = people if limit.figure.startswith("flip_rate") else named
-    if not asked:
+def _strictest(limit: Threshold, measured: Mapping[str, _Measured], why: str) -> _Measured:
+    """Return the metric that was named; for a flip rate, that population's which is nearest to the threshold."""
+    of_people = {name: one for name, one in measured.items() if name.removesuffix(".change") in PEOPLE}
+    named = {name: one for name, one in measured.items() if name == limit.figure}
+    compared = of_people if limit.figure.startswith("flip_rate") else named
+    if not compared:
         raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
-    name = (max if limit.looks_up else min)(asked, key=lambda each: asked[each].number())
-    ends = {
-        other: f" ({one.judged_on} {percent(one.number())})" if one.high is not None else ""
-        for other, one in asked.items()
-    }
-    others = [f"{percent(one.value)}{ends[other]} of {one.of}" for other, one in asked.items() if other != name]
-    note = f"{asked[name].note} {f'Milder: {listed(others)}.' if others else ''}".strip()
-    return replace(asked[name], name=name, note=note)
+    name = (max if limit.looks_up else min)(compared, key=lambda each: compared[each].number)
+    others = [
+        f"{percent(one.value)}{'' if one.high is None else f' ({one.judged_on} {percent(one.number)})'} of {one.of}"
+        for other, one in compared.items()
+        if other != name
+    ]
+    note = f"{compared[name].note} {f'Other populations: {listed(others)}.' if others else ''}".strip()
+    return replace(compared[name], name=name, note=note)
 
 
 def _rate(limit: Threshold, rate: RateOf, rows: int) -> _Measured:
     end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
-    notes = [f"{rate.discriminated:,} of {rate.of:,} flip, confidence {percent(rate.confidence)}.", rate.omission]
+    notes = [f"{rate.discriminated:,} of {rate.of:,} flip.", rate.omission]
     if limit.met_by(end) and not limit.met_by(other):
         needed = records_needed(limit, rate.rate, rate.confidence)
         if needed is not None:
             whole = rate.population in ("pairs", "table") and rate.of + rate.alone >= rows
-            there = f", and the table has {rows:,}" if whole else ""
-            notes.append(f"These are too few people to decide: about {needed:,} would be needed{there}.")
+            there = f", and the data set has {rows:,}" if whole else ""
+            notes.append(f"The sample is too small to decide: about {needed:,} records are needed{there}.")
         elif limit.met_by(rate.rate):
-            notes.append("The share itself is beyond the limit; more people would hardly change that.")
+            notes.append("The rate itself breaches the threshold; a larger sample would hardly change that.")
         else:
-            notes.append("No number of people can show that: choose another limit, or limit the findings.")
-    note = " ".join(filter(None, notes))
-    return _Measured(rate.rate, rate.low, rate.high, "upper end" if limit.looks_up else "lower end", rate.people, note)
+            notes.append("No sample can show that. Choose another threshold, or set one on findings.")
+    return _safe(limit, rate, confidence=rate.confidence, of=rate.people, note=" ".join(filter(None, notes)))
 
 
 def _gap(limit: Threshold, disparity: Disparity | None) -> _Measured:
-    disparity = _known(limit, disparity, "the model chooses no class, as with a tolerance")
+    disparity = _known(limit, disparity, "the model decides between no classes, as with a tolerance")
     gap: Gap | None = getattr(disparity, limit.figure.replace(".", "_"))
     gap = _known(limit, gap, disparity.unknown.get(limit.figure, "it was not measured"))
-    on: Literal["lower end", "upper end"] = "upper end" if limit.looks_up else "lower end"
-    notes = [
-        f"The {gap.rate} ('{disparity.selected}') is largest for {gap.most} and smallest for {gap.least}, confidence "
-        f"{percent(disparity.confidence)}."
-    ]
-    figure = _Measured(gap.value, gap.low, gap.high, on)
-    if limit.met_by(figure.number()) and not limit.met_by(gap.value):
-        notes.append("These are too few rows to exclude it.")
+    notes = [f"The {gap.rate} ('{disparity.selected}') is highest for {gap.most} and lowest for {gap.least}."]
+    measured = _safe(limit, gap, confidence=disparity.confidence)
+    if limit.met_by(measured.number) and not limit.met_by(gap.value):
+        notes.append("The sample is too small to rule it out.")
     if gap.left_out:
-        notes.append(f"Groups left out, since they are too small: {some(gap.left_out)}.")
-    return replace(figure, note=" ".join(notes))
+        notes.append(f"Groups that are too small are left out: {some(gap.left_out)}.")
+    return replace(measured, note=" ".join(notes))
 
 
 def _counterpart(limit: Threshold, attribute: AttributeReport) -> _Measured:
     why = (note.seen for note in attribute.health if note.name == NO_COUNTERPARTS)
-    report = _known(limit, attribute.counterpart, next(why, f"there are no counterparts for {attribute.name}"))
+    report = _known(limit, attribute.counterpart, next(why, f"no counterfactual test was made for {attribute.name}"))
     one = report.effect if limit.figure == "counterpart.effect" else report
-    end: Literal["upper end", "lower end"] = "upper end" if limit.looks_up else "lower end"
-    figure = _Measured(one.rate, one.low, one.high, end, note=report.sentence)
-    if limit.met_by(figure.number()) and not limit.met_by(figure.value):
-        figure = replace(figure, note=f"{figure.note} These are too few people, or shuffles, to exclude it.")
-    return figure
+    measured = _safe(limit, one, confidence=report.confidence, note=report.sentence)
+    if limit.met_by(measured.number) and not limit.met_by(measured.value):
+        measured = replace(measured, note=f"{measured.note} The sample, or the number of shuffles, is too small.")
+    return measured
 
 
 def _proved(limit: Threshold, attribute: str, proved: Proved | None) -> _Measured:
     proved = _known(limit, proved, f"no proof was tried for {attribute}. Give --prove SECONDS")
     _known(limit, proved.method, f"nothing can be proved: {proved.reason}")
     if limit.figure in CERTIFIED:
-        rows = _known(limit, proved.data_set, "there is no data set. Limit proved_fair")
+        rows = _known(limit, proved.data_set, "there is no data set. Use proved_fair")
         part: RecordPart = getattr(rows, CERTIFIED[limit.figure])
         return _Measured(part.share, note=f"{part.count:,} of {rows.of:,} records in the data set.")
     space: Part = getattr(proved, limit.figure)
@@ -412,35 +418,33 @@ def _proved(limit: Threshold, attribute: str, proved: Proved | None) -> _Measure
 def records_needed(limit: Threshold, share: float, confidence: float) -> int | None:
     """Return about how many records would pass the check if the share stays as it is; None where no number does."""
 
-    def passes(people: int) -> bool:
-        ends = Rate(round(share * people), people, "domain", confidence).interval
+    def passes(records: int) -> bool:
+        ends = Rate(round(share * records), records, "domain", confidence).interval
         return not limit.met_by(ends[1] if limit.looks_up else ends[0])
 
-    people = 1
-    while not passes(people):
-        people *= 2
-        if people > _MOST_PEOPLE:
+    records = 1
+    while not passes(records):
+        records *= 2
+        if records > _MOST_RECORDS:
             return None
-    fails = people // 2
-    while people - fails > max(1, people // 100):
-        middle = (people + fails) // 2
-        fails, people = (fails, middle) if passes(middle) else (middle, people)
-    unit: int = 10 ** max(0, len(str(people)) - 2)
-    return math.ceil(people / unit) * unit
+    fails = records // 2
+    while records - fails > max(1, records // 100):
+        middle = (records + fails) // 2
+        fails, records = (fails, middle) if passes(middle) else (middle, records)
+    unit: int = 10 ** max(0, len(str(records)) - 2)
+    return math.ceil(records / unit) * unit
 
 
 def _change(limit: Threshold, attribute: str, baseline: BaselineReport | None) -> _Measured:
     baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
     on: Literal["lower end", "upper end"] = "lower end" if limit.looks_up else "upper end"
-    figures = [limit.figure.removesuffix(".change")]
-    if figures[0] not in COUNTERPART:
-        figures = [f"{population}.rate" for population in AUDITED]
-    names = {f"{attribute}.{figure}": f"{figure}.change" for figure in figures}
-    of = {f"{attribute}.{population}.rate": POPULATIONS[population] for population in AUDITED}
+    figure = limit.figure.removesuffix(".change")
+    words = {figure: ""} if figure in COUNTERPART else {f"{one}.rate": POPULATIONS[one] for one in AUDITED}
+    known = {change.figure.removeprefix(f"{attribute}."): change for change in baseline.changes}
     changes = {
-        names[c.figure]: _Measured(c.after - c.before, c.low, c.high, on, of.get(c.figure, ""), c.text)
-        for c in baseline.changes
-        if c.figure in names
+        f"{name}.change": _Measured(c.after - c.before, c.low, c.high, on, of=of, note=c.text)
+        for name, of in words.items()
+        if (c := known.get(name)) is not None and c.figure != name
     }
     return _strictest(limit, changes, f"{attribute} cannot be compared with the earlier audit. {baseline.text}")
 
@@ -451,39 +455,36 @@ def _known(limit: Threshold, value: _T | None, why: str) -> _T:
     return value
 
 
-def _digits(limit: Threshold, figure: _Measured) -> int:
+def _digits(limit: Threshold, measured: _Measured) -> int:
     """Return how many digits distinguish a number from its threshold: three, or more where both would look the same."""
-    number = figure.number()
+    number, place = measured.number, ("value", "lower end", "upper end").index(measured.judged_on)
     if number == limit.number:
         return DIGITS + 1  # the same digits for both
     for digits in range(DIGITS, 17):
-        place = ("value", "lower end", "upper end").index(figure.judged_on)
-        texts = _texts(limit, figure, digits)[place], _shown(limit, limit.number, digits)
-        one, other = map(_shown_number, texts)
+        one, other = map(_read_back, (_texts(limit, measured, digits)[place], _shown(limit, limit.number, digits)))
         if (one > other) == (number > limit.number) and one != other:
             return digits
     return 17
 
 
-def _shown_number(text: str) -> float:
+def _read_back(text: str) -> float:
     """Return the number in a text of `_shown`, such as "1,234", "below 0.0001%" or "1e-300"."""
-    plain = text.replace("\N{MINUS SIGN}", "-").replace(",", "")
-    return float(re.sub(r"below |above |%", "", plain))
+    return float(re.sub(r"below |above |%|,", "", text.replace(_MINUS, "-")))
 
 
-def _texts(limit: Threshold, figure: _Measured, digits: int) -> tuple[str, ...]:
+def _texts(limit: Threshold, measured: _Measured, digits: int) -> tuple[str, ...]:
     """Return the value and, where there is an interval, its ends: shares with the same decimals."""
-    if figure.low is None or figure.high is None:
-        return (_shown(limit, figure.value, digits),) * 3
+    if measured.low is None or measured.high is None:
+        return (_shown(limit, measured.value, digits),) * 3
+    numbers = (measured.value, measured.low, measured.high)
     if limit.is_share and digits == DIGITS:
-        one, low, high = together(figure.value, figure.low, figure.high)
-        return f"{one}%", f"{low}%", f"{high}%"
-    return tuple(_shown(limit, number, digits) for number in (figure.value, figure.low, figure.high))
+        return tuple(f"{text}%" for text in together(*numbers))
+    return tuple(_shown(limit, number, digits) for number in numbers)
 
 
 def _shown(limit: Threshold, number: float, digits: int) -> str:
-    """Return a number as its figure is read: shares in percent."""
+    """Return a number as its metric is read: shares in percent."""
     if limit.is_share:
         is_rounded = digits == DIGITS and number != limit.number  # a threshold is shown as it was written
-        return percent(number) if is_rounded else f"{100 * number:.{digits}g}%".replace("-", "\N{MINUS SIGN}")
+        return percent(number) if is_rounded else f"{100 * number:.{digits}g}%".replace("-", _MINUS)
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits + 1}g}"

@@ -13,7 +13,7 @@ from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.findings import evaluated_pairs
 from neuronfair.audits.wording import phrases
-from neuronfair.audits.wording.counterfactual import counterfactual_report
+from neuronfair.audits.wording.phrases import counterfactual_report
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.table import TableDomain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuronfair.audits.report.proved import Proved
+from neuronfair.audits.report.attribute import Proved
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.tables.dataset import Dataset
