@@ -52,7 +52,6 @@ GOES_ON = {
     "cli/audit_batch.py audit_one": "the error is the line of that audit",
     "cli/audit_batch.py _code": "only looks for the file to take its digest; the audit itself says what is wrong",
     "model/open/estimators.py ignores_names": "a model that fails with other names reads columns by name",
-    "model/open/estimators.py open_estimator": "the model is a black box, whose note says why",
     "model/open/inputs.py _attribute": "an attribute that an unfitted model does not have is not said",
     "model/open/torch_modules.py with_input_layer": "an untraceable network has gradients as a whole",
     "model/open/graphs/__init__.py check_full_pass": "measures memory only; the rows fail next, with the reason",

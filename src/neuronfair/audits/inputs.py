@@ -24,7 +24,7 @@ from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened, feature_names, wrap_model
-from neuronfair.model.open.estimators import by_groups
+from neuronfair.model.open.estimators import takes_sensitive_features
 from neuronfair.model.open.inputs import matched_columns, source_of
 
 DRAWN = 1000  # people, where no table is given
@@ -160,7 +160,7 @@ def read_input(
     target = None if target is None else str(target)  # a column may be called by a number
     names = source.column_names()
     table, chosen = with_columns(table, sensitive)
-    if names is not None and by_groups(source.model):
+    if names is not None and takes_sensitive_features(source.model):
         names = tuple(dict.fromkeys((*names, *chosen)))
     if isinstance(table, Dataset) and (domain is not None or target is not None):
         raise DataError(f"{table.name}: this table has its own domain and target. Leave out others")

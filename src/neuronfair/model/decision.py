@@ -44,7 +44,7 @@ class Decision:
         # With a threshold the last output is the score: the only one, or that of the positive class.
         return scores.argmax(-1) if self.kind == "argmax" else (scores[..., -1] >= self.value).long()
 
-    def apart(self, family: Tensor) -> Tensor:
+    def twins_differ(self, family: Tensor) -> Tensor:
         """Return which twins get a different decision than their row: bool, (n, k).
 
         `family` are the scores of each row and its twins, (n, 1 + k, outputs).
@@ -60,7 +60,7 @@ class Decision:
         `family` are the scores of each row and its twins, (n, 1 + k, outputs); `valid` says which twins exist, (n, k).
         """
         if self.kind != "tolerance":
-            return (self.apart(family) & valid).any(1)
+            return (self.twins_differ(family) & valid).any(1)
         score, exists = family[..., -1], with_row(valid)
         return (
             torch.where(exists, score, -torch.inf).amax(1) - torch.where(exists, score, torch.inf).amin(1) > self.value

@@ -10,21 +10,11 @@ from neuronfair.errors import ModelError, did_you_mean
 OWN_WEIGHTS = "torch_modules:open_weights"
 # The reader of each suffix: a module in `model/open/` and a function in it.
 READERS = {
-    ".safetensors": OWN_WEIGHTS,
-    ".npz": OWN_WEIGHTS,
+    **dict.fromkeys((".safetensors", ".npz"), OWN_WEIGHTS),
     ".pt2": "torch_modules:open_exported",
     ".onnx": "graphs.onnx_file:open",
-    ".keras": "graphs.keras_file:open",
-    ".h5": "graphs.keras_file:open",
-    ".hdf5": "graphs.keras_file:open",
-    ".skops": "estimators:open",
-    ".joblib": "estimators:open",
-    ".pkl": "estimators:open",
-    ".pickle": "estimators:open",
-    ".ubj": "estimators:open",
-    ".json": "estimators:open",
-    ".txt": "estimators:open",
-    ".cbm": "estimators:open",
+    **dict.fromkeys((".keras", ".h5", ".hdf5"), "graphs.keras_file:open"),
+    **dict.fromkeys((".skops", ".joblib", ".pkl", ".pickle", ".ubj", ".json", ".txt", ".cbm"), "estimators:open"),
 }
 PICKLES = {".joblib", ".pkl", ".pickle"}
 # Models that `neuronfair alternatives` clones and fits again; of others, the code that makes them is needed.

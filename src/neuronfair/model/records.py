@@ -90,7 +90,7 @@ class RecordModel:
     """A model of rows of codes whose last column is a record number."""
 
     def __init__(self, model: Model, rows: Tensor, predict: RecordScores) -> None:
-        self._model, self._rows, self._predict = model, rows, predict
+        self._rows, self._predict = rows, predict
         self.encoding: Encoding = model.encoding
         self.dtype, self.outputs, self.rows_forward = torch.float64, model.outputs, 0
 

@@ -271,10 +271,16 @@ def train_modules(
         x, held_x = scaling.standardise(x), scaling.standardise(held_x)
     task = replace(task, rows=(x, y), held=(held_x, held_y))
     plain = stackable(modules) if x.dim() == 2 else None
+    courses = list[Course]()
     if plain is not None:
-        courses = _train_stacked(plain, numbers, task, chosen, progress)
+        chosen = torch.arange(len(x), device=x.device).expand(len(plain), -1) if chosen is None else chosen
+        stack = Stack(plain)
+        products = task.settings.batch * sum(weight.numel() for weight in stack.parameters())
+        with one_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
+            order = shuffles_of(task.seed, numbers)
+            courses = run_epochs(stack, task, order, chosen=chosen, learn=stack.learn, progress=progress)
+        stack.unstack(plain)
     else:
-        courses = []
         for place, (module, number) in enumerate(zip(modules, numbers, strict=True)):
             note = progress and partial(_renumbered, progress, place)
             with random_state(x.device):
@@ -284,25 +290,6 @@ def train_modules(
         if scaling is not None and first is not None:
             scaling.fold(first)
     return [course.of(module, number) for course, module, number in zip(courses, modules, numbers, strict=True)]
-
-
-def _train_stacked(
-    members: Sequence[nn.Sequential],
-    numbers: Sequence[int],
-    task: TrainingTask,
-    chosen: Tensor | None,
-    progress: EpochCallback | None,
-) -> list[Course]:
-    x = task.rows[0]
-    if chosen is None:
-        chosen = torch.arange(len(x), device=x.device).expand(len(members), -1)
-    stack = Stack(members)
-    products = task.settings.batch * sum(weight.numel() for weight in stack.parameters())
-    with one_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
-        order = shuffles_of(task.seed, numbers)
-        courses = run_epochs(stack, task, order, chosen=chosen, learn=stack.learn, progress=progress)
-    stack.unstack(members)
-    return courses
 
 
 def _renumbered(progress: EpochCallback, place: int, epoch: int, losses: dict[int, float]) -> None:

@@ -165,7 +165,7 @@ def evaluate(
     size = min(most, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
     parts = [_family(network, domain, part) for part in torch.split(rows, in_full_batches(size))]
     family, valid, only = parts[0] if len(parts) == 1 else _joined(parts)
-    apart = decision.apart(family) & valid
+    apart = decision.twins_differ(family) & valid
     # Two counterfactual twins of a record that differ from each other say nothing about the record.
     if decision.kind == "tolerance" and domain.twins_are_mutual:
         splits = decision.splits(family, valid)

@@ -18,6 +18,7 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.formats import OWN_WEIGHTS, reader_of
 from neuronfair.model.network import Network
+from neuronfair.model.open.inputs import input_names, source_of
 from neuronfair.model.open.opened import (
     ModelFile,
     Opened,
@@ -54,8 +55,7 @@ def wrap_model(
     """
     if isinstance(model, Opened):
         return replace(model, decision=decision or model.decision)
-    in_memory = not isinstance(model, (str, Path))
-    source = getattr(model, "__qualname__", type(model).__name__) if in_memory else str(model)
+    in_memory, source = not isinstance(model, (str, Path)), source_of(model)
     types, inferred = (rows.types, rows.inferred) if isinstance(rows, Dataset) else ({}, False)
     rows = rows.rows if isinstance(rows, Dataset) else rows
     if not len(rows):
@@ -85,7 +85,7 @@ def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] 
     None if they have none, or if only a call would make the model.
     """
     if not isinstance(model, (str, Path)):
-        names = _reader("inputs").input_names(model)
+        names = input_names(model)
     else:
         reader = _reader(reader_of(str(model), trust_pickle=trust_pickle).partition(":")[0])
         names = reader.names(ModelFile(str(model), trust_pickle=trust_pickle)) if hasattr(reader, "names") else None

@@ -74,6 +74,8 @@ class FittedModel:
     inputs: ModelInputs
     answers: np.ndarray
     labels: Labels | None
+    scale: Scale | None = None  # of its scores, where its kind fixes it
+    unassessed: str = ""  # why its decisions cannot be compared with labels
 
     @staticmethod
     def of(request: Request, kind: str, method: PredictMethod, ways: Sequence[ModelInputs]) -> FittedModel:
@@ -111,7 +113,7 @@ class FittedModel:
         first, *others = remarks
         return "; ".join(filter(None, (first, inputs.note, in_order, classes, labels, self.method.note, *others)))
 
-    def completed(self, opened: Opened, scale: Scale | None = None, unassessed: str = "") -> Opened:
+    def completed(self, opened: Opened) -> Opened:
         """Return an opened model with what is known about its inputs and answers."""
         of_frame = self.inputs.of_frame
         return replace(
@@ -119,15 +121,15 @@ class FittedModel:
             inputs=self.scores_of_table if self.inputs.declared else None,
             scores_of_frame=None if of_frame is None else lambda table: self.scores_of_table(of_frame(table)),
             by_position=bool(self.inputs.by_position),
-            scale=scale,
-            unassessed=unassessed or ("" if self.labels is None else self.labels.unassessed),
+            scale=self.scale,
+            unassessed=self.unassessed or ("" if self.labels is None else self.labels.unassessed),
         )
 
-    def black_box(self, note: str, digest: str | None, scale: Scale | None = None, unassessed: str = "") -> Opened:
+    def black_box(self, note: str, digest: str | None) -> Opened:
         """Return the model as a black box."""
         known, probability = digest or f"{self.kind} {self.request.source}", self.method.probability
         made = black_box(self.request, self.kind, self.scores, note, probability=probability, digest=known)
-        return self.completed(made, scale, unassessed)
+        return self.completed(made)
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
@@ -170,13 +172,14 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
         bare, columns = not _split(reader)[0], input_names(estimator)
         ways = estimator_inputs(request, reader, bare=bare, names=columns, trees=trees)
     fitted = FittedModel.of(request, kind, method, ways)
-    # Margins are plain numbers: a sigmoid would not turn them into probabilities.
-    scale: Scale | None = "numbers" if method.probability is False and kind != "XGBoost" else None
     detects = isinstance(final, needs("sklearn.base", "sklearn").OutlierMixin)
-    unassessed = "it detects outliers and was fitted without labels" if detects else ""
-    why = "boosted trees have no neurons"
-    if kind == "scikit-learn":
-        why = f"{type(final).__name__} has no neurons"
+    fitted = replace(
+        fitted,
+        # Margins are plain numbers: a sigmoid would not turn them into probabilities.
+        scale="numbers" if method.probability is False and kind != "XGBoost" else None,
+        unassessed="it detects outliers and was fitted without labels" if detects else "",
+    )
+    why = f"{type(final).__name__} has no neurons" if kind == "scikit-learn" else "boosted trees have no neurons"
     opened: Opened | None = None
     if _predict_differs(fitted, estimator):
         decisions = replace(method, answer=_predicted_labels(estimator), decisions=True, probability=None)
@@ -184,20 +187,11 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
         why = "its decisions are not those of its largest score, so its method predict is used"
     elif is_network(final):
         try:
-            scores = fitted.scores_of(fitted.answers)
-            encoding, module = network_of(request, estimator, (steps, final), fitted.inputs, scores)
-            note = fitted.note("its preprocessing has become the first layer" if steps else "", remark)
-            make = partial(white_box, request, kind, module, encoding=encoding, note=note)
-            made = make(probability=bool(method.probability), hidden=is_perceptron(final))
-            opened = fitted.completed(replace(made, original=fitted.scores), scale, unassessed)
-        except TooLarge:
-            raise
+            opened = _rebuilt(fitted, estimator, steps, final, remark)
         except NotLinear as reason:
             why = str(reason)
-        except Exception as error:  # the estimator's own code
-            why = f"its weights could not be read ({one_line(error)})"
     if opened is None:
-        opened = fitted.black_box(fitted.note(why, remark), digest, scale, unassessed)
+        opened = fitted.black_box(fitted.note(why, remark), digest)
         if fitted.inputs.program is None and not hides_trees(estimator, steps, final):
             order = class_order(request.domain, method.classes)
             before, predict, tried = fitted.inputs, opened.model.scores, request.tried
@@ -209,6 +203,22 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
         return fingerprinted_by_scores(request, opened, estimator)
     # The weights of a network's first layer depend on the row that it was derived from, so they are no fingerprint.
     return replace(opened, fingerprint=digest)
+
+
+def _rebuilt(fitted: FittedModel, estimator: Any, steps: Sequence[Any], final: Any, remark: str) -> Opened:
+    """Return a perceptron or linear model as a network; `NotLinear` says why it cannot be one."""
+    request, method = fitted.request, fitted.method
+    note = fitted.note("its preprocessing has become the first layer" if steps else "", remark)
+    try:
+        scores = fitted.scores_of(fitted.answers)
+        encoding, module = network_of(request, estimator, (steps, final), fitted.inputs, scores)
+        make = partial(white_box, request, fitted.kind, module, encoding=encoding, note=note)
+        made = make(probability=bool(method.probability), hidden=is_perceptron(final))
+    except (TooLarge, NotLinear):
+        raise
+    except Exception as error:  # the estimator's own code
+        raise NotLinear(f"its weights could not be read ({one_line(error)})") from error
+    return fitted.completed(replace(made, original=fitted.scores))
 
 
 def predict_method(request: Request, estimator: Any, final: Any) -> PredictMethod:
@@ -225,7 +235,7 @@ def predict_method(request: Request, estimator: Any, final: Any) -> PredictMetho
     if isinstance(classes, list) or several:
         raise request.error("predicts several targets at once; pass a function that predicts one of them")
     note = "its decisions are drawn at random, so their probabilities are compared" * (name == "_pmf_predict")
-    if by_groups(estimator):
+    if takes_sensitive_features(estimator):
         return _with_sensitive_features(request, estimator, method, note)
     exogenous = getattr(getattr(estimator, "model", None), "exog_names", None)
     if exogenous is not None and not hasattr(estimator.model, "formula"):  # of statsmodels
@@ -266,7 +276,7 @@ def _with_constant(request: Request, method: Callable[..., Any], names: list[str
     return PredictMethod(answer, columns=known, note="it gets a column of ones, as it was fitted" if places else "")
 
 
-def by_groups(model: Any) -> bool:
+def takes_sensitive_features(model: Any) -> bool:
     """Return whether a model takes the demographic groups next to its inputs."""
     try:
         return GROUPS in inspect.signature(model.predict).parameters

@@ -525,25 +525,21 @@ def matched_inputs(
     return ModelInputs(tensors, names=tuple(i.name for i in inputs), note=note)
 
 
-def _label_sets(request: Request) -> list[list[Attribute]]:
-    """Return the sets of attributes that may be whole numbers: those with labels, or nominal ones and flags."""
-    attributes = request.domain.attributes
-    sets = [[a for a in attributes if a.values], [a for a in attributes if a.kind in ("nominal", "flag")]]
-    return sets if sets[0] != sets[1] else sets[:1]
-
-
 def _by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attribute]]:
     """Return the attributes of each input, in the domain's order, if labels and numbers fill them exactly."""
     wanted = {kind: sum(i.width for i in inputs if i.kind == kind) for kind in ("whole", "float")}
-    for labels in _label_sets(request):
-        rest = {"whole": list(labels), "float": [a for a in request.domain.attributes if a not in labels]}
+    attributes = request.domain.attributes
+    # Whole numbers may be all attributes with labels, or the nominal ones and flags alone.
+    labelled = [a for a in attributes if a.values]
+    for labels in (labelled, [a for a in attributes if a.kind in ("nominal", "flag")]):
+        rest = {"whole": list(labels), "float": [a for a in attributes if a not in labels]}
         if all(i.kind in rest for i in inputs) and {kind: len(some) for kind, some in rest.items()} == wanted:
             return [[rest[i.kind].pop(0) for _ in range(i.width)] for i in inputs]
     shown = ", ".join(f"'{i.name}' ({i.width} {'numbers' if i.kind == 'float' else 'whole numbers'})" for i in inputs)
-    count = len(_label_sets(request)[0])
+    count = len(labelled)
     raise request.error(
         f"its inputs {shown} do not fit the domain '{request.domain.name}', which has {count} columns of labels and "
-        f"{len(request.domain.attributes) - count} of numbers. {REMEDY}"
+        f"{len(attributes) - count} of numbers. {REMEDY}"
     )
 
 

@@ -54,7 +54,12 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     if request.weights is not None:
         if not isinstance(found, nn.Module):
             raise request.error(f"--weights is for a torch module, but this is {_kind(found)}")
-        _load_weights(request, found)
+        state, _ = read_safetensors(request.weights)
+        try:
+            found.load_state_dict(state, strict=True)
+        except RuntimeError as error:
+            why = f"the weights in {request.weights} are not those of this module"
+            raise request.error(f"{why} ({one_line(error)})") from error
     return open_object(request, found)
 
 
@@ -180,15 +185,6 @@ def _takes_nothing(function: Any) -> bool:
         return False
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return all(p.default is not p.empty or p.kind in optional for p in parameters)
-
-
-def _load_weights(request: Request, module: nn.Module) -> None:
-    path = Path(str(request.weights))
-    state, _ = read_safetensors(path)
-    try:
-        module.load_state_dict(state, strict=True)
-    except RuntimeError as error:
-        raise request.error(f"the weights in {path} are not those of this module ({one_line(error)})") from error
 
 
 def _kind(thing: Any) -> str:

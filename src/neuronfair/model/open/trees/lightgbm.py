@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,8 +153,8 @@ def _check_tree(tree: dict[str, str], columns: int) -> None:
         check_offsets("the categories of a tree", bounds, len(bits))
 
 
-def _numbers(tree: dict[str, str], name: str) -> np.ndarray:
-    return np.array(tree.get(name, "").split(), dtype=np.int64)
+def _numbers(tree: dict[str, str], name: str, kind: type = np.int64) -> npt.NDArray[Any]:
+    return np.array(tree.get(name, "").split(), dtype=kind)
 
 
 def trees_of(model: Any) -> FittedTrees:
@@ -173,10 +174,7 @@ def _tree(tree: dict[str, str], output: int, outputs: int) -> Tree:
         raise ModelError("its leaves are linear models")
     leaves = np.array(tree["leaf_value"].split(), dtype=np.float64)
     inner = len(leaves) - 1
-
-    def numbers(name: str, kind: type = np.int64) -> npt.NDArray[Any]:
-        return np.array(tree.get(name, "").split() if inner else [], dtype=kind)
-
+    numbers = partial(_numbers, tree if inner else {})
     ends = np.full(len(leaves), -1)
     ways = [np.where(way < 0, inner - way - 1, way) for way in (numbers("left_child"), numbers("right_child"))]
     value = np.zeros((inner + len(leaves), outputs))
