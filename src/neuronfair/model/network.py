@@ -390,22 +390,21 @@ class Network:
         with hooked({site.module}, look):
             yield
 
-    def ends_in_two_softmaxes(self) -> bool:
-        """Return whether the module ends in a softmax of a softmax."""
-        first = self._last_function()
-        second = None if first is None or "Softmax" not in first.name() else _computed(first.next_functions[0][0])
-        return second is not None and "Softmax" in second.name()
+    def ends_in(self, *words: str) -> bool:
+        """Return whether the last operations have these words in autograd's names, the very last one first.
 
-    def ends_in_sigmoid(self) -> bool:
-        """Return whether the module ends in a sigmoid, perhaps reshaped afterwards."""
-        last = self._last_function()
-        return last is not None and "Sigmoid" in last.name()
-
-    def _last_function(self) -> Any:
-        """Return the autograd function of the module's last operation."""
+        Operations that only reshape do not count.
+        """
         with torch.enable_grad():
             result, _ = self._forward(self._inputs(self.encoding.example).requires_grad_().clone(), ())
-        return _computed(result.grad_fn)
+        function: Any = result.grad_fn
+        for word in words:
+            while function is not None and any(reshaped in function.name() for reshaped in _RESHAPED):
+                function = function.next_functions[0][0]
+            if function is None or word not in function.name():
+                return False
+            function = next((before for before, _ in function.next_functions), None)
+        return True
 
     @contextmanager
     def ablated(self, layer: str, neurons: Sequence[int] | Tensor) -> Iterator[Network]:
@@ -489,13 +488,6 @@ class Network:
         if missing:
             raise ModelError(f"the forward pass did not reach {', '.join(sorted(missing))} for these rows")
         return result, seen
-
-
-def _computed(function: Any) -> Any:
-    """Return the last autograd function before any that only reshape its result."""
-    while function is not None and any(word in function.name() for word in _RESHAPED):
-        function = function.next_functions[0][0]
-    return function
 
 
 def _as_scores(result: Tensor, x: Tensor) -> Tensor:

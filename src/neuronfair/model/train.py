@@ -29,10 +29,9 @@ from neuronfair.model.training_loop import (
     first_linear,
     initialised,
     one_thread,
-    random_state,
     run_epochs,
     scores_of,
-    seed_torch,
+    seeded,
     shuffles_of,
     stream,
 )
@@ -283,8 +282,7 @@ def train_modules(
     else:
         for place, (module, number) in enumerate(zip(modules, numbers, strict=True)):
             note = progress and partial(_renumbered, progress, place)
-            with random_state(x.device):
-                seed_torch(stream(task.seed, number), x.device)  # for layers that draw, like dropout
+            with seeded(stream(task.seed, number), x.device):  # for layers that draw, like dropout
                 courses += run_epochs(module, task, shuffles_of(task.seed, [number]), progress=note)
     for first in firsts:
         if scaling is not None and first is not None:

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -385,25 +385,23 @@ def check_rows(x: Tensor, y: Tensor, part: str) -> None:
 def initialised(build: Callable[[], M], numbers: Sequence[int], seed: int, device: torch.device) -> list[M]:
     """Build one module for each restart; torch's own random state does not change."""
     modules = []
-    with random_state(device):
-        for number in numbers:
-            # Every (seed, restart) has its own stream, so that more restarts do not change the earlier ones.
-            seed_torch(stream(seed, number), device)
+    for number in numbers:
+        # Every (seed, restart) has its own stream, so that more restarts do not change the earlier ones.
+        with seeded(stream(seed, number), device):
             modules.append(build().to(device))
     return modules
 
 
-def seed_torch(start: int, device: torch.device) -> None:
-    """Seed the CPU and this device; `torch.manual_seed` would reset all other devices, too."""
-    torch.default_generator.manual_seed(start)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(start)
-
-
-def random_state(device: torch.device) -> AbstractContextManager[None]:
-    """Return a context that restores torch's random state at its end."""
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+@contextmanager
+def seeded(start: int, device: torch.device) -> Iterator[None]:
+    """Seed torch on the CPU and this device for a while; `torch.manual_seed` would reset all other devices, too."""
+    cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if cuda else []):
+        torch.default_generator.manual_seed(start)
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(start)
+        yield
 
 
 def shuffles_of(seed: int, numbers: Sequence[int]) -> list[torch.Generator]:

@@ -191,7 +191,7 @@ def _seeds_already_discriminating(sample: _Sample) -> _Note:
 
 def _softmax_twice(sample: _Sample) -> _Note:
     network, classes = sample.world.network, sample.scores.shape[1]
-    if classes < 2 or not isinstance(network, Network) or not network.ends_in_two_softmaxes():
+    if classes < 2 or not isinstance(network, Network) or not network.ends_in("Softmax", "Softmax"):
         return None
     # The softmax of probabilities: the least when another class has them all, the most when this one has.
     least, most = 1 / (1 + (classes - 1) * math.e), math.e / (math.e + classes - 1)

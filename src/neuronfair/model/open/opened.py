@@ -181,7 +181,7 @@ def white_box(
     except ModelError as error:
         return _without_layers(request, kind, module, encoding, error)
     scores = _checked_scores(request, network)
-    decision, remark = _decision(request, scores, probability or network.ends_in_sigmoid())
+    decision, remark = _decision(request, scores, probability or network.ends_in("Sigmoid"))
     decision.check(network.outputs)
     layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
     text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
@@ -199,7 +199,7 @@ def _without_layers(
     except ModelError as worse:
         misfit = f". {request.widths()}" if worse.__cause__ is not None else ""  # the module itself refused the rows
         raise request.error(f"{one_line(worse)}{misfit}") from error
-    why, probability = "no hidden activation was found in it", network.ends_in_sigmoid()
+    why, probability = "no hidden activation was found in it", network.ends_in("Sigmoid")
     found = black_box(
         request,
         kind,

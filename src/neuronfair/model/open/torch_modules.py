@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,12 +106,10 @@ class InputLayer(nn.Module):
     def forward(self, x: Tensor) -> Any:
         """Return the output of the network for encoded rows."""
         parts = self.inputs(x).split(self._widths, 1)
-        inputs = [
-            part.reshape(x.shape[0], *shape)
-            if dtype.is_floating_point
-            else part.detach().round().to(dtype).reshape(x.shape[0], *shape)
-            for part, (shape, dtype) in zip(parts, self._kinds, strict=True)
-        ]
+        inputs = []
+        for part, (shape, dtype) in zip(parts, self._kinds, strict=True):
+            part = part if dtype.is_floating_point else part.detach().round().to(dtype)
+            inputs.append(part.reshape(x.shape[0], *shape))
         if self.looked_up is None or not (torch.is_grad_enabled() and x.requires_grad):
             return call(self.inner, self._names, inputs)
         slopes = self.looked_up(x)
@@ -157,7 +156,7 @@ class SourceNetwork:
             raise NotLinear("it does other lookups for other numbers of rows")
         return inputs, [_site(a, b) for a, b in zip(two, three, strict=True)]
 
-    def features(self, rows: Tensor, sites: Sequence[EmbeddingSite]) -> np.ndarray:
+    def features(self, sites: Sequence[EmbeddingSite], rows: Tensor) -> np.ndarray:
         """Return the inputs and the results of lookups for each row: (n, features)."""
         lines = []
         for part in torch.split(rows, PART):
@@ -205,10 +204,8 @@ def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEnc
             raise NotLinear("its code cannot be traced from whole numbers to its layers")
         width = sum(x[0].numel() for x in inputs) + sum(site.width for site in sites)
         check_size(ROWS_PER_PASS * width, f"{request.source}, its inputs", times=4)
-        encoding, made = linear_layer(
-            lambda some: network.features(some, sites), request.domain, torch.zeros_like(rows[0])
-        )
-        features = network.features(rows, sites)
+        encoding, made = linear_layer(partial(network.features, sites), request.domain, torch.zeros_like(rows[0]))
+        features = network.features(sites, rows)
     except (NotLinear, NeuronFairError):
         raise
     except Exception as error:  # the network's own code

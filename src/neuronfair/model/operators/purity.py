@@ -261,13 +261,11 @@ class _Snapshot:
         self.values[place] = repr(thing)
 
     def add_mapping(self, place: str, mapping: dict[Any, Any], depth: int) -> None:
-        """Add the entries of a dictionary."""
         self.values[f"{place} (its length)"] = len(mapping)
         for key, value in [*mapping.items()]:
             self.add(f"{place}.{key}" if isinstance(key, str) else f"{place}[{key!r}]", value, depth + 1)
 
     def add_items(self, place: str, items: Collection[Any], depth: int) -> None:
-        """Add the items of a list, a tuple or a set."""
         self.values[f"{place} (its length)"] = len(items)
         for number, value in enumerate(items):
             self.add(f"{place}[{number}]", value, depth + 1)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TooLarge, check_size
-from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
+from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open.opened import Request
 
 GRADIENTS = 4  # a pass with gradients keeps the results of all steps, and may take that many times as much
@@ -263,13 +263,11 @@ class Graph(nn.Module):
         return place
 
 
-def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor] | None = None) -> None:
+def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor]) -> None:
     """Refuse a graph that would need more memory for a full pass than a file may take; nothing is computed.
 
-    `examples` are its inputs for some rows; by default the numbers that the domain declares.
+    `examples` are its inputs for some rows.
     """
-    if examples is None:
-        examples = [torch.empty(1, TableEncoding.of(request.domain).width)]
     try:
         graph.check_memory(examples)
     except NeuronFairError as error:

@@ -47,7 +47,6 @@ class _GraphBuilder:
         self.sources, self.texts = sources, texts
 
     def graph(self, model: Any) -> Graph:
-        """Return the graph of a model."""
         results = self.model(model, self.sources, 0)
         if len(results) != 1:
             raise Unsupported("it has several outputs")
@@ -126,7 +125,7 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
     predict = _predictor(request, model, found, texts)
     try:
         graph = _GraphBuilder([i.name for i in inputs], texts).graph(model)
-        check_full_pass(request, graph, None if found is None else found.of_rows(request.drawn[:1]))
+        check_full_pass(request, graph, (found or declared_numbers(request)).of_rows(request.drawn[:1]))
     except Unsupported as reason:
         why = "; ".join(filter(None, (str(reason), "" if found is None else found.note)))
         try:
