@@ -74,7 +74,7 @@ def test_german_in_words():
 
 
 def test_german_sample_is_balanced_and_repeats_nobody():
-    chosen = sources._words("german")["sample"]["rows"]
+    chosen = sources._catalog_file("german.words.toml")["sample"]["rows"]
     assert len(set(chosen)) == 600
     credit = sources.german_paper(*sources.read("german"))["credit"]
     assert (credit.count("good"), credit.count("bad")) == (300, 300)
@@ -110,8 +110,8 @@ def test_compas_filter_and_flags():
 
 
 def test_meps_reads_codes_by_first_appearance():
-    cells = ["0"] * len(sources._words("meps"))
-    names = list(sources._words("meps"))
+    cells = ["0"] * len(sources._catalog_file("meps.words.toml"))
+    names = list(sources._catalog_file("meps.words.toml"))
     cells[names.index("AGE")] = "44"
     cells[names.index("SEX")] = "1"
     text = "any header\n" + ",".join([*cells, "1"]) + "\n"

@@ -44,6 +44,7 @@ from neuronfair.sandbox.readers import feather_table, parquet_table
 LONGEST = csv.field_size_limit()  # letters of a cell, for Python's own reader
 EMPTY = sys.getsizeof("")
 NAME = Path("table")  # the name of a table in memory
+ValueOf = dict[str, Any]  # what each text of a column stands for
 _BLOCK = 1 << 24  # bytes of a CSV file that are read at once
 
 
@@ -183,7 +184,7 @@ def _check_names(labels: Iterable[Any]) -> tuple[str, ...]:
     return names
 
 
-def _cells(column: Any, meter: Meter) -> tuple[Cells, dict[str, Any]]:
+def _cells(column: Any, meter: Meter) -> tuple[Cells, ValueOf]:
     """Return the cells of a column, and the value of each text unless all are numbers.
 
     Each different value becomes a text once. A column that Arrow cannot encode as a dictionary is read value by value.
@@ -207,7 +208,7 @@ def _cells(column: Any, meter: Meter) -> tuple[Cells, dict[str, Any]]:
         used = np.argsort(first)[: int((first < len(places)).sum())]  # in the order of their first rows
         distinct = dictionary.take(pyarrow.array(used, mask=used == len(dictionary))).to_pylist()
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):  # objects of several kinds, periods, …
-        stands_for = dict[str, Any]()
+        stands_for: ValueOf = {}
         builder.add(_noted(column.to_native() if isinstance(column, narwhals.Series) else column, stands_for))
         return builder.cells(), stands_for
     days = all(isinstance(value, datetime) and value.time() == time.min for value in distinct if value is not None)
@@ -222,7 +223,7 @@ def _cells(column: Any, meter: Meter) -> tuple[Cells, dict[str, Any]]:
     return builder.cells(), {text.strip(): value for text, value in zip(texts, distinct, strict=True) if text}
 
 
-def _noted(values: Iterable[Any], stands_for: dict[str, Any]) -> Iterator[str]:
+def _noted(values: Iterable[Any], stands_for: ValueOf) -> Iterator[str]:
     for item in values:
         value = item.as_py() if isinstance(item, pyarrow.Scalar) else item
         text = _text(value)

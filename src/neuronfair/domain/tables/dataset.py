@@ -130,18 +130,17 @@ def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Dataset:
     column, line and value.
     """
     sheet = read_sheet(path)
-    path = sheet.path
     for name in domain.names:
         if name not in sheet.columns:
-            raise DataError(f"{path}: column '{name}' is missing. {did_you_mean(name, sheet.columns)}")
+            raise DataError(f"{sheet.path}: column '{name}' is missing. {did_you_mean(name, sheet.columns)}")
     sheet.check_clear([*domain.names, *([domain.target.column] if domain.target is not None else [])])
     try:
         rows, labels = domain.from_table(sheet.columns), _labels(sheet.columns, domain)
     except CellError as bad:
-        raise DataError(f"{path}: {sheet.where(bad.row)}: {bad.reason}") from None
+        raise DataError(f"{sheet.path}: {sheet.where(bad.row)}: {bad.reason}") from None
     domain = domain.with_band_values(rows)
     columns = {name: sheet.columns[name] for name in domain.names}
-    return Dataset(path.stem, domain, rows, labels, sheet.types, original=Original.of(columns, sheet.frame))
+    return Dataset(sheet.path.stem, domain, rows, labels, sheet.types, original=Original.of(columns, sheet.frame))
 
 
 def limited(domain: TableDomain, names: Collection[str]) -> TableDomain:
@@ -203,8 +202,7 @@ class Original:
 
     def off_grid(self, domain: TableDomain, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which cells are no value of the domain, so that their codes are approximate: bool, (n, d)."""
-        parts = [self._off_grid(a, codes[:, place]) for place, a in enumerate(domain.attributes)]
-        return np.stack(parts, 1)
+        return np.stack([self._off_grid(a, codes[:, place]) for place, a in enumerate(domain.attributes)], 1)
 
     def _off_grid(self, attribute: Attribute, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         if attribute.values:

@@ -44,6 +44,7 @@ _OTHERS = {  # what a file with such a name must begin like, and does not if it 
     ".zip": "a zip archive",
 }
 _TIMES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow", ".ipc"), 1)  # these say how large they are
+NumberedRows = Iterator[tuple[int, list[str]]]  # rows of text with their numbers
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _NOT_UTF8 = "the file is not UTF-8 and was read as Windows-1252: check letters such as ä, é or €"
 
@@ -159,7 +160,7 @@ def _csv(content: bytes, path: Path, encoding: str, remarks: tuple[str, ...] = (
     return _table(lines, path, Meter(path, len(content)), unit="line", remarks=remarks)
 
 
-def _csv_lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
+def _csv_lines(reader: Any) -> NumberedRows:
     """Yield the lines of a CSV file that are not blank, each with its number."""
     before = 0
     for cells in reader:
@@ -316,9 +317,7 @@ def read_sqlite(path: Path, wanted: str | None) -> Sheet:
         raise DataError(f"{path}: cannot be read as an SQLite database: {one_line(error)}") from None
 
 
-def _table(
-    rows: Iterator[tuple[int, list[str]]], path: Path, meter: Meter, *, unit: str = "row", remarks: tuple[str, ...] = ()
-) -> Sheet:
+def _table(rows: NumberedRows, path: Path, meter: Meter, *, unit: str = "row", remarks: tuple[str, ...] = ()) -> Sheet:
     """Return numbered rows of text, the first of which is the header, as a table."""
     header = [name.strip() for name in next(rows, (0, []))[1]]
     if not header:
@@ -338,7 +337,7 @@ def _table(
     return sheet(path, header, [column.cells() for column in columns], numbers, unit=unit, remarks=remarks)
 
 
-def _filled(lines: Iterable[tuple[int, list[str]]], path: Path) -> Iterator[tuple[int, list[str]]]:
+def _filled(lines: Iterable[tuple[int, list[str]]], path: Path) -> NumberedRows:
     """Yield rows that are not blank; few bytes may stand for many rows, so that their memory is limited."""
     meter = Meter(path)
     for number, cells in lines:
@@ -347,7 +346,7 @@ def _filled(lines: Iterable[tuple[int, list[str]]], path: Path) -> Iterator[tupl
             yield number, cells
 
 
-def _padded(lines: Iterable[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+def _padded(lines: NumberedRows) -> NumberedRows:
     """Yield rows without empty cells beyond the width of the first one, the header, and filled up to it."""
     width = None
     for number, cells in lines:

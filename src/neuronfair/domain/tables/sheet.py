@@ -143,7 +143,7 @@ class ColumnType:
 
     label: Any  # of any type, such as a whole number
     dtype: Any = None  # of pandas; None: as its values suggest
-    cells: Mapping[str, Any] = field(default_factory=dict)  # the value of each text, where that is no number
+    cells: Mapping[str, object] = field(default_factory=dict)  # the value of each text, where that is no number
 
 
 @dataclass(frozen=True)
@@ -233,9 +233,8 @@ def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | 
             f"{other.path}: has none of the sensitive columns; {table.path} has {listed(names)}. Name a column of the "
             "file, or do without it"
         )
-    used = [*added, *([key] if key is not None else [])]
-    other.check_clear(used)
-    table.check_clear(used)
+    for sheet in (other, table):
+        sheet.check_clear([*added, *([key] if key is not None else [])])
     rows: Sequence[int] = _by_position(table, other) if key is None else _by_key(table, other, key)
     columns = {name: Cells.of([other.columns[name][row] for row in rows]) for name in added}
     manner = "row by row" if key is None else f"by '{key}'"
@@ -260,8 +259,7 @@ def _by_position(table: Sheet, other: Sheet) -> range:
 
 def _by_key(table: Sheet, other: Sheet, key: str) -> list[int]:
     keys, other_keys = table.columns[key], other.columns[key]
-    twice = np.flatnonzero(other_keys.counts > 1)
-    if len(twice):
+    if len(twice := np.flatnonzero(other_keys.counts > 1)):
         text = other_keys.texts[twice[0]]
         first, second = np.flatnonzero(other_keys.numbers == twice[0])[:2].tolist()
         raise DataError(
@@ -269,8 +267,7 @@ def _by_key(table: Sheet, other: Sheet, key: str) -> list[int]:
             f"{other.where(first)} and {other.where(second)}. Keep one row for each '{key}'"
         )
     row_of = {text: row for row, text in enumerate(other_keys) if text}
-    absent = [place for place, text in enumerate(keys.texts) if text not in row_of]
-    if absent:
+    if absent := [place for place, text in enumerate(keys.texts) if text not in row_of]:
         text, position = keys.texts[absent[0]], table.where(keys.first(absent[0]))
         raise DataError(
             f"{other.path}: {len(absent):,} of {len(keys.texts):,} keys of {table.path} are not in its column '{key}', "

@@ -16,14 +16,14 @@ import urllib.request
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neuronfair import limits
 from neuronfair.atomic import replacing
-from neuronfair.errors import DataError, NeuronFairError, did_you_mean
+from neuronfair.errors import DataError, NeuronFairError, did_you_mean, one_line
 
 CATALOG = Path(__file__).parent / "catalog"
 TIMEOUT_SECONDS = 30.0
@@ -43,8 +43,8 @@ class SourceFile:
     """
 
     name: str
-    sha256: tuple[str, ...]
-    urls: tuple[str, ...] = ()
+    sha256: Sequence[str]
+    urls: Sequence[str] = ()
     rows_only: bool = False
 
 
@@ -60,19 +60,14 @@ class Source:
     bundled: bool = False
 
 
-def _read_sources() -> dict[str, Source]:
-    entries = tomllib.loads((CATALOG / "sources.toml").read_text(encoding="utf-8"))
-    sources = {}
-    for name, entry in entries.items():
-        files = [
-            SourceFile(f["name"], tuple(f["sha256"]), tuple(f.get("urls", ())), f.get("rows_only", False))
-            for f in entry.pop("files")
-        ]
-        sources[name] = Source(name, tuple(files), **entry)
-    return sources
+def _catalog_file(name: str) -> Any:
+    return tomllib.loads((CATALOG / name).read_text(encoding="utf-8"))
 
 
-SOURCES = _read_sources()
+SOURCES = {
+    name: Source(name, **{**entry, "files": tuple(SourceFile(**file) for file in entry["files"])})
+    for name, entry in _catalog_file("sources.toml").items()
+}
 
 
 def source(name: str) -> Source:
@@ -91,17 +86,16 @@ def cache_folder() -> Path:
 
 def local_files(name: str) -> tuple[Path, ...] | None:
     """Return the files of a data set, or None if one of them is not on this machine."""
-    paths = [_find(file, source(name)) for file in source(name).files]
-    present = tuple(path for path in paths if path is not None)
-    return present if len(present) == len(paths) else None
+    files = source(name).files
+    present = tuple(path for path in (_find(file, source(name)) for file in files) if path is not None)
+    return present if len(present) == len(files) else None
 
 
 def read(name: str) -> tuple[str, ...]:
     """Return the text of each file of a data set after checking its checksum."""
-    origin = source(name)
     texts = []
-    for file in origin.files:
-        path = _find(file, origin)
+    for file in source(name).files:
+        path = _find(file, source(name))
         if path is None:
             raise DataError(
                 f"{name}: {file.name} is not on this machine. Run `neuronfair data get {name}`, "
@@ -118,8 +112,7 @@ def get(name: str, progress: DownloadProgress | None = None) -> tuple[Path, ...]
 
     A download is kept only if its checksum is right.
     """
-    origin = source(name)
-    return tuple(_find(file, origin) or _download(file, name, progress) for file in origin.files)
+    return tuple(_find(file, source(name)) or _download(file, name, progress) for file in source(name).files)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -128,21 +121,16 @@ def read_bytes(path: Path) -> bytes:
         content = limits.read_bytes(path)
         return limits.unpacked(content, path) if content[:2] == b"\x1f\x8b" else content
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
+        raise DataError(f"{path}: cannot be read: {one_line(error)}") from None
 
 
 def _find(file: SourceFile, origin: Source) -> Path | None:
-    return next((path for path in _places(file, origin) if path.is_file()), None)
-
-
-def _places(file: SourceFile, origin: Source) -> Iterator[Path]:
-    if origin.bundled:
-        yield CATALOG / f"{file.name}.gz"
-        return
-    if folder := os.environ.get("NEURONFAIR_DATA"):
-        for place in (Path(folder), Path(folder) / "structured"):
-            yield from (place / file.name, place / f"{file.name}.gz")
-    yield cache_folder() / file.name
+    """Return where a file is: in the package, a folder of the user's, or the cache."""
+    paths = [CATALOG / f"{file.name}.gz"] if origin.bundled else [cache_folder() / file.name]
+    if not origin.bundled and (folder := os.environ.get("NEURONFAIR_DATA")):
+        places = (Path(folder), Path(folder) / "structured")
+        paths = [place / f"{file.name}{end}" for place in places for end in ("", ".gz")] + paths
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _check(content: bytes, file: SourceFile, place: str) -> None:
@@ -163,10 +151,9 @@ def _download(file: SourceFile, name: str, progress: DownloadProgress | None) ->
             _check(content, file, url)
         # A server can fail in many ways; each is one line of the message, and the next address is tried.
         except (OSError, http.client.HTTPException, ValueError, KeyError, zipfile.BadZipFile, NeuronFairError) as error:
-            reason = str(error) if isinstance(error, NeuronFairError) else f"{url}: {_reason(error)}"
-            failures.append(reason)
+            failures.append(str(error) if isinstance(error, NeuronFairError) else f"{url}: {one_line(error)}")
         else:
-            return _keep(content, cache_folder() / file.name)
+            return _write(content, cache_folder() / file.name)
     raise DataError(
         f"{name}: {file.name} could not be downloaded ({'; '.join(failures) or 'no address is known'}). "
         f"Check the network, or set NEURONFAIR_DATA to a folder that holds the file"
@@ -193,22 +180,20 @@ def _fetch(url: str, progress: DownloadProgress | None) -> bytes:
     return content
 
 
-def _keep(content: bytes, path: Path) -> Path:
+def _write(content: bytes, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
             partial.write_bytes(content)
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be written: {_reason(error)}. Free some space or set NEURONFAIR_DATA"
+            f"{path}: cannot be written: {one_line(error)}. Free some space or set NEURONFAIR_DATA"
         ) from None
     return path
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
+YES_NO = {"0": "no", "1": "yes"}
+VISITS = {"0": "under 10 visits", "1": "10 visits or more"}
 RawColumns = Mapping[str, Sequence[str | int]]
 
 _ADULT = (
@@ -221,17 +206,17 @@ def _columns(names: Sequence[str], rows: Iterable[Sequence[str]]) -> dict[str, l
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
-def _words(name: str) -> dict[str, Any]:
-    """Return what the codes of a data set mean, from the catalog."""
-    return tomllib.loads((CATALOG / f"{name}.words.toml").read_text(encoding="utf-8"))
-
-
-def _floor(column: Sequence[str], divisor: int, low: int | None = None, high: int | None = None) -> list[int]:
+def _floor(column: Sequence[str], divisor: int, low: int = -(2**63), high: int = 2**63) -> list[int]:
     """Return the numbers of a column in steps of `divisor`, held between `low` and `high`."""
-    numbers = [int(cell) // divisor for cell in column]
-    if low is not None and high is not None:
-        return [min(max(number, low), high) for number in numbers]
-    return numbers
+    return [min(max(int(cell) // divisor, low), high) for cell in column]
+
+
+def _floored(table: Mapping[str, list[str]], **divisors: int) -> RawColumns:
+    return {name: _floor(column, divisors[name]) if name in divisors else column for name, column in table.items()}
+
+
+def _renamed(column: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    return [names[cell] for cell in column]
 
 
 def _adult(*texts: str) -> dict[str, list[str]]:
@@ -247,16 +232,14 @@ def adult_default(train: str, test: str) -> RawColumns:
 
     `fnlwgt` is the sampling weight of a record; `education_num` is the rank of `education`.
     """
-    table = _adult(train, test)
-    return {name: column for name, column in table.items() if name not in ("fnlwgt", "education_num")}
+    return {k: column for k, column in _adult(train, test).items() if k not in ("fnlwgt", "education_num")}
 
 
 def adult_paper(train: str, test: str) -> RawColumns:
     """Return the 32,561 training rows of Adult with the published coarser numbers."""
     table = _adult(train)
     del table["education_num"]
-    coarse = {"age": 10, "fnlwgt": 20_000, "capital_gain": 1_000, "capital_loss": 100}
-    return {name: _floor(c, coarse[name]) if name in coarse else c for name, c in table.items()}
+    return _floored(table, age=10, fnlwgt=20_000, capital_gain=1_000, capital_loss=100)
 
 
 _GERMAN = (
@@ -268,9 +251,9 @@ _GERMAN = (
 
 def _german(text: str) -> dict[str, list[str]]:
     table = _columns(_GERMAN.split(), [line.split() for line in text.splitlines()])
-    words, credit = _words("german")["words"], {"1": "good", "2": "bad"}
+    words = _catalog_file("german.words.toml")["words"]
     spelled = {name: [words.get(cell, cell) for cell in column] for name, column in table.items()}
-    return spelled | {"credit": [credit[cell] for cell in table["credit"]]}
+    return spelled | {"credit": _renamed(table["credit"], {"1": "good", "2": "bad"})}
 
 
 def german_default(text: str) -> RawColumns:
@@ -280,10 +263,9 @@ def german_default(text: str) -> RawColumns:
 
 def german_paper(text: str) -> RawColumns:
     """Return the published balanced sample of 600 applicants with its coarser numbers."""
-    chosen = _words("german")["sample"]["rows"]
+    chosen = _catalog_file("german.words.toml")["sample"]["rows"]
     sample = {name: [column[i] for i in chosen] for name, column in _german(text).items()}
-    coarse = {"credit_amount": 100, "age": 10}
-    return {name: _floor(c, coarse[name]) if name in coarse else c for name, c in sample.items()}
+    return _floored(sample, credit_amount=100, age=10)
 
 
 def _bank(text: str) -> dict[str, list[str]]:
@@ -349,11 +331,10 @@ def compas_default(text: str) -> RawColumns:
     del table["age_cat"]
     charges = [charge.lower() for charge in table["c_charge_desc"]]
     often = Counter(charges)
-    degree = {"F": "felony", "M": "misdemeanor"}
     return table | {
-        "c_charge_degree": [degree[cell] for cell in table["c_charge_degree"]],
+        "c_charge_degree": _renamed(table["c_charge_degree"], {"F": "felony", "M": "misdemeanor"}),
         "c_charge_desc": [charge if often[charge] >= _RARE_CHARGE else "other" for charge in charges],
-        "two_year_recid": _yes_no(table["two_year_recid"]),
+        "two_year_recid": _renamed(table["two_year_recid"], YES_NO),
     }
 
 
@@ -364,20 +345,16 @@ def compas_paper(text: str) -> RawColumns:
     columns["race"] = ["Caucasian" if cell == "Caucasian" else "not Caucasian" for cell in table["race"]]
     for name in ("age_cat", "c_charge_degree", "c_charge_desc"):
         columns |= _flags(name, table[name], sorted(set(table[name])))
-    return columns | {"two_year_recid": _yes_no(table["two_year_recid"])}
-
-
-def _yes_no(column: Sequence[str]) -> list[str]:
-    return [{"0": "no", "1": "yes"}[cell] for cell in column]
+    return columns | {"two_year_recid": _renamed(table["two_year_recid"], YES_NO)}
 
 
 def _flags(name: str, column: Sequence[str], values: Sequence[str]) -> dict[str, list[int]]:
     return {f"{name}={value}": [int(cell == value) for cell in column] for value in values}
 
 
-def _meps(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
+def _meps(text: str) -> tuple[dict[str, list[str]], Any]:
     """Return the table of MEPS in code-book values, and what is known of its columns."""
-    code_book = _words("meps")
+    code_book = _catalog_file("meps.words.toml")
     table = _columns([*code_book, "UTILIZATION"], list(csv.reader(text.splitlines()))[1:])
     for name, column in code_book.items():
         if "codes" in column:
@@ -385,15 +362,11 @@ def _meps(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
     return table, code_book
 
 
-def _visits(column: Sequence[str]) -> list[str]:
-    return [{"0": "under 10 visits", "1": "10 visits or more"}[cell] for cell in column]
-
-
 def meps_default(text: str) -> RawColumns:
     """Return the 15,675 people of MEPS panel 21 in the words of its code book."""
     table, code_book = _meps(text)
     columns = {c["name"]: [c.get("words", {}).get(v, v) for v in table[name]] for name, c in code_book.items()}
-    return columns | {"utilization": _visits(table["UTILIZATION"])}
+    return columns | {"utilization": _renamed(table["UTILIZATION"], VISITS)}
 
 
 def meps_paper(text: str) -> RawColumns:
@@ -408,7 +381,7 @@ def meps_paper(text: str) -> RawColumns:
         if name not in numbers:
             columns |= _flags(name, table[name], sorted(set(table[name]), key=int))
     del columns["SEX=2"]
-    return columns | {"UTILIZATION": _visits(table["UTILIZATION"])}
+    return columns | {"UTILIZATION": _renamed(table["UTILIZATION"], VISITS)}
 
 
 RECIPES: dict[tuple[str, str], Callable[..., RawColumns]] = {
