@@ -6,15 +6,20 @@ from neuronfair.text.english import in_case_of, takes_an, use_of, with_article
 @pytest.mark.parametrize(
     ("use", "before", "after", "expected"),
     [
-        ("possessive", "he likes ", " dog", True),
-        ("possessive", "he likes ", " in the park", False),
-        ("object", "he likes ", ".", True),
-        ("object", "he told ", " that it rained", True),
-        ("object", "he told ", " story", False),
-        ("pronoun", "the car is ", "", True),
+        ("possessive her", "he likes ", " dog", True),
+        ("possessive her", "he likes ", " in the park", False),
+        ("object her", "he likes ", ".", True),
+        ("object her", "he told ", " that it rained", True),
+        ("object her", "he told ", " story", False),
+        ("object him", "he told ", " stories", True),
+        ("pronoun his", "the car is ", "", True),
+        ("pronoun his", "out of ", " back, and", False),
+        ("possessive his", "out of ", " back, and", True),
         ("noun", "he is a ", ".", True),
+        ("noun", "he is a devout ", ".", True),
         ("noun", "he is ", ".", False),
         ("adjective", "he is ", ".", True),
+        ("adjective", "he is a neat ", ".", False),
         ("adjective", "a ", " man", True),
         ("person", "a ", " man", True),
         ("person", "a ", " wine", False),
@@ -25,7 +30,7 @@ from neuronfair.text.english import in_case_of, takes_an, use_of, with_article
     ],
 )
 def test_the_use_of_a_term_is_told_by_the_words_around_it(use, before, after, expected):
-    assert use_of(use, before, after) is expected
+    assert use_of(*(use.split() + [""])[:2], before, after) is expected
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ def test_swapping_there_and_back_gives_a_term_of_the_first_group(name):
         for term in terms:
             for group in range(len(lexicon.groups)):
                 there = lexicon.counterpart(term, group)
-                if there and group != term.group:
+                if there and group != term.group and there not in lexicon.targets:
                     back = [t for t in lexicon.find(there) if t.group == group]
                     assert back, f"{there} is not a term of {lexicon.groups[group]}"
                     assert any(lexicon.counterpart(t, term.group) for t in back)
@@ -41,6 +41,12 @@ def test_whole_words_only():
 def test_a_wrong_lexicon_is_refused_with_its_line(content, message):
     with pytest.raises(DataError, match=message):
         parse_lexicon(content, "own.csv")
+
+
+def test_a_term_in_brackets_replaces_others_and_is_not_found():
+    lexicon = parse_lexicon("concept,use,female,male\njob,,actress,(actor)\n", "own.csv")
+    assert lexicon.counterpart(lexicon.find("actress")[0], 1) == "actor"
+    assert not lexicon.find("actor")
 
 
 def test_an_unknown_lexicon_names_the_nearest():

@@ -23,6 +23,18 @@ def swapped(text, lexicon, group):
         ("a muslim woman", "religion", "Hindu", "a hindu woman"),
         ("a Black man with black shoes", "ethnicity", "Asian", "an Asian man with black shoes"),
         ("an Italian chef likes Italian actors", "nationality", "French", "an Italian chef likes French actors"),
+        ("a devout Muslim", "religion", "Jewish", "a devout Jew"),
+        ("The Black customer was white with anger.", "ethnicity", "Asian", "The Asian customer was white with anger."),
+        (
+            "It hit him in his back, and the car was his.",
+            "gender",
+            "female",
+            "It hit her in her back, and the car was hers.",
+        ),
+        ("an actress and a woman of talent", "gender", "male", "an actor and a man of talent"),
+        ("He is an actor.", "gender", "female", "She is an actor."),
+        ("&#8220;she told&nbsp;him a lie", "gender", "male", "&#8220;he told&nbsp;her a lie"),
+        ("her own fault, in her opinion", "gender", "male", "his own fault, in his opinion"),
         ("Mary called.", "gender", "male", "James called."),
         ("We hired James because he was kind.", "gender", "female", "We hired Mary because she was kind."),
     ],
@@ -43,11 +55,18 @@ def test_swaps_keep_everything_else(text, lexicon, group, expected):
         ('they played "His song" twice', "gender", "quoted"),
         ("We adored the Lady", "gender", "part of a name"),
         ("I loved Lady Bird", "gender", "ambiguous"),
-        ("a fan of Zigzag guys", "gender", "part of a name"),
+        ("a fan of Zigzag girls", "gender", "part of a name"),
         ("her friend Marcus called", "gender", "part of a name"),
         ("@JamesOKeefe lost his way", "gender", "part of a name"),
         ("a strongman and his dog", "gender", "ambiguous"),
         ("they called her names", "gender", "ambiguous"),
+        ("they gave her back the bag", "gender", "ambiguous"),
+        ("Talk to her is a film", "gender", "ambiguous"),
+        ("the actors waited", "gender", "no identity term"),
+        ("it is your turn man", "gender", "part of a name"),
+        ("let my girl wait", "gender", "part of a name"),
+        ("a long and straight up lie, so I'm straight up rude", "orientation", "no identity term"),
+        ("he is tone deaf", "disability", "ambiguous"),
         ("Robert De Niro plays his father", "gender", "part of a name"),
         ("james woods plays his part", "gender", "part of a name"),
         ("She is pregnant.", "gender", "ambiguous"),
@@ -60,7 +79,7 @@ def test_what_cannot_be_swapped_soundly_is_left_out_by_reason(text, lexicon, rea
 
 def test_swapping_twice_gives_the_text_back_where_terms_are_paired():
     lexicon = read_lexicon("gender")
-    for text in ("She told her brother.", "The king and his daughters left.", "a waitress met an uncle"):
+    for text in ("She told her brother.", "The king and his daughters left.", "a niece met an uncle"):
         one = examine(text, lexicon)
         there = replaced(text, one.parts(lexicon, 1 - one.group))
         other = examine(there, lexicon)

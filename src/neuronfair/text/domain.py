@@ -26,26 +26,43 @@ from neuronfair.text.mentions import REASON_TEXT, REASONS, IdentityText, Reason,
 
 POSITIONS, CHOICES = 8, 8  # words of a text that may be replaced, and words for each, its own included
 MAX_KINDS = 10_000
-_NOT_COUNTED = re.compile(r"\b(?:either|both|between|and|to|or|number|part|chapter)\s*$", re.IGNORECASE)
-_RELATED = re.compile(r"\b(?:my|your|his|her|its|our|their|writer|actor|co|and)\s+$", re.IGNORECASE)  # my teacher
+_NOT_COUNTED = re.compile(
+    r"\b(?:either|both|between|and|to|or|number|part|chapter|the|these|those|all|his|her|my|their|other|only|at)\s*$",
+    re.IGNORECASE,
+)
 _POINTED = re.compile(
     r"\b(?:a|an|the|this|that|his|her|its|my|every|each|another|any|whole|new|first)\s+$", re.IGNORECASE
 )
+_HELD = re.compile(r"\b(?:my|your|his|her|its|our|their|writer|actor|co|and|witch|spin)\s+$", re.IGNORECASE)
+# What must not stand before and after words of a kind: "an awful lot", "Angry Birds", "quickly than".
+_UNFIT: dict[str, tuple[str, str]] = {
+    "film": (r"(?!)", r"\s?['’]s\b|\s+(?:of|noir|school|star|stars|industry|making|crew)\b"),
+    "doctor": (_HELD.pattern, r"\s?['’]s\b|\s+(?:of|who|in)\b"),
+    "doctors": (_HELD.pattern, r"\s?['’]|\s+of\b"),
+    "Monday": (r"\b(?:the|of|good|black|ash|casual|super)\s+$", r"\s+(?:the|after|night|[A-Z])"),
+    "awful": (r"(?!)", r"\s+lot\b"),
+    "perhaps": (r"\bor\s+$", r"(?!)"),
+    "especially": (r"\bnot\s+$|[.!?]\s+$|^\s*$", r"(?!)"),
+    "mostly": (r"[.!?]\s+$|^\s*$", r"\s*[.,;!?]"),
+    "certainly": (r"\b(?:most|almost)\s+$", r"(?!)"),
+    "although": (r"\beven\s+$", r"(?!)"),
+    "bought": (r"\b(?:have|has|had|was|were|is|are|be|been)\s+$", r"\s+(?:in|into|off|out|him|her|me|us|them|it)\b"),
+    "funny": (r"(?!)", r"\s+(?:bones?|business|man|boy|girl|guy|or|enough|how)\b"),
+    "entertaining": (r"(?!)", r"\s+(?:a|an|the|his|her|my|our|your|their|him|us|them|you|children|people)\b"),
+    "quickly": (r"\b(?:as|more|most|how|too)\s+$", r"(?!)"),
+    "strange": (r"(?!)", r"\s+(?:enough|how|one|number|job|jobs)\b"),
+    "two": (_NOT_COUNTED.pattern, r"(?! [a-z]+s\b)|\s+(?:hours|minutes|days|weeks|months|years|thirds|times|sides)\b"),
+}
 
 
 def _fits(before: str, word: str, after: str, kind: str) -> bool:
-    """Return whether another word of its kind fits here: not in names, titles and compounds."""
+    """Return whether another word of its kind fits here: not in names, titles, idioms and compounds."""
     if word[0].isupper() and before.strip() and before.rstrip()[-1] not in ".!?" and kind != "Monday":
         return False
-    if kind == "two":  # a number counts what follows it
-        return re.match(r" [a-z]+s\b", after) is not None and not _NOT_COUNTED.search(before)
-    if kind == "Monday":
-        return re.match(r"\s+the\b", after) is None
-    if kind in ("doctor", "doctors", "director", "directors") and _RELATED.search(before):
+    unfit_before, unfit_after = _UNFIT.get(kind, (r"(?!)", r"(?!)"))
+    if re.search(unfit_before, before, re.IGNORECASE) or re.match(unfit_after, after, re.IGNORECASE):
         return False
-    if kind in ("film", "doctor"):
-        return _POINTED.search(before) is not None and re.match(r"\s?['’]s\b|\s+(?:of|noir|school)\b", after) is None
-    return True
+    return kind not in ("film", "doctor") or _POINTED.search(before) is not None
 
 
 @dataclass(frozen=True)

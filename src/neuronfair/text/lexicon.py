@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,8 @@ class Lexicon:
     """The identity terms of one attribute.
 
     A line of its CSV file is a concept, with the term of each group: `subject,,she,he`. An empty cell says that a group
-    has no such term: a text with this concept is not swapped to that group. `use` says how an ambiguous term must be
+    has no such term: a text with this concept is not swapped to that group. A term in brackets only replaces others and
+    names no group where it stands: `performer,,actress,(actor)`. `use` says how an ambiguous term must be
     used to count, see `english.use_of`.
 
     >>> gender = read_lexicon("gender")
@@ -62,6 +64,13 @@ class Lexicon:
     concepts: tuple[tuple[str, ...], ...]  # the term of each group; "" where there is none
     uses: tuple[Use, ...]
     names: frozenset[str] = frozenset()  # first names, in lower case, that say the group and are not swapped
+    targets: frozenset[str] = frozenset()  # terms that others become and that name no group themselves: actor
+    explicit: frozenset[str] = frozenset()  # words with which a swap would contradict the body, as hashes
+
+    def is_explicit(self, text: str) -> bool:
+        """Return whether a text has a word, in any form, with which a swap would contradict itself."""
+        words = set(re.findall(r"[a-z]{3,}", text.lower())) if self.explicit else ()
+        return any(_hash(word) in self.explicit for word in words)
 
     def names_in(self, text: str) -> bool:
         """Return whether a text has such a name: alone, in lower case unless it is also a word, or in a handle."""
@@ -90,7 +99,7 @@ class Lexicon:
         found: dict[str, list[Term]] = {}
         for number, (cells, use) in enumerate(zip(self.concepts, self.uses, strict=True)):
             for group, text in enumerate(cells):
-                if text:
+                if text and text not in self.targets:
                     found.setdefault(text.casefold(), []).append(Term(text, group, number, use))
         return found
 
@@ -121,7 +130,8 @@ def read_lexicon(source: str | Path) -> Lexicon:
             return lexicon
         lines = csv.reader(io.StringIO(data.joinpath("names_en.csv").read_text(encoding="utf-8")))
         known = (name for line in lines for name in line[1].split("|"))
-        return replace(lexicon, names=frozenset(map(str.lower, known)) - {"names"})
+        hashes = data.joinpath("explicit_en.txt").read_text(encoding="utf-8").split()
+        return replace(lexicon, names=frozenset(map(str.lower, known)) - {"names"}, explicit=frozenset(hashes))
     path = Path(source)
     if not path.suffix:
         raise DataError(
@@ -133,6 +143,10 @@ def read_lexicon(source: str | Path) -> Lexicon:
         raise DataError(f"{path}: expected a CSV file in UTF-8 ({error.reason})") from error
 
 
+def _hash(word: str) -> str:
+    return hashlib.sha256(word.encode()).hexdigest()[:12]
+
+
 def parse_lexicon(text: str, source: str, name: str | None = None) -> Lexicon:
     """Read the content of a lexicon file."""
     lines = [[cell.strip() for cell in line] for line in csv.reader(io.StringIO(text)) if any(map(str.strip, line))]
@@ -141,7 +155,7 @@ def parse_lexicon(text: str, source: str, name: str | None = None) -> Lexicon:
     groups = tuple(lines[0][2:])
     if not 2 <= len(groups) <= MAX_GROUPS or len(set(groups)) < len(groups) or "" in groups:
         raise DataError(f"{source}: expected 2 to {MAX_GROUPS} groups with different names, got {', '.join(groups)}")
-    concepts, uses = list[tuple[str, ...]](), list[Use]()
+    concepts, uses, targets = list[tuple[str, ...]](), list[Use](), set[str]()
     seen: dict[tuple[str, int, str], int] = {}
     for number, (_, use, *cells) in enumerate(lines[1:], 2):
         if len(cells) != len(groups) or use not in _USES:
@@ -151,6 +165,8 @@ def parse_lexicon(text: str, source: str, name: str | None = None) -> Lexicon:
             )
         if any(len(cell) > MAX_TERM for cell in cells):
             raise DataError(f"{source}: line {number}: a term has more than {MAX_TERM} characters")
+        targets |= {cell.strip("()") for cell in cells if cell.startswith("(")}
+        cells = [cell.strip("()") for cell in cells]
         for group, cell in enumerate(cells):
             first = seen.setdefault((cell.casefold(), group, use), number)
             if cell and first != number and sum(map(bool, cells)) == 1:
@@ -164,4 +180,4 @@ def parse_lexicon(text: str, source: str, name: str | None = None) -> Lexicon:
         if len(groups_of) > 1:
             listed = " and ".join(groups[g] for g in sorted(groups_of))
             raise DataError(f"{source}: '{term}' names {listed}. Leave it out, or keep it for one group")
-    return Lexicon(name or source, groups, tuple(concepts), tuple(uses))
+    return Lexicon(name or source, groups, tuple(concepts), tuple(uses), targets=frozenset(targets))

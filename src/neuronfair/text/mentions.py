@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import unescape
 from itertools import pairwise
 from typing import Literal
 
@@ -34,7 +35,7 @@ _NEGATED = re.compile(
     re.IGNORECASE,
 )
 _QUOTES = re.compile(r"` [^`']{1,200} '|“[^”]{1,200}”|``[^']{1,200}''|\"[^\"]{1,200}\"|«[^»]{1,200}»")
-_SPLIT_WORD = re.compile(r"(?:\(t\)|lrb t rrb )he\b", re.IGNORECASE)  # (T)he
+_SPLIT_WORD = re.compile(r"(?:\(\w+\)|lrb(?: \w){1,3} rrb )(?:he|her|his|him)\b", re.IGNORECASE)  # (T)he
 _MAN = re.compile(r"\b[^\W\d_]{2,}m[ae]n\b", re.IGNORECASE)
 _NO_MAN = frozenset("human superhuman inhuman german roman ottoman women woman omen specimen regimen acumen".split())  # noqa: SIM905
 _TITLED = re.compile(r"(?:^|\s)[A-Z][\w'’.]*\s+$")  # a capitalised word just before
@@ -124,53 +125,71 @@ def _has_all(lexicon: Lexicon, mentions: Sequence[Mention], own: int, group: int
 
 def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None]:
     """Return the identity terms in a text, and why they must not be swapped, if so."""
-    if _SPLIT_WORD.search(text):
+    mentions = list[Mention]()
+    for found in lexicon.pattern.finditer(text):
+        before, after = (unescape(some) for some in (text[max(0, found.start() - 80) : found.start()],
+                                                     text[found.end() : found.end() + 80]))  # fmt: skip
+        term = _used(lexicon.find(found[0]), found[0], before, after)
+        if isinstance(term, str):
+            return [], term
+        if term is None:
+            continue
+        reason = _unsound(text, found, term, before, after) if _is_whole(lexicon, term) else _alone(term)
+        if reason is not None:
+            return [], reason
+        mentions.append(Mention(found.start(), found.end(), term, found[0]))
+    if not mentions:
+        return [], None
+    if _SPLIT_WORD.search(text) or lexicon.is_explicit(text):
         return [], "ambiguous"
     if lexicon.names_in(text) or (lexicon.names and _has_unknown_man(text, lexicon)):
         return [], "part of a name"
-    quotes = [(found.start(), found.end()) for found in _QUOTES.finditer(text)]
-    mentions = list[Mention]()
-    shouted = text.isupper()
-    for found in lexicon.pattern.finditer(text):
-        seen, before, after = found[0], text[: found.start()], text[found.end() :]
-        terms = lexicon.find(seen)
-        fitting = [term for term in terms if use_of(term.use, before[-80:], after[:80])]
-        if not fitting:
-            if all(term.use == "person" for term in terms):
-                continue  # another meaning, such as white wine
-            return [], "ambiguous"
-        term = fitting[0]
-        if sum(map(bool, lexicon.concepts[term.concept])) == 1:  # no other group has such a word
-            return [], "part of a name" if term.use == "name" else "ambiguous"
-        if is_unclear(term.use, before[-80:], after[:80]):
-            return [], "ambiguous"
-        if any(start <= found.start() < end and _is_short(text[start:end]) for start, end in quotes):
-            return [], "quoted"
-        if term.use == "name":
-            if not seen[0].isupper() or shouted or _is_name(before, after):
-                return [], "part of a name"
-        elif not shouted and (
-            _is_titled(seen, term, before, after) or (term.use == "adjective" and _TITLE_AFTER.match(after))
-        ):
-            return [], "part of a name"
-        if (term.use == "human" and not points_at_a_person(seen, before[-80:])) or (
-            term.use == "humans" and not are_people(seen, before[-80:])
-        ):
-            return [], "part of a name"
-        if _NEGATED.search(before[-40:]):
-            return [], "contrasted or negated"
-        mentions.append(Mention(found.start(), found.end(), term, seen))
+    quotes = [found.span() for found in _QUOTES.finditer(text) if len(WORD.findall(found[0])) <= QUOTED_WORDS]
+    if any(start <= one.start < end for one in mentions for start, end in quotes):
+        return [], "quoted"
     return mentions, None
+
+
+def _used(terms: Sequence[Term], seen: str, before: str, after: str) -> Term | Reason | None:
+    """Return the term that is meant by its use, or why that is unknown; None for another meaning, such as white wine."""
+    fitting = [term for term in terms if use_of(term.use, seen, before, after)]
+    if not fitting:
+        return None if all(term.use == "person" for term in terms) else "ambiguous"
+    if fitting[0].use in ("object", "possessive", "pronoun") and is_unclear(fitting[0].use, seen, before, after):
+        return "ambiguous"
+    return fitting[0]
+
+
+def _is_whole(lexicon: Lexicon, term: Term) -> bool:
+    """Return whether another group has such a word."""
+    return sum(map(bool, lexicon.concepts[term.concept])) > 1
+
+
+def _alone(term: Term) -> Reason:
+    return "part of a name" if term.use == "name" else "ambiguous"
+
+
+def _unsound(text: str, found: re.Match[str], term: Term, before: str, after: str) -> Reason | None:
+    """Return why a term must not be swapped here, if so."""
+    seen, shouted = found[0], text.isupper()
+    if term.use == "name":
+        if not seen[0].isupper() or shouted or _is_name(before, after):
+            return "part of a name"
+    elif not shouted and (
+        _is_titled(seen, term, before, after) or (term.use in ("adjective", "person") and _TITLE_AFTER.match(after))
+    ):
+        return "part of a name"
+    if (term.use == "human" and not points_at_a_person(seen, before)) or (
+        term.use == "humans" and not are_people(seen, before)
+    ):
+        return "part of a name"
+    return "contrasted or negated" if _NEGATED.search(before) else None
 
 
 def _has_unknown_man(text: str, lexicon: Lexicon) -> bool:
     """Return whether a word ends in man or woman that the lexicon does not know: strongman, Newman."""
     found = (word.lower() for word in _MAN.findall(text))
     return any(word not in _NO_MAN and not lexicon.find(word) for word in found)
-
-
-def _is_short(quotation: str) -> bool:
-    return len(WORD.findall(quotation)) <= QUOTED_WORDS
 
 
 def _is_name(before: str, after: str) -> bool:
@@ -182,8 +201,8 @@ def _is_titled(seen: str, term: Term, before: str, after: str) -> bool:
     """Return whether a common word is written with a capital in the middle of a sentence, as in names of films."""
     if not seen[0].isupper() or (seen.isupper() and len(seen) > 1):
         return False
-    if term.text[0].isupper():
-        return term.use == "adjective" and bool(_TITLE_AFTER.match(after))
+    if term.text[0].isupper() or term.use == "person":
+        return False
     if not before.strip():
         return bool(_TITLE_AFTER.match(after))
     return not _ends_sentence(before.rstrip())
