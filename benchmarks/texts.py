@@ -20,8 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from neuronfair.text.audit import audit_texts
-from neuronfair.text.stages import TextSettings
+from neuronfair.text.audit import TextSettings, audit_texts
 
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer

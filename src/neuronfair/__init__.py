@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from neuronfair.searches.evaluate import evaluate
     from neuronfair.searches.shrink import shrink
     from neuronfair.store.run import Run
-    from neuronfair.text.audit import TextAudit
-    from neuronfair.text.stages import TextSettings
-    from neuronfair.text.templates import Templates, read_templates
+    from neuronfair.text.audit import TextAudit, TextSettings
+    from neuronfair.text.domain import Templates, read_templates
 
 # The module of each public name. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
@@ -69,9 +68,9 @@ _HOME = {
     "SearchConfig": "searches.config",
     "TableDomain": "domain.table",
     "TableEncoding": "model.encoding",
-    "Templates": "text.templates",
+    "Templates": "text.domain",
     "TextAudit": "text.audit",
-    "TextSettings": "text.stages",
+    "TextSettings": "text.audit",
     "alternatives": "alternative_models.session",
     "audit": "api",
     "certify": "api",
@@ -84,7 +83,7 @@ _HOME = {
     "rate": "api",
     "read_domain": "domain.schema.toml",
     "read_table": "domain.tables.dataset",
-    "read_templates": "text.templates",
+    "read_templates": "text.domain",
     "search": "searches.campaign",
     "shrink": "searches.shrink",
     "train": "model.train",

@@ -41,8 +41,7 @@ from neuronfair.render.tables import markdown
 from neuronfair.render.terminal import stage_progress
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.result import SearchResult
-from neuronfair.text.audit import TextAudit, audit_texts
-from neuronfair.text.stages import TextSettings
+from neuronfair.text.audit import TextAudit, TextSettings, audit_texts
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
 LINES = 10  # in the repr of an audit

@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 from neuronfair.text.domain import TextDomain, read_replacements
-from neuronfair.text.lexicon import read_lexicon
-from neuronfair.text.mentions import examine
+from neuronfair.text.lexicon import examine, read_lexicon
 
 SENTENCES = (
     "She is a good teacher.",

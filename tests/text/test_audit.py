@@ -11,12 +11,11 @@ from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
 from neuronfair.searches.method import World
-from neuronfair.text.audit import audit_texts
+from neuronfair.text.audit import TextSettings, audit_texts
 from neuronfair.text.models import open_text_model
 from neuronfair.text.network import TokenModel
 from neuronfair.text.report import TextReport
 from neuronfair.text.search import rows_model, search_texts
-from neuronfair.text.stages import TextSettings
 from tests.text.cases import Convolution, made_domain, tokenizer
 
 TEXTS = [

@@ -1,7 +1,7 @@
 import pytest
 
 from neuronfair.errors import DataError
-from neuronfair.text.lexicon import BUNDLED, parse_lexicon, read_lexicon
+from neuronfair.text.lexicon import BUNDLED, examine, parse_lexicon, read_lexicon, replaced
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -60,3 +60,100 @@ def test_a_lexicon_of_another_language(tmp_path):
     german = read_lexicon(path)
     assert german.name == "geschlecht"
     assert german.counterpart(german.find("tochter")[0], 1) == "Sohn"
+
+
+# Texts that mention them
+
+
+def swapped(text, lexicon, group):
+    found = examine(text, read_lexicon(lexicon))
+    if isinstance(found, str):
+        return found
+    return replaced(found.text, found.parts(read_lexicon(lexicon), read_lexicon(lexicon).groups.index(group)))
+
+
+@pytest.mark.parametrize(
+    ("text", "lexicon", "group", "expected"),
+    [
+        ("She saw her and took her bag; it was hers.", "gender", "male", "He saw him and took his bag; it was his."),
+        ("he lost his way because of his", "gender", "female", "she lost her way because of hers"),
+        ("His wife left him.", "gender", "female", "Her husband left her."),
+        ("AN ACTRESS! She won.", "gender", "male", "AN ACTOR! He won."),
+        ("He is a Muslim and prays.", "religion", "Jewish", "He is a Jew and prays."),
+        ("She is Muslim.", "religion", "Jewish", "She is Jewish."),
+        ("a muslim woman", "religion", "Hindu", "a hindu woman"),
+        ("a Black man with black shoes", "ethnicity", "Asian", "an Asian man with black shoes"),
+        ("an Italian chef likes Italian actors", "nationality", "French", "an Italian chef likes French actors"),
+        ("a devout Muslim", "religion", "Jewish", "a devout Jew"),
+        ("The Black customer was white with anger.", "ethnicity", "Asian", "The Asian customer was white with anger."),
+        (
+            "It hit him in his back, and the car was his.",
+            "gender",
+            "female",
+            "It hit her in her back, and the car was hers.",
+        ),
+        ("an actress and a woman of talent", "gender", "male", "an actor and a man of talent"),
+        ("He is an actor.", "gender", "female", "She is an actor."),
+        ("&#8220;she told&nbsp;him a lie", "gender", "male", "&#8220;he told&nbsp;her a lie"),
+        ("her own fault, in her opinion", "gender", "male", "his own fault, in his opinion"),
+        ("Mary called.", "gender", "male", "James called."),
+        ("We hired James because he was kind.", "gender", "female", "We hired Mary because she was kind."),
+    ],
+)
+def test_swaps_keep_everything_else(text, lexicon, group, expected):
+    assert swapped(text, lexicon, group) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "lexicon", "reason"),
+    [
+        ("It rained all day.", "gender", "no identity term"),
+        ("white wine and black shoes", "ethnicity", "no identity term"),
+        ("Muslims and Jews met", "religion", "several groups"),
+        ("men and women", "gender", "contrasted or negated"),
+        ("he or she may apply", "gender", "contrasted or negated"),
+        ("this is not a man", "gender", "contrasted or negated"),
+        ('they played "His song" twice', "gender", "quoted"),
+        ("We adored the Lady", "gender", "part of a name"),
+        ("I loved Lady Bird", "gender", "ambiguous"),
+        ("a fan of Zigzag girls", "gender", "part of a name"),
+        ("her friend Marcus called", "gender", "part of a name"),
+        ("@JamesOKeefe lost his way", "gender", "part of a name"),
+        ("a strongman and his dog", "gender", "ambiguous"),
+        ("they called her names", "gender", "ambiguous"),
+        ("they gave her back the bag", "gender", "ambiguous"),
+        ("Talk to her is a film", "gender", "ambiguous"),
+        ("the actors waited", "gender", "no identity term"),
+        ("it is your turn man", "gender", "part of a name"),
+        ("let my girl wait", "gender", "part of a name"),
+        ("a long and straight up lie, so I'm straight up rude", "orientation", "no identity term"),
+        ("he is tone deaf", "disability", "ambiguous"),
+        ("Robert De Niro plays his father", "gender", "part of a name"),
+        ("james woods plays his part", "gender", "part of a name"),
+        ("She is pregnant.", "gender", "ambiguous"),
+        ("the church of the christian man", "religion", "ambiguous"),
+    ],
+)
+def test_what_cannot_be_swapped_soundly_is_left_out_by_reason(text, lexicon, reason):
+    assert swapped(text, lexicon, "x") == reason
+
+
+def test_swapping_twice_gives_the_text_back_where_terms_are_paired():
+    lexicon = read_lexicon("gender")
+    for text in ("She told her brother.", "The king and his daughters left.", "a niece met an uncle"):
+        one = examine(text, lexicon)
+        there = replaced(text, one.parts(lexicon, 1 - one.group))
+        other = examine(there, lexicon)
+        assert replaced(there, other.parts(lexicon, 1 - other.group)) == text
+
+
+def test_the_own_group_changes_nothing():
+    lexicon = read_lexicon("religion")
+    found = examine("Two Buddhists spoke.", lexicon)
+    assert found.parts(lexicon, found.group) == []
+    assert len(found.groups) == len(lexicon.groups)
+
+
+@pytest.mark.parametrize("text", ["😀 she 😀", "هو قال she said", "<b>she</b> & he's", "she\u200b", "she " * 20_000])
+def test_odd_texts_are_read(text):
+    assert not isinstance(examine(text, read_lexicon("gender")), type(None))

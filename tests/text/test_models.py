@@ -117,7 +117,7 @@ class Stub(BaseHTTPRequestHandler):
 PROGRAM = """
 import json, sys, urllib.request
 from neuronfair.text.audit import audit_texts
-from neuronfair.text.stages import TextSettings
+from neuronfair.text.audit import TextSettings
 
 def model(texts):
     request = urllib.request.Request("http://127.0.0.1:%d", json.dumps(texts).encode())

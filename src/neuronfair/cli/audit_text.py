@@ -45,9 +45,8 @@ def audit_text(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
     from neuronfair.errors import did_you_mean
     from neuronfair.render.terminal import stage_progress
     from neuronfair.store.ledger import check_discardable, discard
-    from neuronfair.text.audit import PAGE, audit_texts
+    from neuronfair.text.audit import PAGE, TextSettings, audit_texts
     from neuronfair.text.report import lines
-    from neuronfair.text.stages import TextSettings
 
     if outputs.force:
         check_writable(outputs.out)

@@ -1,26 +1,175 @@
-"""The audit of a model of texts: swap identities in texts, count different decisions, search, look inside, report."""
+"""The audit of a model of texts: swap identities, count different decisions, look inside, search, report."""
 
 from __future__ import annotations
 
+import csv
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuronfair import __version__
 from neuronfair.atomic import replacing, write_text
-from neuronfair.errors import DataError, RunError, did_you_mean
+from neuronfair.audits.folder import claim
+from neuronfair.audits.gate.thresholds import METRICS, Threshold, read_expressions, refusal
+from neuronfair.audits.report.report import Gate, GateCheck
+from neuronfair.domain.draws import Draws
+from neuronfair.domain.twins import digest
+from neuronfair.errors import DataError, RunError, did_you_mean, needs
+from neuronfair.formatting import percent
+from neuronfair.interpretation.profile import BiasProfile, interpret
+from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
+from neuronfair.model.network import Network
 from neuronfair.progress import Progress, silent
+from neuronfair.searches.method import World
+from neuronfair.searches.methods import check_method
 from neuronfair.store.manifest import versions
 from neuronfair.text import measure
 from neuronfair.text import report as reports
-from neuronfair.text.domain import GROUP, TextColumn, TextDomain, tested
-from neuronfair.text.lexicon import Lexicon, read_lexicon
-from neuronfair.text.models import ANSWERS, CallsSpent, Service, TextModel, open_text_model
+from neuronfair.text.domain import GROUP, MAX_TEXT, TEXT, TextColumn, TextDomain, tested
+from neuronfair.text.lexicon import Lexicon, Reason, read_lexicon
+from neuronfair.text.models import ANSWERS, NO_ANSWER, CallsSpent, Service, TextModel, open_text_model
 from neuronfair.text.report import TextReport
-from neuronfair.text.search import TextSearch
-from neuronfair.text.stages import Stages, TextSettings, assemble, check_thresholds, read_threshold
+from neuronfair.text.search import TextSearch, rows_model, search_texts
+
+WHITE, BLACK = ("frontier", "neuronfair-plus"), ("aequitas",)
+ABLATIONS = 5  # random sets of neurons that are silenced for comparison
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """How thorough an audit of texts is; the defaults suit two minutes on two cores."""
+
+    methods: tuple[str, ...] | None = None  # None: two for a network, one for a black box
+    starts: int = 100  # texts that each search starts from
+    steps: int = 30  # of each search; 0: no search
+    max_texts: int = 5_000  # with an identity that are measured; a random sample of more
+    max_calls: int | None = None  # texts that are sent to a function
+    batch: int = 32  # texts in a call of a function
+    seed: int = 0
+
+
+class Stages:
+    """The stages after the flip rate, and their results so far: Ctrl-C may end them anywhere."""
+
+    def __init__(
+        self, opened: TextModel, domain: TextDomain, settings: TextSettings, favourable: int, show: Progress
+    ) -> None:
+        self.opened, self.domain, self.settings = opened, domain, settings
+        self.favourable, self._show = favourable, show
+        self.baseline: reports.NeutralWordsReport | None = None
+        self.topics: list[reports.TopicReport] = []
+        self.interpretation: reports.TextInterpretation | None = None
+        self.searches: list[TextSearch] = []
+        self.padding_changes = 0  # texts whose decision depends on padding
+        self.interrupted = False
+
+    def run(self, pairs: measure.TextPairs, texts: Sequence[str]) -> None:
+        """Measure the baseline, look inside and search."""
+        self.topics = measure.topics(self.domain, pairs)
+        self.baseline = measure.measure_baseline(
+            self.opened, self.domain, pairs, texts, favourable=self.favourable, seed=self.settings.seed,
+            progress=self._show,
+        )  # fmt: skip
+        model = rows_model(self.opened, self.domain)
+        profile = None
+        if isinstance(model, Network) and model.layers:
+            self._show("Reading the neurons", 0, None)
+            padded = self._decisions(model, self.domain.rows).numpy()
+            alone = self.opened.answer(self.domain.write(self.domain.rows)).decisions
+            self.padding_changes = int((padded != alone).sum())
+            profile = interpret(model, self.domain, self.domain.rows)
+            self.interpretation = self._interpretation(model, profile)
+        if self.settings.steps:
+            self._search(model, profile, pairs)
+
+    def _interpretation(self, network: Network, profile: BiasProfile) -> reports.TextInterpretation:
+        """Return how the layers react, and how often decisions flip when neurons are silenced."""
+        worst, size = profile.worst, len(profile.worst.act_diff)
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        random = [torch.randperm(size, generator=generator)[: len(worst.biased)] for _ in range(ABLATIONS)]
+        rates = [self._flip_rate(network, worst.name, chosen) for chosen in random]
+        layers = tuple(
+            reports.TextLayerReport(_named(layer.name), len(layer.act_diff), layer.auc, layer.biased)
+            for layer in profile.layers
+        )
+        return reports.TextInterpretation(
+            worst=_named(worst.name),
+            layers=layers,
+            flip_rate=self._flip_rate(network, worst.name, torch.empty(0, dtype=torch.int64)),
+            without_biased=self._flip_rate(network, worst.name, torch.tensor(worst.biased)),
+            without_random=sum(rates) / len(rates),
+        )
+
+    def _flip_rate(self, network: Network, layer: str, silenced: Tensor) -> float:
+        rows = self.domain.rows
+        twins, valid = self.domain.twins(rows)
+        with network.ablated(layer, silenced):
+            own = self._decisions(network, rows)
+            others = self._decisions(network, twins.flatten(0, 1)).view(valid.shape)
+        return float(((own[:, None] != others) & valid).any(1).double().mean())
+
+    def _decisions(self, network: Network, rows: Tensor) -> Tensor:
+        return self.opened.decision.chosen(batched_scores(network, rows))
+
+    def _search(self, model: Model, profile: BiasProfile | None, pairs: measure.TextPairs) -> None:
+        """Search from texts with a place to replace, those that do not flip first."""
+        can_move = (self.domain.choices > 1).any(1)
+        flips = torch.zeros(len(self.domain.texts), dtype=torch.bool)
+        flips[torch.from_numpy(pairs.text[pairs.flips])] = True
+        order = sorted(can_move.nonzero()[:, 0].tolist(), key=lambda number: (bool(flips[number]), number))
+        seeds = self.domain.rows[order[: self.settings.starts]]
+        if not len(seeds):
+            return
+        methods = self.settings.methods or (WHITE if profile is not None else BLACK)
+        for method in methods:
+            check_method(method, model, self.opened.decision)
+        for method in methods:
+            world = World(
+                model, self.domain, self.opened.decision, Draws(self.settings.seed, "global"), profile=profile
+            )
+            found = search_texts(world, method, seeds, steps=self.settings.steps, progress=self._show)
+            self.searches.append(self._confirmed(found))
+            if found.interrupted:
+                raise KeyboardInterrupt
+
+    def _confirmed(self, search: TextSearch) -> TextSearch:
+        """Return a search with those findings whose two texts, asked about alone, get different decisions.
+
+        A network may decide otherwise for padded texts, and a service may give no answer.
+        """
+        if not len(search.findings):
+            return search
+        both = (search.findings.rows, search.findings.twins(self.domain))
+        own, other = (self.opened.answer(self.domain.write(rows)).decisions for rows in both)
+        differ = (own != other) & (own != NO_ANSWER) & (other != NO_ANSWER)
+        findings = search.findings[torch.from_numpy(differ)]
+        return replace(search, findings=findings, own=replace(search.own, findings=len(findings)))
+
+    def accuracy(self, read: TextColumn) -> float | None:
+        """Return the share of texts with the decision of their label, of those that were measured."""
+        if read.labels is None:
+            return None
+        label = dict(zip(read.texts, read.labels, strict=True))
+        texts = [text.text for text in self.domain.texts]
+        try:
+            decisions = self.opened.answer(texts).decisions
+        except CallsSpent:
+            return None
+        names = [self.opened.classes[d] if d != NO_ANSWER else None for d in decisions]
+        return float(np.mean([name == label[text] for name, text in zip(names, texts, strict=True)]))
+
+
+def _named(layer: str) -> str:
+    return layer.removeprefix("module.") or layer
+
 
 FIGURES, PAGE, FINDINGS = "audit.json", "report.html", "findings.csv"
 
@@ -58,14 +207,10 @@ class TextAudit:
 
     def to_html(self) -> str:
         """Return the report as one HTML page."""
-        from neuronfair.text.report import text_page
-
-        return text_page(self.report)
+        return reports.text_page(self.report)
 
     def to_frame(self) -> Any:
         """Return the figures of every pair of groups, a line each, as a DataFrame of pandas."""
-        from neuronfair.errors import needs
-
         lines = [
             {"group": p.group, "other": p.other, "pairs": p.flips.of, "flips": p.flips.count, "rate": p.flips.value}
             | {"low": p.flips.low, "high": p.flips.high, "lost": p.lost, "gained": p.gained, "shift": p.shift}
@@ -86,8 +231,6 @@ class TextAudit:
         return "\n".join(reports.lines(self.report)[:10])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         return f"<pre>{escape(repr(self))}</pre>"
 
 
@@ -166,9 +309,6 @@ def _favourable(opened: TextModel, favourable: str | None) -> int:
 
 
 def _claimed(folder: Path, settings: TextSettings, lexicon: Lexicon, texts: Sequence[Any]) -> Path:
-    from neuronfair.audits.folder import claim
-    from neuronfair.domain.twins import digest
-
     manifest = {
         "audit": "texts",
         **versions(),
@@ -190,8 +330,6 @@ def _check_same(folder: Path, opened: TextModel) -> None:
 
 def write_results(folder: Path, audit: TextAudit) -> None:
     """Write figures, page and all findings of an audit."""
-    import csv
-
     write_text(folder / FIGURES, audit.report.to_json())
     write_text(folder / PAGE, audit.to_html())
     with replacing(folder / FINDINGS) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
@@ -213,3 +351,175 @@ def write_results(folder: Path, audit: TextAudit) -> None:
 def _cell(text: str) -> str:
     """Return a text for a spreadsheet, which must not take it for a formula."""
     return f"'{text}" if text[:1] in "=+-@\t\r" else text
+
+
+# The report
+
+WORST = 10
+_WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
+
+
+def assemble(
+    read: TextColumn,
+    counted: dict[Reason, int],
+    work: Stages,
+    pairs: measure.TextPairs,
+    accuracy: float | None,
+    column: str,
+    *,
+    spent: bool,
+) -> TextReport:
+    """Return the report of an audit, without its thresholds and its time."""
+    opened, domain = work.opened, work.domain
+    rate = pairs.rate()
+    graded = opened.graded and len(pairs.text) > 0
+    changes = measure.bootstrap_mean(measure.score_changes(pairs), work.settings.seed) if graded else None
+    return TextReport(
+        neuronfair=__version__,
+        attribute=domain.lexicon.name,
+        groups=domain.lexicon.groups,
+        favourable=opened.classes[work.favourable],
+        model=reports.TextModelReport(
+            source=opened.source,
+            kind=opened.kind,
+            classes=opened.classes,
+            white_box=opened.white_box,
+            fingerprint=opened.fingerprint,
+            accuracy=accuracy,
+            calls=None if opened.white_box else opened.service.spent,
+            unanswered=pairs.unanswered,
+        ),
+        texts=reports.TextsReport(
+            domain.name, column, len(read.texts), len(domain.texts), pairs.asked, counted, read.empty
+        ),
+        flip_rate=None if rate is None else measure.share(rate.found, rate.sampled),
+        score_change=changes,
+        largest_change=float(np.abs(pairs.twin_score - pairs.score).max()) if graded else None,
+        pairs=tuple(measure.group_pairs(pairs, domain.lexicon.groups, work.favourable)),
+        baseline=work.baseline,
+        worst=tuple(_worst(work, pairs)),
+        searches=tuple(_search(one) for one in work.searches),
+        interpretation=work.interpretation,
+        topics=tuple(work.topics),
+        notes=tuple(_notes(read, work, pairs, spent=spent)),
+        seed=work.settings.seed,
+        interrupted=work.interrupted or spent,
+    )
+
+
+def _search(one: TextSearch) -> reports.TextSearchReport:
+    return reports.TextSearchReport(
+        one.method,
+        one.own.findings,
+        one.own.tried,
+        one.own.rate,
+        None if one.random is None else one.random.rate,
+        None if one.random_direction is None else one.random_direction.rate,
+    )
+
+
+def _worst(work: Stages, pairs: measure.TextPairs) -> list[reports.TextFinding]:
+    """Return the pairs of the data set with the widest change of score, then those of the searches."""
+    flips = np.flatnonzero(pairs.flips)
+    order = flips[np.argsort(-np.abs(pairs.twin_score - pairs.score)[flips], kind="stable")]
+    first = list({int(pairs.text[place]): place for place in reversed(order)}.values())[::-1]
+    chosen = sorted(first, key=order.tolist().index)[:WORST]
+    rows = work.domain.rows[pairs.text[chosen]]
+    twins = rows.clone()
+    twins[:, GROUP] = torch.from_numpy(pairs.other[chosen])
+    found = _findings(work, rows, twins, "data set")
+    for search in work.searches:  # of each, what is no text of the data set, one for each text that it started from
+        rows, twins = search.findings.rows, search.findings.twins(work.domain)
+        changed = (rows[:, GROUP + 1 :] > 0).any(1).nonzero()[:, 0].tolist()
+        first = list({int(rows[i, TEXT]): i for i in reversed(changed)}.values())[::-1][:WORST]
+        found += _findings(work, rows[first], twins[first], search.method)
+    return found
+
+
+def _findings(work: Stages, rows: Tensor, twins: Tensor, found_by: str) -> list[reports.TextFinding]:
+    """Return rows and twins with different decisions as pairs of texts."""
+    if not len(rows):
+        return []
+    domain, opened = work.domain, work.opened
+    texts = domain.write(rows), domain.write(twins)
+    answers = opened.answer(texts[0]), opened.answer(texts[1])
+    scores = [measure.score_of(one, work.favourable) for one in answers]
+    groups, classes = domain.lexicon.groups, opened.classes
+    return [
+        reports.TextFinding(
+            texts[0][k],
+            texts[1][k],
+            groups[int(rows[k, GROUP])],
+            groups[int(twins[k, GROUP])],
+            classes[int(answers[0].decisions[k])],
+            classes[int(answers[1].decisions[k])],
+            float(scores[0][k]),
+            float(scores[1][k]),
+            found_by,
+            None if found_by == "data set" else domain.texts[int(rows[k, TEXT])].text,
+        )
+        for k in range(len(rows))
+        if answers[0].decisions[k] != answers[1].decisions[k]
+    ]
+
+
+def _notes(read: TextColumn, work: Stages, pairs: measure.TextPairs, *, spent: bool) -> list[str]:
+    """Return what may mislead."""
+    notes = []
+    decisions = np.concatenate([pairs.decision, pairs.twin_decision])
+    if len(decisions) and (decisions == decisions[0]).all():
+        notes.append("The model gave the same decision for every text, so it cannot be assessed.")
+    if spent:
+        notes.append(
+            f"All {work.settings.max_calls:,} calls were spent after {pairs.asked:,} of {len(work.domain.texts):,} "
+            "texts, a random sample. Raise --max-calls to measure more."
+        )
+    if pairs.unanswered:
+        notes.append(f"{pairs.unanswered:,} pairs of texts had no answer of the model and count as neither.")
+    if work.padding_changes:
+        notes.append(
+            f"The decision for {work.padding_changes:,} texts changes if they are padded: the model reads its padding. "
+            "Flip rates are those of unpadded texts; neurons and searches are measured on padded ones."
+        )
+    if read.shortened:
+        notes.append(f"{read.shortened:,} texts were cut off after {MAX_TEXT:,} characters.")
+    if len(pairs.by_text[0]) < 30:
+        notes.append("Fewer than 30 texts were compared: the confidence intervals are wide.")
+    return notes
+
+
+# Thresholds
+
+
+def read_threshold(text: str, attribute: str) -> Threshold:
+    """Read a threshold for texts, such as flip_rate > 1%; refuse what there is not for texts."""
+    limit = read_expressions([text], [attribute], [])[0]
+    if limit.figure not in ("flip_rate", "findings"):
+        raise refusal(text, "for texts there are flip_rate and findings")
+    return limit
+
+
+def check_thresholds(thresholds: Sequence[Threshold], report: TextReport) -> Gate | None:
+    """Return which thresholds fail; an estimate is compared at the end of its interval that is worse for the model."""
+    if not thresholds:
+        return None
+    checks = []
+    for limit in thresholds:
+        rate = report.flip_rate
+        if rate is None:
+            raise refusal(limit.expression, "no text was answered in both versions")
+        if limit.figure == "findings":
+            value, low, high = float(max([s.findings for s in report.searches], default=0)), None, None
+            judged, shown = value, f"{value:,.0f}"
+        else:
+            value, low, high = rate.value, rate.low, rate.high
+            judged, shown = high if limit.looks_up else low, f"{percent(value)} ({percent(low)} to {percent(high)})"
+        fired = limit.met_by(judged)
+        which: Literal["value", "lower end", "upper end"] = "value"
+        if low is not None:
+            which = "upper end" if limit.looks_up else "lower end"
+        number = METRICS[limit.figure].shown(limit.number)
+        judge = f"{'it' if which == 'value' else f'its {which}'} is {'' if fired else 'not '}"
+        text = f"{limit.figure} of {report.attribute}: {shown}; {judge}{_WORDS[limit.compare]} {number}"
+        checks.append(GateCheck(limit.expression, report.attribute, value, low, high, which, fired, text, limit.figure))
+    return Gate(not any(c.fired for c in checks), tuple(checks))

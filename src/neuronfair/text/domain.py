@@ -1,28 +1,34 @@
-"""Texts as rows: which text, which group it mentions, and which word stands in each place that may be replaced."""
+"""Texts as rows: which text, which group, which other words; and sentence templates as a table."""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
+import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import random_order
+from neuronfair.domain.rules import Rule
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.domain.twins import SampleDomain, TwinRows
-from neuronfair.errors import DataError, DomainError
-from neuronfair.limits import read_bytes
-from neuronfair.text.english import WORD, in_case_of
-from neuronfair.text.lexicon import Lexicon
-from neuronfair.text.mentions import REASON_TEXT, REASONS, IdentityText, Reason, examine, replaced
+from neuronfair.errors import DataError, DomainError, did_you_mean
+from neuronfair.limits import read_bytes, read_text
+from neuronfair.text.english import WORD, in_case_of, with_article
+from neuronfair.text.lexicon import REASON_TEXT, REASONS, IdentityText, Lexicon, Reason, examine, replaced
 
 POSITIONS, CHOICES = 8, 8  # words of a text that may be replaced, and words for each, its own included
 MAX_KINDS = 10_000
@@ -45,7 +51,6 @@ _UNFIT: dict[str, tuple[str, str]] = {
     "especially": (r"\bnot\s+$|[.!?]\s+$|^\s*$", r"(?!)"),
     "mostly": (r"[.!?]\s+$|^\s*$", r"\s*[.,;!?]"),
     "certainly": (r"\b(?:most|almost)\s+$", r"(?!)"),
-    "although": (r"\beven\s+$", r"(?!)"),
     "bought": (r"\b(?:have|has|had|was|were|is|are|be|been)\s+$", r"\s+(?:in|into|off|out|him|her|me|us|them|it)\b"),
     "funny": (r"(?!)", r"\s+(?:bones?|business|man|boy|girl|guy|or|enough|how)\b"),
     "entertaining": (r"(?!)", r"\s+(?:a|an|the|his|her|my|our|your|their|him|us|them|you|children|people)\b"),
@@ -336,3 +341,121 @@ def tested(read: TextColumn, lexicon: Lexicon, name: str, most: int, seed: int) 
         order = random_order(len(found), seed)
         found = [found[i] for i in sorted(order[:most].tolist())]
     return TextDomain(name, tuple(found), lexicon, read_replacements()), counted
+
+
+# Sentence templates: slots are nominal attributes, a row is a sentence
+
+TEMPLATE = "template"  # the attribute that says which template a row fills
+MAX_TEMPLATES, MAX_WORDS = 1_000, 2_000
+MOST_ROWS = 100_000  # of the table; of more sentences it is a sample
+_SLOT = re.compile(r"\{([^{}]*)\}")
+
+
+@dataclass(frozen=True)
+class Templates:
+    """Templates such as "{name} is a {adjective} {identity}", with the words of each slot.
+
+    A template that does not use a slot has its first word there, so that no sentence counts twice. Articles before a
+    slot are made to agree with the word in it.
+    """
+
+    name: str
+    sentences: tuple[str, ...]
+    slots: dict[str, tuple[str, ...]]
+    sensitive: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.sentences) <= MAX_TEMPLATES or len(set(self.sentences)) < len(self.sentences):
+            raise DomainError(f"{self.name}: expected 1 to {MAX_TEMPLATES:,} different templates")
+        for name, words in self.slots.items():
+            if not 1 <= len(words) <= MAX_WORDS or len(set(words)) < len(words):
+                raise DomainError(f"{self.name}: slot '{name}': expected 1 to {MAX_WORDS:,} different words")
+        for name in self.sensitive:
+            if name not in self.slots:
+                raise DomainError(f"{self.name}: sensitive slot '{name}'. {did_you_mean(name, self.slots)}")
+        for sentence in self.sentences:
+            names = _SLOT.findall(sentence)
+            unknown = next((name for name in names if name not in self.slots), None)
+            if unknown is not None:
+                raise DomainError(f"{self.name}: '{sentence}': slot '{unknown}'. {did_you_mean(unknown, self.slots)}")
+            if not set(names) & set(self.sensitive):
+                raise DomainError(f"{self.name}: '{sentence}' has no sensitive slot, so it has no twins")
+
+    @property
+    def domain(self) -> TableDomain:
+        """The sentences as an input space: an attribute for the template and one for each slot."""
+        attributes = [Attribute(TEMPLATE, "nominal", values=tuple(map(str, range(len(self.sentences)))))]
+        attributes += [Attribute(name, "nominal", values=words) for name, words in self.slots.items()]
+        rules = []
+        for name, words in self.slots.items():
+            without = tuple(str(i) for i, s in enumerate(self.sentences) if name not in _SLOT.findall(s))
+            if without and len(words) > 1 and name not in self.sensitive:
+                rules.append(Rule(f"no {name}", {TEMPLATE: without}, {name: (words[0],)}))
+        return TableDomain(self.name, tuple(attributes), sensitive=self.sensitive, rules=tuple(rules))
+
+    def dataset(self, most: int = MOST_ROWS, seed: int = 0) -> Dataset:
+        """Return all sentences as a data set, or a random sample of so many."""
+        domain = self.domain
+        sizes = [attribute.size for attribute in domain.attributes]
+        if np.prod([float(size) for size in sizes]) <= 4 * most:
+            rows = torch.tensor(list(itertools.product(*map(range, sizes))))
+            rows = rows[domain.valid(rows)][:most]
+        else:
+            rows = torch.unique(domain.sample(most, torch.Generator().manual_seed(seed)), dim=0)
+        return Dataset(self.name, domain, rows, torch.full((len(rows),), UNKNOWN))
+
+    def render(self, frame: Any) -> list[str]:
+        """Return the sentences of a table with the columns of the domain.
+
+        >>> templates = Templates("t", ("She met a {job}.",), {"job": ("doctor", "engineer")}, ("job",))
+        >>> templates.render({"template": ["0", "0"], "job": ["doctor", "engineer"]})
+        ['She met a doctor.', 'She met an engineer.']
+        """
+        columns = {name: list(map(str, frame[name])) for name in (TEMPLATE, *self.slots)}
+        return [
+            self.sentence(int(number), {name: columns[name][row] for name in self.slots})
+            for row, number in enumerate(columns[TEMPLATE])
+        ]
+
+    def sentence(self, number: int, words: dict[str, str]) -> str:
+        """Return a template with words in its slots; a word that begins a sentence gets a capital."""
+        template, done, at = self.sentences[number], "", 0
+        for found in _SLOT.finditer(template):
+            word = words[found[1]]
+            before = template[at : found.start()]
+            if not (done + before).strip() or re.search(r"[.!?]\s+$", done + before):
+                word = word[:1].upper() + word[1:]
+            done += with_article(before, word) + word
+            at = found.end()
+        return done + template[at:]
+
+    def model(self, function: Callable[[list[str]], Any]) -> Callable[[Any], Any]:
+        """Return a function of texts as a model of the data set: `nf.audit(t.model(f), t.dataset())`."""
+        return lambda frame: function(self.render(frame))
+
+
+def read_templates(path: str | Path) -> Templates:
+    """Read templates from a TOML file: `templates`, `sensitive` and the words of each slot under `[slots]`."""
+    path = Path(path)
+    try:
+        found = tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise DomainError(f"{path}: not TOML in UTF-8: {error}") from error
+    unknown = next((key for key in found if key not in ("name", "templates", "sensitive", "slots")), None)
+    if unknown is not None:
+        raise DomainError(f"{path}: unknown key '{unknown}'. Known: name, templates, sensitive, slots")
+    slots = found.get("slots")
+    if not isinstance(slots, dict):
+        raise DomainError(f"{path}: expected [slots] with a list of words for each slot")
+    return Templates(
+        str(found.get("name", path.stem)),
+        _words(path, "templates", found.get("templates")),
+        {name: _words(path, f"slots.{name}", words) for name, words in slots.items()},
+        _words(path, "sensitive", found.get("sensitive")),
+    )
+
+
+def _words(path: Path, key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
+        raise DomainError(f"{path}: {key}: expected a list of texts")
+    return tuple(value)

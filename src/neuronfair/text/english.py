@@ -3,66 +3,21 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib.resources import files
 from typing import Literal
 
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 Use = Literal["", "object", "possessive", "pronoun", "adjective", "noun", "person", "name", "human", "humans"]
 
-# After her, these words begin another part of the sentence: "saw her in the park", "told her that".
-_AFTER_OBJECT = frozenset(
-    """a about after again against also although an and any are as at away because been before being both but by can
-    could did do does during each either every finally for from had has have he here how if in instead into is it like
-    may me much my no nor not now of off often on only or our out over perhaps she should since some than that the their
-    them then there these they this those through to together too toward towards under until up was we were what when
-    where whether which while who whom why will with without would yesterday yet you your""".split()  # noqa: SIM905
-)
-# After her, these words may be either: "gave her back the bag" and "gave her back a rest".
-_UNCLEAR = frozenset(
-    """alive all alone around asleep back best better crazy dead deep down even ever everyday first further hard home
-    inside just last long love mad maybe might more most naked never next once one outside past pretty quickly really
-    right rite simply slowly so still super tight today tomorrow tonight two upside very well wet wide
-    wrong""".split()  # noqa: SIM905
-)
-_AFTER_HIS = frozenset("and are because but had has if is or that was were when while who".split())  # noqa: SIM905
-_BEFORE = frozenset(  # a word that her follows as a possessive, if a noun comes next
-    """about across against all and around as at behind beyond both but by despite for from has if in into is like near
-    of off on or out over than that through to toward towards under upon was when where while with
-    without""".split()  # noqa: SIM905
-)
-_TAKES_TWO = re.compile(  # "called her names", "saw her leave", "got her going"
-    r"(?:ask|call|watch|help|want|need|show|teach|hand|offer|order|wish|allow|cost|owe|pay|assign|refus|grant)"
-    r"(?:s|es|ed|ing)?"
-    r"|(?:giv|mak|hav|writ|serv|promis|envy)(?:e|es|ed|ing)|sav(?:e|es|ed|ing)|lets?|letting|g[eo]ts?|getting|gotten"
-    r"|gave|given|made|had|wrote|written|sees?|saw|seen|seeing|finds?|found|finding|keeps?|kept|keeping|leaves?"
-    r"|left|leaving|tells?|told|telling|sends?|sent|sending|buys?|bought|buying|brings?|brought|bringing|taught|paid"
-    r"|lends?|lent|feeds?|fed|costs?|denied|denies|hears?|heard|feels?|felt|reads?|shown|threw|throws?|does|do|did"
-)
-_DETERMINERS = [[word] for word in "a an another any each every no one that this".split()]  # noqa: SIM905
-_IS = frozenset("am are be became become been being is was were".split())  # noqa: SIM905
-_SHE_IS = frozenset("i'm he's she's who's you're they're we're im".split())  # noqa: SIM905
-_PRONOUNS = frozenset("i he she we you they who".split())  # noqa: SIM905
-_DEGREES = frozenset("a also an both not openly proudly really the very".split())  # noqa: SIM905
-_AFTER_PREDICATE = frozenset(
-    "and as but or because if so since then though too when while who now anyway however".split()  # noqa: SIM905
-)
-PERSON_NOUNS = frozenset(
-    """aunt boyfriend brother brothers cousin girlfriend sister sisters uncle
-    activist activists actor actors actress actresses adult adults applicant applicants artist artists athlete
-    athletes author authors boss boy boys businessman businesswoman candidate candidates child children citizen citizens
-    colleague colleagues comedian comedians couple couples customer customers dad daughter director directors doctor
-    doctors driver drivers employee employees engineer engineers families family father fathers female females folks
-    friend friends gentleman girl girls guest guests guy guys husband immigrant immigrants kid kids ladies lady lawyer
-    lawyers leader leaders male males man manager men mom mother mothers musician musicians neighbour neighbours
-    neighbor neighbors nurse nurses parent parents patient patients people person persons player players poet poets
-    police
-    politician politicians professor refugee refugees resident residents rapper rappers scientist scientists singer
-    singers soldier soldiers son sons student students teacher teachers teenager teenagers tourist tourists voter voters
-    wife woman women worker workers writer writers youth""".split()  # noqa: SIM905
-)
+_LISTS = tomllib.loads(files(__package__).joinpath("data", "english.toml").read_text(encoding="utf-8"))
+_PATTERNS = ("takes_two", "adjective")
+WORDS = {name: frozenset(words.split()) for name, words in _LISTS.items() if name not in _PATTERNS}
+_TAKES_TWO, _ADJECTIVE = (re.compile(re.sub(r"\s", "", _LISTS[name])) for name in _PATTERNS)
+_DETERMINERS = [[word] for word in ("a", "an", "another", "any", "each", "every", "no", "one", "that", "this")]
 # Words whose first sound is not that of their first letter.
 _AN = re.compile(r"(?:hour|honest|honou?r|heir|[aefhilmnorsx]-|[AEFHILMNORSX](?=[A-Z\d]))")
 _A = re.compile(r"(?:uni(?!n|m|d)|use|usu|util|eu|ewe|one\b|once\b|u-|U(?=[A-Z]))")
-_ARTICLE = re.compile(r"\b(an?)(\s+)(?=([^\W_]+))", re.IGNORECASE)
 
 
 def takes_an(word: str) -> bool:
@@ -108,7 +63,7 @@ def in_case_of(seen: str, own: str, other: str) -> str:
 
 
 def _following(after: str) -> str:
-    """Return the word that comes next, after a space, in lower case; nothing where the sentence or a part of it ends."""
+    """Return the next word, after a space, in lower case; nothing where a part of the sentence ends."""
     found = re.match(rf"\s+[('‘“\"`]*({WORD.pattern})", after)
     return "" if found is None else found[1].lower()
 
@@ -119,7 +74,7 @@ def _words(before: str) -> list[str]:
     return re.findall(r"[^\W\d_]+(?:'[^\W\d_]*)?|'s?|(?<![\w@#])\d+", clause)
 
 
-def is_unclear(use: Use, seen: str, before: str, after: str) -> bool:
+def is_unclear(seen: str, before: str, after: str) -> bool:
     """Return whether her or his may be an object or a possessive: "called her names", "his.teacher"."""
     if re.match(r"[.,;:!?][^\W\d_]", after):
         return True
@@ -130,39 +85,18 @@ def is_unclear(use: Use, seen: str, before: str, after: str) -> bool:
         return bool(re.match(r"\s*[^\s\w.,;:!?)\]'’\"”…/–—-]|\s*['’]s?\b|-", after))  # her <b>dog, her 's, her-self
     if word in ("is", "was", "has"):  # Talk to Her is a film
         return True
-    if word in PERSON_NOUNS or word == "own":  # told her brother
+    if word in WORDS["person_nouns"] or word == "own":  # told her brother
         return False
-    if word in _AFTER_OBJECT:
-        return word in ("over", "in", "off", "up", "like", "any") and last in _BEFORE
-    if word in _UNCLEAR or word.endswith(("in'", "goin", "ingly")):
-        return last not in _BEFORE or word in ("all", "alone", "even", "just", "never", "once", "still", "back")
-    return bool(_TAKES_TWO.fullmatch(last)) or (word.endswith("ing") and last not in _BEFORE)
-
-
-# Words that show that a person is meant and no title or nickname: "the old man", "his wife's".
-_POINTERS = frozenset(
-    """a an the this that these those my your his her our their its one another each every any some no both all many few
-    several two three four five six seven eight nine ten other own which what whose yo ya ur da dat dis my""".split()  # noqa: SIM905
-)
-_POSSESSIVES = frozenset("my your yo ya ur his her our their the".split()) - {"the"}  # noqa: SIM905
-_COMPANIONS = frozenset(
-    "boy boys gentleman gentlemen girl girls guy guys ladies lady man men queen king prince princess woman women".split()  # noqa: SIM905
-)
-_ADJECTIVE = re.compile(
-    r"[a-z]{2,}(?:ous|ful|less|ive|ish|ic|al|able|ible|ed|ing|ent|ant|ese|ian|ean|ite|ary|worn)|young(?:er|est)?"
-    r"|old(?:er|est)?|big(?:ger)?|elder(?:ly)?|little|half|step|twin|small|tall|short|good|great|bad|nice|poor|rich"
-    r"|strong|weak|smart|wise|kind|brave|happy|sad|angry|lonely|lovely|pretty|beauti|handsome|ugly|crazy|blind|deaf"
-    r"|black|white|asian|brown|gay|straight|modern|holy|new|first|second|third|last|only|same|next|whole|real|true"
-    r"|middle|devout|neat|fat|thin|hot|cool|cute|sweet|funny|sexy|boring|dumb|stupid|colou?red|german|american|african|italian"
-    r"|french|dutch|muslim|hindu|fine|grown|single|ex|late|dear|very|hard|well|self|up|unborn|teenage|wealthy|healthy"
-    r"|guilty|busy|lucky|silly|friendly|homeless|unlucky|ordinary|near|certain|mature|naked|dying|shy|thirty|forty"
-    r"|fifty|sixty|seventy|eighty|year|fellow|better|best|average|decent|honest|proud|quiet|loud|mere|former|other"
-)
+    if word in WORDS["after_object"]:
+        return word in ("over", "in", "off", "up", "like", "any") and last in WORDS["before_possessive"]
+    if word in WORDS["after_either"] or word.endswith(("in'", "goin", "ingly")):
+        return last not in WORDS["before_possessive"] or word in WORDS["after_object_often"]
+    return bool(_TAKES_TWO.fullmatch(last)) or (word.endswith("ing") and last not in WORDS["before_possessive"])
 
 
 def _after_adjectives(words: list[str]) -> list[str]:
     """Return the words before the adjectives that they end in."""
-    while words and words[-1] not in _POINTERS and _ADJECTIVE.fullmatch(words[-1]):
+    while words and words[-1] not in WORDS["pointers"] and _ADJECTIVE.fullmatch(words[-1]):
         words = words[:-1]
     return words
 
@@ -179,15 +113,9 @@ def points_at_a_person(term: str, before: str) -> bool:
     if not words:
         return False
     last = words[-1]
-    if last in _POSSESSIVES and term.lower() in _COMPANIONS:
+    if last in WORDS["possessives"] and term.lower() in WORDS["companions"]:
         return False
-    return last in _POINTERS or last.isdecimal() or last.endswith(("'s", "s'", "'"))
-
-
-_LEADS = frozenset(
-    """about against all among and as at between but by for from if in like most nor of on or than that to when where
-    while with without because are were how do can make makes see sees love treat""".split()  # noqa: SIM905
-)
+    return last in WORDS["pointers"] or last.isdecimal() or last.endswith(("'s", "s'", "'"))
 
 
 def are_people(term: str, before: str) -> bool:
@@ -197,7 +125,7 @@ def are_people(term: str, before: str) -> bool:
     (True, False, True)
     """
     words = _after_adjectives(_words(before))
-    return not words or words[-1] in _LEADS or points_at_a_person(term, before)
+    return not words or words[-1] in WORDS["leads"] or points_at_a_person(term, before)
 
 
 def use_of(use: Use, seen: str, before: str, after: str) -> bool:
@@ -212,32 +140,38 @@ def use_of(use: Use, seen: str, before: str, after: str) -> bool:
     word = _following(after)
     words = _words(before)
     last = words[-1] if words and re.search(r"[\w'’]\s+$", before) else ""
-    continues = bool(word) and word not in _AFTER_OBJECT
+    continues = bool(word) and word not in WORDS["after_object"]
     if use in ("", "name", "human", "humans"):
         return True
     if use in ("object", "possessive", "pronoun"):
         if seen.lower() == "his":
-            return (use == "pronoun") == (not word or word in _AFTER_HIS)
+            return (use == "pronoun") == (not word or word in WORDS["after_pronoun"])
         return seen.lower() != "her" or (use == "possessive") == continues
     if use in ("noun", "adjective"):  # a devout Muslim, but a devout Muslim family
         if continues:
             return use == "adjective"
         if use == "noun":
             return _after_adjectives(words)[-1:] in _DETERMINERS
-        return not last or last in _IS or last in _SHE_IS or last in _DEGREES - {"a", "an", "the"}
+        return (
+            not last or last in WORDS["is"] or last in WORDS["she_is"] or last in WORDS["degrees"] - {"a", "an", "the"}
+        )
     if last in ("year", "years", "yr", "yrs", "tone", "color", "colour"):  # ten year old, tone deaf
         return False
-    if word in PERSON_NOUNS:
+    if word in WORDS["person_nouns"]:
         return True
-    ends = (not word and not re.match(r"\s*[-&#@]", after)) or word in _AFTER_PREDICATE
+    ends = (not word and not re.match(r"\s*[-&#@]", after)) or word in WORDS["after_predicate"]
     return ends and _is_said_of_a_person(words)
 
 
 def _is_said_of_a_person(words: list[str]) -> bool:
     """Return whether the last words are a person, a form of "be" and words of degree: "she is also"."""
     rest = list(words)
-    while rest and rest[-1] in _DEGREES:
+    while rest and rest[-1] in WORDS["degrees"]:
         rest.pop()
-    if rest and rest[-1].replace("’", "'") in _SHE_IS:
+    if rest and rest[-1].replace("’", "'") in WORDS["she_is"]:
         return True
-    return len(rest) > 1 and rest[-1] in _IS and (rest[-2] in _PRONOUNS or rest[-2] in PERSON_NOUNS)
+    return (
+        len(rest) > 1
+        and rest[-1] in WORDS["is"]
+        and (rest[-2] in WORDS["pronouns"] or rest[-2] in WORDS["person_nouns"])
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ from neuronfair.measure.rate import Rate
 from neuronfair.progress import Progress, silent
 from neuronfair.text.domain import GROUP, TEXT, TextDomain
 from neuronfair.text.english import WORD, in_case_of
-from neuronfair.text.mentions import IdentityText, replaced
+from neuronfair.text.lexicon import IdentityText, replaced
 from neuronfair.text.models import NO_ANSWER, Answers, CallsSpent, TextModel
-from neuronfair.text.report import Mean, TopicReport
+from neuronfair.text.report import GroupPairReport, Mean, NeutralWordsReport, Share, TopicReport
 
 CHUNK, COUNTED = 64, 4  # texts that are measured together; the second where calls are limited
 ROUNDS = 10  # of neutral swaps
@@ -120,62 +121,37 @@ def score_of(answers: Answers, favourable: int) -> Floats:
 
 
 def _joined(parts: Sequence[TextPairs], asked: int) -> TextPairs:
-    def column(name: str, kind: type) -> npt.NDArray[Any]:
-        return np.concatenate([np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)])
-
-    return TextPairs(
-        text=column("text", np.int64),
-        own=column("own", np.int64),
-        other=column("other", np.int64),
-        decision=column("decision", np.int64),
-        twin_decision=column("twin_decision", np.int64),
-        score=column("score", np.float64),
-        twin_score=column("twin_score", np.float64),
-        asked=asked,
-        unanswered=sum(part.unanswered for part in parts),
-    )
+    kinds = [np.int64] * 5 + [np.float64] * 2
+    names = ("text", "own", "other", "decision", "twin_decision", "score", "twin_score")
+    columns: dict[str, Any] = {
+        name: np.concatenate([np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)])
+        for name, kind in zip(names, kinds, strict=True)
+    }
+    return TextPairs(**columns, asked=asked, unanswered=sum(part.unanswered for part in parts))
 
 
-@dataclass(frozen=True)
-class GroupPair:
-    """How texts of one group fare as texts of another: counts of pairs."""
-
-    own: int
-    other: int
-    pairs: int
-    flips: int
-    lost: int  # pairs in which the text's own group gets the favourable decision and the twin does not
-    gained: int
-    shift: float  # mean change of the favourable score from the text to the twin
+def share(count: int, of: int) -> Share:
+    """Return a share with its confidence interval."""
+    rate = Rate(count, of, "table")
+    return Share(count, of, rate.rate, *rate.interval)
 
 
-def group_pairs(pairs: TextPairs, groups: int, favourable: int) -> list[GroupPair]:
+def group_pairs(pairs: TextPairs, groups: Sequence[str], favourable: int) -> list[GroupPairReport]:
     """Return the figures of every ordered pair of groups that occurs."""
     before, after = pairs.decision == favourable, pairs.twin_decision == favourable
     found = []
-    for own in range(groups):
-        for other in range(groups):
-            here = (pairs.own == own) & (pairs.other == other)
-            if own == other or not here.any():
-                continue
-            found.append(
-                GroupPair(
-                    own,
-                    other,
-                    int(here.sum()),
-                    int((here & pairs.flips).sum()),
-                    int((here & before & ~after).sum()),
-                    int((here & ~before & after).sum()),
-                    float((pairs.twin_score - pairs.score)[here].mean()),
-                )
-            )
+    for own, other in itertools.permutations(range(len(groups)), 2):
+        here = (pairs.own == own) & (pairs.other == other)
+        if here.any():
+            flips = share(int((here & pairs.flips).sum()), int(here.sum()))
+            lost, gained = int((here & before & ~after).sum()), int((here & ~before & after).sum())
+            shift = float((pairs.twin_score - pairs.score)[here].mean())
+            found.append(GroupPairReport(groups[own], groups[other], flips, lost, gained, shift))
     return found
 
 
-def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> Mean | None:
+def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> Mean:
     """Return the mean of one number per text, with the percentile interval of resampled texts."""
-    if not len(values):
-        return None
     generator = np.random.default_rng(seed)
     means = np.concatenate(
         [values[generator.integers(0, len(values), (100, len(values)))].mean(1) for _ in range(RESAMPLES // 100)]
@@ -238,23 +214,6 @@ class NeutralSwaps:
         return [other for other in alike if other != lower]
 
 
-@dataclass(frozen=True)
-class NeutralBaseline:
-    """Neutral swaps next to identity swaps, over the same texts."""
-
-    texts: int  # that have enough neutral words
-    identity: Mean  # share of them whose decision depends on the identity
-    neutral: Mean  # share whose decision changes by as many swaps of neutral words
-    excess: Mean  # the difference
-    score_identity: float  # mean change of the score, without sign
-    score_neutral: float
-
-    @property
-    def is_claimed(self) -> bool:
-        """Whether identity flips more than neutral words do, with intervals that are apart."""
-        return self.identity.low > self.neutral.high
-
-
 def measure_baseline(
     model: TextModel,
     domain: TextDomain,
@@ -265,7 +224,7 @@ def measure_baseline(
     rounds: int = ROUNDS,
     seed: int = 0,
     progress: Progress = silent,
-) -> NeutralBaseline | None:
+) -> NeutralWordsReport | None:
     """Swap neutral words of the texts that were measured, as many times as each has twins; None without calls left."""
     swaps, generator = NeutralSwaps(domain, texts), np.random.default_rng(seed)
     measured, flipped = pairs.by_text
@@ -297,11 +256,10 @@ def measure_baseline(
     if not lines:
         return None
     identity, neutral = flipped[lines].astype(float), np.array(flips)
-    means = [bootstrap_mean(values, seed) for values in (identity, neutral, identity - neutral)]
-    if means[0] is None or means[1] is None or means[2] is None:
-        return None
+    own, other, excess = (bootstrap_mean(values, seed) for values in (identity, neutral, identity - neutral))
     gaps = score_changes(pairs)[lines]
-    return NeutralBaseline(len(lines), means[0], means[1], means[2], float(gaps.mean()), float(np.mean(changes)))
+    changed = float(gaps.mean()), float(np.mean(changes))
+    return NeutralWordsReport(len(lines), own, other, excess, *changed, claimed=own.low > other.high)
 
 
 def topics(domain: TextDomain, pairs: TextPairs, most: int = 5) -> list[TopicReport]:

@@ -10,7 +10,7 @@ from neuronfair.audits.report.report import SCHEMA, Gate
 from neuronfair.audits.wording.summary import NOT_MEASURED, Metric
 from neuronfair.formatting import listed, many, percent, plural, spanned
 from neuronfair.render.page import rendered
-from neuronfair.text.mentions import REASON_TEXT, Reason
+from neuronfair.text.lexicon import REASON_TEXT, Reason
 
 
 @dataclass(frozen=True)

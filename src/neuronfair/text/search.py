@@ -74,21 +74,11 @@ class RowNumbers:
         """Return the codes as numbers."""
         return rows.to(dtype)
 
-    def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor | None, codes: Tensor) -> Tensor:
+    def effects(self, *_: object) -> Tensor:
         """There are no gradients of a black box."""
         raise NotImplementedError
 
-    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
-        """There are no gradients of a black box."""
-        raise NotImplementedError
-
-    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
-        """There are no gradients of a black box."""
-        raise NotImplementedError
-
-    def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
-        """There are no gradients of a black box."""
-        raise NotImplementedError
+    uphill = agreed = influence = effects
 
 
 def rows_model(model: TextModel, domain: TextDomain) -> Model:
