@@ -217,7 +217,7 @@ def test_past_counterexamples_must_be_fixed(outcome, pytester):
     extend(read_regression_set(path, networks.domain()), reports.report(reports.attribute("s", worst=worst)))
     text = said(outcome("fairness.check(biased, domain, max_rate=0.2, corpus='corpus.jsonl')"))
     assert "1 of 2 past counterexamples in corpus.jsonl still flip:" in text
-    assert "a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1" in text
+    assert "a0 5, a1 5, a2 5, a3 4, s 0: gets class 0; with s 1: class 1" in text
     assert "is allowed" not in text
     outcome("assert fairness.check(fair, domain, corpus='corpus.jsonl').corpus.fixed == 2").assert_outcomes(passed=1)
 

@@ -90,7 +90,7 @@ def test_a_copy_of_the_group_leads_with_counterparts(copied):
     assert one.leads_with_counterparts
     assert (copied.report.verdict.level, copied.report.verdict.tone) == ("proxy evidence", "neutral")
     assert "No score in the data set changes with group." in copied.verdict
-    assert "Counterfactual test (group): People at the same place of the other group's distribution " in copied.verdict
+    assert "counterfactual twins (same place in the other group's distribution) " in copied.verdict
     assert "Disadvantaged group: a. With group " in copied.verdict
     assert "Holding copy fixed removes all of the excess." in copied.verdict
     assert "causal assumptions that the data cannot test" in copied.verdict
@@ -130,7 +130,7 @@ def test_a_model_that_reads_the_attribute_is_judged_by_both(compared, monkeypatc
     assert one.counterpart.claimed
     assert one.counterpart.draws == 3  # fewer than where they lead
     assert told.verdict.startswith("Decisions depend on group for 100% of people")
-    assert "Counterfactual test (group): People at the same place" in told.verdict
+    assert "of counterfactual twins (same place in" in told.verdict
     monkeypatch.setattr(stage, "LEARNED", 100)
     (one,) = audit(reads(GROUP), people(), settings=replace(SMALL, twins="counterpart")).report.attributes
     assert one.search_twins == "counterpart"

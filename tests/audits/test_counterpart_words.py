@@ -63,16 +63,18 @@ UNTESTED = "This rests on causal assumptions that the data cannot test."
 def test_without_declared_causes_it_is_a_comparison_of_distributions():
     report = told()
     assert report.sentence == (
-        f"People at the same place of the other group's distribution get a different decision in {percent(0.192)} of "
-        f"cases, versus {percent(0.001)} with shuffled groups (permutation baseline)."
+        f"{percent(0.192)} of counterfactual twins (same place in the other group's distribution) get a different "
+        f"decision, versus {percent(0.001)} with shuffled groups (permutation baseline)."
     )
     assert report.excess == f"The excess is 19.1 percentage points ({percent(0.95)} CI 18.6 to 19.6)."
     assert report.assumptions == "none declared"
-    assert report.assumed == f"This compares the groups' distributions and names no cause. {UNTESTED}"
+    assert (
+        report.assumed == f"No causal graph is declared, so this compares the distributions of the groups. {UNTESTED}"
+    )
     assert report.assumed in report.sentences
     assert "The permutation baseline has 5 shuffles only." in told(placebos=5).excess
     three = with_attribute("sex", values=("m", "f", "x"))
-    assert told(three).sentence.startswith("People at the same place of another group's distribution")
+    assert told(three).sentence.partition(" of ")[2].startswith("counterfactual twins (same place in another group's")
 
 
 @pytest.mark.parametrize(
@@ -99,9 +101,8 @@ def test_how_strong_a_hidden_confounder_must_be():
     found = told(sensitivity=Sensitivity((0,), (1,), 1, 2.0, 3.41, 2.6)).sensitivity
     assert (found.more, found.less, found.outcome, found.e_value) == ("m", "f", ">50K", 3.41)
     assert found.sentence == (
-        "At the places of m people get '>50K' 2.00 times as often as at those of f. To explain that away, a hidden "
-        "confounder would have to make both the group and '>50K' at least 3.4 times as likely (E-value; 2.6 at the "
-        "lower end of the CI)."
+        "'>50K' is 2.00 times as frequent for twins in m as for twins in f. To explain this away, a hidden confounder "
+        "needs a risk ratio of at least 3.4 with both the group and '>50K' (E-value; 2.6 at the lower end of the CI)."
     )
     assert told().sensitivity is None
 

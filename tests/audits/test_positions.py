@@ -95,7 +95,7 @@ def test_a_wrong_order_gets_no_verdict_and_judges_no_limit(people, model):
     trusting = Checks(["rate > 99%"], trust_feeding=True)
     made = audit(model, table, sensitive="sex", target="hired", settings=TINY, checks=trusting)
     assert made.report.gate.passed
-    assert "But: The model has no names for its inputs" in made.verdict
+    assert "Caution: The model has no names for its inputs" in made.verdict
 
 
 def test_columns_name_the_order(people, model, truth):

@@ -63,7 +63,7 @@ def test_worst_findings_are_written_by_label_and_judged_again(path, domain, netw
     }
     figures = replay_regression_set(read_regression_set(path, domain), network)
     # What is decided now, not the "0" and "1" of then.
-    told = "a0 5, a1 5, a2 5, a3 4, s 0: decided class 0; with s 1: class 1"
+    told = "a0 5, a1 5, a2 5, a3 4, s 0: gets class 0; with s 1: class 1"
     assert figures == RegressionSetReport(str(path), replayed=2, still_flips=1, fixed=1, unfit=0, examples=(told,))
 
 

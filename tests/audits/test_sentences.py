@@ -60,7 +60,7 @@ def test_a_dependence_is_told_as_a_fact_about_the_people_of_the_data_set():
     assert (told.level, told.tone) == ("dependence found", "neutral")
     assert told.headline == "Decisions depend on sex for 1% of people (10 of 1,000)."
     assert told.details == (
-        f"For synthetic records, decisions depend on sex for {percent(0.01)} of synthetic records drawn uniformly from "
+        f"Decisions also depend on sex for {percent(0.01)} of synthetic records drawn uniformly from "
         "the declared input space.",
         f"Decisions also depend on sex and race ({percent(0.005)} of people).",
         "The searches found 100 discriminatory inputs (synthetic).",
@@ -157,14 +157,14 @@ def test_a_failed_encoding_check_makes_an_audit_not_assessable_unless_the_encodi
     assert told.verdict.thresholds == "not evaluated"
     trusted = verdict(one, feeding=replace(WRONG, trusted=True))
     assert trusted.level == "dependence found"
-    assert trusted.details[-1] == "But: The encoding is probably wrong."
+    assert trusted.details[-1] == "Caution: The encoding is probably wrong."
 
 
 def test_a_doubt_about_the_encoding_does_not_change_the_level():
     doubt = replace(WRONG, level="suspicious", text="It may be wrong.")
     told = verdict(fair(rates=both(0)), feeding=doubt)
     assert told.level == "no dependence found"
-    assert told.details[-1] == "But: It may be wrong."
+    assert told.details[-1] == "Caution: It may be wrong."
     unlabelled = verdict(fair(rates=both(0)), feeding=replace(doubt, accuracy=None))
     assert "But:" not in unlabelled.text
 
@@ -287,14 +287,16 @@ def test_plausible_pairs_lead_and_the_raw_rate_follows():
     told = "Decisions depend on sex for 1.0% of people with a plausible twin (112 of 10,866)."
     assert made.verdict.headline == told
     assert made.verdict.details[0] == (
-        f"With twins that are not plausible, the flip rate is {percent(662 / 20_000)} of people (662 of 20,000)."
+        f"With implausible twins as well, the flip rate is {percent(662 / 20_000)} of people (662 of 20,000)."
     )
 
 
 def test_the_headline_names_the_disadvantaged_group_of_two():
     found = DirectionReport("table", 100, (SideReport("Female", 6, 94), SideReport("Male", 94, 6)), "…")
     one = attribute(rates=both(100), direction=(found,))
-    assert verdict(one).headline.endswith(f"(100 of 1,000); {percent(0.94)} of these disadvantage sex Female.")
+    assert verdict(one).headline.endswith(
+        f"(100 of 1,000); {percent(0.94)} of these disadvantage people with sex Female."
+    )
     several = replace(
         found, sides=(SideReport("A", 1, 9), SideReport("B", 5, 5), SideReport("C", 9, 1)), losers=("skin A",)
     )

@@ -24,7 +24,7 @@ def test_every_metric_says_of_how_many_and_of_whom():
     assert excess.note == "rests on causal assumptions that the data cannot test"
     assert certified.value == percent(0.9)
     assert certified.of == "of the declared input space (1,000 records)"
-    assert certified.note == f"{percent(0.07)} undecided"
+    assert certified.note == f"proved not to depend on sex; {percent(0.07)} undecided"
     assert not certified.interval  # exact
 
 

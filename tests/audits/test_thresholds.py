@@ -413,7 +413,7 @@ def test_a_fall_can_be_asked_for():
 def test_a_change_that_cannot_be_compared_is_an_error():
     now, then = report(), report(attribute("race"))
     with pytest.raises(
-        NeuronFairError, match=r"'flip_rate.change' is not known: sex cannot be compared.*then only: race"
+        NeuronFairError, match=r"'flip_rate.change' is not known: sex cannot be compared.*only then: race"
     ):
         check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"])
 

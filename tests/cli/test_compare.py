@@ -158,7 +158,7 @@ def test_the_rate_by_counterparts(run, monkeypatch):
     result = run("rate", *DATA, "--twins", "counterpart", "--json", "rate.json")
     assert result.status == 0, result.err
     said = " ".join(result.out.split())
-    assert "People at the same place of the other group's distribution get a different decision" in said
+    assert "counterfactual twins (same place in the other group's distribution) get a different decision" in said
     assert "The permutation baseline has 3 shuffles only." in said
     figures = json.loads(Path("rate.json").read_text())
     found = figures["counterpart"]

@@ -142,7 +142,7 @@ def test_it_shows_counterfactual_twins():
     assert cells(line) == ["sex", "19.0% (18.1–19.9%)", "0.030% (0–0.070%)", "19.0 pp (18.1–19.9)", "11%", "5%"]
     assert "81% of the effect goes through relationship and marital status." in text
     assert "Men as women lose" in text
-    assert "have too few people to say" in text
+    assert "have too few people for a model" in text
     assert "Counterfactual twins" not in markdown(report())
 
 

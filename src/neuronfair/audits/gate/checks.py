@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from neuronfair.audits.gate.regression_set import RegressionSet, extend, read_regression_set, replay_regression_set
-from neuronfair.audits.gate.thresholds import CHANGES, CORPUS, GROUP_METRICS, LABELLED, PROVED, check, read_expressions
+from neuronfair.audits.gate.thresholds import CHANGES, CORPUS, GROUP_METRICS, LABELLED, METRICS, check, read_expressions
 from neuronfair.audits.report.attribute import AUDITED, AttributeReport, RateOf
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.audits.report.report import BaselineReport, FigureChange, RegressionSetReport, Report
@@ -38,104 +38,100 @@ def read_baseline(path: str | Path) -> Report:
 
 
 def compare_with(report: Report, earlier: Report, file: str | Path = "") -> BaselineReport:
-    """Return what changed since an earlier audit: the figures that both have, with a sentence each.
+    """Return what changed since an earlier audit: the metrics that both have, with a sentence each.
 
     A rate is said to have changed only if the two intervals do not overlap; `low` and `high` are the smallest and the
-    largest change that they allow. Other figures have no interval. Audits of another domain, or by another rule of
-    decision, mean something else: then nothing is compared and `text` says why.
+    largest change that they allow. Other metrics have no interval. Audits of another domain, or by another decision
+    rule, mean something else: then nothing is compared and `text` says why.
     """
-    why = _incomparable(report, earlier)
-    if why:
+    if why := _incomparable(report, earlier):
         return BaselineReport(str(file), (), why)
     before = {attribute.name: attribute for attribute in earlier.attributes}
     after = {attribute.name: attribute for attribute in report.attributes}
-    changes = [c for name in after if name in before for c in _changes(name, before[name], after[name])]
-    then, now = earlier.model.accuracy or {}, report.model.accuracy or {}
-    for part in ("test", "table"):
-        changes += _plain(f"accuracy.{part}", then.get(part), now.get(part))
-    sentences = [" ".join(c.text for c in changes if c.significant) or "No rate changed by more than chance explains."]
+    both = [name for name in after if name in before]
+    declared = {name: _differently_declared(before[name], after[name]) for name in both}
+    changes: list[FigureChange] = []
+    for name in both:
+        then, now = (_metrics(one[name], skip_twins=bool(declared[name])) for one in (before, after))
+        changes += _changes(f"{name}.", then, now)
+    accuracies = [one.model.accuracy or {} for one in (earlier, report)]
+    changes += _changes("", *({f"accuracy.{part}": one.get(part) for part in ("test", "table")} for one in accuracies))
+    sentences = [" ".join(c.text for c in changes if c.significant) or "No rate changed significantly."]
     if report.reproduction.rows != earlier.reproduction.rows:
-        sentences.append("The table has other rows than then, so its own rate is that of other people.")
-    for name in (name for name in after if name in before):
-        if declared := _otherwise_declared(before[name], after[name]):
-            sentences.append(
-                f"The counterfactual metrics of {name} are not compared: the two audits declare other "
-                f"{listed(declared)} attributes."
-            )
-    for names, what in ((after.keys() - before.keys(), "now only"), (before.keys() - after.keys(), "then only")):
+        sentences.append("The data set has other records than then, so its flip rates are those of other people.")
+    sentences += [
+        f"The counterfactual metrics of {name} are not compared: the two audits declare different {listed(keys)} "
+        "attributes."
+        for name, keys in declared.items()
+        if keys
+    ]
+    for names, what in ((after.keys() - before.keys(), "now"), (before.keys() - after.keys(), "then")):
         if names:
-            sentences.append(f"Audited {what}: {', '.join(sorted(names))}.")
+            sentences.append(f"Audited only {what}: {', '.join(sorted(names))}.")
     return BaselineReport(str(file), tuple(changes), " ".join(sentences))
 
 
-def _incomparable(report: Report, earlier: Report) -> str | None:
+def _incomparable(report: Report, earlier: Report) -> str:
     if report.reproduction.domain != earlier.reproduction.domain:
         return (
-            f"The earlier audit was made on another domain ('{earlier.data.name}'): its figures speak of other "
-            "people, so nothing is compared. Give the domain.toml of that audit as --domain."
+            f"The earlier audit used another input schema ('{earlier.data.name}'), so nothing is compared. Set "
+            "--domain to the domain.toml of that audit."
         )
-    now, then = (f"{one.decision.kind} {exact(one.decision.value)}" for one in (report, earlier))
-    if now != then:
-        return f"The earlier audit took decisions by {then}, this one by {now}, so nothing is compared."
-    return None
+    rules = [one.decision for one in (earlier, report)]
+    then, now = (one.kind if one.kind == "argmax" else f"{one.kind} {exact(one.value)}" for one in rules)
+    return "" if now == then else f"The decision rule was {then} and is now {now}, so nothing is compared."
 
 
-def _changes(name: str, before: AttributeReport, after: AttributeReport) -> Iterator[FigureChange]:
-    for population in AUDITED:
-        yield from _rates(f"{name}.{population}.rate", *(getattr(one.rates, population) for one in (before, after)))
-    if before.counterpart is not None and after.counterpart is not None and not _otherwise_declared(before, after):
-        yield from _rates(f"{name}.counterpart.rate", before.counterpart, after.counterpart)
-        yield from _rates(f"{name}.counterpart.effect", before.counterpart.effect, after.counterpart.effect)
-    if before.proved is not None and after.proved is not None:
-        for part in ("proved_fair", "open", "proved_discriminatory"):
-            was, now = (getattr(proved, part).share for proved in (before.proved, after.proved))
-            yield from _plain(f"{name}.{part}", was, now)
-        rows = [proved.data_set for proved in (before.proved, after.proved)]
-        yield from _plain(f"{name}.certified", *(None if one is None else one.certified_fair.share for one in rows))
-    then = {search.method: search for search in before.searches}
-    for search in after.searches:
-        method = search.method
-        if method in then:
-            yield from _plain(f"{name}.findings.{method}", then[method].findings, search.findings)
-            yield from _plain(f"{name}.gsr.{method}", then[method].gsr, search.gsr)
-    gaps = [one.severity.p95 if one.severity is not None else None for one in (before, after)]
-    yield from _plain(f"{name}.severity.p95", *gaps)
-    areas = [one.interpretation.worst_auc if one.interpretation is not None else None for one in (before, after)]
-    yield from _plain(f"{name}.worst_auc", *areas)
-
-
-def _otherwise_declared(before: AttributeReport, after: AttributeReport) -> list[str]:
-    """Return what was declared otherwise about twins: they are then others, and their metrics cannot be compared."""
-    then, now = before.counterpart, after.counterpart
-    if then is None or now is None:
-        return []
-    resolving = [{one.attribute for one in report.legitimate} for report in (then, now)]
-    different = {
-        "fixed": set(then.fixed) != set(now.fixed),
-        "legitimate": resolving[0] != resolving[1],
-        "causes": set(then.graph) != set(now.graph),
+def _metrics(one: AttributeReport, *, skip_twins: bool) -> dict[str, RateWithInterval | float | None]:
+    """Return what is compared of one choice of sensitive attributes, by the names of the gate."""
+    found: dict[str, RateWithInterval | float | None] = {
+        f"{population}.rate": getattr(one.rates, population) for population in AUDITED
     }
-    return [name for name, is_different in different.items() if is_different]
+    if one.counterpart is not None and not skip_twins:
+        found |= {"counterpart.rate": one.counterpart, "counterpart.effect": one.counterpart.effect}
+    if (proved := one.proved) is not None:
+        found |= {part: getattr(proved, part).share for part in ("proved_fair", "open", "proved_discriminatory")}
+        found["certified"] = None if proved.data_set is None else proved.data_set.certified_fair.share
+    for search in one.searches:
+        found |= {f"findings.{search.method}": search.findings, f"gsr.{search.method}": search.gsr}
+    found["severity.p95"] = None if one.severity is None else one.severity.p95
+    found["worst_auc"] = None if one.interpretation is None else one.interpretation.worst_auc
+    return found
 
 
-def _rates(figure: str, before: RateWithInterval | None, after: RateWithInterval | None) -> Iterator[FigureChange]:
-    if before is None or after is None:
-        return
-    low, high = after.low - before.high, after.high - before.low
-    word = "rose" if low > 0 else "fell" if high < 0 else ""
-    spans = [spanned(rate.rate, rate.low, rate.high) for rate in (before, after)]
-    text = f"{figure} {word or 'was'} {'from ' if word else ''}{spans[0]} {'to' if word else 'and is'} {spans[1]}"
-    text += "." if word else ": the intervals overlap, so this may be chance."
-    yield FigureChange(figure, before.rate, after.rate, low, high, bool(word), text)
+def _differently_declared(before: AttributeReport, after: AttributeReport) -> list[str]:
+    """Return which declarations about twins differ: the twins are then others, and cannot be compared."""
+    if before.counterpart is None or after.counterpart is None:
+        return []
+    then, now = (
+        {"fixed": set(one.fixed), "legitimate": {r.attribute for r in one.legitimate}, "causes": set(one.graph)}
+        for one in (before.counterpart, after.counterpart)
+    )
+    return [key for key in then if then[key] != now[key]]
 
 
-def _plain(figure: str, before: float | None, after: float | None) -> Iterator[FigureChange]:
-    """Yield a figure without an interval, if it is known on both sides and not the same."""
-    if before is None or after is None or before == after:
-        return
-    is_share = ".gsr" in figure or figure.startswith("accuracy") or figure.endswith(PROVED)
-    then, now = (percent(x) if is_share else f"{x:,.4g}" for x in (before, after))
-    yield FigureChange(figure, before, after, None, None, False, f"{figure} went from {then} to {now}.")
+def _changes(
+    prefix: str,
+    then: Mapping[str, RateWithInterval | float | None],
+    now: Mapping[str, RateWithInterval | float | None],
+) -> Iterator[FigureChange]:
+    """Yield the changes of the metrics that are known on both sides; of those without an interval, only real ones."""
+    for name, after in now.items():
+        before, metric = then.get(name), prefix + name
+        if isinstance(before, RateWithInterval) and isinstance(after, RateWithInterval):
+            low, high = after.low - before.high, after.high - before.low
+            word = "rose" if low > 0 else "fell" if high < 0 else ""
+            spans = [spanned(rate.rate, rate.low, rate.high) for rate in (before, after)]
+            text = (
+                f"{metric} {word or 'was'} {'from ' if word else ''}{spans[0]} {'to' if word else 'and is'} {spans[1]}"
+            )
+            text += "." if word else ": the intervals overlap, so this may be chance."
+            yield FigureChange(metric, before.rate, after.rate, low, high, bool(word), text)
+        elif isinstance(before, float | int) and isinstance(after, float | int) and before != after:
+            is_share = (METRICS.get(name) or METRICS[name.partition(".")[0]]).is_share
+            shown = [percent(x) if is_share else f"{x:,.4g}" for x in (before, after)]
+            text = f"{metric} went from {shown[0]} to {shown[1]}."
+            yield FigureChange(metric, before, after, None, None, False, text)
 
 
 @dataclass(frozen=True)

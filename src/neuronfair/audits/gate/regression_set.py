@@ -78,7 +78,7 @@ class RegressionSet:
 
 
 def read_regression_set(path: str | Path, domain: TableDomain) -> RegressionSet:
-    """Read a corpus; a file that does not exist yet is an empty one.
+    """Read a regression set; a file that does not exist yet is an empty one.
 
     A line that is not a counterexample is an error that names it. A record that no longer fits the domain is
     left out and named in `unfit`.
@@ -88,7 +88,9 @@ def read_regression_set(path: str | Path, domain: TableDomain) -> RegressionSet:
     try:
         text = read_text(path) if path.exists() else ""
     except UnicodeDecodeError:
-        raise DataError(f"{path}: this is not a text file. Expected a corpus, one counterexample a line") from None
+        raise DataError(
+            f"{path}: this is not a text file. Expected a regression set, one counterexample per line"
+        ) from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     views: dict[tuple[str, ...], TableDomain] = {}
@@ -142,7 +144,7 @@ def _sentence(
     person = ", ".join(f"{name} {value}" for name, (value, _) in table.items())
     twin = ", ".join(f"{name} {other}" for name, (value, other) in table.items() if value != other)
     now, other = decision_phrase(domain, decision, scores, twin_scores)
-    return f"{person}: decided {now}; with {twin}: {other}"
+    return f"{person}: gets {now}; with {twin}: {other}"
 
 
 def extend(corpus: RegressionSet, report: Report, *, most: int = 10, write: bool = True) -> int:
@@ -169,7 +171,7 @@ def extend(corpus: RegressionSet, report: Report, *, most: int = 10, write: bool
 
 
 def _new_lines(corpus: RegressionSet, report: Report, most: int) -> list[str]:
-    """Return the lines of the worst findings of an audit who are not in a corpus yet."""
+    """Return the lines of the worst findings of an audit that are not in a regression set yet."""
     date, model = report.reproduction.created[:10], report.model.fingerprint
     seen = {"version": report.neuronfair, "date": date, "model": model}
     known, lines = corpus.keys, []
@@ -228,7 +230,7 @@ def _parse(line: str, where: str) -> Counterexample:
 
 
 def _codes(past: Counterexample, domain: TableDomain) -> Tensor:
-    """Return the codes of one person, (1, d), or say why the domain does not know such a person."""
+    """Return the codes of one person, (1, d), or say why they do not fit the domain."""
     row = domain.from_table({name: [cell] for name, cell in past.row.items()})
     if not bool(domain.valid(row)):
         rules = [rule.name for rule, broken in zip(domain.rules, domain.broken(row)[0].tolist(), strict=True) if broken]

@@ -14,9 +14,9 @@ from neuronfair.formatting import listed, plain, plural, some
 Assumptions = Literal["none declared", "held fixed", "graph declared"]
 UNTESTED = "This rests on causal assumptions that the data cannot test"
 ASSUMED: dict[Assumptions, str] = {
-    "none declared": "This compares the groups' distributions and names no cause",
-    "held fixed": "This takes the attributes declared as fixed as the only ones that the group does not change",
-    "graph declared": "This takes the declared causal graph as right and complete",
+    "none declared": "No causal graph is declared, so this compares the distributions of the groups",
+    "held fixed": "This assumes that the group changes all attributes but those declared as fixed",
+    "graph declared": "This assumes that the declared causal graph is right and complete",
 }
 NO_COUNTERPARTS = "no-counterparts"  # the name of a note about why there are none
 
@@ -121,7 +121,7 @@ class CounterfactualReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """What twins keep, and who has none."""
-        few = "have too few people to say what such people are like, so they have no twins."
+        few = "have too few people for a model, so they have no twins."
         none = (
             f"{plural(self.without, 'person has', 'people have')} no counterfactual twin, since rules tie the group to "
             "attributes that twins keep; all metrics here leave them out."

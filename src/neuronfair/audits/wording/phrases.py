@@ -389,8 +389,7 @@ def _sentence(domain: TableDomain, effect: CounterfactualEffect) -> str:
     other = "the other" if len(domain.sensitive_values) == 2 else "another"
     rate, declared = percent(effect.rate.rate), assumptions(domain)
     if declared == "none declared":
-        place = f"People at the same place of {other} group's distribution"
-        said = f"{place} get a different decision in {rate} of cases"
+        said = f"{rate} of counterfactual twins (same place in {other} group's distribution) get a different decision"
     else:
         by = "by the declared causal graph" if declared == "graph declared" else "with what is fixed held fixed"
         said = f"Had they been of {other} group, {rate} of people would get a different decision, {by}"
@@ -413,9 +412,9 @@ def _sensitivity(domain: TableDomain, found: Sensitivity | None) -> SensitivityR
     outcome = str(classes[found.outcome]) if found.outcome < len(classes) else f"class {found.outcome}"
     more, less = _group(domain, found.more), _group(domain, found.less)
     sentence = (
-        f"At the places of {more} people get '{outcome}' {found.ratio:.2f} times as often as at those of {less}. To "
-        f"explain that away, a hidden confounder would have to make both the group and '{outcome}' at least "
-        f"{found.e_value:.1f} times as likely (E-value; {found.e_value_low:.1f} at the lower end of the CI)."
+        f"'{outcome}' is {found.ratio:.2f} times as frequent for twins in {more} as for twins in {less}. "
+        f"To explain this away, a hidden confounder needs a risk ratio of at least {found.e_value:.1f} with both the "
+        f"group and '{outcome}' (E-value; {found.e_value_low:.1f} at the lower end of the CI)."
     )
     return SensitivityReport(more, less, outcome, found.ratio, found.e_value, found.e_value_low, sentence)
 

@@ -41,7 +41,8 @@ class Metric:
     def text(self) -> str:
         """All of it in one paragraph but the name."""
         sure = f"{self.value} ({self.interval})" if self.range else self.value
-        value = "" if self.value == NOT_MEASURED else f"{sure} "
+        colon = "" if self.of.startswith(("of ", "more ")) else ":"
+        value = "" if self.value == NOT_MEASURED else f"{sure}{colon} "
         return f"{value}{self.of}{'; ' if self.note and self.of[-1] != '.' else ' '}{self.note}".rstrip()
 
 
@@ -165,12 +166,15 @@ def _certified(one: AttributeReport) -> Metric:
         return Metric(name, NOT_MEASURED, "Certification was not tried.")
     if not proved.method:
         return Metric(name, NOT_MEASURED, proved.sentence)
+    shown = f"proved not to depend on {by(one)}"
     if proved.data_set is None:
         space = f"of the declared input space ({many(int(proved.people))} records)"
-        return Metric(name, percent(proved.proved_fair.share), space, note=f"{percent(proved.open.share)} undecided")
+        return Metric(
+            name, percent(proved.proved_fair.share), space, note=f"{shown}; {percent(proved.open.share)} undecided"
+        )
     rows = proved.data_set
-    people, note = f"of {plural(rows.of, 'record')} in the data set", f"{percent(rows.undecided.share)} undecided"
-    return Metric(name, percent(rows.certified_fair.share), people, note=note)
+    people, undecided = f"of {plural(rows.of, 'record')} in the data set", percent(rows.undecided.share)
+    return Metric(name, percent(rows.certified_fair.share), people, note=f"{shown}; {undecided} undecided")
 
 
 def _other(one: AttributeReport) -> str:

@@ -148,7 +148,7 @@ def _against(one: AttributeReport, rate: RateOf) -> str:
     loser = max(found.sides, key=lambda side: side.loses)
     if 2 * loser.loses <= found.people:
         return ""
-    return f"; {whole_percent(loser.loses / found.people)} of these disadvantage {_by(one)} {loser.values}"
+    return f"; {whole_percent(loser.loses / found.people)} of these disadvantage people with {_by(one)} {loser.values}"
 
 
 def _hit(one: AttributeReport) -> RateOf | None:
@@ -175,9 +175,7 @@ def _raw(one: AttributeReport) -> list[str]:
     if pairs is None or not pairs.omission:
         return []
     flips, of = pairs.discriminated + pairs.left_out, pairs.of + pairs.alone
-    return [
-        f"With twins that are not plausible, the flip rate is {percent(flips / of)} of people ({flips:,} of {of:,})."
-    ]
+    return [f"With implausible twins as well, the flip rate is {percent(flips / of)} of people ({flips:,} of {of:,})."]
 
 
 def _synthetic(one: AttributeReport) -> list[str]:
@@ -187,7 +185,7 @@ def _synthetic(one: AttributeReport) -> list[str]:
     if _hit(one):
         synthetic = [rate for rate in one.rates.measured if rate.population in SYNTHETIC]
         told = [f"{percent(rate.rate)} of {_who(rate)}" for rate in synthetic]
-        return [f"For synthetic records, decisions depend on {_by(one)} for {listed(told)}."] if told else []
+        return [f"Decisions also depend on {_by(one)} for {listed(told)}."] if told else []
     told_apart = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
     none = [rate for rate in told_apart if not rate.rate and rate.high > 0]
     if not none:
@@ -278,7 +276,7 @@ def _doubt(report: Report, level: Conclusion) -> str:
         return ""
     if feeding.accuracy is None and not feeding.refused:
         return ""
-    return f"But: {feeding.text}"
+    return f"Caution: {feeding.text}"
 
 
 def _by(attribute: AttributeReport) -> str:
