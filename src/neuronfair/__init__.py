@@ -27,7 +27,7 @@ __version__ = "0.3.0.dev0"
 if TYPE_CHECKING:
     from neuronfair.alternative_models.session import alternatives
     from neuronfair.alternative_models.settings import AlternativesSettings
-    from neuronfair.api import Audit, audit, certify, rate
+    from neuronfair.api import Audit, audit, certify, rate, search
     from neuronfair.audits.comparison import compare_methods
     from neuronfair.audits.gate.checks import Checks
     from neuronfair.audits.report.report import Report
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from neuronfair.model.network import Network
     from neuronfair.model.open import wrap_model
     from neuronfair.model.train import train
-    from neuronfair.searches.campaign import search
     from neuronfair.searches.config import SearchConfig
     from neuronfair.searches.evaluate import evaluate
     from neuronfair.searches.shrink import shrink
@@ -84,7 +83,7 @@ _HOME = {
     "read_domain": "domain.schema.toml",
     "read_table": "domain.tables.dataset",
     "read_templates": "text.domain",
-    "search": "searches.campaign",
+    "search": "api",
     "shrink": "searches.shrink",
     "train": "model.train",
     "wrap_model": "model.open",

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
+
+from torch import Tensor
 
 from neuronfair.atomic import write_text
 from neuronfair.audits.gate.checks import Checks
@@ -25,7 +28,7 @@ from neuronfair.domain.tables.files import read_sheet
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, EncodingError, NeuronFairError, did_you_mean
 from neuronfair.measure.rate import Rate, Until, flip_rate
-from neuronfair.model.blackbox import BlackBox
+from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
@@ -40,6 +43,9 @@ from neuronfair.render.plots import draw_rates
 from neuronfair.render.tables import markdown
 from neuronfair.render.terminal import stage_progress
 from neuronfair.scale.pool import Pool
+from neuronfair.searches import campaign
+from neuronfair.searches.config import SearchConfig
+from neuronfair.searches.forked import cores
 from neuronfair.searches.result import SearchResult
 from neuronfair.text.audit import TextAudit, TextSettings, audit_texts
 
@@ -472,3 +478,34 @@ def rate(
         seed=_seed(options, options.get("seed", 0)),
         progress=options.get("progress"),
     )
+
+
+class SearchKeywords(campaign.Fitted, total=False):
+    """Keyword options of `search`."""
+
+    seeds: Tensor | None  # the rows to start from
+    recorder: campaign.Recorder | None  # saves what is found
+    progress: Progress | None
+
+
+def search(
+    network: Model,
+    domain: TableDomain,
+    rows: Tensor,
+    config: SearchConfig | None = None,
+    *,
+    workers: int | None = None,
+    **options: Unpack[SearchKeywords],
+) -> SearchResult:
+    """Search a model for discriminatory instances, starting from the rows of a data set, on all cores.
+
+    By default the search takes its `seeds` in turn from the k-means clusters of the rows, and fits a bias `profile`, a
+    `population` and, for `config.twins`, `counterparts`; you can pass your own. With a `recorder`, such as a `Run`, it
+    can be killed at any time and resumes when it is run again.
+
+    Search chains are dealt to `workers` processes, by default one for each core; the findings do not depend on it. One
+    process does all where it cannot be forked safely: in a notebook or another program with threads, on a GPU, on
+    systems other than Linux, for functions as models, and for short searches.
+    """
+    runner = partial(campaign.in_one_piece, workers=workers or cores())
+    return campaign.search(network, domain, rows, config, runner=runner, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import chdir
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -226,11 +227,13 @@ def _search(
     from neuronfair.domain.population.model import fit_population
     from neuronfair.render.terminal import progress_bar, stage_progress
     from neuronfair.searches import campaign
+    from neuronfair.searches.forked import cores
     from neuronfair.store.sharding import ShardRunner
 
     with progress_bar("Fitting the population", quiet=console.quiet):
         usual = run.population or fit_population(data.domain, people)
-    sharded = None if spread is None else ShardRunner(spread[0], run.folder / SHARDS, spread[1], run)
+    workers = cores()
+    sharded = None if spread is None else ShardRunner(spread[0], run.folder / SHARDS, spread[1], run, workers)
     with stage_progress("Searching", quiet=console.quiet) as show:
         outcome = campaign.search(
             network,
@@ -239,7 +242,7 @@ def _search(
             config,
             recorder=run,
             progress=show,
-            runner=sharded or campaign.in_one_piece,
+            runner=sharded or partial(campaign.in_one_piece, workers=workers),
             population=usual,
             counterparts=run.counterparts or counterparts,
         )

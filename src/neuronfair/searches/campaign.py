@@ -80,9 +80,9 @@ PhaseRunner = Callable[[PhaseTask], PhaseResult]
 """Runs a phase: in one piece in this process, or in shards (`store/sharding.py`)."""
 
 
-def in_one_piece(task: PhaseTask) -> PhaseResult:
-    """Run a phase with all its chains together."""
-    record, recorder = Record(keep=task.keep, even=True), task.recorder
+def in_one_piece(task: PhaseTask, workers: int = 1) -> PhaseResult:
+    """Run a phase with all its chains together, dealt to so many processes where that is possible."""
+    record, recorder = Record(keep=task.keep, even=True, workers=workers), task.recorder
     if recorder is not None:
         record = replace(record, checkpoint=partial(recorder.checkpoint, task.name), resume=recorder.resume(task.name))
     return run_phase(
@@ -119,13 +119,9 @@ def search(
 ) -> SearchResult:
     """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
 
-    The seeds are taken in turn from the k-means clusters of the table, unless you pass rows as `seeds`. Models that
-    are fitted already can be passed, too: the bias `profile` of the network, the `population` that gives the
-    plausibility of findings, and the `counterparts` for `config.twins` (see `Fitted`). With `config.plausible` the
-    search stays among records that are at least so plausible, and omits less plausible seeds.
-
-    With a recorder, the search can be killed at any time and resumes when it is run again. `runner` runs the phases,
-    for instance on a cluster (`store.sharding.ShardRunner`); the findings do not depend on it.
+    With `config.plausible` the search stays among records that are at least so plausible, and omits less plausible
+    seeds. `runner` runs the phases, for instance in several processes or on a cluster (`store.sharding.ShardRunner`);
+    the findings do not depend on it. `neuronfair.search` describes the rest.
     """
     config, queries_before = config or SearchConfig(), network.rows_forward
     _check(network, domain, config)

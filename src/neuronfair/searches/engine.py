@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal
 
 import torch
@@ -35,9 +35,10 @@ from neuronfair.searches.findings import (
     kind_of,
     with_kind,
 )
+from neuronfair.searches.forked import ForkedChains, forked, team_size
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
-from neuronfair.searches.stepping import EvaluatedStep, Steps, differ_exactly, stepper
+from neuronfair.searches.stepping import Chains, EvaluatedStep, differ_exactly, stepper
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
@@ -109,6 +110,7 @@ class Record:
     keep: bool = True  # False: findings are confirmed and counted, but not kept
     chains: ChainRange = WHOLE
     even: bool = False  # chains take the same path, to the last bit, in any batch
+    workers: int = 1  # processes among which such chains are dealt, where that is possible
 
 
 @dataclass(frozen=True)
@@ -143,19 +145,20 @@ def run_phase(
     run = PhaseRun(world, method, seeds, origin, budget=budget, seen=seen, record=record or Record())
     if run.ended is not None:
         return run.ended
-    with (
-        interruptible() as interruption,
-        one_thread(run.on_cpu and run.has_few_chains),
-        background_writer(run.writes_in_background) as writer,
-    ):
-        while (stop := run.reason_to_stop(interrupted=interruption.requested)) is None:
-            run.step()
-            if progress is not None:
-                run.show(progress)
-            if run.checkpoint_is_due:
-                writer.do(run.next_checkpoint())
-        writer.wait()
-    return run.finish(stop, progress)
+    with run.in_processes():
+        with (
+            interruptible() as interruption,
+            one_thread(run.needs_one_thread),
+            background_writer(run.writes_in_background) as writer,
+        ):
+            while (stop := run.reason_to_stop(interrupted=interruption.requested)) is None:
+                run.step()
+                if progress is not None:
+                    run.show(progress)
+                if run.checkpoint_is_due:
+                    writer.do(run.next_checkpoint())
+            writer.wait()
+        return run.finish(stop, progress)
 
 
 class PhaseRun:
@@ -178,33 +181,45 @@ class PhaseRun:
         seen = seen if seen is not None else KeySet(world.domain.device)
         self._tally = PhaseTally(world, budget, seen, keep=record.keep, chains=record.chains.total or len(seeds))
         self.ended: PhaseResult | None = None  # the result, if the phase was over before it was resumed
-        self._t, self._state = 0, self._start(seeds, origin)
+        self._chains: Chains | ForkedChains = self._start(seeds, origin)
         if resume is not None:
             self._restore(resume)
         self._last_count = time.perf_counter()
 
-    def _start(self, seeds: Tensor, origin: Tensor | None) -> State:
+    def _start(self, seeds: Tensor, origin: Tensor | None) -> Chains:
         """Return the chains before the first step."""
-        rows = self._world.domain.clip(seeds)
+        world, record = self._world, self._record
+        rows = world.domain.clip(seeds)
         numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
-        place = self._record.chains.first + torch.arange(len(rows), device=rows.device)
-        chains = {"origin": numbers, "place": place, "rows": rows, "found": torch.zeros_like(numbers)}
-        return self._method.start(self._world, chains)
+        place = record.chains.first + torch.arange(len(rows), device=rows.device)
+        state = {"origin": numbers, "place": place, "rows": rows, "found": torch.zeros_like(numbers)}
+        steps = stepper(world, self._method, exact=self._budget.counts_findings, even=record.even)
+        return Chains(steps, self._method.start(world, state), 0, self._budget.findings_per_seed)
 
     def _restore(self, resume: Checkpoint) -> None:
         """Continue from a checkpoint."""
-        if resume.state.keys() != self._state.keys():
+        if resume.state.keys() != self._chains.state().keys():
             raise OtherRunError(
                 "this search was started by another version of neuronfair, so it cannot be resumed. Start a new one"
             )
-        self._state, self._t = resume.state, resume.t
+        self._chains = replace(self._chains, now=resume.state, t=resume.t)
         self._tally.take(resume.findings, keys_of(resume.lines))
         if resume.stop not in (None, "interrupted"):
             self.ended = PhaseResult(self._tally.findings(), self._tally.confirmed, resume.stop, resume.seconds)
 
-    @cached_property
-    def _take_step(self) -> Steps:
-        return stepper(self._world, self._method, exact=self._budget.counts_findings, even=self._record.even)
+    @contextmanager
+    def in_processes(self) -> Iterator[None]:
+        """Deal the chains to processes for a while, if the record asks for them and this phase allows it."""
+        chains, record, steps = self._chains, self._record, self._budget.steps
+        size = 1
+        if record.even and not self._tally.is_limited:  # what is evaluated ahead must not exceed a limit
+            size = team_size(self._world, len(chains), len(chains) * (steps - chains.t), record.workers)
+        if size == 1 or not isinstance(chains, Chains):
+            yield
+            return
+        saved = record.checkpoint is not None
+        with forked(chains, self._world.network, size, steps=steps, every=record.every, saved=saved) as self._chains:
+            yield
 
     @property
     def on_cpu(self) -> bool:
@@ -212,9 +227,10 @@ class PhaseRun:
         return self._world.domain.device.type == "cpu"
 
     @property
-    def has_few_chains(self) -> bool:
+    def needs_one_thread(self) -> bool:
         """Whether one thread is faster than several. Rows so wide that a few fill a pass keep all threads busy."""
-        return len(self._state["origin"]) <= min(FEW_CHAINS, self._world.network.encoding.rows_per_pass // 8)
+        few = len(self._chains) <= min(FEW_CHAINS, self._world.network.encoding.rows_per_pass // 8)
+        return self.on_cpu and (few or isinstance(self._chains, ForkedChains))
 
     @property
     def writes_in_background(self) -> bool:
@@ -226,44 +242,45 @@ class PhaseRun:
         budget = self._budget
         if self._tally.stop is not None:
             return self._tally.stop
-        if len(self._state["origin"]) == 0 or budget.findings_per_seed == 0:
+        if len(self._chains) == 0 or budget.findings_per_seed == 0:
             return "walkers"
-        if self._t >= budget.steps:
+        if self._chains.t >= budget.steps:
             return "steps"
         if budget.seconds is not None and self._seconds >= budget.seconds:
             return "seconds"
         return "interrupted" if interrupted else None
 
     def step(self) -> None:
-        """Take a step of all chains and record what was found."""
-        state, evaluated = self._take_step(self._state, self._t)
-        self._tally.record(evaluated, self._t)
-        self._state = _retired(state, evaluated.hits, self._budget)
-        self._t += 1
+        """Take a step of all chains, or several if they run ahead, and record what was found."""
+        for t, evaluated in self._chains.advance():
+            self._tally.record(evaluated, t)
 
     def show(self, progress: PieceProgress) -> None:
         """Report progress; findings are counted every `SHOW` seconds only."""
         if time.perf_counter() - self._last_count > SHOW:
             self._tally.count()
             self._last_count = time.perf_counter()
-        progress(self._t, self._budget.steps, self._tally.found)
+        progress(self._chains.t, self._budget.steps, self._tally.found)
 
     @property
     def checkpoint_is_due(self) -> bool:
         """Whether to write a checkpoint after this step; the end of the phase writes its own."""
-        return self._t % self._record.every == 0 and self._tally.stop is None
+        return self._chains.t % self._record.every == 0 and self._tally.stop is None
 
     def next_checkpoint(self) -> Callable[[], object]:
         """Return a function that writes a checkpoint of this moment, in any thread."""
-        state = {name: tensor.clone() for name, tensor in self._state.items()}  # the next steps may overwrite them
-        return partial(self._save, self._t, state, *self._tally.since_last())
+        return partial(self._save, self._chains.t, self._state(), *self._tally.since_last())
+
+    def _state(self) -> State:
+        """Return the chains, if they are saved."""
+        return {} if self._record.checkpoint is None else self._chains.state()
 
     def finish(self, stop: Stop, progress: PieceProgress | None) -> PhaseResult:
         """Write the last checkpoint and return the result."""
         recent = self._tally.since_last()
         if progress is not None:
-            progress(self._t, self._budget.steps, self._tally.found)
-        seconds = self._save(self._t, self._state, *recent, stop)
+            progress(self._chains.t, self._budget.steps, self._tally.found)
+        seconds = self._save(self._chains.t, self._state(), *recent, stop)
         return PhaseResult(self._tally.findings(), self._tally.confirmed, stop, seconds)
 
     def _save(self, t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
@@ -280,21 +297,12 @@ class PhaseRun:
         return time.perf_counter() - self._begun
 
 
-def _retired(state: State, discriminates: Tensor, budget: Budget) -> State:
-    """Remove the chains that have met as many discriminatory rows as the budget allows for each."""
-    if budget.findings_per_seed is None:
-        return state
-    state = state | {"found": state["found"] + discriminates}
-    stays = state["found"] < budget.findings_per_seed
-    return {name: tensor[stays] for name, tensor in state.items()}
-
-
 class PhaseTally:
     """Counts what a phase evaluates and finds, each record once and never beyond the budget."""
 
     def __init__(self, world: World, budget: Budget, seen: KeySet, *, keep: bool, chains: int) -> None:
         self._world, self._budget, self._seen, self._keep, self._chains = world, budget, seen, keep, chains
-        self._limited = budget.instances is not None or budget.findings is not None
+        self.is_limited = budget.instances is not None or budget.findings is not None
         self._most = PENDING.get(world.domain.device.type, PENDING["cpu"]) // (1 + world.domain.codes_per_row // WIDE)
         self._pending: list[tuple[int, EvaluatedStep]] = []
         self._waiting = 0  # rows in them
@@ -342,7 +350,7 @@ class PhaseTally:
         keys = self._world.domain.key(steps.rows)
         judged, self._pending, self._waiting = self._waiting, [], 0
         # Records beyond the budget do not count here, so they may count in a later phase.
-        new = self._seen.unseen(keys) if self._limited else self._seen.add(keys)
+        new = self._seen.unseen(keys) if self.is_limited else self._seen.add(keys)
         found = new & steps.hits
         if self._budget.instances is not None:
             new &= torch.cumsum(new, 0) <= self._budget.instances - self.tried
@@ -351,7 +359,7 @@ class PhaseTally:
             # Records after the last finding that fits the budget do not count.
             new &= torch.cumsum(found, 0) - found.long() < self._budget.findings - self.found
             found &= new
-        if self._limited:
+        if self.is_limited:
             self._seen.add(keys[new])
         figures = torch.stack([new.sum(), found.sum(), (new & steps.doubtful).sum(), steps.finite.long()])
         tried, hits, rejected, sound = figures.tolist()

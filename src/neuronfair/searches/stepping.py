@@ -166,6 +166,33 @@ def differ_exactly(world: World, rows: Tensor, twins: Tensor) -> Tensor:
     return world.decision.differ(own, other)
 
 
+@dataclass
+class Chains:
+    """The chains of a phase, which are stepped in this process."""
+
+    steps: Steps
+    now: State
+    t: int
+    most: int | None = None  # discriminatory rows, after which a chain retires
+
+    def __len__(self) -> int:
+        return len(self.now["origin"])
+
+    def advance(self) -> list[tuple[int, EvaluatedStep]]:
+        """Take a step, and return it with its number."""
+        state, evaluated = self.steps(self.now, self.t)
+        if self.most is not None:
+            state = state | {"found": state["found"] + evaluated.hits}
+            stays = state["found"] < self.most
+            state = {name: tensor[stays] for name, tensor in state.items()}
+        self.now, self.t = state, self.t + 1
+        return [(self.t - 1, evaluated)]
+
+    def state(self) -> State:
+        """Return a copy of the chains: the next steps may overwrite them."""
+        return {name: tensor.clone() for name, tensor in self.now.items()}
+
+
 # Steps on a GPU
 
 AHEAD = 64  # steps whose addresses are sent to the device at once

@@ -77,13 +77,15 @@ class ShardRunner:
     """Runs phases in shards: pass it to `search` as `runner`.
 
     Shards are merged in `folder`, on this machine. Their files are there too, or at `address`, which all workers must
-    reach: a folder, or an address that fsspec knows (s3://…). A killed search resumes if it has a `run`.
+    reach: a folder, or an address that fsspec knows (s3://…). A killed search resumes if it has a `run`. Without a pool
+    of several, each shard is dealt to so many `workers`.
     """
 
     pool: Pool
     folder: Path
     address: str | None = None
     run: Run | None = None
+    workers: int = 1
     _mark: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @property
@@ -123,9 +125,9 @@ class ShardRunner:
             seen = task.seen or KeySet(task.world.domain.device)
             for path in run.judged("global") if task.name == "local" else ():
                 seen.add(keys_of(load_array(path, 2)).to(task.world.domain.device))
-            return in_one_piece(replace(task, seen=seen))
+            return in_one_piece(replace(task, seen=seen), self.workers)
         if chains * budget.steps == 0:
-            return in_one_piece(task)
+            return in_one_piece(task, self.workers)
         begun = time.perf_counter()
         try:
             result = self._merged(task, self._searched(task), before, len(done))
@@ -140,7 +142,8 @@ class ShardRunner:
         name = _place(task)
         each, every = self._division(name, Division.of(chains, steps, self.pool, device))
         shards = [ShardStore(self._root, name, number) for number in range(math.ceil(chains / each))]
-        shared = _Shared(replace(task, recorder=None, progress=None, seen=None), each, every)
+        workers = self.workers if self.pool.size == 1 else 1
+        shared = _Shared(replace(task, recorder=None, progress=None, seen=None), each, every, workers)
 
         def show(lines: Sequence[tuple[int, int, int]]) -> None:
             assert task.progress is not None
@@ -207,6 +210,7 @@ class _Shared(NamedTuple):
     task: PhaseTask
     each: int
     every: int
+    workers: int
 
 
 def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
@@ -221,6 +225,7 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
         keep=False,
         chains=ChainRange(first, len(task.starts)),
         even=True,
+        workers=shared.workers,
     )
     return run_phase(
         task.world,

@@ -1,0 +1,271 @@
+"""Chains of a phase in forked processes, each of which steps a share of them; this process counts what they find.
+
+The processes run a few blocks of steps ahead of the counting. A chain takes the same path as in one process, to the
+last bit, and the steps come back in the order of steps and chains, so the result does not tell how many there were.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import current_process, get_context
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+import torch
+
+from neuronfair.errors import NeuronFairError, one_line
+from neuronfair.model.network import Network
+from neuronfair.searches.evaluate import EVEN
+from neuronfair.searches.method import State, World
+from neuronfair.searches.stepping import Chains, EvaluatedStep, joined
+
+MIN_CHAINS = 128  # of a process: fewer cost more than they save
+MIN_ROWS = 20_000  # of a phase
+BLOCK = 1 << 13  # rows that a process sends together
+AHEAD = 3  # blocks that are ordered before they are counted
+MOST = 8  # processes: more of them wait for the one that counts
+READY = 10.0  # seconds to start in, after which the phase is stepped in one process
+_FOREIGN = ("jax", "tensorflow")  # their threads may hold locks for ever in a fork
+
+
+def cores() -> int:
+    """Return how many processes to search in by default: one for each core that this process may use."""
+    return min(MOST, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
+
+
+def can_fork() -> bool:
+    """Return whether a fork is safe here: no other thread of Python may hold a lock that the child needs."""
+    # The thread that draws a progress bar holds none, and neither do idle threads of torch.
+    others = [thread for thread in threading.enumerate() if not type(thread).__module__.startswith("rich.")]
+    alone = others == [threading.current_thread()] and not current_process().daemon
+    foreign = torch.cuda.is_available() or any(name in sys.modules for name in _FOREIGN)
+    return sys.platform == "linux" and alone and not foreign
+
+
+def team_size(world: World, chains: int, rows: int, workers: int) -> int:
+    """Return how many processes step the chains of a phase with so many rows; 1: this one alone."""
+    network = world.network
+    plain = isinstance(network, Network) and network.dtype in (torch.float32, torch.float64)
+    if not plain or world.domain.device.type != "cpu" or rows < MIN_ROWS or not can_fork():
+        return 1
+    return max(1, min(workers, chains // MIN_CHAINS))
+
+
+class _Block(NamedTuple):
+    """What a process did in a block of steps."""
+
+    sizes: list[int]  # chains in each step
+    lines: list[Any]  # the fields of EvaluatedStep for all of them, as arrays of numpy
+    forward: int  # rows through the network
+    backward: int
+    left: int  # chains
+
+
+class _Chains(NamedTuple):
+    """The chains of a process at the end of a block."""
+
+    end: int
+    state: dict[str, Any]  # arrays of numpy
+
+
+@dataclass
+class _Process:
+    """A forked process, as the counting one sees it."""
+
+    orders: Connection
+    results: SimpleQueue[object]
+
+    def result(self, timeout: float | None = None) -> object:
+        """Return the next result; raise the error that ended the process."""
+        made = self.results.get(timeout=timeout)
+        if isinstance(made, BaseException):
+            raise made
+        return made
+
+
+@dataclass
+class ForkedChains:
+    """The chains of a phase in forked processes; it works like `Chains`."""
+
+    network: Network
+    team: list[_Process]
+    now: State  # as last sent
+    t: int
+    left: int
+    steps: int  # of the phase
+    every: int  # steps between two checkpoints, at which a block ends
+    saved: bool  # whether checkpoints save the chains
+    _ends: deque[int] = field(default_factory=deque)  # of the blocks that are ordered and not counted
+
+    def __post_init__(self) -> None:
+        self._end = self.t  # of the block that was counted last
+        self._now_at = self.t  # the block after which the chains were sent
+
+    def __len__(self) -> int:
+        return self.left
+
+    def advance(self) -> list[tuple[int, EvaluatedStep]]:
+        """Take the steps of a block, and return them with their numbers, each in parts."""
+        self._order()
+        self._end = self._ends.popleft()
+        blocks = [block for block in (process.result() for process in self.team) if isinstance(block, _Block)]
+        self.network.rows_forward += sum(block.forward for block in blocks)
+        self.network.rows_backward += sum(block.backward for block in blocks)
+        parts, first = [_unpacked(block) for block in blocks], self.t
+        self.t += max(map(len, parts))
+        self.left = sum(block.left for block in blocks)
+        return [(t, part[t - first]) for t in range(first, self.t) for part in parts if t - first < len(part)]
+
+    def _order(self) -> None:
+        """Order blocks ahead, and the chains where a checkpoint will save them."""
+        size = max(1, BLOCK * len(self.team) // max(1, self.left))
+        while len(self._ends) < AHEAD and (last := self._ends[-1] if self._ends else self.t) < self.steps:
+            end = min(last + size, self.steps, (last // self.every + 1) * self.every)
+            self._ends.append(end)
+            self._tell(end, of_chains=False)
+            if self._is_saved(end):
+                self._tell(end, of_chains=True)
+
+    def _is_saved(self, end: int) -> bool:
+        return self.saved and (end % self.every == 0 or end == self.steps)
+
+    def _tell(self, end: int, *, of_chains: bool) -> None:
+        for process in self.team:
+            with suppress(OSError):  # it has ended: its last result says why
+                process.orders.send((end, of_chains))
+
+    def state(self) -> State:
+        """Return the chains after the last step that was counted; later ones that are under way are dropped."""
+        if self._now_at != self._end:
+            if not self._is_saved(self._end):
+                self._tell(self._end, of_chains=True)
+            self.now, self._now_at = joined([self._chains(process) for process in self.team]), self._end
+        return self.now
+
+    def _chains(self, process: _Process) -> State:
+        while not isinstance(made := process.result(), _Chains) or made.end != self._end:
+            pass
+        return {name: torch.from_numpy(array) for name, array in made.state.items()}
+
+
+@contextmanager
+def forked(
+    chains: Chains, network: Network, size: int, *, steps: int, every: int, saved: bool
+) -> Iterator[Chains | ForkedChains]:
+    """Yield the chains dealt to forked processes, which end with the block; as they are if that is not possible."""
+    each = -(-len(chains) // (size * EVEN)) * EVEN  # full batches, so that few rows are computed in vain
+    with ExitStack() as stack:
+        team: list[_Process] = []
+        ends: list[Connection] = []  # of this process, which the next fork would keep open
+        sent = [
+            _started(replace(chains, now={k: x[i : i + each] for k, x in chains.now.items()}), network, ends, stack)
+            for i in range(0, len(chains), each)
+        ]
+        for orders, results in sent:  # threads start after the last fork
+            queue: SimpleQueue[object] = SimpleQueue()
+            threading.Thread(target=_receive, args=(results, queue), daemon=True).start()
+            team.append(_Process(orders, queue))
+        try:
+            for process in team:
+                process.result(READY)
+        except (Empty, NeuronFairError):
+            stack.close()
+            team = []
+        yield ForkedChains(network, team, chains.now, chains.t, len(chains), steps, every, saved) if team else chains
+
+
+def _started(
+    share: Chains, network: Network, ends: list[Connection], stack: ExitStack
+) -> tuple[Connection, Connection]:
+    """Fork a process for a share of the chains, and return our ends of its pipes."""
+    context = get_context("fork")
+    (theirs, orders), (results, answers) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+    ends += [orders, results]
+    process = context.Process(target=_work, args=(share, network, theirs, answers, tuple(ends)), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # `can_fork` has looked at the threads
+        process.start()
+    theirs.close()
+    answers.close()
+    stack.callback(process.join)
+    stack.callback(process.kill)
+    return orders, results
+
+
+def _receive(results: Connection, queue: SimpleQueue[object]) -> None:
+    """Take results as they come, so that no process waits for the counting."""
+    with suppress(EOFError, OSError), results:
+        while True:
+            queue.put(pickle.loads(results.recv_bytes()))
+    queue.put(NeuronFairError("a process of the search was killed: the memory may not suffice for several"))
+
+
+def _work(share: Chains, network: Network, orders: Connection, results: Connection, ends: tuple[Connection]) -> None:
+    """Step a share of the chains as ordered, in a forked process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the caller decides what ends
+    for end in ends:
+        end.close()  # or this process would not notice that the caller has ended
+    try:
+        torch.set_num_threads(1)
+        results.send(None)
+        serve(share, network, orders, results)
+    except (EOFError, OSError):
+        pass  # the caller has ended
+    except BaseException as error:
+        with suppress(OSError):
+            results.send_bytes(_pickled(error))
+    os._exit(0)
+
+
+def serve(share: Chains, network: Network, orders: Connection, results: Connection) -> None:
+    """Do what is ordered: a block of steps up to a number, or the chains at the end of such a block."""
+    kept = deque([_sent(share, share.t)], maxlen=AHEAD + 1)
+    while True:
+        end, of_chains = orders.recv()
+        if of_chains:
+            made: object = next(chains for chains in kept if chains.end == end)
+        else:
+            made = _stepped(share, network, end)
+            kept.append(_sent(share, end))
+        results.send_bytes(pickle.dumps(made, pickle.HIGHEST_PROTOCOL))
+
+
+def _sent(share: Chains, end: int) -> _Chains:
+    return _Chains(end, {name: tensor.numpy() for name, tensor in share.state().items()})
+
+
+def _stepped(share: Chains, network: Network, end: int) -> _Block:
+    forward, backward, steps = network.rows_forward, network.rows_backward, list[EvaluatedStep]()
+    while share.t < end and len(share):
+        steps += (step for _, step in share.advance())
+    lines = [line.numpy() for line in EvaluatedStep.join(steps)] if steps else []
+    forward, backward = network.rows_forward - forward, network.rows_backward - backward
+    return _Block([len(step.rows) for step in steps], lines, forward, backward, len(share))
+
+
+def _unpacked(block: _Block) -> list[EvaluatedStep]:
+    """Return the steps of a block."""
+    if not block.sizes:
+        return []
+    *lines, finite = (torch.as_tensor(line) for line in block.lines)
+    return [EvaluatedStep(*step, finite) for step in zip(*(line.split(block.sizes) for line in lines), strict=True)]
+
+
+def _pickled(error: BaseException) -> bytes:
+    """Return an error as bytes; one that cannot be sent as its text."""
+    try:
+        content = pickle.dumps(error)
+        pickle.loads(content)
+        return content
+    except Exception:
+        return pickle.dumps(NeuronFairError(one_line(error)))
