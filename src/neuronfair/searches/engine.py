@@ -19,6 +19,7 @@ from torch import Tensor
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.errors import NeuronFairError, OtherRunError
 from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.network import Network
 from neuronfair.model.training_loop import one_thread
 from neuronfair.progress import PieceProgress, interruptible
 from neuronfair.searches.evaluate import not_finite
@@ -214,11 +215,12 @@ class PhaseRun:
         size = 1
         if record.even and not self._tally.is_limited:  # what is evaluated ahead must not exceed a limit
             size = team_size(self._world, len(chains), len(chains) * (steps - chains.t), record.workers)
-        if size == 1 or not isinstance(chains, Chains):
+        network = self._world.network
+        if size == 1 or not isinstance(chains, Chains) or not isinstance(network, Network):
             yield
             return
         saved = record.checkpoint is not None
-        with forked(chains, self._world.network, size, steps=steps, every=record.every, saved=saved) as self._chains:
+        with forked(chains, network, size, steps=steps, every=record.every, saved=saved) as self._chains:
             yield
 
     @property

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import torch
 
 from neuronfair.errors import NeuronFairError, one_line
-from neuronfair.model.blackbox import Model
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import EVEN
 from neuronfair.searches.method import State, World
@@ -98,7 +97,7 @@ class _Process:
 class ForkedChains:
     """The chains of a phase in forked processes; it works like `Chains`."""
 
-    network: Model
+    network: Network
     team: list[_Process]
     now: State  # as last sent
     t: int
@@ -161,7 +160,7 @@ class ForkedChains:
 
 @contextmanager
 def forked(
-    chains: Chains, network: Model, size: int, *, steps: int, every: int, saved: bool
+    chains: Chains, network: Network, size: int, *, steps: int, every: int, saved: bool
 ) -> Iterator[Chains | ForkedChains]:
     """Yield the chains dealt to forked processes, which end with the block; as they are if that is not possible."""
     each = -(-len(chains) // (size * EVEN)) * EVEN  # full batches, so that few rows are computed in vain
@@ -185,7 +184,9 @@ def forked(
         yield ForkedChains(network, team, chains.now, chains.t, len(chains), steps, every, saved) if team else chains
 
 
-def _started(share: Chains, network: Model, ends: list[Connection], stack: ExitStack) -> tuple[Connection, Connection]:
+def _started(
+    share: Chains, network: Network, ends: list[Connection], stack: ExitStack
+) -> tuple[Connection, Connection]:
     """Fork a process for a share of the chains, and return our ends of its pipes."""
     context = get_context("fork")
     (theirs, orders), (results, answers) = context.Pipe(duplex=False), context.Pipe(duplex=False)
@@ -209,7 +210,7 @@ def _receive(results: Connection, queue: SimpleQueue[object]) -> None:
     queue.put(NeuronFairError("a process of the search was killed: the memory may not suffice for several"))
 
 
-def _work(share: Chains, network: Model, orders: Connection, results: Connection, ends: tuple[Connection]) -> None:
+def _work(share: Chains, network: Network, orders: Connection, results: Connection, ends: tuple[Connection]) -> None:
     """Step a share of the chains as ordered, in a forked process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the caller decides what ends
     for end in ends:
@@ -226,7 +227,7 @@ def _work(share: Chains, network: Model, orders: Connection, results: Connection
     os._exit(0)
 
 
-def serve(share: Chains, network: Model, orders: Connection, results: Connection) -> None:
+def serve(share: Chains, network: Network, orders: Connection, results: Connection) -> None:
     """Do what is ordered: a block of steps up to a number, or the chains at the end of such a block."""
     kept = deque([_sent(share, share.t)], maxlen=AHEAD + 1)
     while True:
@@ -243,7 +244,7 @@ def _sent(share: Chains, end: int) -> _Chains:
     return _Chains(end, {name: tensor.numpy() for name, tensor in share.state().items()})
 
 
-def _stepped(share: Chains, network: Model, end: int) -> _Block:
+def _stepped(share: Chains, network: Network, end: int) -> _Block:
     forward, backward, steps = network.rows_forward, network.rows_backward, list[EvaluatedStep]()
     while share.t < end and len(share):
         steps += (step for _, step in share.advance())
