@@ -170,66 +170,56 @@ class Attribute:
     causes: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(AttributeKind):
-            raise self._error(f"kind {self.kind!r} is unknown. {did_you_mean(self.kind, get_args(AttributeKind))}")
-        if self.encode not in get_args(EncodingKind):
-            raise self._error(f"encode {self.encode!r} is unknown. {did_you_mean(self.encode, get_args(EncodingKind))}")
-        if self.kind == "nominal" and not self.values:
-            raise self._error("a nominal attribute needs values = [...]")
-        twice = repeated(self.values)
-        if twice is not None:
-            raise self._error(f"value {twice!r} is listed twice")
-        if not self.values:
-            numbers = (self.low, self.high, self.step)
-            if not all(_is_finite(n) for n in numbers) or self.step <= 0 or self.high < self.low:
-                raise self._error(
-                    f"needs finite low <= high and step > 0, has low={self.low}, high={self.high}, step={self.step}"
-                )
-            if not (float(self.high) - float(self.low)) / float(self.step) < MAX_VALUES:
-                raise self._error(f"{self.low:g} to {self.high:g} in steps of {self.step:g} are too many values")
-        if self.kind == "flag" and self.size != 2:
-            raise self._error(f"a flag has exactly two values, this has {self.size}")
-        if self.encode == "onehot" and self.size > MAX_ONEHOT:
-            raise self._error(f"{self.size:,} values are too many for a one-hot block. Use a larger step or 'scaled'")
-        if not (_is_finite(self.center) and _is_finite(self.scale) and self.scale > 0):
-            raise self._error(f"needs a finite center and a scale > 0, has center={self.center}, scale={self.scale}")
-        if self.decimal not in DECIMALS:
-            raise self._error(f'decimal must be "." or ",", is {self.decimal!r}')
-        if self.other is not None and self.other not in self.values:
-            raise self._error(
-                f"other = {self.other!r} is not one of its values. {did_you_mean(self.other, self.values)}"
-            )
-        if self.outliers is not None and (self.outliers not in get_args(Outliers) or self.values):
-            raise self._error(f'outliers must be "clip", and is for numbers only; it is {self.outliers!r}')
-        if self.fixed and self.legitimate:
-            raise self._error("is fixed and legitimate: set one of the two")
-        if self.date is not None:
-            self._check_date()
-        if self.bands or self.band_values:
-            self._check_bands()
+        for problem in self._problems():
+            raise self._error(problem)
         if self.missing is not None and self.empty is None:
             self._missing_code()
 
-    def _check_date(self) -> None:
-        if self.values or not is_form(str(self.date)):
-            raise self._error(f'date = {self.date!r}: expected "iso" or a form such as "%d.%m.%Y", and no values')
-        if not (is_day(self.low) and is_day(self.high) and float(self.step).is_integer()):
-            raise self._error("needs dates as low and high, and a step of whole days")
+    def _problems(self) -> Iterator[str]:
+        """Yield what is wrong; each check may rely on those before it."""
+        for key, known in (("kind", get_args(AttributeKind)), ("encode", get_args(EncodingKind))):
+            if (value := getattr(self, key)) not in known:
+                yield f"{key} {value!r} is unknown. {did_you_mean(value, known)}"
+        if self.kind == "nominal" and not self.values:
+            yield "a nominal attribute needs values = [...]"
+        if (twice := repeated(self.values)) is not None:
+            yield f"value {twice!r} is listed twice"
+        if not self.values:
+            if not all(map(_is_finite, (self.low, self.high, self.step))) or self.step <= 0 or self.high < self.low:
+                numbers = f"low={self.low}, high={self.high}, step={self.step}"
+                yield f"needs finite low <= high and step > 0, has {numbers}"
+            if not (float(self.high) - float(self.low)) / float(self.step) < MAX_VALUES:
+                yield f"{self.low:g} to {self.high:g} in steps of {self.step:g} are too many values"
+        if self.kind == "flag" and self.size != 2:
+            yield f"a flag has exactly two values, this has {self.size}"
+        if self.encode == "onehot" and self.size > MAX_ONEHOT:
+            yield f"{self.size:,} values are too many for a one-hot block. Use a larger step or 'scaled'"
+        if not (_is_finite(self.center) and _is_finite(self.scale) and self.scale > 0):
+            yield f"needs a finite center and a scale > 0, has center={self.center}, scale={self.scale}"
+        if self.decimal not in DECIMALS:
+            yield f'decimal must be "." or ",", is {self.decimal!r}'
+        if self.other is not None and self.other not in self.values:
+            yield f"other = {self.other!r} is not one of its values. {did_you_mean(self.other, self.values)}"
+        if self.outliers is not None and (self.outliers not in get_args(Outliers) or self.values):
+            yield f'outliers must be "clip", and is for numbers only; it is {self.outliers!r}'
+        if self.fixed and self.legitimate:
+            yield "is fixed and legitimate: set one of the two"
+        if self.date is not None and (self.values or not is_form(str(self.date))):
+            yield f'date = {self.date!r}: expected "iso" or a form such as "%d.%m.%Y", and no values'
+        if self.date is not None and not (is_day(self.low) and is_day(self.high) and float(self.step).is_integer()):
+            yield "needs dates as low and high, and a step of whole days"
+        if self.bands or self.band_values:
+            yield from self._band_problems()
 
-    def _check_bands(self) -> None:
-        cuts = (self.low, *self.bands, self.high)
-        if self.values or self.empty is not None or not self.bands or list(cuts) != sorted({*cuts}):
-            raise self._error(
+    def _band_problems(self) -> Iterator[str]:
+        cuts, count = (self.low, *self.bands, self.high), len(self.bands) + 1
+        if self.values or self.empty is not None or count == 1 or list(cuts) != sorted({*cuts}):
+            yield (
                 "bands are for numbers whose empty cell is no value of its own, and ascend above low and below high; "
                 f"they are {list(self.bands)}"
             )
-        if self.band_values:
-            codes = [self._number_code(str(value), "error") for value in self.band_values]
-            if [self.band(code) for code in codes] != list(range(len(self.bands) + 1)):
-                count = len(self.bands) + 1
-                raise self._error(
-                    f"band_values needs one number of each of the {count} bands, has {list(self.band_values)}"
-                )
+        if self.band_values and [*map(self.band, self.band_codes)] != list(range(count)):
+            yield f"band_values needs one number of each of the {count} bands, has {list(self.band_values)}"
 
     @cached_property
     def band_starts(self) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """Small models and domains for tests, made by hand or from fixed numbers, so that their content is known."""
 
+# ruff: noqa: D102
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -52,29 +54,24 @@ forbid = { gain = { min = 0.5 }, loss = { min = 1 } }
 
 @dataclass(frozen=True)
 class Young:
-    """A population in which likelihood falls with age, the first attribute."""
+    """A population in which likelihood falls with age, the first attribute: from 1 for the youngest to 0."""
 
     domain: TableDomain
 
     @property
     def draws_per_row(self) -> int:
-        """How many random numbers `rows_at` takes for one row."""
         return self.domain.draws_per_row
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the records at random places u: any record."""
         return self.domain.rows_at(u)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw n records."""
         return self.domain.sample(n, generator)
 
     def log_likelihood(self, rows: Tensor) -> Tensor:
-        """Return the logarithm of the plausibility of each record."""
         return self.plausibility(rows).log()
 
     def plausibility(self, rows: Tensor) -> Tensor:
-        """Return 1 for the youngest and 0 for the oldest: float64, (n,)."""
         return 1 - rows[:, 0].double() / (self.domain.attributes[0].size - 1)
 
 

@@ -322,25 +322,16 @@ def a_budget_of_steps_is_kept(name: str, phase: str, steps: int) -> None:
     assert [len(spy.path(origin)) for origin in range(CHAINS)] == [steps] * CHAINS
 
 
-@check(phase=PHASES)
-def a_budget_of_instances_is_kept(name: str, phase: str) -> None:
-    """Exactly as many distinct records are evaluated."""
-    whole = kept(name, "people", phase)[0].findings
-    for limit in (1, whole.tried - 1):
-        result, _ = explore(name, "people", phase, Budget(STEPS, instances=limit))
-        assert (result.findings.tried, result.stop) == (limit, "instances")
-        assert torch.equal(result.findings.rows, whole.rows[: len(result.findings)])
-
-
-@check(phase=PHASES)
-def a_budget_of_findings_is_kept(name: str, phase: str) -> None:
-    """The search ends with exactly as many findings."""
+@check(phase=PHASES, kind=("instances", "findings"))
+def a_budget_of_records_is_kept(name: str, phase: str, kind: str) -> None:
+    """Exactly as many distinct records are evaluated, or found."""
     whole = kept(name, "people", phase)[0].findings
     assert len(whole) > 2
-    for limit in (1, len(whole)):
-        result, _ = explore(name, "people", phase, Budget(STEPS, findings=limit))
-        assert (len(result.findings), result.stop) == (limit, "findings")
-        assert torch.equal(result.findings.rows, whole.rows[:limit])
+    for limit in (1, whole.tried - 1 if kind == "instances" else len(whole)):
+        result, _ = explore(name, "people", phase, Budget(STEPS, **{kind: limit}))
+        found = result.findings
+        assert (found.tried if kind == "instances" else len(found), result.stop) == (limit, kind)
+        assert torch.equal(found.rows, whole.rows[: len(found)])
 
 
 @check(phase=PHASES, limit=(1, 3))
