@@ -16,7 +16,7 @@ from neuronfair.searches.keys import KeySet
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.searches.stepping import joined, slices
 from neuronfair.testing.cases import COUNTERPART, case
-from neuronfair.testing.checks import LINES, STEPS, explore, kept
+from neuronfair.testing.checks import LINES, STEPS, explore, shared_phase
 from tests.planted import networks
 
 
@@ -48,10 +48,10 @@ def assert_same(found, other) -> None:
 
 @pytest.mark.parametrize("name", ["neuronfair-plus", "frontier-free", "expga"])
 def test_a_method_finds_the_same_in_slices(name, monkeypatch):
-    whole, _ = kept(name, "pair", "local")
+    whole, _ = shared_phase(name, "pair", "local")
     hold(monkeypatch, case("pair").domain, 3)
     parts, spy = explore(name, "pair", "local")
-    assert [len(rows) for _, rows in spy.asked[:3]] == [3, 3, 2]
+    assert [len(rows) for _, rows in spy.proposed[:3]] == [3, 3, 2]
     assert len(whole.findings) > 0
     assert_same(whole, parts)
 

@@ -136,9 +136,7 @@ class RuleBook:
         members = [torch.argsort(classes, stable=True) for classes in class_of]
         starts = [torch.cumsum(c, 0) - c for c in counts]
         combinations = torch.zeros(1, 0, dtype=torch.int64)
-        rows = torch.zeros(
-            1, len(self._attributes), dtype=torch.int64
-        )  # each combination by the first code of its classes
+        rows = torch.zeros(1, len(self._attributes), dtype=torch.int64)  # by the first code of their classes
         for j, column in enumerate(columns):
             # One column at a time; combinations that break a rule are dropped before the next column multiplies them.
             k = len(counts[j])
@@ -242,11 +240,8 @@ class RuleBook:
             nearest.append(target)
             # Distance breaks ties between equally many changes, scaled so that it never outweighs a change.
             ordered = self._attributes[column].ordered
-            price = (
-                (distance > 0)
-                * weights[column]
-                * (1 + (distance / (self._attributes[column].size * len(weights)) if ordered else 0))
-            )
+            share = distance / (self._attributes[column].size * len(weights)) if ordered else 0
+            price = (distance > 0) * weights[column] * (1 + share)
             cost += price.to(torch.float64)[:, allowed[:, j]]
         best = allowed[cost.argmin(1)]
         for j, column in enumerate(group.columns):

@@ -43,15 +43,15 @@ LINES = ("rows", "twin_values", "scores", "twin_scores", "origin", "step", "miss
 class MethodCheck:
     """One check: call it with the name of a method."""
 
-    ask: Callable[..., None]
+    function: Callable[..., None]
     options: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, name: str) -> None:
         """Run it; a failure is an AssertionError."""
-        self.ask(name, **dict(self.options))
+        self.function(name, **dict(self.options))
 
     def __str__(self) -> str:
-        return "-".join([self.ask.__name__, *(str(value) for _, value in self.options)])
+        return "-".join([self.function.__name__, *(str(value) for _, value in self.options)])
 
 
 CHECKS: list[MethodCheck] = []
@@ -60,10 +60,10 @@ CHECKS: list[MethodCheck] = []
 def check(**options: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a function to the list of checks, once for every combination of the options."""
 
-    def enter(ask: Callable[..., None]) -> Callable[..., None]:
+    def enter(function: Callable[..., None]) -> Callable[..., None]:
         for chosen in itertools.product(*options.values()):
-            CHECKS.append(MethodCheck(ask, tuple(zip(options, chosen, strict=True))))
-        return ask
+            CHECKS.append(MethodCheck(function, tuple(zip(options, chosen, strict=True))))
+        return function
 
     return enter
 
@@ -74,7 +74,7 @@ class Spy:
 
     inner: Method
     starts: dict[int, Tensor] = field(default_factory=dict)
-    asked: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # origin and rows, step by step
+    proposed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # origin and rows, step by step
     met: list[Tensor] = field(default_factory=list)  # whether they discriminate
 
     def start(self, world: World, state: State) -> State:
@@ -85,7 +85,7 @@ class Spy:
     def ask(self, world: World, state: State, t: int) -> Tensor:
         """Ask the method."""
         rows = self.inner.ask(world, state, t)
-        self.asked.append((state["origin"], rows))
+        self.proposed.append((state["origin"], rows))
         return rows
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
@@ -95,11 +95,11 @@ class Spy:
 
     def path(self, origin: int) -> list[list[int]]:
         """Return all rows that one chain asked for."""
-        return [row for numbers, rows in self.asked for row in rows[numbers == origin].tolist()]
+        return [row for numbers, rows in self.proposed for row in rows[numbers == origin].tolist()]
 
     def hits(self, origin: int) -> list[bool]:
         """Return which of them discriminate."""
-        lines = zip(self.asked, self.met, strict=True)
+        lines = zip(self.proposed, self.met, strict=True)
         return [hit for (numbers, _), met in lines for hit in met[numbers == origin].tolist()]
 
 
@@ -123,13 +123,13 @@ def full_search(name: str, where: str, *, seed: int = 0, controls: bool = False)
 
 
 @functools.cache
-def kept_search(name: str, where: str) -> SearchResult:
+def shared_search(name: str, where: str) -> SearchResult:
     """Return a whole search that several checks share."""
     return full_search(name, where, controls=where == "people")
 
 
 @functools.cache
-def kept(name: str, where: str, phase: str) -> tuple[PhaseResult, Spy]:
+def shared_phase(name: str, where: str, phase: str) -> tuple[PhaseResult, Spy]:
     """Return a phase that several checks share."""
     return explore(name, where, phase)
 
@@ -147,8 +147,8 @@ def digest(outcome: SearchResult) -> str:
 @check(where=(*CASES, PLAUSIBLE), phase=PHASES)
 def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str, phase: str) -> None:
     """Every proposed row is valid and has the sensitive values of its seed; the first one is the seed."""
-    domain, (_, spy) = case(where).domain, kept(name, where, phase)
-    rows = torch.cat([rows for _, rows in spy.asked])
+    domain, (_, spy) = case(where).domain, shared_phase(name, where, phase)
+    rows = torch.cat([rows for _, rows in spy.proposed])
     assert rows.dtype == torch.int64
     assert domain.valid(rows).all()
     if phase == "local" and where != "plain":  # as printed, NeuronFair has no slope to follow on the plain one
@@ -168,7 +168,7 @@ def findings_satisfy_definition_1(name: str, where: str) -> None:
     domain, decision = case(where).domain, case(where).decision
     if METHODS[name].boundary and decision.kind == "tolerance":
         return  # it is refused
-    outcome = kept_search(name, where)
+    outcome = shared_search(name, where)
     found = outcome.findings
     assert len(outcome.first.findings) > 0
     assert len(outcome.local.findings) > 0 or where == "plain"
@@ -209,13 +209,13 @@ def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
 def no_seeds_give_no_findings(name: str) -> None:
     """A search without seeds proposes no rows."""
     here = case("people")
-    nobody = here.rows[:0]
+    none = here.rows[:0]
     for phase in PHASES:
-        result, spy = explore(name, "people", phase, seeds=nobody)
+        result, spy = explore(name, "people", phase, seeds=none)
         assert (len(result.findings), result.findings.judged, result.stop) == (0, 0, "walkers")
-        assert spy.asked == []
+        assert spy.proposed == []
     config = SearchConfig(name, seeds=0, steps=STEPS)
-    outcome = search(network(here.module, here.domain), here.domain, here.rows, config, seeds=nobody)
+    outcome = search(network(here.module, here.domain), here.domain, here.rows, config, seeds=none)
     assert (len(outcome.findings), outcome.findings.judged, outcome.interrupted) == (0, 0, False)
 
 
@@ -235,7 +235,7 @@ def _untimed(outcome: SearchResult) -> dict[str, object]:
 @check()
 def the_same_seed_finds_the_same_and_another_one_others(name: str) -> None:
     """The seed of the run determines all random numbers."""
-    one = kept_search(name, "people")
+    one = shared_search(name, "people")
     again, other = (full_search(name, "people", seed=seed, controls=True) for seed in (0, 1))
     _assert_same(one.findings, again.findings)
     assert _untimed(one) == _untimed(again)
@@ -256,7 +256,7 @@ def a_fresh_process_finds_the_same(*names: str) -> None:
     command = [sys.executable, "-c", script, *names]
     fresh = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert fresh.returncode == 0, fresh.stderr
-    assert fresh.stdout.split() == [digest(kept_search(name, "people")) for name in names]
+    assert fresh.stdout.split() == [digest(shared_search(name, "people")) for name in names]
 
 
 @check(phase=PHASES)
@@ -293,7 +293,7 @@ def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
         resumed, rest = explore(name, "pair", phase, record=Record(resume=where))
         _assert_same(resumed.findings, whole.findings)
         assert resumed.stop == whole.stop
-        for mine, before in zip(rest.asked, spy.asked[last.t :], strict=True):
+        for mine, before in zip(rest.proposed, spy.proposed[last.t :], strict=True):
             assert all(map(torch.equal, mine, before))
 
 
@@ -325,7 +325,7 @@ def a_budget_of_steps_is_kept(name: str, phase: str, steps: int) -> None:
 @check(phase=PHASES, kind=("instances", "findings"))
 def a_budget_of_records_is_kept(name: str, phase: str, kind: str) -> None:
     """Exactly as many distinct records are evaluated, or found."""
-    whole = kept(name, "people", phase)[0].findings
+    whole = shared_phase(name, "people", phase)[0].findings
     assert len(whole) > 2
     for limit in (1, whole.tried - 1 if kind == "instances" else len(whole)):
         result, _ = explore(name, "people", phase, Budget(STEPS, **{kind: limit}))

@@ -86,7 +86,7 @@ def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
     for name, part in parts.items():
         if part.dim() != 1 or part.dtype != (torch.float64 if name.split(".")[-1] in _FLOATS else torch.int64):
             raise ValueError(f"'{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
-    trees = _forest(parts)
+    trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
     places = tuple(_bins(parts, "places", trees.widths.tolist(), parts["places.runs"].tolist()))
     tied = RuleBook(domain.attributes, domain.rules).tied
     return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), places, trees, parts["usual"], tied)
@@ -94,33 +94,25 @@ def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
 
 def _check(model: TablePopulation) -> None:
     """Refuse indices outside the tables, and numbers that are no distribution over the valid rows."""
-    domain, trees, d = model.domain, model.trees, len(model.domain.attributes)
-    class_of = {
-        column: classes for group in model.tied for column, classes in zip(group.columns, group.class_of, strict=True)
-    }
-    fit_together = sorted(model.order) == list(range(d)) == list(range(len(model.places)))
-    fit_together = (
-        fit_together and len(model.reference) > 0 and torch.equal(model.reference, model.reference.sort().values)
-    )  # nor NaN
-    fit_together = fit_together and all(
-        fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d)
-    )
+    domain, d = model.domain, len(model.domain.attributes)
+    class_of = {c: classes for group in model.tied for c, classes in zip(group.columns, group.class_of, strict=True)}
     widths = [len(column) for column in model.places]
-    if not (fit_together and is_forest(trees, widths, [*widths, 1], model.order)):
+    if not (
+        sorted(model.order) == list(range(d)) == list(range(len(model.places)))
+        and len(model.reference) > 0
+        and torch.equal(model.reference, model.reference.sort().values)  # nor NaN
+        and all(fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
+        and is_forest(model.trees, widths, [*widths, 1], model.order)
+    ):
         raise ValueError("its parts do not fit together")
 
 
 def fits(places: Bins, size: int, class_of: Tensor | None) -> bool:
     """Whether runs cover a column's codes, and each place is of one class."""
     starts, ends, n = places.starts, places.starts + places.lengths, len(places)
-    if (
-        int(starts[0])
-        or int(ends[-1]) != size
-        or not torch.equal(ends[:-1], starts[1:])
-        or int(places.lengths.min()) < 1
-    ):
+    if int(starts[0]) or int(ends[-1]) != size or not torch.equal(ends[:-1], starts[1:]):
         return False
-    if int(places.place.min()) < 0 or int(places.place.max()) >= n:
+    if int(places.lengths.min()) < 1 or int(places.place.min()) < 0 or int(places.place.max()) >= n:
         return False
     mass = starts.new_zeros(n).double().index_add_(0, places.place, places.chance.exp() * places.lengths)
     if not torch.allclose(mass, torch.ones_like(mass)):  # 0 for a place without codes
@@ -201,11 +193,9 @@ def _written(latent: Latent) -> dict[str, Tensor]:
     shifts, scales = latent.shifts, latent.scales
     parts = {f"trees.{name}": getattr(latent.trees, name) for name in _FOREST}
     for name in _PLACES:
-        parts[f"rest.{name}"] = _flat(
-            [getattr(shift.rest, name) for shift in shifts.values()], name in _COUNTERFACTUAL_FLOATS
-        )
+        parts[f"rest.{name}"] = _flat([getattr(one.rest, name) for one in shifts.values()], name == "chance")
     for name in ("level", "slopes", "spread", "cuts"):
-        parts[name] = _flat([getattr(shift, name) for shift in shifts.values()], True)
+        parts[name] = _flat([getattr(one, name) for one in shifts.values()], True)
     labels = [(column, other, table) for column, shift in shifts.items() for other, table in shift.labels.items()]
     parts |= {
         "columns": torch.tensor(list(shifts), dtype=torch.int64),
@@ -225,7 +215,8 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
         is_number = name.split(".")[-1] in _COUNTERFACTUAL_FLOATS
         if part.ndim != 1 or part.dtype != (torch.float64 if is_number else torch.int64) or not part.isfinite().all():
             raise ValueError(f"'latent.{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
-    places, columns, trees = population.to("cpu").places, parts["columns"].tolist(), _forest(parts)
+    places, columns = population.to("cpu").places, parts["columns"].tolist()
+    trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
     widths = [int(trees.widths[c]) if c in columns else len(column) for c, column in enumerate(places)]
     place_counts = [*(len(column) for column in places), 1, CUTS + 1]
     if len(set(columns)) < len(columns) or not is_forest(trees, widths, place_counts, population.order):
@@ -252,10 +243,6 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
     if any(set(shift.asked) - {*scales, *shift.labels} or column not in scales for column, shift in shifts.items()):
         raise ValueError("a column shifts that has no scale")
     return Latent(scales, shifts, trees)
-
-
-def _forest(parts: dict[str, Tensor]) -> ChanceForest:
-    return ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
 
 
 def _bins(parts: dict[str, Tensor], kind: str, widths: list[int], runs: list[int]) -> list[Bins]:

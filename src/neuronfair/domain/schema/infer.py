@@ -151,7 +151,7 @@ def draft_domain(
     groups = [line for rule in small for line in written_rule(rule, {a.name: a for a in domain.attributes})]
     few = "\n".join([_SMALL, *groups, ""]) if groups else ""
     text = head + "\n".join(lines) + "\n" + few + proposals.text(take_rules, domain.attributes) + _TAIL
-    told = (
+    all_remarks = (
         *sheet.remarks,
         *(f"{', '.join(names)}: {remark}" for remark, names in remarks.items()),
         *_copies(domain, sheet.columns),
@@ -159,7 +159,7 @@ def draft_domain(
         *proposals.remarks(take_rules),
     )
     domain = replace(domain, rules=(*small, *proposals.rules(take_rules)), draft=text)
-    return Draft(domain, left_out, told)
+    return Draft(domain, left_out, all_remarks)
 
 
 def _check_columns(sheet: Sheet, sensitive: Sequence[str], target: str | None) -> None:
