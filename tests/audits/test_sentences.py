@@ -62,7 +62,7 @@ def test_a_dependence_is_told_as_a_fact_about_the_people_of_the_data_set():
     assert told.details == (
         f"Decisions also depend on sex for {percent(0.01)} of synthetic records drawn uniformly from "
         "the declared input space.",
-        f"Decisions also depend on sex and race ({percent(0.005)} of people).",
+        f"Decisions also depend on sex and race ({percent(0.005)} of records in the data set).",
         "The searches found 100 discriminatory inputs (synthetic).",
     )
     assert (told.thresholds, told.threshold_text) == ("none set", SET_ONE)
@@ -110,7 +110,7 @@ def test_what_only_a_search_finds_is_a_dependence_of_synthetic_records():
         "No decision in the data set depends on sex; a search found 101 synthetic records for which it does."
     )
     bound = f"the upper {percent(0.95)} confidence bound is {percent(rate(0, 1000).high)}."
-    assert f"None of 1,000 records like those in the data set: {bound}" in told.details
+    assert f"None of 1,000 records in the data set: {bound}" in told.details
 
 
 def test_only_a_failed_threshold_is_an_alarm():
@@ -199,7 +199,7 @@ def test_the_data_set_decides_which_attribute_leads():
     told = verdict(measured("sex", 216, 21), measured("race", 28, 0), measured("age", 0, 97))
     assert told.headline.startswith("Decisions depend on sex for 21.6% of people")
     assert (
-        "Decisions also depend on race (2.8% of people). For synthetic records only, decisions also depend on age."
+        "Decisions also depend on race (2.8% of records in the data set). For synthetic records only, decisions also depend on age."
         in told.text
     )
 
@@ -218,7 +218,7 @@ def test_nothing_found_gives_upper_bounds_and_no_certificate():
     assert (told.level, told.tone) == ("no dependence found", "neutral")
     bound = f"the upper {percent(0.95)} confidence bound is {percent(rate(0, 1000).high)}."
     assert told.text == (
-        f"No decision was found that depends on sex. None of 1,000 records like those in the data set: {bound} None of "
+        f"No decision was found that depends on sex. None of 1,000 records in the data set: {bound} None of "
         f"1,000 synthetic records drawn uniformly from the declared input space: {bound} The searches tried 2,000 "
         "synthetic records and found none."
     )

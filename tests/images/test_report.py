@@ -45,11 +45,10 @@ def test_what_is_damaged_is_refused(text):
 def test_the_sentences_say_what_was_measured():
     lines = sentences(REPORT)
     assert len(lines) == 5
-    assert "a shift of 25.5 grey levels in the mean flips the <gender> of 1 of them, 1 never flip" in lines[1]
+    assert "A shift of 25.5 grey levels on average flips the <gender> of 1 of them; 1 never flip" in lines[1]
     assert lines[2] == (
-        "NeuronFair finds a pair whose decision flips for 25.0% (0.6–80.6%) of 4 faces; the same walk in random "
-        "directions for 25%, with a random shift of equal size instead of the attribute for 25%. Of 2 pictures on "
-        "its way, 1 flip (GSR 50%)."
+        "NeuronFair finds a pair with different decisions for 25.0% (0.6–80.6%) of 4 faces. In random directions the "
+        "share is 25%, and with a random shift of equal size 25%. 1 of 2 images on the way flip."
     )
 
 
@@ -144,7 +143,7 @@ def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
     assert "http" not in page
     for words in (
         "&lt;gender&gt;",
-        "a&lt;b, AUC",
+        "a&lt;b (AS-AUC",
         'data-label="Of faces"><div>25.0% (0.6–80.6%)<',
         'data-label="GSR"><div>50%<',
         "attribute shift: f<",

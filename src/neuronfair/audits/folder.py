@@ -164,11 +164,8 @@ def keep_nearer(folder: Path, worst: Sequence[Finding]) -> None:
 
 
 def _keep(path: Path, entry: Json) -> None:
-    try:
-        with replacing(path) as temporary:
-            temporary.write_bytes(seal(entry))
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror or error})") from error
+    with _writing(path), replacing(path) as temporary:
+        temporary.write_bytes(seal(entry))
 
 
 def _read_manifest(folder: Path) -> Json | None:

@@ -108,16 +108,16 @@ def sentences(report: PictureReport) -> list[str]:
     """Return what was found, a paragraph each."""
     shift, walks, sensitive = report.shift, report.methods, plain(report.sensitive)
     lines = [
-        f"Detector ({report.body}): {percent(report.detection_rate)} of held-out pictures decided rightly. Classifier "
-        f"of {sensitive}: {percent(report.classifier_accuracy)} held out, "
-        f"{percent(report.classifier_balanced_accuracy)} balanced over {len(report.classes)} classes.",
-        f"{shift.detected:,} of {shift.faces:,} faces are detected; a shift of {shift.epsilon_mean * 255:.1f} "
-        f"grey levels in the mean flips the {sensitive} of {shift.attribute_flips:,} of them, "
+        f"The detector ({report.body}) classifies {percent(report.detection_rate)} of held-out images correctly. The "
+        f"classifier of {sensitive} is right for {percent(report.classifier_accuracy)} of held-out faces, and its "
+        f"balanced accuracy is {percent(report.classifier_balanced_accuracy)}.",
+        f"{shift.detected:,} of {shift.faces:,} faces are detected. A shift of {shift.epsilon_mean * 255:.1f} grey "
+        f"levels on average flips the {sensitive} of {shift.attribute_flips:,} of them; "
         f"{shift.attribute_never_flips:,} never flip and are left out.",
-        f"NeuronFair finds a pair whose decision flips for {_found(walks, 'neuronfair')}.",
-        f"With steps that are halved at the boundary, for {_found(walks, 'halving')}.",
-        f"The shift moves the scores by {shift.score_gap:.3f} in the mean, a random shift of equal size by "
-        f"{shift.score_gap_random_shift:.3f}. Most biased layer: {report.worst_layer}, AUC {report.auc:.3f}.",
+        f"NeuronFair finds a pair with different decisions for {_found(walks, 'neuronfair')}",
+        f"With steps that are halved at the decision boundary, it does for {_found(walks, 'halving')}",
+        f"The shift changes the scores by {shift.score_gap:.3f} on average, a random shift of equal size by "
+        f"{shift.score_gap_random_shift:.3f}. Most biased layer: {report.worst_layer} (AS-AUC {report.auc:.3f}).",
     ]
     chance = 1 / len(report.classes)
     if not report.own_body and report.classifier_balanced_accuracy - chance < ENOUGH * (1 - chance):
@@ -126,13 +126,12 @@ def sentences(report: PictureReport) -> list[str]:
 
 
 def _found(walks: Mapping[str, WalkReport], method: str) -> str:
-    """Return for how many faces a method and its controls found a pair, and then how many pictures that took."""
+    """Return for how many faces a method and its controls found a pair, and how many images on the way flip."""
     own, blind, random = (walks[f"{method}{name}"] for name in ("", ", random direction", ", random shift"))
     return (
-        f"{spanned(own.share_of_faces, own.share_low, own.share_high)} of {own.seeds:,} faces; the same walk in random "
-        f"directions for {percent(blind.share_of_faces)}, with a random shift of equal size instead of the attribute "
-        f"for {percent(random.share_of_faces)}"
-        f". Of {own.tried:,} pictures on its way, {own.findings:,} flip (GSR {percent(own.gsr)})"
+        f"{spanned(own.share_of_faces, own.share_low, own.share_high)} of {own.seeds:,} faces. In random directions the "
+        f"share is {percent(blind.share_of_faces)}, and with a random shift of equal size "
+        f"{percent(random.share_of_faces)}. {own.findings:,} of {own.tried:,} images on the way flip."
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
 from neuronfair.audits.report.report import GateCheck, Report, ThresholdState, Verdict, worst_of
+from neuronfair.audits.wording.summary import by
 from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, whole_percent
 
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
@@ -103,39 +104,39 @@ def _sentences(report: Report, level: Conclusion) -> tuple[str, tuple[str, ...]]
 
 def _headline(one: AttributeReport, rows: int) -> str:
     """Return what was found about one choice of attributes: first for the data set, then for synthetic records."""
-    by, table, pairs = _either(one), one.rates.table, one.rates.pairs
+    either, table, pairs = _either(one), one.rates.table, one.rates.pairs
     some_alone = pairs is not None and bool(pairs.omission)
     if some_alone and pairs is not None and pairs.discriminated:
         people = f"people with a plausible twin ({_count(pairs)})"
-        return f"Decisions depend on {by} for {percent(pairs.rate)} of {people}{_against(one, pairs)}."
+        return f"Decisions depend on {either} for {percent(pairs.rate)} of {people}{_against(one, pairs)}."
     if table is not None and table.discriminated:
         part = "" if table.of >= rows else f" records drawn from {rows:,}"
         but = ", but only against twins that are not plausible" if some_alone else ""
         people = f"{percent(table.rate)} of people ({_count(table)}{part})"
-        return f"Decisions depend on {by} for {people}{but or _against(one, table)}."
+        return f"Decisions depend on {either} for {people}{but or _against(one, table)}."
     if one.depends:
-        known = "" if table is None else f"No decision in the data set depends on {by}"
+        known = "" if table is None else f"No decision in the data set depends on {either}"
         if table is not None and table.of < rows:
-            known = f"No decision for {table.of:,} of {rows:,} records in the data set depends on {by}"
+            known = f"No decision for {table.of:,} of {rows:,} records in the data set depends on {either}"
         drawn = [rate for rate in one.rates.measured if rate.population in SYNTHETIC and rate.rate]
         if not drawn and not one.people_found and one.proved is not None:
             count, every = int(one.proved.proved_discriminatory.count), int(one.proved.people)
             records = f"{many(count)} of all {many(every)} records of the declared input space do"
-            return f"{known}; {records}." if known else f"Decisions depend on {by}: for {records}."
+            return f"{known}; {records}." if known else f"Decisions depend on {either}: for {records}."
         if not drawn:
             records = f"a search found {plural(one.people_found, 'synthetic record')} for which it does"
-            return f"{known}; {records}." if known else f"Decisions may depend on {by}: {records}."
-        flips, does = listed([_flips(one, rate) for rate in drawn]), "do"
+            return f"{known}; {records}." if known else f"Decisions may depend on {either}: {records}."
+        flips, does = listed([f"{_count(rate)} {POPULATIONS[rate.population]}" for rate in drawn]), "do"
         if len(drawn) == drawn[0].discriminated == 1:
             does = "does"
-        return f"{known}; {flips} {does}." if known else f"Decisions depend on {by} for {flips}."
+        return f"{known}; {flips} {does}." if known else f"Decisions depend on {either} for {flips}."
     if one.is_unused:
-        return f"The model does not use {by}, so no decision depends on it directly."
+        return f"The model does not use {either}, so no decision depends on it directly."
     if one.lacks_twins:
-        return f"The rules leave nobody in the data set a plausible twin, so nothing can be said about {by}."
+        return f"The rules leave nobody in the data set a plausible twin, so nothing can be said about {either}."
     if one.is_cleared:
-        return f"No decision depends on {by}: this is certified for the whole declared input space."
-    return f"No decision was found that depends on {by}."
+        return f"No decision depends on {either}: this is certified for the whole declared input space."
+    return f"No decision was found that depends on {either}."
 
 
 def _against(one: AttributeReport, rate: RateOf) -> str:
@@ -148,21 +149,12 @@ def _against(one: AttributeReport, rate: RateOf) -> str:
     loser = max(found.sides, key=lambda side: side.loses)
     if 2 * loser.loses <= found.people:
         return ""
-    return f"; {whole_percent(loser.loses / found.people)} of these disadvantage people with {_by(one)} {loser.values}"
+    return f"; {whole_percent(loser.loses / found.people)} of these disadvantage people with {by(one)} {loser.values}"
 
 
 def _hit(one: AttributeReport) -> RateOf | None:
     """Return the first rate of the data set that is not 0; None where no decision in it depends on the attribute."""
     return next((rate for rate in one.data_set_rates if rate.discriminated), None)
-
-
-def _people(rate: RateOf) -> str:
-    return "people" if rate.population == "table" else POPULATIONS[rate.population]
-
-
-def _flips(one: AttributeReport, rate: RateOf) -> str:
-    """Return how many records of a synthetic population have decisions that depend on the attribute."""
-    return f"{_count(rate)} {POPULATIONS[rate.population]}"
 
 
 def _count(rate: RateOf) -> str:
@@ -185,7 +177,7 @@ def _synthetic(one: AttributeReport) -> list[str]:
     if _hit(one):
         synthetic = [rate for rate in one.rates.measured if rate.population in SYNTHETIC]
         told = [f"{percent(rate.rate)} of {_who(rate)}" for rate in synthetic]
-        return [f"Decisions also depend on {_by(one)} for {listed(told)}."] if told else []
+        return [f"Decisions also depend on {by(one)} for {listed(told)}."] if told else []
     told_apart = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
     none = [rate for rate in told_apart if not rate.rate and rate.high > 0]
     if not none:
@@ -198,18 +190,14 @@ def _synthetic(one: AttributeReport) -> list[str]:
 
 
 def _who(rate: RateOf) -> str:
-    if rate.population == "pairs":
-        return "people with a plausible twin"
-    if rate.population == "table":
-        return "records like those in the data set"
-    return POPULATIONS[rate.population]
+    return "people with a plausible twin" if rate.population == "pairs" else POPULATIONS[rate.population]
 
 
 def _others(attributes: Sequence[AttributeReport], worst: AttributeReport) -> str:
     """Return the other attributes on which decisions in the data set depend, or else those of synthetic records."""
     rest = [one for one in attributes if one is not worst and one.depends]
-    known = [f"{_by(one)} ({percent(hit.rate)} of {_people(hit)})" for one in rest if (hit := _hit(one))]
-    drawn = [_by(one) for one in rest if not _hit(one)]
+    known = [f"{by(one)} ({percent(hit.rate)} of {_who(hit)})" for one in rest if (hit := _hit(one))]
+    drawn = [by(one) for one in rest if not _hit(one)]
     told = [f"Decisions also depend on {listed(known)}."] if known else []
     return " ".join(
         [*told, f"For synthetic records only, decisions also depend on {listed(drawn)}."] if drawn else told
@@ -232,17 +220,14 @@ def _found(one: AttributeReport) -> str:
 def _untested(attributes: Sequence[AttributeReport], worst: AttributeReport) -> list[str]:
     """Return of which other attributes the flip test can say nothing."""
     unread = [one for one in attributes if len(one.sensitive) == 1 and not one.is_read]
-    unused = [_by(one) for one in unread if one.is_unused and one is not worst]
-    unmoved = [_by(one) for one in unread if not one.is_unused]
+    unused = [by(one) for one in unread if one.is_unused and one is not worst]
+    unmoved = [by(one) for one in unread if not one.is_unused]
+    untested = any(one.counterpart is None for one in unread)
     return [
         *([f"The model does not use {listed(unused)}."] if unused else []),
         *([f"No score in the data set changes with {listed(unmoved)}."] if unmoved else []),
-        *(["Without a counterfactual test nothing is known about proxies."] if _no_proxies(unread) else []),
+        *(["Without a counterfactual test nothing is known about proxies."] if untested else []),
     ]
-
-
-def _no_proxies(unread: Sequence[AttributeReport]) -> bool:
-    return any(one.counterpart is None for one in unread)
 
 
 def _counterfactuals(attributes: Sequence[AttributeReport]) -> list[str]:
@@ -254,7 +239,7 @@ def _counterfactuals(attributes: Sequence[AttributeReport]) -> list[str]:
     for one in (*largest, *(one for one in empty if one not in largest)):
         if (report := one.counterpart) is not None:
             more = () if one.is_read else (report.hurt, report.carried)  # else the flip test leads
-            parts += [f"Counterfactual test ({_by(one)}): {report.sentence}", report.excess, *more]
+            parts += [f"Counterfactual test ({by(one)}): {report.sentence}", report.excess, *more]
     return [*parts, f"{UNTESTED}."] if parts else []
 
 
@@ -264,9 +249,7 @@ def _certified(attributes: Sequence[AttributeReport]) -> str:
     proofs = [one.proved for one in tested if one.proved is not None and one.proved.method]
     if not proofs or all(one.is_cleared for one in tested):
         return ""
-    return min(
-        proofs, key=lambda one: (one.data_set.certified_fair if one.data_set else one.proved_fair).share
-    ).sentence
+    return min(proofs, key=lambda one: one.certified_share).sentence
 
 
 def _doubt(report: Report, level: Conclusion) -> str:
@@ -277,10 +260,6 @@ def _doubt(report: Report, level: Conclusion) -> str:
     if feeding.accuracy is None and not feeding.refused:
         return ""
     return f"Caution: {feeding.text}"
-
-
-def _by(attribute: AttributeReport) -> str:
-    return listed([plain(name) for name in attribute.sensitive])
 
 
 def _either(attribute: AttributeReport) -> str:

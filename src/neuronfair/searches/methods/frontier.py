@@ -60,7 +60,7 @@ class Frontier:
         shape = domain.codes_per_row, BINS, DISTANCES
         table = torch.zeros(shape, dtype=world.network.dtype, device=domain.device).flatten()
         # Inside it trusts all moves alike and takes the first one, which is random.
-        pilot, ends = _Pilot(replace(self, table=table)), list[Checkpoint]()
+        pilot, ends = _Pilot(self.candidates, self.trust, table), list[Checkpoint]()
         record = Record(ends.append, every=PILOT_STEPS + 1)
         result = run_phase(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, record=record)
         moves = ends[-1].state["moves"]
@@ -179,30 +179,21 @@ def _looked_up(table: Tensor, places: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Pilot:
+class _Pilot(Frontier):
     """Frontier with random moves; each chain records its moves from inside: twice their cell, plus 1 if they stayed."""
 
-    method: Frontier
-
     def start(self, world: World, state: State) -> State:
-        return self.method.start(world, state) | {
-            "moves": state["origin"].new_full((len(state["rows"]), PILOT_STEPS), -1)
-        }
-
-    def form(self, t: int) -> int | None:
-        return self.method.form(t)
-
-    def ask(self, world: World, state: State, t: int) -> Tensor:
-        return self.method.ask(world, state, t)
+        moves = state["origin"].new_full((len(state["rows"]), PILOT_STEPS), -1)
+        return super().start(world, state) | {"moves": moves}
 
     def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         changed = rows != state["rows"]
         columns = changed.int().argmax(1, keepdim=True)
-        *_, cells = self.method._predicted(world, state, columns, rows.gather(1, columns))
+        *_, cells = self._predicted(world, state, columns, rows.gather(1, columns))
         counted = state["inside"] & changed.any(1)
         move = torch.where(counted, 2 * cells[:, 0] + evaluation.discriminates, -1)
         moves = torch.cat([state["moves"][:, 1:], move[:, None]], 1)
-        return self.method.tell(world, state, rows, evaluation, t) | {"moves": moves}
+        return super().tell(world, state, rows, evaluation, t) | {"moves": moves}
 
 
 def chances(hits: Tensor, tries: Tensor) -> Tensor:
