@@ -9,9 +9,12 @@ With --threads the stacks are trained on so many threads instead: from where on 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from functools import partial
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 from neuronfair.model import train as training
 from neuronfair.model.train import train_module
