@@ -19,7 +19,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.model.network import Network, evaluating
-from neuronfair.model.operators.affine import Affine, Chain, Curve
+from neuronfair.model.operators.chain import Affine, Chain, Curve
 from neuronfair.model.operators.purity import check_parts, check_pure
 from neuronfair.model.operators.reader import WIDEST, Reader
 

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from neuronfair.errors import ModelError
-from neuronfair.model.operators.affine import Affine, Chain, Curve, End, Form, Shape, check_numbers, lengths
+from neuronfair.model.operators.chain import Affine, Chain, Curve, End, Form, Shape, check_numbers, lengths
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 WIDEST = 10_000  # numbers that a layer takes or gives
