@@ -198,10 +198,8 @@ def test_the_data_set_decides_which_attribute_leads():
 
     told = verdict(measured("sex", 216, 21), measured("race", 28, 0), measured("age", 0, 97))
     assert told.headline.startswith("Decisions depend on sex for 21.6% of people")
-    assert (
-        "Decisions also depend on race (2.8% of records in the data set). For synthetic records only, decisions also depend on age."
-        in told.text
-    )
+    assert "Decisions also depend on race (2.8% of records in the data set)." in told.text
+    assert "For synthetic records only, decisions also depend on age." in told.text
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,8 @@ def _found(walks: Mapping[str, WalkReport], method: str) -> str:
     """Return for how many faces a method and its controls found a pair, and how many images on the way flip."""
     own, blind, random = (walks[f"{method}{name}"] for name in ("", ", random direction", ", random shift"))
     return (
-        f"{spanned(own.share_of_faces, own.share_low, own.share_high)} of {own.seeds:,} faces. In random directions the "
-        f"share is {percent(blind.share_of_faces)}, and with a random shift of equal size "
+        f"{spanned(own.share_of_faces, own.share_low, own.share_high)} of {own.seeds:,} faces. In random directions "
+        f"the share is {percent(blind.share_of_faces)}, and with a random shift of equal size "
         f"{percent(random.share_of_faces)}. {own.findings:,} of {own.tried:,} images on the way flip."
     )
 
