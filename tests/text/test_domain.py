@@ -128,7 +128,7 @@ def test_the_audit_gives_the_exact_flip_rate(templates):
         (FILE.replace("Being {who} is {how}.", "Being {name}."), "has no sensitive slot"),
         (FILE.replace('"Kim"', '"Alex"'), "different words"),
         (FILE.replace('["Alex", "Kim"]', "[]"), "slots.name: expected a list"),
-        ("\x00", "not TOML"),
+        ("\x00", "cannot be read as TOML"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path, content, message):

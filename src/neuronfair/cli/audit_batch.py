@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import chdir, closing
@@ -30,7 +29,7 @@ from neuronfair.audits.report.report import AuditIndex, AuditLine, Report, as_js
 from neuronfair.cli import options
 from neuronfair.cli.audit import AuditJob, AuditOutputs, carry_out
 from neuronfair.cli.options import write_file
-from neuronfair.domain.schema.toml import _DEEP, _TIMES, read_domain
+from neuronfair.domain.schema.toml import read_domain, read_toml
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import DATASETS, catalog_domain
 from neuronfair.domain.tables.files import read_header
@@ -113,15 +112,9 @@ class AuditFile:
         """Read a file in the working folder; paths in it are relative to that folder."""
         found = AuditFile()
         try:
-            text = read_text(Path(file), times=_TIMES)
-            if _DEEP.search(text):
-                raise ValueError("a key has too many parts")
-            content = tomllib.loads(text)
-        except NeuronFairError as error:  # too large
+            content = read_toml(file)
+        except NeuronFairError as error:
             found.problems.append(str(error).removeprefix(f"{file}: "))
-            return found
-        except (OSError, ValueError, RecursionError) as error:  # also thousands of digits, or of brackets
-            found.problems.append(getattr(error, "strerror", None) or f"not TOML in UTF-8: {error}")
             return found
         for key in content.keys() - {"defaults", "audit"}:
             found.problems.append(f"unknown key '{key}'. {did_you_mean(key, ('defaults', 'audit'))}")

@@ -6,7 +6,6 @@ import csv
 import io
 import itertools
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +21,12 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.rules import Rule
+from neuronfair.domain.schema.toml import read_toml
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.domain.twins import SampleDomain, TwinRows
 from neuronfair.errors import DataError, DomainError, did_you_mean
-from neuronfair.limits import read_bytes, read_text
+from neuronfair.limits import read_bytes
 from neuronfair.text.english import WORD, in_case_of, with_article
 from neuronfair.text.lexicon import REASON_TEXT, REASONS, IdentityText, Lexicon, Reason, examine, replaced
 
@@ -437,10 +437,7 @@ class Templates:
 def read_templates(path: str | Path) -> Templates:
     """Read templates from a TOML file: `templates`, `sensitive` and the words of each slot under `[slots]`."""
     path = Path(path)
-    try:
-        found = tomllib.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise DomainError(f"{path}: not TOML in UTF-8: {error}") from error
+    found = read_toml(path)
     unknown = next((key for key in found if key not in ("name", "templates", "sensitive", "slots")), None)
     if unknown is not None:
         raise DomainError(f"{path}: unknown key '{unknown}'. Known: name, templates, sensitive, slots")

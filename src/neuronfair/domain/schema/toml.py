@@ -72,29 +72,38 @@ _OPTIONAL = (  # entries that are written where they are no default, in this ord
 
 def read_domain(path: str | Path) -> TableDomain:
     """Read a domain from a TOML file; an error names the file and the entry."""
-    path = Path(path)
+    document = read_toml(path)
     try:
-        return parse_domain(read_text(path, times=_TIMES), default_name=path.stem)
+        return domain_of(document, default_name=Path(path).stem)
+    except DomainError as error:
+        raise DomainError(f"{path}: {error}") from None
+
+
+def read_toml(path: str | Path) -> Toml:
+    """Read a TOML file that is neither too large nor too deep; an error names it."""
+    try:
+        return parse_toml(read_text(Path(path), times=_TIMES))
     except UnicodeDecodeError:
-        raise DomainError(f"{path}: this is not a text file") from None
+        raise DomainError(f"{path}: this is not a text file in UTF-8") from None
     except OSError as error:
         raise DomainError(f"{path}: {error.strerror or error}") from None
     except DomainError as error:
         raise DomainError(f"{path}: {error}") from None
 
 
-def _loads(text: str, what: str) -> Toml:
+def parse_toml(text: str) -> Toml:
+    """Return the values of a TOML text from a stranger."""
     try:
         if _DEEP.search(text):
             raise ValueError("a key has too many parts")
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or thousands of brackets
-        raise DomainError(f"cannot be read as {what}: {error}") from None
+        raise DomainError(f"cannot be read as TOML: {error}") from None
 
 
 def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
     """Read a domain from the text of a TOML file."""
-    return domain_of(_loads(text, "TOML"), default_name=default_name)
+    return domain_of(parse_toml(text), default_name=default_name)
 
 
 def domain_of(document: Toml, *, default_name: str = "table") -> TableDomain:
@@ -310,7 +319,7 @@ def read_conditions(domain: TableDomain, text: str) -> list[tuple[str, RuleCondi
         if not unread:
             return [_in_words(domain, match) for match in matches]
         try:
-            document = _loads(f"conditions = {{ {text} }}", "conditions")
+            document = parse_toml(f"conditions = {{ {text} }}")
             _check_keys("conditions", document, ("conditions",))
             return list(_conditions("conditions", document["conditions"]).items())
         except DomainError:
