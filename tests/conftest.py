@@ -16,6 +16,7 @@ import typer
 from neuronfair import api as proving
 from neuronfair import cli
 from neuronfair.audits import comparison
+from neuronfair.audits import run as audits
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import rates as usual
 from neuronfair.domain.population import model
@@ -73,7 +74,15 @@ def fitted_once() -> Iterator[None]:
         fit = remembered(model.fit_population)
         for module in (model, model, campaign, comparison, usual):
             patch.setattr(module, "fit_population", fit)
-        patch.setattr(usual, "population_quality", remembered(usual.population_quality))
+        patch.setattr(audits, "population_quality", remembered(model.population_quality))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def in_one_process() -> Iterator[None]:
+    """Run all stages of an audit in this process, where tests replace functions; tests of forks start another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audits, "usable_cores", lambda: 1)
         yield
 
 

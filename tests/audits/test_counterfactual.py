@@ -168,7 +168,7 @@ def test_ctrl_c_keeps_what_is_there(compared, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stage, "counterfactual_effect", stop)
+    monkeypatch.setattr(stage, "CounterfactualTest", stop)
     told = audit(reads(COPY), people(), settings=SMALL)
     (one,) = told.report.attributes
     assert told.interrupted

@@ -14,7 +14,7 @@ from neuronfair.api import Audit, audit
 from neuronfair.audits.report.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import case as stage
-from neuronfair.audits.stages.rates import audited_population, population_if_plausible
+from neuronfair.audits.stages.rates import audited_population, population_if_plausible, population_report
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DataError, RunError
 from tests.conftest import FLIPS
@@ -192,7 +192,8 @@ def test_a_population_that_cannot_be_read():
 
 def test_of_a_few_rows_nobody_is_called_plausible():
     few = people(4)
-    population, told = audited_population(few, None, 0, 0.0)
+    population, why = audited_population(few, None, 0, 0.0)
+    told = population_report(population, why, len(few), 0.0, lambda: None)
     assert population is population_if_plausible(few, 0) is None
     assert told.kind == "none"
     assert told.text.startswith("Nothing is said of plausible people. people: ")

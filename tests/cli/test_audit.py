@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from neuronfair.audits import run as audits
 from neuronfair.audits.report.attribute import Proved
 from neuronfair.audits.stages import proof as proving
 from neuronfair.cli import options as cluster
@@ -20,6 +21,7 @@ from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.tables import files
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
+from neuronfair.scale.tasks import Tasks
 from neuronfair.searches import engine
 from neuronfair.store.files import read_sealed
 from neuronfair.store.manifest import NEW
@@ -86,15 +88,41 @@ def test_the_seconds_of_a_proof_are_an_option(run, monkeypatch):
     """A folder that was made without a proof may get one later."""
     given = []
 
-    def proof(opened, data, seconds, progress, seen, population):
-        given.append(seconds)
-        return Proved.nothing(data.domain.count, "not today"), False
+    def nothing(stage, show):
+        given.append(stage.seconds)
+        return proving.StagedProof(Proved.nothing(1, "not today"))
 
-    monkeypatch.setattr(proving, "proof_of", proof)
+    monkeypatch.setattr(proving.ProofStage, "prove", nothing)
     assert "No proof" not in run(*AUDIT, "--prove", 0).out
     assert "No proof: not today." in run(*AUDIT, "--prove", 1.5).out
     assert given == [1.5]
     assert "nothing can be proved: not today" in run(*AUDIT, "--prove", 1, "--fail-if", "proved_fair < 90%").err
+
+
+def measured(name: str) -> dict:
+    """The report without times, folders and what a proof has decided in its time."""
+    report = kept(name)
+    for one in report["attributes"]:
+        assert one["proved"]["boxes"] > 0
+        assert one["counterpart"]["placebos"] == 5
+        one["proved"] = None
+        for finding in (*one["findings"], *one["worst"]):
+            finding["replay"] = None
+        for one_search in one["searches"]:
+            one_search.update(seconds=None, findings_per_second=None)
+    return {key: report[key] for key in ("data", "model", "decision", "attributes", "feeding", "gate")}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes fork on Linux only")
+def test_stages_side_by_side_give_the_same_figures(run, monkeypatch):
+    small = ("--quick", "--starts", 8, "--steps", 8, "--samples", 2000, "--prove", 0.3)
+    assert run("audit", *TABLE, *MODEL, *small, "--out", "alone").status == 0
+    begun = []
+    monkeypatch.setattr(audits, "usable_cores", lambda: 3)
+    monkeypatch.setattr(Tasks, "_fork", lambda tasks, fork=Tasks._fork: (begun.append(len(tasks._works)), fork(tasks)))
+    assert run("audit", *TABLE, *MODEL, *small, "--out", "several").status == 0
+    assert begun == [2, 2, 11, 11]  # the checks of the inputs; the proof, with five shuffled tables and five halves
+    assert measured("several") == measured("alone")
 
 
 @pytest.mark.usefixtures("briefly")

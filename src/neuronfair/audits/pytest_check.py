@@ -21,7 +21,7 @@ from neuronfair.audits.report.report import GateCheck, RegressionSetReport
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.findings import describe_findings
-from neuronfair.audits.stages.proof import proof_of
+from neuronfair.audits.stages.proof import ProofStage
 from neuronfair.audits.stages.rates import group_metrics, population_if_plausible
 from neuronfair.audits.stages.search import search
 from neuronfair.audits.wording.phrases import counterfactual_report, importance
@@ -271,7 +271,7 @@ def _encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
 
 
 def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> Proved:
-    return proof_of(case.opened, case.data, settings.prove, silent, has_table=has_table)[0]
+    return ProofStage(case.opened, case.data, None, settings.prove).prove(has_table=has_table).proved
 
 
 def sampled_rates(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +26,17 @@ from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.attributes import AttributeChoices, Clock
 from neuronfair.audits.stages.case import AttributeAudit
 from neuronfair.audits.stages.encoding_check import check_encoding
-from neuronfair.audits.stages.rates import audited_population
+from neuronfair.audits.stages.rates import audited_population, population_report
 from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, conclude
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
-from neuronfair.domain.population.model import PopulationModel
+from neuronfair.domain.population.model import PopulationModel, population_quality
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
+from neuronfair.scale.tasks import Tasks, has_other_threads, one_thread, usable_cores
 from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.result import SearchResult
 from neuronfair.store.files import Json, Lock
@@ -59,14 +62,17 @@ def run(
     folder: str | Path | None = None,
     progress: Progress | None = None,
     people: Tensor | None = None,
+    processes: int | None = None,
 ) -> Result:
     """Audit an opened model by the sensitive attributes of the data set's domain.
 
     `people` are realistic records from your own sampler. A check that cannot be evaluated does
-    not stop the audit. The regression set is not changed here: `LoadedChecks.extend` comes last.
+    not stop the audit. The regression set is not changed here: `LoadedChecks.extend` comes last. Stages that do not
+    depend on each other run side by side in so many `processes`, by default where it is known to be safe.
     """
     origin, ready, show = origin or Origin(), ready or LoadedChecks(), progress or silent
     prepared = _prepare(opened, data, settings, origin, None if folder is None else Path(folder))
+    prepared = replace(prepared, processes=_processes(prepared, processes))
     past = ready.replay(opened)
     _lock = _begin_folder(prepared, people)  # until the audit ends
     stages = _Stages(prepared, show)
@@ -94,6 +100,28 @@ class _Prepared:
     settings: AuditSettings
     origin: Origin
     folder: Path | None
+    processes: int = 1
+
+
+LARGE_NETWORK = 1_000_000  # parameters; a larger one computes in threads instead
+
+
+def _processes(prepared: _Prepared, wanted: int | None) -> int:
+    """Return in how many processes the stages of an audit run.
+
+    Code of the user is called in one process only: it may hold a connection. By default, so is everything in a process
+    with threads that we do not know.
+    """
+    opened, origin = prepared.opened, prepared.origin
+    of_user = opened.kind == "Python function" or callable(origin.preprocess) or origin.parallel is not None
+    module = opened.module
+    large = module is not None and sum(p.numel() for p in module.parameters()) > LARGE_NETWORK
+    most = usable_cores()
+    if of_user or large or opened.model.encoding.device.type != "cpu" or most < 2:
+        return 1
+    if wanted is None:
+        return 1 if has_other_threads() else most
+    return min(wanted, most)
 
 
 def _prepare(opened: Opened, data: Dataset, settings: AuditSettings, origin: Origin, folder: Path | None) -> _Prepared:
@@ -140,35 +168,46 @@ class _Stages:
         """Run all stages."""
         prepared, show = self._prepared, self._show
         opened, data, settings = prepared.opened, prepared.data, prepared.settings
-        show("Checking the input encoding", 0, None)
-        self.encoding_check = check_encoding(opened, data)
-        population = self._fit_population(people)
-        with self.clock.of("search"):
-            show("Choosing rows to start from", 0, None)
-            seeds = cluster_seeds(opened.model.encoding, data.rows, settings.seeds, seed=settings.seed)
-        by_attribute = AttributeChoices(
-            prepared.views,
-            settings,
-            seeds,
-            importance(opened.model, prepared.views[0].domain, data.rows, opened.decision),
-            prepared.decision.scale,
-            population,
-            prepared.origin,
-            prepared.folder,
-        )
-        by_attribute.audit_each(opened, self.audits, self.clock, show)
-
-    def _fit_population(self, people: Tensor | None) -> PopulationModel | None:
-        """Return the population model, and keep the report about it."""
-        settings = self._prepared.settings
-
-        def show(done: int, total: int) -> None:
-            self._show("Fitting the population model (columns)", done, total)
-
-        with self.clock.of("rate"):
-            population, self.population = audited_population(
-                self._prepared.data, people, settings.seed, settings.plausible, show
+        with one_thread(prepared.processes > 1):
+            population = self._check_inputs(people)
+            with self.clock.of("search"):
+                show("Choosing rows to start from", 0, None)
+                seeds = cluster_seeds(opened.model.encoding, data.rows, settings.seeds, seed=settings.seed)
+            by_attribute = AttributeChoices(
+                prepared.views,
+                settings,
+                seeds,
+                importance(opened.model, prepared.views[0].domain, data.rows, opened.decision),
+                prepared.decision.scale,
+                population,
+                prepared.origin,
+                prepared.folder,
+                prepared.processes,
             )
+            by_attribute.audit_each(opened, self.audits, self.clock, show)
+
+    def _check_inputs(self, people: Tensor | None) -> PopulationModel | None:
+        """Check the encoding of the inputs and fit the population model, which is returned."""
+        prepared, show = self._prepared, self._show
+        data, settings = prepared.data, prepared.settings
+
+        def fitting(done: int, total: int) -> None:
+            show("Fitting the population model (columns)", done, total)
+
+        works: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened, data)]
+        if people is None:
+            works.append(partial(population_quality, data.domain, data.compared.rows, seed=settings.seed))
+        show("Checking the input encoding", 0, None)
+        with Tasks(works, prepared.processes) as tasks:
+            if not tasks.forked:
+                (self.encoding_check,) = tasks.results([0])
+            with self.clock.of("rate"):
+                population, why = audited_population(data, people, settings.seed, settings.plausible, fitting)
+                (self.encoding_check,) = tasks.results([0])
+                rows = len(data if people is None else people)
+                self.population = population_report(
+                    population, why, rows, settings.plausible, lambda: tasks.results([1])[0]
+                )
         return population
 
 

@@ -210,6 +210,7 @@ def carry_out(
     from neuronfair.domain.population.model import read_people
     from neuronfair.domain.tables.dataset import DATASETS
     from neuronfair.render.terminal import stage_progress
+    from neuronfair.scale.tasks import MOST_PROCESSES
     from neuronfair.store.ledger import discard
 
     outputs.check(job)
@@ -246,6 +247,7 @@ def carry_out(
             folder=outputs.out,
             progress=show,
             people=people,
+            processes=MOST_PROCESSES,
         )
     outputs.write(result.report)
     if result.failure is None:

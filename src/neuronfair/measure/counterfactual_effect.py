@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from typing import NamedTuple
@@ -21,11 +21,10 @@ from neuronfair.domain.population.counterfactuals import (
     shuffled_groups,
 )
 from neuronfair.domain.table import TableDomain, check_rows
-from neuronfair.domain.twins import FLIPS, TwinRows
+from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.stats import Estimate, excess, student
 from neuronfair.measure.twin_decisions import (
-    CounterfactualPairs,
     Mediator,
     Move,
     ScoredPeople,
@@ -107,67 +106,133 @@ def counterfactual_effect(
     interval comes from as many random halves of the data set, with twins learned from each half (delete-half jackknife:
     Shao and Wu 1989); the lower end subtracts the whole baseline.
     """
-    thorough, decision = thorough or Thoroughness(), decision or Decision()
-    if not 0 < confidence < 1:
-        raise NeuronFairError(f"confidence must lie between 0 and 1, got {confidence}")
-    decision.check(model.outputs)
-    check_rows(domain, rows, "counterparts")
-    domain = replace(domain, twinning=FLIPS)
-    table = domain.clip(rows)
-    counterparts = fit_counterfactuals(domain, table)
-    chosen = _people(domain, table, counterparts, thorough, seed)
-    people = table[chosen]
-    if len(people) == 0:
-        raise DomainError(f"{domain.name}: no compared person is of a group that is large enough for counterfactuals")
-    enough = RESAMPLED_TWINS // (len(people) * len(domain.combinations.others))
-    again = min(thorough.draws, MOST_DRAWS, max(LEAST_DRAWS, enough))
-    show = _Steps(progress, thorough.draws + 2 * thorough.placebos * (again + 1))
-    scored = ScoredPeople(model, domain, people, decision)
-    tally = scored.tally(people, show.each(counterparts.drawn(domain, people, thorough.draws)), flipped=True)
-    if not bool(tally.count.any()):
-        raise DomainError(
-            f"{domain.name}: no record has a twin. Rules tie the group to attributes that are fixed or legitimate"
-        )
-    shuffled, halves, by_chance = list[TwinTally](), list[TwinTally](), list[CounterfactualPairs]()
-    for one in _learned(domain, table, thorough.placebos, counterparts.groups, seed):
-        show.done()
-        draws = show.each(one.counterparts.drawn(one.domain, one.rows[chosen], again))
-        counted = scored.tally(one.rows[chosen], draws, flipped=one.half is not None)
-        if one.half is not None:
-            halves.append(counted.of(one.half[chosen]))
-            continue
-        shuffled.append(counted)
-        if len(by_chance) < SHUFFLED:
-            by_chance.append(scored.pairs(one.counterparts, MEDIATED_PAIRS // SHUFFLED, one.domain, one.rows[chosen]))
-    rate, placebo, effect = _estimates(tally, shuffled, halves, confidence)
-    some, directed = tally.count.sum(1) > 0, scored.favourable is not None
-    found = CounterfactualEffect(
-        rate=rate,
-        placebo=placebo,
-        effect=effect,
-        of=int(some.sum()),
-        draws=thorough.draws,
-        placebos=thorough.placebos,
-        lost=tally.mean(tally.lost) if directed else None,
-        gained=tally.mean(tally.gained) if directed else None,
-        moves=tally.moves(domain),
-        placebo_moves=mean_moves([one.moves(domain) for one in shuffled]),
-        people=people[some],
-        shares=tally.shares[some],
-        mediators=(),
-        auc=group_predictability(domain, people),
-        left_out=_left_out(domain, table, counterparts),
-        counterparts=counterparts,
-        without=int((~some).sum()),
+    test = CounterfactualTest(
+        model, domain, rows, decision=decision, thorough=thorough, confidence=confidence, seed=seed
     )
-    if not found.claimed:
+    return test.effect(test.tables(progress))
+
+
+class CounterfactualTest:
+    """The twins of the people of a data set, and what remains to be computed: see `counterfactual_effect`.
+
+    The resampled tables do not depend on each other: `table` computes one, `effect` needs all of them.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        domain: TableDomain,
+        rows: Tensor,
+        *,
+        decision: Decision | None = None,
+        thorough: Thoroughness | None = None,
+        confidence: float = 0.95,
+        seed: int = 0,
+    ) -> None:
+        self.thorough, decision = thorough or Thoroughness(), decision or Decision()
+        if not 0 < confidence < 1:
+            raise NeuronFairError(f"confidence must lie between 0 and 1, got {confidence}")
+        decision.check(model.outputs)
+        check_rows(domain, rows, "counterparts")
+        self._confidence, self._seed = confidence, seed
+        self.domain = domain = replace(domain, twinning=FLIPS)
+        self.rows = rows
+        self._clipped = table = domain.clip(rows)
+        self.counterparts = fit_counterfactuals(domain, table)
+        self._chosen = _people(domain, table, self.counterparts, self.thorough, seed)
+        self.people = people = table[self._chosen]
+        if len(people) == 0:
+            raise DomainError(
+                f"{domain.name}: no compared person is of a group that is large enough for counterfactuals"
+            )
+        enough = RESAMPLED_TWINS // (len(people) * len(domain.combinations.others))
+        self._again = min(self.thorough.draws, MOST_DRAWS, max(LEAST_DRAWS, enough))
+        self._scored = ScoredPeople(model, domain, people, decision)
+        draws = self.counterparts.drawn(domain, people, self.thorough.draws)
+        self._tally = self._scored.tally(people, draws, flipped=True)
+        if not bool(self._tally.count.any()):
+            raise DomainError(
+                f"{domain.name}: no record has a twin. Rules tie the group to attributes that are fixed or legitimate"
+            )
+
+    def __len__(self) -> int:
+        """Return how many tables are resampled: with shuffled groups, and random halves, in turn."""
+        return 2 * self.thorough.placebos
+
+    def table(self, number: int) -> ResampledTable:
+        """Return the decisions for twins that were learned from one resampled table."""
+        return self._counted(self._learned(number), number)
+
+    def tables(self, progress: Callable[[int, int], None] | None = None) -> list[ResampledTable]:
+        """Return all resampled tables, whose twins are learned in threads ahead of their use."""
+        pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, torch.get_num_threads())))
+        found = list[ResampledTable]()
+        try:
+            waiting = deque(pool.submit(self._learned, number) for number in range(len(self)))
+            while waiting:
+                found.append(self._counted(waiting.popleft().result(), len(found)))  # and free its memory
+                if progress is not None:
+                    progress(len(found), len(self))
+        finally:
+            pool.shutdown(cancel_futures=True)
         return found
-    pairs = scored.pairs(counterparts, MEDIATED_PAIRS, domain, people)
-    return replace(
-        found,
-        mediators=mediators(pairs, by_chance, domain, effect),
-        sensitivity=sensitivity(tally, halves, domain, scored.outcome, confidence),
-    )
+
+    def _learned(self, number: int) -> _Learned:
+        """Return the twins learned from one resampled table."""
+        domain, table, groups = self.domain, self._clipped, self.counterparts.groups
+        if number % 2 == 0:
+            free, mixed = shuffled_groups(domain, table, address(self._seed, "shuffle", number // 2))
+            return _Learned(free, mixed, None, fit_counterfactuals(free, mixed, groups=groups))
+        half = torch.zeros(len(table), dtype=torch.bool)
+        half[random_order(len(table), address(self._seed, "half", number // 2))[: len(table) // 2]] = True
+        half = half.to(table.device)
+        return _Learned(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
+
+    def _counted(self, one: _Learned, number: int) -> ResampledTable:
+        people = one.rows[self._chosen]
+        draws = one.counterparts.drawn(one.domain, people, self._again)
+        tally = self._scored.tally(people, draws, flipped=one.half is not None)
+        if one.half is not None:
+            return ResampledTable(tally.of(one.half[self._chosen]), None)
+        if number >= 2 * SHUFFLED:
+            return ResampledTable(tally, None)
+        pairs = self._scored.pairs(one.counterparts, MEDIATED_PAIRS // SHUFFLED, one.domain, people)
+        return ResampledTable(tally, (pairs.people, pairs.others))
+
+    def effect(self, tables: Sequence[ResampledTable]) -> CounterfactualEffect:
+        """Return the effect, from all resampled tables."""
+        domain, tally, scored, confidence = self.domain, self._tally, self._scored, self._confidence
+        shuffled, halves = ([one.tally for one in tables[first::2]] for first in (0, 1))
+        rate, placebo, effect = _estimates(tally, shuffled, halves, confidence)
+        some, directed = tally.count.sum(1) > 0, scored.favourable is not None
+        found = CounterfactualEffect(
+            rate=rate,
+            placebo=placebo,
+            effect=effect,
+            of=int(some.sum()),
+            draws=self.thorough.draws,
+            placebos=self.thorough.placebos,
+            lost=tally.mean(tally.lost) if directed else None,
+            gained=tally.mean(tally.gained) if directed else None,
+            moves=tally.moves(domain),
+            placebo_moves=mean_moves([one.moves(domain) for one in shuffled]),
+            people=self.people[some],
+            shares=tally.shares[some],
+            mediators=(),
+            auc=group_predictability(domain, self.people),
+            left_out=_left_out(domain, self._clipped, self.counterparts),
+            counterparts=self.counterparts,
+            without=int((~some).sum()),
+        )
+        if not found.claimed:
+            return found
+        pairs = scored.pairs(self.counterparts, MEDIATED_PAIRS, domain, self.people)
+        by_chance = [pairs._replace(people=one.pairs[0], others=one.pairs[1]) for one in tables if one.pairs]
+        return replace(
+            found,
+            mediators=mediators(pairs, by_chance, domain, effect),
+            sensitivity=sensitivity(tally, halves, domain, scored.outcome, confidence),
+        )
 
 
 def _estimates(
@@ -190,25 +255,6 @@ def _estimates(
     )
 
 
-class _Steps:
-    """Counts the steps that are done and reports them."""
-
-    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def done(self) -> None:
-        """Report one more step."""
-        self._done += 1
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-
-    def each(self, draws: Iterable[TwinRows]) -> Iterator[TwinRows]:
-        """Yield draws, and report a step after each."""
-        for twins in draws:
-            yield twins
-            self.done()
-
-
 class _Learned(NamedTuple):
     """Twins learned from a table whose groups are shuffled, or from a random half of the people."""
 
@@ -218,28 +264,11 @@ class _Learned(NamedTuple):
     counterparts: CounterfactualTwins
 
 
-def _learned(domain: TableDomain, table: Tensor, count: int, groups: Tensor, seed: int) -> Iterator[_Learned]:
-    """Yield so many of both kinds in turn, learned in threads ahead of their use."""
+class ResampledTable(NamedTuple):
+    """The decisions for twins that were learned from a resampled table, and some pairs if groups were shuffled."""
 
-    def shuffled(number: int) -> _Learned:
-        free, mixed = shuffled_groups(domain, table, address(seed, "shuffle", number))
-        return _Learned(free, mixed, None, fit_counterfactuals(free, mixed, groups=groups))
-
-    def halved(number: int) -> _Learned:
-        half = torch.zeros(len(table), dtype=torch.bool)
-        half[random_order(len(table), address(seed, "half", number))[: len(table) // 2]] = True
-        half = half.to(table.device)
-        return _Learned(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
-
-    pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, torch.get_num_threads())))
-    try:
-        waiting = deque[Future[_Learned]]()
-        for number in range(count):
-            waiting.extend((pool.submit(shuffled, number), pool.submit(halved, number)))
-        while waiting:
-            yield waiting.popleft().result()  # and free its memory
-    finally:
-        pool.shutdown(cancel_futures=True)
+    tally: TwinTally
+    pairs: tuple[Tensor, Tensor] | None  # people, and a twin of each
 
 
 def address(seed: int, use: str, number: int) -> int:

@@ -127,9 +127,9 @@ class EvaluatedPeople:
 
 
 def check_against_model(
-    problem: Problem, proof: Proof, opened: Opened | Model, seen: Sequence[EvaluatedPeople] = ()
+    problem: Problem, proof: Proof, opened: Opened | Model, seen: Sequence[EvaluatedPeople] = (), *, drawn: bool = True
 ) -> None:
-    """Refuse a proof that the model contradicts: on people drawn from its boxes, or on those seen elsewhere."""
+    """Refuse a proof that the model contradicts: on people seen elsewhere, or on those `drawn` from its boxes."""
     assert proof.state is not None  # it was proved here
     model = opened.model if isinstance(opened, Opened) else opened
     most = max(1, min(EVALUATED, MEMBERS // len(problem.domain.sensitive_values)))
@@ -139,7 +139,7 @@ def check_against_model(
     if isinstance(opened, Opened) and opened.original is not None:
         models.append((BlackBox(opened.original, model.encoding), FLOAT32_TOLERANCE, min(ORIGINAL, most)))
     claims = _Claims(problem, proof.certified, Evidence(problem, proof.state))
-    for people in (*seen, EvaluatedPeople("drawn at random", claims.people(most))):
+    for people in (*seen, *((EvaluatedPeople("drawn at random", claims.people(most)),) if drawn else ())):
         rows = people.rows.cpu().long()
         rows = rows[torch.from_numpy(np.random.default_rng(0).permutation(len(rows))[:most])]
         claimed = claims.of_people(rows)

@@ -131,7 +131,22 @@ def certify(
     pool: Pool | None = None,
     seen: Sequence[EvaluatedPeople] = (),
 ) -> ProofReport:
-    """Prove what can be proved in the time given, check it against the model, and report it.
+    """Prove what can be proved in the time given, check it against the model, and report it: see `certified`."""
+    return certified(problem, opened, records, seconds, show=show, run=run, pool=pool, seen=seen)[0]
+
+
+def certified(
+    problem: Problem,
+    opened: Opened,
+    records: ProofRecords,
+    seconds: float,
+    *,
+    show: Show,
+    run: ProofRun | None = None,
+    pool: Pool | None = None,
+    seen: Sequence[EvaluatedPeople] = (),
+) -> tuple[ProofReport, Proof]:
+    """Prove what can be proved in the time given, check it against the model, and return the report and the proof.
 
     With a `run` the proof is kept in its folder and resumes from its last state. The workers of a `pool` prove
     together. The check includes the rows of the data set and records that were `seen` elsewhere. Ctrl-C ends the proof
@@ -155,7 +170,7 @@ def certify(
         run.write(problem, opened, proof, report)
         if not report.interrupted:
             run.ledger.finish({"seconds": seconds, "report": asdict(report)})
-    return report
+    return report, proof
 
 
 def _report(problem: Problem, opened: Opened, records: ProofRecords, proof: Proof, seconds: float) -> ProofReport:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -16,17 +17,25 @@ from neuronfair.audits.report import attribute
 from neuronfair.audits.report.report import Seconds
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
-from neuronfair.audits.stages.counterfactual import compare_counterfactuals, unread
+from neuronfair.audits.stages.counterfactual import (
+    begin_counterfactuals,
+    report_counterfactuals,
+    searched_case,
+    unread,
+)
 from neuronfair.audits.stages.findings import WORST, describe_findings, find_subgroups
-from neuronfair.audits.stages.proof import add_proof
+from neuronfair.audits.stages.proof import ProofStage
 from neuronfair.audits.stages.rates import measure_rates
 from neuronfair.audits.stages.search import interpret_layers, search
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.tables.dataset import Dataset
+from neuronfair.errors import DomainError
+from neuronfair.measure.counterfactual_effect import CounterfactualTest
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Scale
 from neuronfair.model.open import Opened
 from neuronfair.progress import PieceProgress, Progress, silent
+from neuronfair.scale.tasks import Tasks
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.manifest import where
 
@@ -71,6 +80,7 @@ class AttributeChoices:
     population: PopulationModel | None
     origin: Origin
     folder: Path | None
+    processes: int = 1
 
     def audit_each(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
         """Add the findings of each choice; after Ctrl-C, those until then are there."""
@@ -85,7 +95,8 @@ class AttributeChoices:
         """Do the same side by side, elsewhere: the model is opened there again."""
         parallel = self.origin.parallel
         assert parallel is not None
-        common = _Common(replace(self, origin=replace(self.origin, parallel=None)), parallel.opens, Path.cwd())
+        choices = replace(self, origin=replace(self.origin, parallel=None), processes=1)
+        common = _Common(choices, parallel.opens, Path.cwd())
 
         def note(lines: Sequence[tuple[int, int, int]]) -> None:
             show("Auditing by each attribute", sum(done == total > 0 for done, total, _ in lines), len(lines))
@@ -96,30 +107,50 @@ class AttributeChoices:
             clock.add(found.seconds)
 
     def _audit(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> None:
-        """Go through all stages by one choice."""
+        """Go through all stages by one choice; the proof and the counterfactual test run next to the others."""
         case = self._case(opened, number)
         show = _labelled(show, case.domain.sensitive if len(self.views) > 1 else ())
-        with clock.of("rate"):
-            measure_rates(case, one, show)
-            if not one.report.depends:
-                one.note(*unread(case, self.origin.reads))
-            one.note(*self._fewer(case))
-        sought = case
+        remarks = unread(case, self.origin.reads)
+
+        def measure() -> None:
+            with clock.of("rate"):
+                measure_rates(case, one, show)
+                if not one.report.depends:
+                    one.note(*remarks)
+                one.note(*self._fewer(case))
+
+        measured = bool(remarks) or self.processes == 1  # before the others: the rates may tell which test leads
+        if measured:
+            measure()
+        leads = self.settings.twins is not None or not one.report.is_read
+        test, proof = None, None
         if self.settings.twins != "flip":
             with clock.of("counterparts"):
-                sought = compare_counterfactuals(case, one, self.settings, show)
-        with clock.of("interpretation"):
-            interpret_layers(sought, one, show)
-        with clock.of("search"):
-            try:
-                search(sought, one, show)
-            finally:
-                describe_findings(sought, one, show)
-        with clock.of("rate"):
-            find_subgroups(sought, one, show)
+                test = begin_counterfactuals(case, self.settings, leads=leads)
         if self.settings.prove > 0:
-            with clock.of("proof"):
-                add_proof(case, one, opened, self.settings.prove / len(self.views), show)
+            proof = ProofStage(opened, case.data, self.population, self.settings.prove / len(self.views))
+        side = _SideStages(case, one, test, proof, clock, show)
+        with Tasks(side.works(silent if self.processes > 1 else show), self.processes) as tasks:
+            if not measured:
+                measure()
+            sought = case if test is None else searched_case(case, one, test, show, leads=leads)
+            if not tasks.forked:
+                side.report_counterfactuals(tasks)
+            with clock.of("interpretation"):
+                interpret_layers(sought, one, show)
+            with clock.of("search"):
+                try:
+                    search(sought, one, show)
+                finally:
+                    describe_findings(sought, one, show)
+            with clock.of("rate"):
+                find_subgroups(sought, one, show)
+            try:
+                if tasks.forked:
+                    side.report_counterfactuals(tasks)
+                side.prove(tasks)
+            finally:  # Ctrl-C ends a proof, and what was proved by then is kept
+                side.report_proof(tasks)
         one.drop_refuted()
 
     def _fewer(self, case: AttributeCase) -> tuple[attribute.Note, ...]:
@@ -179,6 +210,53 @@ class AttributeChoices:
             extra_weights=None if origin.weights is None else str(origin.weights.absolute()),
             replay=replay_options(opened, origin),
         )
+
+
+@dataclass(frozen=True)
+class _SideStages:
+    """The proof and the counterfactual test of one choice, whose tasks other processes may do."""
+
+    case: AttributeCase
+    audit: AttributeAudit
+    test: CounterfactualTest | DomainError | None
+    proof: ProofStage | None
+    clock: Clock
+    show: Progress
+
+    def works(self, show: Progress) -> list[Callable[[], object]]:
+        """Return the tasks: the proof, if there is one, then the resampled tables."""
+        works: list[Callable[[], object]] = [] if self.proof is None else [partial(self.proof.prove, show)]
+        if isinstance(self.test, CounterfactualTest):
+            works += [partial(self.test.table, number) for number in range(len(self.test))]
+        return works
+
+    def report_counterfactuals(self, tasks: Tasks) -> None:
+        """Report the counterfactual test, if there is one."""
+        if not isinstance(self.test, CounterfactualTest):
+            return
+        what, first = "Comparing records with their counterfactual twins", int(self.proof is not None)
+        numbers = range(first, first + len(self.test))
+        self.show(what, 0, None)
+        if tasks.forked:
+            tables = tasks.results(numbers)
+            self.clock.add({"counterparts": tasks.seconds(numbers)})
+        with self.clock.of("counterparts"):
+            if not tasks.forked:
+                tables = self.test.tables(lambda done, total: self.show(what, done, total))
+            report_counterfactuals(self.case, self.audit, self.test, tables)
+
+    def prove(self, tasks: Tasks) -> None:
+        """Wait for the proof, if there is one."""
+        if self.proof is not None:
+            self.show("Proving", 0, None)
+            tasks.results([0])
+
+    def report_proof(self, tasks: Tasks) -> None:
+        """Report the proof, if there is one by now."""
+        if self.proof is not None and tasks.done(0):
+            self.clock.add({"proof": tasks.seconds([0])})
+            with self.clock.of("proof"):
+                self.proof.report(self.audit, *tasks.results([0]))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -19,7 +20,7 @@ from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.formatting import listed, plain
-from neuronfair.measure.counterfactual_effect import CounterfactualEffect, counterfactual_effect
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualTest, ResampledTable
 from neuronfair.model.blackbox import Model
 from neuronfair.progress import Progress
 
@@ -59,19 +60,16 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
 LEARNED, SECONDARY = 50_000, 10_000  # records that twins are learned from, some forty times; fewer if flips lead
 
 
-def compare_counterfactuals(
-    case: AttributeCase, audit: AttributeAudit, settings: AuditSettings, progress: Progress
-) -> AttributeCase:
-    """Compare the data set with its counterfactual twins, and return the case that the searches get.
+def begin_counterfactuals(
+    case: AttributeCase, settings: AuditSettings, *, leads: bool
+) -> CounterfactualTest | DomainError:
+    """Return the counterfactual test of a data set; where such twins are impossible, why.
 
-    The searches use counterfactual twins where the settings say so or the flip test is empty, and flips otherwise.
-    Where such twins are impossible a note says so; it is an error if the settings require them.
+    It is an error if the settings require them.
     """
-    twins, read = settings.twins, audit.report.is_read
-    leads = twins is not None or not read
     rows = _drawn(case.data.compared.rows, LEARNED if leads else SECONDARY, case.seed)
     try:
-        effect = counterfactual_effect(
+        return CounterfactualTest(
             case.model,
             case.domain,
             rows,
@@ -79,27 +77,49 @@ def compare_counterfactuals(
             thorough=settings.thorough(case.samples, leads=leads),
             confidence=case.confidence,
             seed=case.seed,
-            progress=lambda done, total: progress("Comparing records with their counterfactual twins", done, total),
         )
     except DomainError as error:
-        if twins == "counterpart":
+        if settings.twins == "counterpart":
             raise
-        seen = f"Nobody was compared with counterparts, who they would be in another group. {error}."
+        return error
+
+
+def searched_case(
+    case: AttributeCase,
+    audit: AttributeAudit,
+    test: CounterfactualTest | DomainError,
+    progress: Progress,
+    *,
+    leads: bool,
+) -> AttributeCase:
+    """Return the case that the searches get: with counterfactual twins where their test leads, and flips otherwise.
+
+    Where such twins are impossible a note says so.
+    """
+    if isinstance(test, DomainError):
+        seen = f"Nobody was compared with counterparts, who they would be in another group. {test}."
         audit.note(Note(NO_COUNTERPARTS, seen, "The figures speak of flips only."))
         return case
-    audit.report = replace(
-        audit.report,
-        counterpart=counterfactual_report(case.domain, rows, effect, case.confidence),
-        counterpart_people=people_with_counterfactuals(case, effect),
-    )
     if not leads:
         return case
     audit.report = replace(audit.report, search_twins="counterpart")
     configs = tuple(replace(config, twins="counterpart") for config in case.configs)
-    domain = with_counterfactuals(case.domain, effect.counterparts)
+    domain = with_counterfactuals(case.domain, test.counterparts)
     progress("Evaluating the counterfactual twins of realistic records", 0, None)
     audit.rate = case.rate("domain" if case.population is None else case.population, domain)  # of which subgroups speak
     return replace(case, data=replace(case.data, domain=domain), configs=configs)
+
+
+def report_counterfactuals(
+    case: AttributeCase, audit: AttributeAudit, test: CounterfactualTest, tables: Sequence[ResampledTable]
+) -> None:
+    """Report how often the decisions for counterfactual twins differ, and a few of these people."""
+    effect = test.effect(tables)
+    audit.report = replace(
+        audit.report,
+        counterpart=counterfactual_report(case.domain, test.rows, effect, case.confidence),
+        counterpart_people=people_with_counterfactuals(case, effect),
+    )
 
 
 def _drawn(rows: Tensor, most: int, seed: int) -> Tensor:

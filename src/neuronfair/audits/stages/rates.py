@@ -24,9 +24,9 @@ from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.model import (
     OwnPopulation,
     PopulationModel,
+    PopulationQuality,
     fit_population,
     own_population,
-    population_quality,
 )
 from neuronfair.domain.population.plausible import PLAUSIBLE, plausible
 from neuronfair.domain.rules import left_out
@@ -73,28 +73,34 @@ def population_if_plausible(data: Dataset, seed: int) -> PopulationModel | None:
 
 def audited_population(
     data: Dataset, own: Tensor | None, seed: int, least: float, progress: Callable[[int, int], None] | None = None
-) -> tuple[PopulationModel | None, PopulationReport]:
-    """Return the population model of an audit and the report on it; None where no model can be fitted.
+) -> tuple[PopulationModel | None, str]:
+    """Return the population model of an audit; None where no model can be fitted, and why.
 
     `least` is the plausibility that the searches keep to.
     """
-    rows = len(data if own is None else own)
     try:
-        model = fit_plausible_population(data, own, seed, progress)
+        return fit_plausible_population(data, own, seed, progress), ""
     except NeuronFairError as error:
         if least:
             raise
-        return None, PopulationReport("none", rows, f"Nothing is said of plausible people. {error}")
+        return None, str(error)
+
+
+def population_report(
+    model: PopulationModel | None, why: str, rows: int, least: float, quality: Callable[[], PopulationQuality | None]
+) -> PopulationReport:
+    """Return the report on a population model; `quality` is asked for that of a model of the data set."""
+    if model is None:
+        return PopulationReport("none", rows, f"Nothing is said of plausible people. {why}")
     kept = f" The searches kept to records at or above the {percent(least)} likelihood percentile." if least else ""
-    if own is not None:
+    if isinstance(model, OwnPopulation):
         text = f"Plausible people are those of the population that was given.{kept}"
-        return model, PopulationReport("own", rows, text, least=least)
-    text = "Plausible people are drawn from a model of the table"
-    quality = population_quality(data.domain, data.compared.rows, seed=seed)
-    if quality is None:
-        return model, PopulationReport("table", rows, f"{text}.{kept}", least=least)
-    told = f"; a classifier tells them from real ones with an AUC of {quality.auc:.2f} (0.5: not at all)"
-    return model, PopulationReport("table", rows, f"{text}{told}.{kept}", quality.auc, quality.log_likelihood, least)
+        return PopulationReport("own", rows, text, least=least)
+    text, known = "Plausible people are drawn from a model of the table", quality()
+    if known is None:
+        return PopulationReport("table", rows, f"{text}.{kept}", least=least)
+    told = f"; a classifier tells them from real ones with an AUC of {known.auc:.2f} (0.5: not at all)"
+    return PopulationReport("table", rows, f"{text}{told}.{kept}", known.auc, known.log_likelihood, least)
 
 
 MAX_ROUNDED_RECORDS = 10_000  # records that are evaluated on the grid

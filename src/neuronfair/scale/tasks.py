@@ -1,0 +1,204 @@
+"""Tasks that do not depend on each other: done by forks of this process, which share its memory, and by itself.
+
+Nothing is sent to a fork, so models and tables need not be pickled; a result comes back as a pickle. A fork has the
+locks and the pools of threads as they were, so a process whose other threads are unknown does all tasks itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import struct
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+MOST_PROCESSES = 4  # of one computation: each takes memory
+MOST_TASKS = 10_000  # whose numbers fit into a pipe
+_NUMBER = struct.Struct("<H")
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
+# Libraries with threads of their own that do not survive a fork.
+_THREADED = ("catboost", "grpc", "jax", "lightgbm", "onnxruntime", "ray", "tensorflow", "xgboost")
+
+
+def usable_cores() -> int:
+    """Return how many processes may work at the same time: one for each core, up to a limit; 1 where none can fork."""
+    if sys.platform != "linux" or any(name in sys.modules for name in _THREADED):
+        return 1
+    return min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+
+
+def has_other_threads() -> bool:
+    """Return whether this process has threads besides this one and those of OpenBLAS, which end before a fork."""
+    from threadpoolctl import threadpool_info
+
+    blas: int = sum(one["num_threads"] - 1 for one in threadpool_info() if one["internal_api"] == "openblas")
+    return len(os.listdir("/proc/self/task")) > 1 + blas  # noqa: PTH208 - not a folder of files
+
+
+@contextmanager
+def one_thread(wanted: bool = True) -> Iterator[None]:
+    """Let every library compute in one thread, so that processes share the cores."""
+    from threadpoolctl import threadpool_limits
+
+    torch = sys.modules.get("torch")
+    if not wanted or torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What became of a task: its result or its error, and the seconds that it took."""
+
+    value: Any
+    error: Exception | None
+    seconds: float
+
+
+class Tasks:
+    """Functions without arguments, done side by side in the order of their numbers.
+
+    Forks begin at once; this process does those that are left when it asks for results. A task whose fork is lost is
+    done again here. Without forks, a task is done when its result is asked for. Leaving the block ends all forks.
+    """
+
+    def __init__(self, works: Sequence[Callable[[], Any]], processes: int = 1) -> None:
+        self._works, self._made = list(works), dict[int, _Made]()
+        self._forks: dict[int, int] = {}  # the process, and the pipe from which its results are read
+        forks = min(processes - 1, len(works)) if len(works) <= MOST_TASKS else 0
+        self._queue = -1
+        if forks > 0:
+            self._queue, fill = os.pipe()
+            os.write(fill, b"".join(map(_NUMBER.pack, range(len(works)))))
+            os.close(fill)
+            for _ in range(forks):
+                self._fork()
+
+    def __enter__(self) -> Tasks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for process, pipe in self._forks.items():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            os.close(pipe)
+        self._forks = {}
+        if self._queue >= 0:
+            os.close(self._queue)
+            self._queue = -1
+
+    @property
+    def forked(self) -> bool:
+        """Whether other processes have begun with the tasks."""
+        return self._queue >= 0
+
+    def seconds(self, numbers: Iterable[int]) -> float:
+        """Return how long some tasks took that are done, added up."""
+        return sum(self._made[number].seconds for number in numbers)
+
+    def results(self, numbers: Iterable[int]) -> list[Any]:
+        """Return the results of some tasks; an error of one of them is raised.
+
+        Ctrl-C ends all tasks. A task that ends early on Ctrl-C has a result, which can be asked for again.
+        """
+        try:
+            if self._forks:
+                self._do(self._made)
+                self._collect()
+        except KeyboardInterrupt:
+            while os.read(self._queue, _NUMBER.size):  # nobody begins another task
+                pass
+            for process in self._forks:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGINT)
+            self._collect()
+            raise
+        found = []
+        for number in numbers:
+            if number not in self._made:
+                self._made[number] = self._one(number)
+            made = self._made[number]
+            if made.error is not None:
+                raise made.error
+            found.append(made.value)
+        return found
+
+    def done(self, number: int) -> bool:
+        """Return whether a task has a result."""
+        return number in self._made and self._made[number].error is None
+
+    def _one(self, number: int) -> _Made:
+        begun = time.perf_counter()
+        value, error = None, None
+        try:
+            value = self._works[number]()
+        except Exception as raised:
+            error = raised
+        return _Made(value, error, time.perf_counter() - begun)
+
+    def _do(self, made: dict[int, _Made]) -> None:
+        """Do tasks until none is left that no process has begun."""
+        while taken := os.read(self._queue, _NUMBER.size):  # whole numbers: nobody reads or writes a part of one
+            (number,) = _NUMBER.unpack(taken)
+            made[number] = self._one(number)
+
+    def _collect(self) -> None:
+        """Wait for the results of all forks."""
+        for process, pipe in list(self._forks.items()):
+            content = bytearray()
+            while part := os.read(pipe, 1 << 20):
+                content += part
+            if content:
+                with suppress(pickle.UnpicklingError, EOFError):  # of a process that was killed while it wrote
+                    self._made |= pickle.loads(content)
+            del self._forks[process]
+            os.close(pipe)
+            os.waitpid(process, 0)
+
+    def _fork(self) -> None:
+        """Fork a process that does tasks until none is left and then sends its results."""
+        read, write = os.pipe()
+        here = os.getpid()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads: those of pools, which idle
+            process = os.fork()
+        if process:
+            os.close(write)
+            self._forks[process] = read
+            return
+        try:
+            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # when the caller is killed
+            if os.getppid() == here:
+                os.close(read)
+                with one_thread():
+                    made = dict[int, _Made]()
+                    with suppress(KeyboardInterrupt):
+                        self._do(made)
+                    content = pickle.dumps({number: one for number, one in made.items() if _can_be_sent(one.error)})
+                with os.fdopen(write, "wb") as pipe:
+                    pipe.write(content)
+        finally:  # a result that cannot be sent is missing, so that the caller does the task again
+            os._exit(0)
+
+
+def _can_be_sent(error: Exception | None) -> bool:
+    try:
+        return error is None or type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:  # whatever an exception of a user's class does
+        return False
