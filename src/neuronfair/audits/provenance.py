@@ -53,7 +53,8 @@ class Origin:
     inferred: bool = False
     reads: tuple[str, ...] | None = None  # the columns that the model reads, where it says so
     left_out: tuple[LeftOut, ...] = ()
-    parallel: ParallelAudit | None = None  # None: this process does all, one after the other
+    parallel: ParallelAudit | None = None  # workers that audit by several choices of sensitive attributes
+    processes: int | None = None  # in which stages run side by side, at most; None: where no thread is unknown
 
 
 def about_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataReport:

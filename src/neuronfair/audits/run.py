@@ -62,17 +62,16 @@ def run(
     folder: str | Path | None = None,
     progress: Progress | None = None,
     people: Tensor | None = None,
-    processes: int | None = None,
 ) -> Result:
     """Audit an opened model by the sensitive attributes of the data set's domain.
 
     `people` are realistic records from your own sampler. A check that cannot be evaluated does
     not stop the audit. The regression set is not changed here: `LoadedChecks.extend` comes last. Stages that do not
-    depend on each other run side by side in so many `processes`, by default where it is known to be safe.
+    depend on each other run side by side, where that is safe.
     """
     origin, ready, show = origin or Origin(), ready or LoadedChecks(), progress or silent
     prepared = _prepare(opened, data, settings, origin, None if folder is None else Path(folder))
-    prepared = replace(prepared, processes=_processes(prepared, processes))
+    prepared = replace(prepared, processes=_processes(prepared))
     past = ready.replay(opened)
     _lock = _begin_folder(prepared, people)  # until the audit ends
     stages = _Stages(prepared, show)
@@ -106,7 +105,7 @@ class _Prepared:
 LARGE_NETWORK = 1_000_000  # parameters; a larger one computes in threads instead
 
 
-def _processes(prepared: _Prepared, wanted: int | None) -> int:
+def _processes(prepared: _Prepared) -> int:
     """Return in how many processes the stages of an audit run.
 
     Code of the user is called in one process only: it may hold a connection. By default, so is everything in a process
@@ -119,9 +118,9 @@ def _processes(prepared: _Prepared, wanted: int | None) -> int:
     most = usable_cores()
     if of_user or large or opened.model.encoding.device.type != "cpu" or most < 2:
         return 1
-    if wanted is None:
+    if origin.processes is None:
         return 1 if has_other_threads() else most
-    return min(wanted, most)
+    return min(origin.processes, most)
 
 
 def _prepare(opened: Opened, data: Dataset, settings: AuditSettings, origin: Origin, folder: Path | None) -> _Prepared:

@@ -234,6 +234,7 @@ def carry_out(
         table=None if job.table.data in DATASETS else job.table.data,
         beside=() if join is None else join.words,
         parallel=None if pool is None else ParallelAudit(pool, again.open),
+        processes=MOST_PROCESSES,
     )
     if outputs.force:  # after all inputs were read without an error
         discard(outputs.out)
@@ -247,7 +248,6 @@ def carry_out(
             folder=outputs.out,
             progress=show,
             people=people,
-            processes=MOST_PROCESSES,
         )
     outputs.write(result.report)
     if result.failure is None:
