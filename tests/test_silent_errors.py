@@ -22,7 +22,7 @@ ROUNDING = re.compile(r"\.?\d*[gG]$")
 SHOWN_ONLY = {
     "formatting.py": "metrics in sentences",
     "render/tables.py": "sentences",
-    "render/proof.py": "sentences",
+    "render/terminal.py": "sentences",
     "render/plots.py": "labels of bars",
     "render/alternatives.py": "sentences",
     "text/report.py": "sentences",

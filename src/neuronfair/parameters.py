@@ -23,6 +23,7 @@ from typing import Any, get_origin
 from neuronfair.errors import did_you_mean
 
 INPUT, BUDGET, OUTPUT, GATE, EXPERT = "Input", "Budget", "Output", "Gate", "Expert"  # panels of a help text
+Values = dict[str, Any]  # of parameters, by the names of their fields
 _KEY = "parameter"
 
 
@@ -57,7 +58,7 @@ def parameter(
     return field(default=default, metadata={_KEY: known})
 
 
-def groups(kind: Any) -> dict[str, Any]:
+def groups(kind: Any) -> Values:
     """Return the fields of a settings class that are settings classes themselves."""
     return {one.name: one.default_factory for one in fields(kind) if is_dataclass(one.default_factory)}
 
@@ -88,7 +89,7 @@ def flag_of(name: str, known: Parameter) -> str:
     return known.flags[0] if known.flags else f"--{name.replace('_', '-')}"
 
 
-def build(kind: Any, values: dict[str, Any]) -> Any:
+def build(kind: Any, values: Values) -> Any:
     """Return a settings class with these values, its groups included. None stands for the default."""
     start = kind.quick() if hasattr(kind, "QUICK") and values.get("quick") else kind()
     given = {name: build(nested, values) for name, nested in groups(kind).items()}
@@ -97,9 +98,9 @@ def build(kind: Any, values: dict[str, Any]) -> Any:
     return _replace(start, **given)
 
 
-def values_of(settings: Any) -> dict[str, Any]:
+def values_of(settings: Any) -> Values:
     """Return the values of all parameters of a settings class, by the names of their fields."""
-    known: dict[str, Any] = {}
+    known: Values = {}
     for one in fields(settings):
         value = getattr(settings, one.name)
         known |= values_of(value) if is_dataclass(one.default_factory) else {one.name: value} if one.metadata else {}
@@ -125,11 +126,11 @@ def in_words(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def checked(entry: Mapping[str, Any], known: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
+def checked(entry: Values, known: Mapping[str, Parameter]) -> tuple[Values, list[str]]:
     """Return the valid values of a TOML table, converted to the types of parameters, and the errors of the others."""
     import msgspec  # a machine that only searches has none
 
-    values: dict[str, Any] = {}
+    values: Values = {}
     problems = []
     for key, value in entry.items():
         if key not in known:
@@ -146,7 +147,7 @@ def checked(entry: Mapping[str, Any], known: Mapping[str, Parameter]) -> tuple[d
     return values, [*problems, *map(": ".join, out_of_bounds(values, known))]
 
 
-def out_of_bounds(values: Mapping[str, Any], known: Mapping[str, Parameter]) -> Iterator[tuple[str, str]]:
+def out_of_bounds(values: Values, known: Mapping[str, Parameter]) -> Iterator[tuple[str, str]]:
     """Yield the names of numbers that are too small or too large, and why."""
     for name, value in values.items():
         one = known.get(name)

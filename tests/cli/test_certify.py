@@ -191,7 +191,7 @@ def test_ctrl_c_keeps_what_is_proved(run, monkeypatch):
 
 def test_workers_prove_together(run, monkeypatch):
     asked = []
-    pool = "neuronfair.cli.certify.pool_of"
+    pool = "neuronfair.cli.model.pool_of"
     monkeypatch.setattr(pool, lambda ray: asked.append(ray) or nullcontext(Serial(2)))
     monkeypatch.setattr("neuronfair.proof.prove.SMALL", 2)
     monkeypatch.setattr("neuronfair.proof.distributed.ENOUGH", 1)

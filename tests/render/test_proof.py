@@ -8,7 +8,7 @@ import pytest
 
 from neuronfair.model.decision import Decision
 from neuronfair.proof.report import Part
-from neuronfair.render.proof import WIDTH, proof_report, sentences
+from neuronfair.render.terminal import WIDTH, proof_report, sentences
 from neuronfair.render.terminal import make_console
 from tests.proof.test_report import REPORT
 

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -26,6 +26,7 @@ from neuronfair.parameters import (
     INPUT,
     OUTPUT,
     Parameter,
+    Values,
     build,
     flag_of,
     in_words,
@@ -132,7 +133,7 @@ def command(
     name: str | None = None,
     *,
     panel: str | None = None,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Values | None = None,
     omit: tuple[str, ...] = (),
     hidden: bool = False,
     cls: type[TyperCommand] = Command,
@@ -173,10 +174,10 @@ def command(
     return register
 
 
-def _declared(function: Callable[..., None]) -> dict[str, Any]:
+def _declared(function: Callable[..., None]) -> dict[str, type | Parameter]:
     """Return the arguments of a function: settings classes, and options of this command alone."""
     hints = get_type_hints(function, include_extras=True)
-    found: dict[str, Any] = {}
+    found: dict[str, type | Parameter] = {}
     for key, one in inspect.signature(function).parameters.items():
         if is_dataclass(hints[key]):
             found[key] = hints[key]

@@ -1,4 +1,4 @@
-"""The commands `audit` and `audit-all`, and the settings and files of one audit."""
+"""The commands `audit`, for tables and texts, `audit-all` and `audit-images`, and the settings of one audit."""
 
 from __future__ import annotations
 
@@ -28,15 +28,26 @@ from neuronfair.cli.app import (
     complain,
     option,
 )
-from neuronfair.cli.options import ForceOption, ModelOptions, OutputOptions, RayOption, TableOptions, pool_of
+from neuronfair.cli.options import (
+    DeviceOption,
+    ForceOption,
+    ModelOptions,
+    OutputOptions,
+    QuietOption,
+    RayOption,
+    SeedOption,
+    TableOptions,
+    pool_of,
+)
 from neuronfair.errors import DataError, did_you_mean
-from neuronfair.formatting import plural, some, visible
+from neuronfair.formatting import plural, some
 from neuronfair.limits import read_text
 from neuronfair.parameters import (
     BUDGET,
     GATE,
     INPUT,
     OUTPUT,
+    Values,
     build,
     checked,
     flag_of,
@@ -49,7 +60,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from neuronfair.audits.gate.checks import Checks, LoadedChecks
-    from neuronfair.audits.report.report import Report
+    from neuronfair.audits.report.report import Gate, Report
     from neuronfair.audits.run import Result
     from neuronfair.cli.audit_batch import Batch
     from neuronfair.domain.tables.dataset import Dataset
@@ -106,6 +117,11 @@ class AuditJob:
         named = (data, model.model, model.weights, table.domain, table.attributes_file, self.population)
         return tuple(Path(name) for name in (*named, None if self.corpus_add else self.corpus) if name is not None)
 
+    def changed(self) -> Values:
+        """Return the settings that are not the defaults, which --quick changes."""
+        usual = values_of(build(AuditJob, {"quick": self.quick})) | {"quick": False}
+        return {name: value for name, value in values_of(self).items() if value != usual[name]}
+
     def words(self, out: Path) -> Iterator[str]:
         """Yield the command line of this audit.
 
@@ -114,9 +130,9 @@ class AuditJob:
         'a.csv --starts 5 --quick --fail-if rate > 1% --out run'
         """
         yield self.table.data
-        known, usual = parameters(AuditJob), values_of(build(AuditJob, {"quick": self.quick})) | {"quick": False}
-        for name, value in values_of(self).items():
-            if name == "data" or value == usual[name]:
+        known = parameters(AuditJob)
+        for name, value in self.changed().items():
+            if name == "data":
                 continue
             flag = flag_of(name, known[name])
             if isinstance(value, bool):
@@ -151,15 +167,10 @@ class AuditOutputs:
 
     def check(self, job: AuditJob) -> None:
         """Refuse output files that cannot be written, or that another option names."""
-        from neuronfair.audits.folder import FIGURES, WEIGHTS, check_audit_folder, check_writable
-        from neuronfair.store.ledger import check_discardable
+        from neuronfair.audits.folder import FIGURES, WEIGHTS
         from neuronfair.store.manifest import DOMAIN, MANIFEST
 
-        if self.force:
-            check_writable(self.out)
-            check_discardable(self.out, (*job.reads, job.corpus, job.baseline))
-        else:
-            check_audit_folder(self.out)
+        options.check_run_folder(self.out, self.force, (*job.reads, job.corpus, job.baseline), of_audit=True)
         own = {name: self.out / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
         for place in own.values():
             if place.exists():
@@ -191,10 +202,8 @@ class AuditOutputs:
             options.write_file(self.junit, junit(report))
         if self.markdown is not None:
             options.write_file(self.markdown, markdown(report))
-        if self.json is not None and options.is_stdout(self.json):
-            sys.stdout.write(visible(report.to_json(), keep="\n"))
-        elif self.json is not None and realpath(self.json) != realpath(self.out / FIGURES):
-            options.write_file(self.json, report.to_json())
+        if self.json is not None and realpath(self.json) != realpath(self.out / FIGURES):
+            options.write_text(self.json, report.to_json())
 
 
 def carry_out(
@@ -224,7 +233,6 @@ def carry_out(
     ready = job.checks.read(table.domain)
     own = own_weights(outputs.out) if job.model.model is None and not outputs.force else None
     opened, card = _open_or_train(job, table, own, ready, console)
-    join = job.table.join
     again = replace(found.source, model=job.model.model or str(outputs.out / WEIGHTS))
     origin = replace(
         found.origin,
@@ -232,7 +240,7 @@ def carry_out(
         card=card,
         trained_here=job.model.model is None,
         table=None if job.table.data in DATASETS else job.table.data,
-        beside=() if join is None else join.words,
+        beside=job.table.join_words,
         parallel=None if pool is None else ParallelAudit(pool, again.open),
         processes=MOST_PROCESSES,
     )
@@ -285,7 +293,7 @@ def _training(table: Dataset, quick: bool) -> TrainingSettings:
     return TrainingSettings(restarts=1, batch=512, lr=0.003, patience=2 if quick else 5, epochs=10 if quick else 100)
 
 
-def project_settings(folder: Path) -> dict[str, Any]:
+def project_settings(folder: Path) -> Values:
     """Return the options set in [tool.neuronfair] of a pyproject.toml; refuse unknown keys and keys that run code."""
     path = folder / PROJECT
     if not path.is_file():
@@ -346,9 +354,7 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
 
     console = make_console(quiet=outputs.quiet or options.is_stdout(outputs.json))
     if job.text is not None:
-        from neuronfair.cli.audit_text import audit_text
-
-        audit_text(job, outputs, console)
+        _audit_text(job, outputs, console)
         return
     words = ["audit", *job.words(outputs.out)] if project_settings(Path()) else sys.argv[1:]
     typed = shlex.join(["neuronfair", *words])
@@ -356,15 +362,80 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
         result = carry_out(job, outputs, console, command=typed, pool=None if ray is None else pool)
     if result.failure is not None:
         raise result.failure
-    report = result.report
-    print_audit(console, report, outputs.report, verbose=outputs.verbose)
-    if report.reproduction.interrupted:
+    print_audit(console, result.report, outputs.report, verbose=outputs.verbose)
+    _end(result.report.reproduction.interrupted, result.report.gate, quiet=outputs.quiet)
+
+
+def _end(interrupted: bool, gate: Gate | None, *, quiet: bool) -> None:
+    """End with the exit status of an audit: interrupted, or a threshold failed."""
+    if interrupted:
         raise typer.Exit(INTERRUPTED)
-    if report.gate is not None and not report.gate.passed:
-        if outputs.quiet:  # the log of a failed build needs a reason
-            for failed in (one for one in report.gate.checks if one.fired):
-                complain(f"--fail-if '{failed.expression}': {failed.explained}")
+    if gate is not None and not gate.passed:
+        for failed in (one for one in gate.checks if one.fired and quiet):  # the log of a failed build needs a reason
+            complain(f"--fail-if '{failed.expression}': {failed.explained}")
         raise typer.Exit(GATE_FAILED)
+
+
+# What applies to texts, where a `Report` and most options mean nothing.
+_FOR_TEXTS = {"data", "sensitive", "target", "model", "preprocess", "trust_pickle", "decision", "favourable", "fail_if"}
+_FOR_TEXTS |= {"text", "max_calls", "seeds", "steps", "methods", "seed", "quick"}
+_QUICK_TEXTS: Values = {"starts": 30, "steps": 10, "max_texts": 500}
+
+
+def _audit_text(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
+    """Audit a model of texts, print the summary and end with the status of the thresholds."""
+    changed = job.changed()
+    for name in (name for name in changed if name not in _FOR_TEXTS):
+        raise DataError(f"{flag_of(name, parameters(AuditJob)[name])} does not apply with --text. Leave it out")
+    for flag, path in (("--junit", outputs.junit), ("--markdown", outputs.markdown)):
+        if path is not None:
+            raise DataError(f"{flag} is not written for texts. Use --json or the report in --out")
+    if job.model.model is None:
+        raise DataError("--text needs a --model: a .skops file, a Hugging Face folder or package.module:name")
+    if job.table.sensitive is None:
+        raise DataError("--text needs --sensitive: gender, religion, ethnicity, … or a CSV file with identity terms")
+    from neuronfair.domain.tables.files import read_sheet
+    from neuronfair.render.terminal import stage_progress
+    from neuronfair.store.ledger import discard
+    from neuronfair.text.audit import PAGE, TextSettings, audit_texts
+    from neuronfair.text.report import lines
+
+    options.check_run_folder(outputs.out, outputs.force, job.reads, of_audit=True)
+    sheet, text, target = read_sheet(job.table.data), str(job.text), job.table.target
+    for name in filter(None, (text, target)):
+        if name not in sheet.columns:
+            raise DataError(f"{job.table.data} has no column '{name}'. {did_you_mean(name, sheet.columns)}")
+    settings = replace(TextSettings(), **_QUICK_TEXTS) if job.quick else TextSettings()
+    settings = replace(settings, methods=job.settings.methods, max_calls=job.max_calls, seed=job.settings.seed)
+    for name, option_name in (("starts", "seeds"), ("steps", "steps")):
+        if option_name in changed:
+            settings = replace(settings, **{name: changed[option_name]})
+    if outputs.force:
+        discard(outputs.out)
+    with stage_progress("Auditing", quiet=console.quiet) as show:
+        audit = audit_texts(
+            job.model.model,
+            list(sheet.columns[text]),
+            job.table.sensitive,
+            labels=None if target is None else list(sheet.columns[target]),
+            favourable=job.favourable,
+            tokenizer=job.model.preprocess,
+            settings=settings,
+            fail_if=job.fail_if,
+            folder=outputs.out,
+            progress=show,
+            decision=options.read_decision(job.model.decision),
+            trust_pickle=job.model.trust_pickle,
+            name=job.table.data,
+            column=text,
+        )
+    if outputs.html is not None:
+        options.write_file(outputs.html, audit.to_html())
+    if outputs.json is not None:
+        options.write_text(outputs.json, audit.report.to_json())
+    for line in (*lines(audit.report), f"Report: {outputs.html or outputs.out / PAGE}"):
+        console.print(line, soft_wrap=True)
+    _end(audit.interrupted and audit.report.model.calls is None, audit.report.gate, quiet=False)
 
 
 @command(app, panel=AUDIT)
@@ -406,7 +477,7 @@ def audit_all(
 
     pool = pool_of(ray, workers)
     options.check_out(junit)
-    output.check()
+    console = output.console()
     if not file.is_file():
         raise DataError(f"{file}: there is no such file. Expected TOML with [[audit]] tables")
     place = BatchFolder(file.absolute().parent, out.absolute(), force)
@@ -417,7 +488,6 @@ def audit_all(
             complain(f"{file}: {problem}")
         raise DataError(f"{file}: {plural(len(found.problems), 'problem')}. No audit was started")
     place.check()
-    console = output.console()
     batch = Batch(file.name, found.audits, place)
     missing = batch.missing()
     before, names = len(batch.audits) - len(missing), [audit.name for audit in missing]
@@ -432,10 +502,8 @@ def audit_all(
     batch.write()
     if junit is not None:
         options.write_file(junit, junit_of_all(index, batch.reports))
-    if options.is_stdout(output.json):
-        typer.echo(as_json(index), nl=False)
-    elif output.json is not None:
-        options.write_file(output.json, as_json(index))
+    if output.json is not None:
+        options.write_text(output.json, as_json(index))
     console.print(index_table(index))
     console.print(f"Index: {out / INDEX}", soft_wrap=True)
     for line in index.audits:
@@ -456,3 +524,55 @@ def _status(batch: Batch, interrupted: bool) -> int:
     if index.count("error", "not finished"):
         return WRONG
     return GATE_FAILED if index.count("failed") else 0
+
+
+@command(app, "audit-images", panel=AUDIT)
+def audit_images(
+    source: Annotated[str, option("Folder or zip of images, or drawn.", metavar="DIR", positional=True)],
+    sensitive: Annotated[str, option("Column of the labels, such as gender or race.", panel=INPUT)],
+    out: Annotated[Path, option("Folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")],
+    force: ForceOption = False,
+    labels: Annotated[
+        Path | None, option("CSV with a column file, the attribute and, optionally, is_face.", panel=INPUT)
+    ] = None,
+    model: Annotated[
+        Path | None, option("Detector file from an earlier audit. Default: train one.", panel=INPUT)
+    ] = None,
+    own_body: Annotated[bool, option("Train a separate body for the attribute classifier.")] = False,
+    faces: Annotated[int | None, option("Number of faces to use. Default: all.", least=20, panel=BUDGET)] = None,
+    steps: Annotated[int, option("Steps of each search chain.", least=0, panel=BUDGET)] = 40,
+    epochs: Annotated[int, option("Epochs of training.", least=1, panel=BUDGET)] = 12,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Test whether decisions of an image detector depend on a sensitive attribute.
+
+    After Ctrl-C or a kill the same command resumes. Exit status: 0, 2 for an error, 130 after Ctrl-C.
+
+    Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
+    """
+    from neuronfair.images.archive import decoder, open_pictures
+    from neuronfair.images.audit import PictureSettings, audit_pictures
+    from neuronfair.images.report import FIGURES, PAGE, PAIRS, sentences, write_results
+    from neuronfair.render.terminal import make_console, stage_progress
+
+    decoder()
+    options.check_run_folder(out, force, (source, labels, model), of_audit=True)
+    options.check_device(device)
+    console = make_console(quiet=quiet)
+    pictures = open_pictures(source, labels, faces=faces, seed=seed)
+    settings = PictureSettings(own_body=own_body, epochs=epochs, steps=steps, seed=seed)
+    try:
+        with stage_progress("Reading", quiet=quiet) as show:
+            audit = audit_pictures(
+                pictures, sensitive, detector=model, settings=settings, device=device, folder=out, force=force,
+                progress=show,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        console.print("Interrupted. The same command resumes after the last finished step.")
+        raise typer.Exit(INTERRUPTED) from None
+    write_results(out, audit)
+    for line in (*(f"Note: {note}" for note in pictures.notes), *sentences(audit.report)):
+        console.print(line)
+    console.print(f"Pairs side by side: {out / PAGE}. Figures: {out / FIGURES}. Pictures: {out / PAIRS}")

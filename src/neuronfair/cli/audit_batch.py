@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from itertools import product
 from os.path import realpath
 from pathlib import Path
-from typing import Any
 
 from neuronfair import __version__
 from neuronfair.atomic import write_text
@@ -35,7 +34,7 @@ from neuronfair.domain.tables.dataset import DATASETS, catalog_domain
 from neuronfair.domain.tables.files import read_header
 from neuronfair.errors import NeuronFairError, OtherRunError, RunError, did_you_mean, internal
 from neuronfair.limits import read_text
-from neuronfair.parameters import Parameter, build, checked, parameters
+from neuronfair.parameters import Parameter, Values, build, checked, parameters
 from neuronfair.progress import PieceProgress, PoolProgress
 from neuronfair.render.page import index_page
 from neuronfair.render.terminal import make_console
@@ -140,14 +139,14 @@ class AuditFile:
         found.problems = list(dict.fromkeys(found.problems))
         return found
 
-    def _known(self, entry: Mapping[str, Any], where: str, known: Mapping[str, Parameter]) -> dict[str, Any]:
+    def _known(self, entry: Values, where: str, known: Mapping[str, Parameter]) -> Values:
         """Return the valid values of an entry; note the others as problems."""
         values, problems = checked(entry, known)
         problems += [f"{key}: an empty list" for key in MULTIPLIED if key in values and not values[key]]
         self.problems += [f"{where}: {problem}" for problem in problems]
         return values
 
-    def _add(self, values: dict[str, Any], number: int) -> None:
+    def _add(self, values: Values, number: int) -> None:
         """Add the audits of one entry: each combination of data set, model and attributes."""
         where, name = f"[[audit]] {number}", values.pop("name", None)
         if name is not None and (_NAME.fullmatch(name) is None or len(name) > LONGEST):
@@ -205,7 +204,6 @@ class AuditFile:
         checks: tuple[Callable[[], object], ...] = (
             job.model.check,
             lambda: options.read_decision(job.model.decision),
-            lambda: job.table.join,
             lambda: self._check_table(job.table),
             lambda: self._check_limits(job),
         )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from neuronfair.cli.app import command, data_app, domain_app, option
 from neuronfair.cli.options import (
     FavourableOption,
     QuietOption,
     TableOptions,
-    TakeRulesOption,
     check_out,
     is_stdout,
     names,
@@ -39,9 +39,7 @@ def data_list() -> None:
         available = "available" if local_files(name) else "not downloaded"
         sensitive = ", ".join(catalog_domain(name).sensitive)
         table.add_row(name, available, f"sensitive: {sensitive}", Text(f"{source(name).licence}\n{source(name).page}"))
-    console = make_console()
-    console.print(table)
-    console.print("Download a data set: neuronfair data get NAME")
+    make_console().print(table, "Download a data set: neuronfair data get NAME", sep="\n")
 
 
 @command(data_app, "get")
@@ -78,7 +76,7 @@ def domain_infer(
     sensitive: Annotated[str, option("Sensitive attributes, such as sex or sex,race.", panel=INPUT)],
     target: Annotated[str, option("Column to predict.", panel=INPUT)],
     favourable: FavourableOption = None,
-    take_rules: TakeRulesOption = "none",
+    take_rules: Annotated[Literal["none", "free", "all"], option("Rules suggested by the data to adopt.")] = "none",
     out: Annotated[Path | None, option("File to write; '-' prints it. Default: FILE with .toml.", panel=OUTPUT)] = None,
     force: Annotated[bool, option("Overwrite an existing file.", "--force", panel=OUTPUT)] = False,
 ) -> None:
@@ -92,9 +90,8 @@ def domain_infer(
     check_out(out, or_stdout=True)
     if not is_stdout(out) and out.exists() and not force:
         raise DataError(f"{out} exists. Choose another --out, or overwrite it with --force")
-    chosen, join = names(sensitive) or [], table.join
-    sheet = file if join is None else join.joined(file, chosen)
-    draft = draft_domain(sheet, sensitive=chosen, target=target, take_rules=take_rules)
+    sheet = replace(table, sensitive=sensitive).joined(file)
+    draft = draft_domain(sheet, sensitive=names(sensitive) or [], target=target, take_rules=take_rules)
     text = draft.text if favourable is None else with_favourable(draft.text, favourable)
     parse_domain(text)
     if is_stdout(out):

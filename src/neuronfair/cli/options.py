@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from neuronfair.audits.inputs import AuditInput, ModelSource
-    from neuronfair.domain.table import TableDomain
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.domain.tables.sheet import Sheet
     from neuronfair.model.decision import Decision
@@ -49,11 +48,6 @@ DeviceOption = Annotated[str, option("Device to compute on, such as cpu or cuda.
 SeedOption = Annotated[int, option(SEED)]
 QuietOption = Annotated[bool, option("Print errors only.", "--quiet", "-q", panel=OUTPUT)]
 FavourableOption = Annotated[str | None, option("Favourable outcome: a class of the target.", panel=INPUT)]
-TakeRulesOption = Annotated[
-    Literal["none", "free", "all"],
-    option("Rules suggested by the data to adopt."),
-]
-PopulationOption = Annotated[Path | None, option("Realistic records from your own sampler.")]
 
 
 @dataclass(frozen=True)
@@ -64,14 +58,11 @@ class OutputOptions:
     quiet: bool = parameter(False, "Print errors only.", "--quiet", "-q", panel=OUTPUT)
 
     def console(self) -> Console:
-        """Return the console; it prints nothing if the JSON goes to standard output."""
+        """Return the console, silent if the JSON goes to standard output; refuse a file that cannot be written."""
         from neuronfair.render.terminal import make_console
 
-        return make_console(quiet=self.quiet or is_stdout(self.json))
-
-    def check(self) -> None:
-        """Refuse a file that cannot be written."""
         check_out(self.json, or_stdout=True)
+        return make_console(quiet=self.quiet or is_stdout(self.json))
 
     def write(self, results: Mapping[str, object]) -> None:
         """Write the results if --json is set."""
@@ -149,9 +140,28 @@ class TableOptions:
     key: str | None = parameter(None, "Column that joins the attributes file to the data. Default: row by row.")
 
     @property
-    def join(self) -> JoinOptions | None:
-        """The file with sensitive columns, if there is one."""
-        return JoinOptions.of(self.attributes_file, self.key)
+    def join_words(self) -> tuple[str, ...]:
+        """--attributes-file and --key as typed on the command line."""
+        if self.attributes_file is None:
+            if self.key is not None:
+                raise DataError(f"--key {self.key}: belongs to an --attributes-file")
+            return ()
+        return ("--attributes-file", str(self.attributes_file), *(() if self.key is None else ("--key", self.key)))
+
+    def joined(self, table: Path) -> Path | Sheet:
+        """Return the table with the sensitive columns and other columns of --attributes-file that are no inputs."""
+        if not self.join_words or self.attributes_file is None:
+            return table
+        from neuronfair.domain.schema.toml import read_domain
+        from neuronfair.domain.tables.files import read_sheet
+        from neuronfair.domain.tables.sheet import joined_columns
+
+        known = None if self.domain is None else read_domain(self.domain)
+        wanted = names(self.sensitive) or ([] if known is None else list(known.sensitive))
+        wanted += [] if known is None else [one.name for one in known.attributes if not one.is_input]
+        return joined_columns(
+            read_sheet(table), read_sheet(self.attributes_file), list(dict.fromkeys(wanted)), self.key
+        )
 
     def check(self) -> None:
         """Refuse a missing table, and options that do not fit it."""
@@ -159,6 +169,7 @@ class TableOptions:
         from neuronfair.domain.tables.files import table_file
 
         name, domain, target = self.data, self.domain, self.target
+        _ = self.join_words  # refuses a lone --key
         if name in DATASETS:
             if domain is not None or target is not None:
                 raise DataError(
@@ -190,7 +201,7 @@ class TableOptions:
         from neuronfair.domain.tables.dataset import DATASETS, load_dataset
 
         self.check()
-        name, chosen, join = self.data, names(self.sensitive), self.join
+        name, chosen = self.data, names(self.sensitive)
         model = model or ModelOptions()
         if model.model is None and self.domain is None and self.target is None and name not in DATASETS:
             raise DataError(f"{name}: without --target there are no labels to train on. Name it, or a --model")
@@ -202,7 +213,7 @@ class TableOptions:
             data = load_dataset(name, self.encoding, sensitive=chosen)
             return read_input(data, model.source, take_rules=take_rules)
         return read_input(
-            Path(name) if join is None else join.joined(Path(name), chosen, self.domain),
+            self.joined(Path(name)),
             model.source,
             domain=self.domain,
             sensitive=chosen,
@@ -211,46 +222,16 @@ class TableOptions:
         )
 
 
-@dataclass(frozen=True)
-class JoinOptions:
-    """The options --attributes-file and --key."""
-
-    file: Path
-    key: str | None
-
-    @staticmethod
-    def of(file: Path | None, key: str | None) -> JoinOptions | None:
-        """Return the file with sensitive columns, if there is one."""
-        if file is None and key is not None:
-            raise DataError(f"--key {key}: belongs to an --attributes-file")
-        return None if file is None else JoinOptions(file, key)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The options as typed on the command line."""
-        return ("--attributes-file", str(self.file), *(() if self.key is None else ("--key", self.key)))
-
-    def joined(self, table: Path, sensitive: Sequence[str] | None, domain: Path | TableDomain | None = None) -> Sheet:
-        """Return the table, joined with the sensitive columns and other columns that are no model inputs."""
-        from neuronfair.domain.schema.toml import read_domain
-        from neuronfair.domain.tables.files import read_sheet
-        from neuronfair.domain.tables.sheet import joined_columns
-
-        known = read_domain(domain) if isinstance(domain, Path) else domain
-        wanted = [*(sensitive or ()), *(known.sensitive if known is not None and not sensitive else ())]
-        wanted += (
-            [attribute.name for attribute in known.attributes if not attribute.is_input] if known is not None else []
-        )
-        return joined_columns(read_sheet(table), read_sheet(self.file), list(dict.fromkeys(wanted)), self.key)
-
-
 def open_all(
     table: TableOptions, model: ModelOptions, console: Console, seed: int
 ) -> tuple[Opened, Dataset, Card | None]:
     """Return the model, the data set on its device, and the card if the model was trained now."""
+    model.check()
     check_device(model.device)
     data = table.load(model).data
     opened, card = (model.source.open(data), None) if model.model is not None else model.train(data, console, seed)
+    if card is None:
+        warn_of_encoding(opened, data, console)
     if outside := [attribute.name for attribute in data.domain.attributes if not attribute.is_input]:
         console.print(f"The model does not use {listed(outside)}.")
     return opened, data.to(model.device), card
@@ -380,30 +361,36 @@ def check_weights(path: Path) -> Path:
 
 def write_json(path: Path, results: Mapping[str, object]) -> None:
     """Write results as JSON to a file or to standard output."""
-    text = visible(json.dumps(results, indent=2, allow_nan=False) + "\n", keep="\n")  # DEL; the rest is ASCII
+    write_text(path, visible(json.dumps(results, indent=2, allow_nan=False) + "\n", keep="\n"))  # DEL
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text to a file or, with control characters written out, to standard output."""
     if is_stdout(path):
-        sys.stdout.write(text)
+        sys.stdout.write(visible(text, keep="\n"))
     else:
         write_file(path, text)
 
 
 def write_file(path: Path, text: str) -> None:
     """Write a file that the user named, following a link; an error names the file."""
-    from neuronfair.atomic import write_text
+    from neuronfair import atomic
 
     try:
-        write_text(path.resolve(), text)
+        atomic.write_text(path.resolve(), text)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def check_run_folder(out: Path, force: bool, reads: tuple[str | Path | None, ...]) -> None:
+def check_run_folder(out: Path, force: bool, reads: Sequence[str | Path | None], *, of_audit: bool = False) -> None:
     """Refuse a run folder that cannot be written, that is not ours, or that --force may not delete."""
-    from neuronfair.audits.folder import check_writable, refuse_links
+    from neuronfair.audits.folder import check_audit_folder, check_writable, refuse_links
     from neuronfair.store.ledger import check_discardable, check_folder
 
     if force:
-        check_discardable(out, reads)
+        check_discardable(out, tuple(reads))
+    elif of_audit:
+        check_audit_folder(out)
     else:
         check_folder(out)
         refuse_links(out)

@@ -16,7 +16,6 @@ from neuronfair.cli.options import (
     ForceOption,
     ModelOptions,
     OutputOptions,
-    PopulationOption,
     QuietOption,
     RayOption,
     SeedOption,
@@ -90,7 +89,6 @@ def interpret(
     options.check_out(plot, PICTURES)
     if plot is not None:
         drawing()
-    output.check()
     console = output.console()
     opened, data, _ = options.open_all(table, model, console, seed)
     network = opened.model
@@ -98,8 +96,6 @@ def interpret(
         raise ModelError(
             f"{model.model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}"
         )
-    if model.model is not None:
-        options.warn_of_encoding(opened, data, console)
     with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
         profile = run(network, data.domain, data.rows, progress=show)
     worst = profile.worst
@@ -141,7 +137,7 @@ def search(
     out: Annotated[
         Path, option("Run folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")
     ],
-    population: PopulationOption = None,
+    population: Annotated[Path | None, option("Realistic records from your own sampler.")] = None,
     ray: RayOption = None,
     shards: Annotated[
         str | None,
@@ -161,13 +157,12 @@ def search(
     `neuronfair search adult --sensitive sex --twins counterpart --out run`
     """
     model.check()
-    output.check()
+    console = output.console()
     options.check_device(model.device)
     in_shards = _in_shards(asked, out, ray, shards)
     options.check_run_folder(
         out, force, (table.data, model.model, model.weights, table.domain, population, table.attributes_file)
     )
-    console = output.console()
     trained_here = model.model is None
     if trained_here and not force:
         model = replace(model, model=_trained(out))
@@ -184,8 +179,6 @@ def search(
     opened, data, card = options.open_all(table, model, console, asked.seed)
     config = replace(asked, decision=opened.decision, scale=score_scale(opened, data))
     check_method(config.method, opened.model, config.decision)
-    if not trained_here:
-        options.warn_of_encoding(opened, data, console)
     people = data.rows if population is None else read_people(population, data.domain)
     manifest = make_manifest(
         config,
@@ -338,11 +331,10 @@ def compare(
     options.check_out(plot, PICTURES)
     if plot is not None:
         drawing()
-    output.check()
+    console = output.console()
     chosen = None if methods == "all" else [current_name(name) for name in options.names(methods) or ()]
     for method in chosen or ():
         check_method(method)
-    console = output.console()
     opened, data, _ = options.open_all(table, model, console, asked.seed)
     opens = None if model.model is None else _OpenModel(model, data, Path.cwd())
     with stage_progress("Comparing methods", quiet=console.quiet) as show, pool_of(ray) as pool:

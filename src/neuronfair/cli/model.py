@@ -1,0 +1,555 @@
+"""Commands about one model: its flip rate, certificates, and alternatives that discriminate less."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from neuronfair.alternative_models.settings import AlternativesSettings
+from neuronfair.cli import options
+from neuronfair.cli.app import AUDIT, GATE_FAILED, INTERRUPTED, app, command, complain, option
+from neuronfair.cli.options import (
+    FavourableOption,
+    ForceOption,
+    ModelOptions,
+    OutputOptions,
+    RayOption,
+    TableOptions,
+    names,
+    pool_of,
+)
+from neuronfair.cli.runs import own_model
+from neuronfair.errors import DataError, ModelError, NeuronFairError
+from neuronfair.formatting import POPULATIONS, Population, listed, percent, plural
+from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from neuronfair.audits.inputs import AuditInput
+    from neuronfair.audits.report.attribute import RateOf
+    from neuronfair.audits.report.counterfactual import CounterfactualReport
+    from neuronfair.domain.tables.dataset import Dataset
+    from neuronfair.model.decision import Decision
+    from neuronfair.model.open import Opened
+    from neuronfair.proof.problem import Problem
+    from neuronfair.proof.report import ProofReport
+    from neuronfair.proof.session import ProofRun
+    from neuronfair.store.files import Json
+
+
+# Flip rates
+
+
+@dataclass(frozen=True)
+class FlipRateOptions:
+    """Which flip rate is measured, and how exactly."""
+
+    population: Population | None = parameter(
+        None, "Population to measure. Default: all but combinations.", panel=INPUT
+    )
+    twins: Literal["flip", "counterpart"] = parameter(
+        "flip", "Attribute-flip test, or counterfactual test.", panel=INPUT
+    )
+    error: float = parameter(0.001, "Sample until the confidence interval is ± this at most.", panel=BUDGET)
+    confidence: float = parameter(0.95, "Level of the confidence interval.", panel=BUDGET)
+    samples: int = parameter(1_000_000, "Maximum number of records.", panel=BUDGET, least=1)
+    seed: int = parameter(0, options.SEED)
+
+    @property
+    def populations(self) -> tuple[Population, ...]:
+        """The populations to measure."""
+        from neuronfair.audits.report.attribute import AUDITED
+
+        return AUDITED if self.population is None else (self.population,)
+
+
+@command(app, panel=AUDIT, defaults={"data": ...}, omit=("columns",))
+def rate(table: TableOptions, model: ModelOptions, output: OutputOptions, settings: FlipRateOptions) -> None:
+    """Estimate the flip rate: how often the decision changes with the attribute (Themis).
+
+    Populations: records of the data set with a plausible twin (pairs), all its records (table), realistic synthetic
+    records (plausible), records drawn uniformly from the input schema (domain), and the same without its rules
+    (combinations).
+
+    --twins counterpart compares records with their counterfactual twins, next to a permutation baseline; --population,
+    --error and --samples have no effect then.
+
+    Examples:
+
+    `neuronfair rate adult --sensitive sex --model adult.safetensors --population table`
+
+    `neuronfair rate adult --sensitive sex --model adult.safetensors --twins counterpart`
+    """
+    console = output.console()
+    opened, data, _ = options.open_all(table, model, console, settings.seed)
+    about = options.subject(data, opened) | {"confidence": settings.confidence}
+    if settings.twins == "counterpart":
+        report = _counterfactual_test(opened, data, settings, console)
+        output.write(about | {"counterpart": asdict(report)})
+        return
+    measured = _rates(opened, data, settings, console)
+    for one, error in measured.values():
+        _print_rate(console, data, one, error, settings.error)
+    entries = {name: {**asdict(one), "error": error} for name, (one, error) in measured.items()}
+    output.write(about | {"rates": {name: entries.get(name) for name in settings.populations}})
+
+
+def _rates(
+    opened: Opened, data: Dataset, settings: FlipRateOptions, console: Console
+) -> dict[Population, tuple[RateOf, float]]:
+    """Return the flip rate of each population, with its error; a population that cannot be sampled is left out."""
+    from neuronfair.audits.report.attribute import covering
+    from neuronfair.audits.stages.rates import fit_plausible_population
+    from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
+    from neuronfair.domain.population.plausible import plausible_twins
+    from neuronfair.measure.rate import Until, flip_rate, plausible_pair_rate
+    from neuronfair.render.terminal import progress_bar
+
+    fitted = None
+    if {"pairs", "plausible"} & {*settings.populations}:
+        try:
+            fitted = fit_plausible_population(data, None, settings.seed)
+        except NeuronFairError as why:
+            if settings.population is not None:
+                raise
+            console.print(f"No rate of plausible records. {why}")
+    confidence, seed, decision = settings.confidence, settings.seed, opened.decision
+    until = Until(settings.error, settings.samples)
+    measured: dict[Population, tuple[RateOf, float]] = {}
+    for name in settings.populations:
+        population = data if name == "table" else fitted if name in ("pairs", "plausible") else name
+        with progress_bar(f"Evaluating {POPULATIONS[name]}", quiet=console.quiet) as show:
+            if name == "pairs" and fitted is not None:
+                pairs = plausible_pair_rate(
+                    opened, plausible_twins(data.domain, fitted, data.rows), data,
+                    samples=settings.samples, confidence=confidence, decision=decision, seed=seed, progress=show,
+                )  # fmt: skip
+                if pairs is not None:
+                    measured[name] = pair_rate_of(pairs), pairs.rate.error
+            elif population is not None:
+                one = flip_rate(
+                    opened, data.domain, population=population,
+                    samples=until, confidence=confidence, decision=decision, seed=seed, progress=show,
+                )  # fmt: skip
+                measured[name] = rate_of(one), one.error
+    if "table" in measured and "plausible" in measured:
+        plausible, error = measured["plausible"]
+        measured["plausible"] = covering(plausible, measured["table"][0]), error
+    return measured
+
+
+def _counterfactual_test(
+    opened: Opened, data: Dataset, settings: FlipRateOptions, console: Console
+) -> CounterfactualReport:
+    """Run the counterfactual test and print its result."""
+    from neuronfair.audits.wording.phrases import counterfactual_report
+    from neuronfair.measure.counterfactual_effect import counterfactual_effect
+    from neuronfair.render.terminal import progress_bar
+
+    with progress_bar("Comparing records with their counterfactual twins", quiet=console.quiet) as show:
+        effect = counterfactual_effect(
+            opened.model,
+            data.domain,
+            data.rows,
+            decision=opened.decision,
+            confidence=settings.confidence,
+            seed=settings.seed,
+            progress=show,
+        )
+    report = counterfactual_report(data.domain, data.rows, effect, settings.confidence)
+    for sentence in report.sentences:
+        console.print(sentence)
+    return report
+
+
+def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, allowed: float) -> None:
+    console.print(
+        f"The decision flips with {listed(data.domain.sensitive)} for {percent(rate.rate)} of "
+        f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI {percent(rate.low)} to {percent(rate.high)}; "
+        f"{rate.discriminated:,} of {rate.of:,}). {rate.omission}".rstrip()
+    )
+    if error > allowed:
+        why = "there are no more records" if rate.population in ("pairs", "table") else "raise --samples"
+        console.print(f"The interval is wider than ± {percent(allowed)} (--error): {why}.")
+
+
+# Certificates
+
+
+@dataclass(frozen=True)
+class CertifySettings:
+    """What is certified, for how long, and where the certificate is written."""
+
+    where: str = parameter(
+        "", "Certify only records that meet this condition: 'age >= 30 and job in [a, b]'.", panel=INPUT
+    )
+    seconds: float = parameter(60.0, "Time limit in seconds.", panel=BUDGET, least=0, most=1e9)
+    order: Literal["records", "volume"] = parameter(
+        "records", "Decide where most records, or most volume, is undecided.", panel=BUDGET
+    )
+    out: Path | None = parameter(
+        None, "Folder to make, or to resume, with more --seconds too.", panel=OUTPUT, metavar="FOLDER"
+    )
+    row: int | None = parameter(
+        None, "Show the certified region around this row of the data set, from 1.", panel=OUTPUT, least=1
+    )
+    check: Path | None = parameter(None, "Check this certificate instead of making one.", panel=INPUT)
+
+
+@command(app, panel=AUDIT, omit=("columns",))
+def certify(
+    table: TableOptions,
+    model: ModelOptions,
+    settings: CertifySettings,
+    output: OutputOptions,
+    data: Annotated[
+        str | None,
+        option(
+            "adult, german, …, a table (CSV, Parquet, …), or a domain file (TOML).", metavar="DATA", positional=True
+        ),
+    ] = None,
+    force: ForceOption = False,
+    ray: RayOption = None,
+) -> None:
+    """Prove for how many records the decision does not depend on the sensitive attribute.
+
+    It counts the records of the data set, realistic synthetic ones, and those of the input space or of --where: the
+    decision is the same in every group, differs, or is undecided. The folder holds proof.json and certificate.parquet.
+    After Ctrl-C the same command resumes; with more --seconds it continues.
+
+    --check FILE verifies a certificate for the model that you name: exit status 0 if all of it holds, 1 if not.
+
+    Examples:
+
+    `neuronfair certify adult --model adult.safetensors --sensitive sex --out proof --row 17`
+
+    `neuronfair certify --check proof/certificate.parquet --model adult.safetensors`
+    """
+    if model.model is None:
+        raise NeuronFairError("name the model with --model: a file, or package.module:name")
+    device, model = model.device, replace(model, device="cpu")
+    model.check()
+    console, out = output.console(), settings.out
+    options.check_device(device)
+    if settings.check is not None:
+        named = None if data is None else _table_or_domain(table, model)
+        output.write(_check_certificate(settings.check, model, named, console))
+        return
+    if data is None or out is None:
+        raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
+    options.check_run_folder(out, force, (data, model.model, model.weights, table.domain, table.attributes_file))
+    from neuronfair.proof.session import problem_where
+    from neuronfair.store.manifest import DOMAIN
+
+    found = _table_or_domain(table, model)
+    for remark in found.remarks:
+        console.print(f"Table: {remark}")
+    opened = model.source.open(found.data)
+    options.warn_of_encoding(opened, found.data, console)
+    problem = problem_where(opened, found.data.domain, settings.where, device)
+    run = _proof_folder(out, found.data, opened, model, settings, force)
+    report, region = _prove(problem, opened, None if _is_domain(data) else found.data, settings, run, ray, console)
+    if problem.bounder is not None:  # otherwise there is nothing but the model's own word
+        console.print(f"Check it: {_check_command(out, opened, model)}", soft_wrap=True)
+    if found.inferred:
+        console.print(f"The domain was read off the table. Please read and correct it: {out / DOMAIN}")
+    output.write(json.loads(report.to_json()) | region)
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _proof_folder(
+    out: Path, data: Dataset, opened: Opened, model: ModelOptions, settings: CertifySettings, force: bool
+) -> ProofRun:
+    """Return the folder of a proof, made now or opened again; with `force`, emptied first."""
+    from neuronfair.proof.session import ProofRequest, ProofRun
+    from neuronfair.store.ledger import discard
+    from neuronfair.store.manifest import where
+
+    if force:  # not before all that can be wrong was read
+        discard(out)
+    return ProofRun.create_or_open(
+        out,
+        data,
+        ProofRequest(opened.decision, settings.where, order=settings.order),
+        model=where(str(model.model)),
+        weights=opened.fingerprint,
+        outputs=opened.model.outputs,
+        extra_weights=None if model.weights is None else str(model.weights.absolute()),
+    )
+
+
+def _prove(
+    problem: Problem,
+    opened: Opened,
+    data: Dataset | None,
+    settings: CertifySettings,
+    run: ProofRun,
+    ray: str | None,
+    console: Console,
+) -> tuple[ProofReport, Json]:
+    """Prove, here or with the workers of --ray, and print the result; the region of --row is an entry of the JSON."""
+    from neuronfair.proof.records import ProofRecords
+    from neuronfair.proof.session import certify as certify_problem
+    from neuronfair.render.terminal import proof_report, region_sentence, stage_progress
+
+    report, records = run.finished(settings.seconds), ProofRecords.none(problem, problem.domain.name)
+    if (report is None or settings.row is not None) and data is not None:
+        records = ProofRecords.of(problem, data, order=settings.order)
+    if report is not None:
+        console.print(f"{run.folder}: this proof is finished already. More --seconds continue it, --force starts anew.")
+    else:
+        with pool_of(ray) as pool, stage_progress("Proving", quiet=console.quiet) as bar:
+            report = certify_problem(
+                problem, opened, records, settings.seconds, show=bar, run=run, pool=None if ray is None else pool
+            )
+    console.print(proof_report(report))
+    if settings.row is None:
+        return report, {}
+    region = records.region_of(settings.row)
+    console.print(f"Row {settings.row:,}: {region_sentence(region)}", soft_wrap=True)
+    return report, {"row": None if region is None else asdict(region)}
+
+
+def _check_command(out: Path, opened: Opened, model: ModelOptions) -> str:
+    """Return the command that checks a certificate."""
+    from neuronfair.audits.provenance import Origin, replay_options
+    from neuronfair.proof.session import CERTIFICATE
+
+    origin = Origin(weights=model.weights, trust_pickle=model.trust_pickle, preprocess=model.preprocess)
+    named = replay_options(opened, origin) or ("--model", str(model.model))
+    return shlex.join(["neuronfair", "certify", "--check", str(out / CERTIFICATE), *named])
+
+
+def _is_domain(data: str) -> bool:
+    return Path(data).suffix.lower() == ".toml"
+
+
+def _table_or_domain(table: TableOptions, model: ModelOptions) -> AuditInput:
+    """Return a table or, of a domain file alone, records drawn from it for the model to be tried on."""
+    from neuronfair.audits.inputs import drawn_from, read_input
+    from neuronfair.domain.schema.toml import read_domain
+
+    if not _is_domain(table.data):
+        return table.load(model)
+    if table.domain is not None or table.target is not None or table.join_words:
+        raise NeuronFairError(
+            f"{table.data}: is a domain file; --domain, --target and --attributes-file are for tables of your own"
+        )
+    return read_input(drawn_from(read_domain(Path(table.data))), model.source, sensitive=names(table.sensitive))
+
+
+def _in_words(decision: Decision) -> str:
+    """Return a decision as --decision takes it."""
+    return decision.kind if decision.kind == "argmax" else f"{decision.kind}={decision.value!r}"
+
+
+def _check_certificate(path: Path, source: ModelOptions, asked: AuditInput | None, console: Console) -> Json:
+    """Check a certificate and return its counts; one that does not hold ends with exit status 1."""
+    from neuronfair.audits.inputs import drawn_from
+    from neuronfair.proof.certificate import CertificateError, read
+    from neuronfair.proof.checker.check import check
+    from neuronfair.render.terminal import progress_bar
+
+    if not path.is_file():
+        raise NeuronFairError(f"--check {path}: there is no such file")
+    try:
+        certificate = read(path)
+        opened = source.source.open(drawn_from(certificate.domain))
+        decision, wanted = _in_words(opened.decision), _in_words(certificate.decision)
+        if decision != wanted:
+            raise CertificateError(
+                f"{path}: it is about another decision, {wanted}, not {decision}. Name it to check it: "
+                f"--decision {wanted}"
+            )
+        with progress_bar("Checking", quiet=console.quiet) as bar:
+            found = check(path, opened, domain=None if asked is None else asked.data.domain, progress=bar)
+    except CertificateError as error:
+        complain(f"refused: {error}")
+        raise typer.Exit(GATE_FAILED) from None
+    where = f"where {certificate.where} " if certificate.where else ""
+    console.print(
+        f"Verified: {plural(found.boxes, 'box', 'boxes')} hold for this model and the decision {wanted}. Of "
+        f"{plural(found.people, 'record')} {where}the decision does not depend on "
+        f"{listed(certificate.domain.sensitive)} for {found.fair:,} at least, and does for {found.discriminatory:,} at "
+        "least."
+    )
+    if asked is None:
+        console.print(
+            "The records are those of the input schema in the certificate. Name your table or domain file to compare "
+            "it."
+        )
+    counts = {"people": found.people, "proved_fair": found.fair, "proved_discriminatory": found.discriminatory}
+    return {"verified": True, **{name: str(count) for name, count in counts.items()}, "boxes": found.boxes}
+
+
+# Better models
+
+
+@command(app, panel=AUDIT, omit=("encoding", "attributes_file", "key"))
+def alternatives(
+    table: TableOptions,
+    settings: AlternativesSettings,
+    output: OutputOptions,
+    model: Annotated[
+        Path | None, option("A fitted model (.skops, .joblib, .safetensors), cloned with its parameters.", panel=INPUT)
+    ] = None,
+    estimator: Annotated[
+        str | None,
+        option("What is fitted: logistic, boosting, forest, lightgbm, network or package.module:make.", panel=INPUT),
+    ] = None,
+    favourable: FavourableOption = None,
+    trust_pickle: Annotated[
+        bool, option("Open pickles, which can run any program hidden in them.", "--trust-pickle", panel=INPUT)
+    ] = False,
+    out: Annotated[Path, option("Folder to make, or to resume after an interruption.", panel=OUTPUT)] = Path(
+        "neuronfair-alternatives"
+    ),
+    audit: Annotated[
+        Literal["none", "chosen"], option("Audit the baseline and the chosen model by the test part.", panel=OUTPUT)
+    ] = "none",
+    force: ForceOption = False,
+) -> None:
+    """Search for a model that is as good for its purpose and less discriminatory.
+
+    Candidates are fitted to one part of the table, chosen by another, and a few are measured on a third part, once. The
+    folder has the models, the report, every fit of the search and a paragraph for the file of a regulator.
+
+    Examples:
+
+    `neuronfair alternatives loans.csv --target paid --sensitive sex --favourable yes --model m.skops --out run`
+
+    `neuronfair alternatives adult --sensitive sex --estimator lightgbm --budget 60 --workers 2 --out run`
+    """
+    if (model is None) == (estimator is None):
+        raise DataError("name one of the two: the --model that is in use, or an --estimator to fit")
+    table.check()
+    console = output.console()
+    _check_alternatives_folder(out, force)
+    from neuronfair.alternative_models.session import alternatives as search
+    from neuronfair.domain.tables.dataset import DATASETS, load_dataset
+    from neuronfair.render.alternatives import alternatives_page, alternatives_report, regulator_text
+    from neuronfair.render.page import audit_page
+    from neuronfair.render.terminal import stage_progress
+
+    sensitive = names(table.sensitive)
+    own = table.data in DATASETS
+    with stage_progress("Searching for alternatives", quiet=console.quiet) as progress:
+        found = search(
+            str(model) if model is not None else estimator,
+            load_dataset(table.data, sensitive=sensitive) if own else Path(table.data),
+            sensitive=None if own else sensitive,
+            target=table.target,
+            domain=table.domain,
+            favourable=favourable,
+            settings=settings,
+            out=out,
+            progress=progress,
+            trust_pickle=trust_pickle,
+        )
+        report = found.report
+        options.write_file(out / "report.html", alternatives_page(report))
+        options.write_file(out / "regulator.md", regulator_text(report))
+        if audit == "chosen" and report.chosen is not None:
+            before, after = (found.audit(name, progress) for name in ("baseline", report.chosen))
+            options.write_file(out / "before.html", audit_page(before))
+            options.write_file(out / "after.html", audit_page(after))
+    console.print(alternatives_report(report))
+    console.print(f"Report: {out / 'report.html'}", soft_wrap=True)
+    if report.chosen is not None:
+        console.print(f"Model: {out / report.files[report.chosen]}", soft_wrap=True)
+    output.write(json.loads(report.to_json()))
+    if report.conclusion == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+
+
+def _check_alternatives_folder(out: Path, force: bool) -> None:
+    """Refuse a folder that is not one of a search; with `force`, delete the files of an earlier search."""
+    from neuronfair.alternative_models.journal import FILE
+
+    if out.exists() and not out.is_dir():
+        raise DataError(f"--out {out}: is no folder. Choose another name")
+    present = [path.name for path in out.iterdir()] if out.is_dir() else []
+    if present and FILE not in present:
+        raise NeuronFairError(f"--out {out}: holds other files. Choose an empty folder, or one of an earlier search")
+    if force and FILE in present:
+        for name in (FILE, "alternatives.json"):
+            (out / name).unlink(missing_ok=True)
+
+
+OWN = (".safetensors", ".npz")
+
+
+@dataclass(frozen=True)
+class RepairOptions:
+    """How a network is repaired."""
+
+    how: Literal["retrain", "neurons"] = parameter(
+        "retrain", "Retrain with findings, or weaken the biased neurons.", panel=INPUT
+    )
+    share: float = parameter(0.1, "Share of the findings to train with.")
+    repeats: int = parameter(5, "Number of retrainings, of which the best is kept.", panel=BUDGET, least=1)
+    max_loss: float = parameter(0.01, "Largest loss of accuracy on validation rows.", panel=BUDGET, least=0, most=1)
+    seed: int = parameter(0, options.SEED)
+
+
+@command(app, panel=AUDIT)
+def repair(
+    asked: RepairOptions,
+    output: OutputOptions,
+    run_folder: Annotated[
+        Path,
+        option("Run folder of 'neuronfair search' or 'neuronfair audit'.", metavar="RUN", positional=True),
+    ],
+    out: Annotated[Path, option("File for the repaired network.", panel=OUTPUT)],
+    model: Annotated[
+        Path | None, option("The network (.safetensors, .npz). Default: the one that was searched.", panel=INPUT)
+    ] = None,
+    data: Annotated[Path | None, option("Your table, if the run searched one.", panel=INPUT)] = None,
+) -> None:
+    """Repair a network of 'neuronfair train' with the findings of a run: the retraining of the paper.
+
+    This needs a checkout of the source. The result is not written if the flip rate does not fall, or if the accuracy on
+    validation rows cannot be kept. To search for a better model of any kind, use `neuronfair alternatives`.
+
+    Examples:
+
+    `neuronfair repair run --out fair.safetensors`
+
+    `neuronfair repair run --model mine.safetensors --data table.csv --how neurons --out fair.safetensors`
+    """
+    options.find_experiments()
+    out, console = options.check_weights(out), output.console()
+    if output.json is not None and output.json.absolute() == out.with_suffix(".json").absolute():
+        raise DataError(f"--json {output.json}: is where the card of {out} is written. Choose another name")
+    from experiments.repairs.report import repair_json, repair_report
+    from experiments.repairs.retrain import RepairSettings
+    from experiments.repairs.session import repair as work
+    from experiments.repairs.session import searched_table
+    from neuronfair.render.terminal import stage_progress
+    from neuronfair.store.run import Run
+
+    run = Run.open(run_folder)
+    if Path(model or run.model).suffix.lower() not in OWN:
+        raise ModelError(
+            f"{model or run.model}: only networks of 'neuronfair train' ({' or '.join(OWN)}) are repaired. Search for "
+            "a better model of this kind with 'neuronfair alternatives'"
+        )
+    path = Path(own_model(run) if model is None else model)  # which refuses one that has changed
+    if out.exists() and path.exists() and out.samefile(path):
+        raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
+    table = searched_table(run, data)
+    settings = RepairSettings(asked.share, asked.repeats, asked.max_loss, seed=asked.seed)
+    with stage_progress("Repairing", quiet=console.quiet) as show:
+        done = work(run, path, table, asked.how, settings, show=show)
+    done.write(out)
+    console.print(repair_report(done, table.domain))
+    console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
+    facts = {"run": str(run.folder), "data": table.name, "encoding": table.domain.encoding, "how": asked.how}
+    output.write({**facts, "sensitive": list(table.domain.sensitive), "seed": asked.seed, **repair_json(done)})
