@@ -29,7 +29,7 @@ from neuronfair.model.open import wrap_model
 from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import read_model
-from neuronfair.render.plots import saved_figure
+from neuronfair.plots import saved_figure
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import cluster_seeds, random_directions
 from neuronfair.searches.config import SearchConfig

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from experiments.cases import PUBLISHED, model_of, profile
 from experiments.lab import Claim, Job, Report, Results, Scale, Table
-from neuronfair.render.plots import plot_as_curves
+from neuronfair.plots import saved_figure
 
 CASE = "adult-sex"
 NAMES = ("classifier trained here", "published classifier")
@@ -22,6 +24,11 @@ def layers(model: str | int) -> dict[str, Any]:
 def jobs(scale: Scale) -> list[Job]:
     """Return the one interpretation."""
     return [Job("figure3_as_curve:layers", {"model": model_of(CASE)})]
+
+
+def _draw(title: str, path: Path) -> None:
+    with saved_figure(path, size=(7.5, 6.2)) as figure:
+        profile(CASE, model_of(CASE)).plot(figure.add_subplot(), title=title)
 
 
 def report(scale: Scale, results: Results) -> Report:
@@ -47,5 +54,5 @@ def report(scale: Scale, results: Results) -> Report:
         "How many neurons of each layer react more strongly than a threshold when only sex changes.",
         {"layers": Table(["layer", "AUC", "cut", "biased"], lines)},
         [claim] if model_of(CASE) == PUBLISHED else [],
-        {"as-curves": lambda path: plot_as_curves(profile(CASE, model_of(CASE)), path, title=title)},
+        {"as-curves": partial(_draw, title)},
     )

@@ -75,7 +75,7 @@ def report(scale: Scale, results: Results) -> Report:
 
 def draw(curves: dict[tuple[str, str], list[float]], path: Path) -> None:
     """Draw GD over the radius, one panel for each baseline."""
-    from neuronfair.render.plots import saved_figure
+    from neuronfair.plots import saved_figure
 
     with saved_figure(path, size=(12, 4)) as figure:
         for axes, baseline in zip(figure.subplots(1, len(BASELINES), sharey=True), BASELINES, strict=True):

@@ -15,7 +15,7 @@ from experiments import cases, lab, page
 from neuronfair.atomic import replacing, write_text
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import exact
-from neuronfair.render.plots import drawing
+from neuronfair.plots import drawing
 from neuronfair.render.terminal import progress_bar
 from neuronfair.scale.pool import Pool
 

@@ -23,8 +23,8 @@ STAGES = {
     "measure": 6,
     "proof": 7,
     "audits": 8,
-    "alternative_models": 9,
     "render": 10,
+    "alternative_models": 11,
     "images": 11,
     "text": 11,
 }
@@ -35,6 +35,7 @@ FREE = {
     "formatting",
     "interruption",
     "parameters",
+    "plots",
     "progress",
     "sandbox",
     "scale",

@@ -99,7 +99,7 @@ def command_line() -> str:
     ]
     for name, command in commands.items():
         also = [spelled.split(",")[0] for spelled, text in rows[name] if (spelled, text) in shared]
-        lines += [f"## {name}\n", f"{command.help.partition('Example')[0].strip()}\n"]
+        lines += [f"## {name}\n", f"{command.help}\n"]
         lines += _table([row for row in rows[name] if row not in shared])
         lines += [f"Shared: {', '.join(also)}.\n"] if also else []
     return "\n".join(lines).rstrip() + "\n"

@@ -27,11 +27,13 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.files import read_sheet
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, EncodingError, NeuronFairError, did_you_mean
+from neuronfair.formatting import OF, visible
 from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, silent
 from neuronfair.proof.records import Order, ProofRecords
 from neuronfair.proof.report import ProofReport
@@ -39,7 +41,6 @@ from neuronfair.proof.session import certify as certify_problem
 from neuronfair.proof.session import problem_where
 from neuronfair.render.export import findings_frame, groups_frame, rates_frame
 from neuronfair.render.page import audit_page, verdict_card
-from neuronfair.render.plots import draw_rates
 from neuronfair.render.tables import markdown
 from neuronfair.render.terminal import stage_progress
 from neuronfair.scale.pool import Pool
@@ -96,7 +97,15 @@ class Audit:
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the flip rates with their confidence intervals; returns the matplotlib axes."""
-        return draw_rates(self.report, axes)
+        axes = new_axes() if axes is None else axes
+        rates = [(one.name, rate) for one in self.report.attributes for rate in one.rates.measured]
+        places, shares = range(len(rates)), [100 * rate.rate for _, rate in rates]
+        below, above = ([100 * abs(getattr(rate, end) - rate.rate) for _, rate in rates] for end in ("low", "high"))
+        axes.barh(places, shares, xerr=[below, above], capsize=3)
+        axes.set_yticks(places, [visible(f"{name}, {OF[rate.population]}") for name, rate in rates], parse_math=False)
+        axes.invert_yaxis()
+        axes.set_xlabel("flip rate in %")
+        return axes
 
     def save(self, path: str | Path) -> Path:
         """Write the report (.html), all metrics (.json) or a summary (.md); returns the path."""

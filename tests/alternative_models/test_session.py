@@ -295,3 +295,7 @@ def test_the_files_and_an_audit(tmp_path) -> None:
     assert report == result.report
     audit = result.audit("baseline")
     assert audit.data.rows == report.rows["test"]
+    assert len(repr(result).splitlines()) == 1 + len(report.shown)
+    assert result.to_frame()["model"].tolist() == [one.candidate.name for one in report.shown]
+    assert "</html>" in result.to_html()
+    assert [text.get_text() for text in result.plot().get_legend().get_texts()][-1] == "baseline"

@@ -98,7 +98,7 @@ def test_own_table_from_infer_to_interpret(run, table):
     result = run("train", table, "--domain", "table.toml", "--hidden", "8,4", "--out", "own.safetensors")
     assert result.status == 0
     assert result.err == ""
-    assert "accuracy train" in result.out
+    assert "on test records" in result.out
     assert Path("own.json").exists()
     result = run(
         "interpret",

@@ -8,8 +8,7 @@ import pytest
 
 from neuronfair.model.decision import Decision
 from neuronfair.proof.report import Part
-from neuronfair.render.terminal import WIDTH, proof_report, sentences
-from neuronfair.render.terminal import make_console
+from neuronfair.render.terminal import WIDTH, make_console, proof_report, sentences
 from tests.proof.test_report import REPORT
 
 

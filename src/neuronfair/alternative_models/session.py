@@ -16,7 +16,7 @@ from neuronfair.alternative_models.candidates import MadeModel, Workshop
 from neuronfair.alternative_models.guides import guides
 from neuronfair.alternative_models.journal import FILE, SearchFile
 from neuronfair.alternative_models.networks import NetworkClassifier
-from neuronfair.alternative_models.objectives import QualityFunction
+from neuronfair.alternative_models.objectives import MEASURES, QualityFunction
 from neuronfair.alternative_models.parts import SearchTable, search_table
 from neuronfair.alternative_models.search import BASELINE, Searched, measure, run_search
 from neuronfair.alternative_models.settings import AlternativesSettings, Measure
@@ -37,9 +37,10 @@ from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import NeuronFairError, RunError
+from neuronfair.errors import NeuronFairError, RunError, needs
 from neuronfair.model.formats import REFITTED
 from neuronfair.model.open import Opened, feature_names, wrap_model
+from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, silent
 from neuronfair.scale.pool import Processes, Serial
 from neuronfair.store.files import Lock
@@ -98,13 +99,13 @@ class AlternativesReport:
         return msgspec.json.decode(text, type=AlternativesReport)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Alternatives:
     """The result of a search for alternatives; `make` gives any of its models again."""
 
     report: AlternativesReport
-    workshop: Workshop = field(repr=False)
-    file: SearchFile = field(repr=False)
+    workshop: Workshop
+    file: SearchFile
 
     def make(self, name: str) -> Any:
         """Return a candidate or a control by its name, fitted: the same as in the search."""
@@ -114,6 +115,53 @@ class Alternatives:
     def model(self) -> Any:
         """The model that is proposed, fitted; None where none was found."""
         return None if self.report.chosen is None else self.make(self.report.chosen)
+
+    def to_html(self) -> str:
+        """Return the report as one self-contained HTML document."""
+        from neuronfair.alternative_models.report import alternatives_page
+
+        return alternatives_page(self.report)
+
+    def to_frame(self) -> Any:
+        """Return the models that were measured on the test part as a pandas DataFrame, with confidence intervals."""
+        lines = [
+            {
+                "model": one.candidate.name,
+                **{"quality": one.quality.value, "quality_low": one.quality.low, "quality_high": one.quality.high},
+                **{"measure": one.measure.value, "measure_low": one.measure.low, "measure_high": one.measure.high},
+                "better": one.better,
+            }
+            for one in self.report.shown
+        ]
+        return needs("pandas", "sklearn", "a DataFrame", RunError).DataFrame(lines)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw quality against discrimination of all fits on the choose part; returns the matplotlib axes."""
+        axes = new_axes((7, 5)) if axes is None else axes
+        searched, report = self.report.searched, self.report
+        front = [one for one in searched.candidates if one.candidate.name in report.front]
+        drawn = (
+            ("candidates", searched.candidates, {"marker": ".", "color": "0.7"}),
+            ("controls (other seeds)", searched.controls, {"marker": "x", "color": "0.5"}),
+            ("front", front, {"marker": "o", "color": "#3b6ea8"}),
+            ("baseline", [searched.baseline], {"marker": "s", "color": "#c0392b"}),
+        )
+        for label, fits, style in drawn:
+            known = [one for one in fits if one.error is None]
+            axes.scatter([one.measure for one in known], [one.quality for one in known], label=label, **style)
+        axes.set(xlabel=f"{MEASURES[report.measure]} (less is better)", ylabel=report.quality.replace("_", " "))
+        axes.legend(frameon=False)
+        return axes
+
+    def __repr__(self) -> str:
+        from neuronfair.alternative_models.report import headline
+
+        name, report = MEASURES[self.report.measure], self.report
+        lines = [headline(report)]
+        for one in report.shown:
+            quality, measure = ("{:.3f} ({:.3f}–{:.3f})".format(*value) for value in (one.quality, one.measure))
+            lines.append(f"  {one.candidate.name}: {report.quality} {quality}, {name} {measure}")
+        return "\n".join([*lines[:9], *([f"  … {len(lines) - 9} more models"] if len(lines) > 9 else [])])
 
     def audit(self, name: str, progress: Progress = silent) -> Report:
         """Return a short audit of one of the models, by the records of the test part."""

@@ -167,8 +167,9 @@ def command(
         order = [_typer_parameter(key, one) for key, one in sorted(known.items(), key=_place)]
         call.__signature__ = inspect.Signature(order)  # type: ignore[attr-defined]
         call.__annotations__ = {one.name: one.annotation for one in order}
-        call.__name__, call.__doc__ = function.__name__, function.__doc__
-        app.command(name, cls=cls, rich_help_panel=panel, hidden=hidden)(call)
+        text, examples, more = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample")  # come last
+        call.__name__, call.__doc__ = function.__name__, text
+        app.command(name, cls=cls, rich_help_panel=panel, hidden=hidden, epilog=(examples + more).strip())(call)
         return function
 
     return register

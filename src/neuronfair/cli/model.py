@@ -432,9 +432,9 @@ def alternatives(
     table.check()
     console = output.console()
     _check_alternatives_folder(out, force)
+    from neuronfair.alternative_models.report import alternatives_page, alternatives_report, regulator_text
     from neuronfair.alternative_models.session import alternatives as search
     from neuronfair.domain.tables.dataset import DATASETS, load_dataset
-    from neuronfair.render.alternatives import alternatives_page, alternatives_report, regulator_text
     from neuronfair.render.page import audit_page
     from neuronfair.render.terminal import stage_progress
 

@@ -275,10 +275,8 @@ def fit_classifier(
             show(epoch, None, f"epochs, best validation loss {min(losses):.4f}")
 
         module, card = train(data, hidden=hidden, settings=settings, seed=seed, progress=note)
-    shares = ", ".join(f"{part} {percent(share)}" for part, share in card.accuracy.items())
-    console.print(
-        f"Trained {'-'.join(map(str, (card.inputs, *card.hidden, card.outputs)))} on {data.name}: accuracy {shares}."
-    )
+    layers = "-".join(map(str, (card.inputs, *card.hidden, card.outputs)))
+    console.print(f"Trained {layers} on {data.name}: accuracy {percent(card.accuracy['test'])} on test records.")
     return module, card
 
 

@@ -83,7 +83,7 @@ def interpret(
     from neuronfair.interpretation.profile import interpret as run
     from neuronfair.measure.neurons import ablate
     from neuronfair.model.network import Network
-    from neuronfair.render.plots import PICTURES, drawing, plot_as_curves
+    from neuronfair.plots import PICTURES, drawing, saved_figure
     from neuronfair.render.terminal import interpretation_json, layer_table, progress_bar, verdict
 
     options.check_out(plot, PICTURES)
@@ -104,7 +104,8 @@ def interpret(
     console.print(verdict(profile, ablation, data.domain))
     if plot is not None:
         title = f"{data.name}: reaction of the neurons to {listed(data.domain.sensitive)}"
-        plot_as_curves(profile, plot, title=title)
+        with saved_figure(plot, size=(7.5, 6.2)) as figure:
+            profile.plot(figure.add_subplot(), title=title)
         console.print(f"AS curves: {plot}", soft_wrap=True)
     output.write(
         options.subject(data, opened)
@@ -323,8 +324,8 @@ def compare(
     """
     model.check()
     from neuronfair.audits.comparison import compare_methods
-    from neuronfair.render.plots import PICTURES, drawing, plot_comparison
-    from neuronfair.render.search import compare_report
+    from neuronfair.plots import PICTURES, drawing
+    from neuronfair.render.search import compare_report, plot_comparison
     from neuronfair.render.terminal import stage_progress
     from neuronfair.searches.methods import able, check_method, current_name
 

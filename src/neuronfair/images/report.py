@@ -200,9 +200,7 @@ def picture_page(audit: PictureAudit) -> str:
     strips = twins_beside(subject, report.classes, TWINS), panels(subject.domain, shown, audit.classes)
     twins, pairs = ([[(_png(picture), text) for picture, text in row] for row in rows] for rows in strips)
     lines = sentences(report)
-    return rendered(
-        "pictures.html", style="page.css", report=report, lines=lines, spanned=spanned, twins=twins, pairs=pairs
-    )
+    return rendered("pictures.html", report=report, lines=lines, spanned=spanned, twins=twins, pairs=pairs)
 
 
 def write_results(folder: Path, audit: PictureAudit) -> None:

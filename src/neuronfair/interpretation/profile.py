@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.twins import Domain
-from neuronfair.errors import ModelError
+from neuronfair.errors import ModelError, needs
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
+from neuronfair.plots import new_axes
 
 INTERVAL = 0.005  # step_interval of Algorithm 1
+LINES = 8  # layers in the repr
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class LayerBias:
         return bool(self.reaction.max() > 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BiasProfile:
     """The reaction of every hidden layer to the sensitive attribute."""
 
@@ -82,6 +85,50 @@ class BiasProfile:
     def worst(self) -> LayerBias:
         """The most biased layer: the one with the largest area under its AS curve."""
         return max(self.layers, key=lambda layer: layer.auc)
+
+    def plot(self, axes: Any = None, *, title: str = "") -> Any:
+        """Draw the AS curve of every layer with the line y = x that cuts out the biased neurons; return the axes."""
+        axes = new_axes((7.5, 6.2)) if axes is None else axes
+        for layer in self.layers:
+            worst = layer is self.worst
+            x = [*layer.thresholds.tolist(), float(layer.reaction.max())]
+            y = [*(100 * layer.rates).tolist(), 0.0]
+            label = f"{layer.name}: AUC {layer.auc:.3f}, {len(layer.biased)} of {len(layer.act_diff)} biased"
+            above, width = (3, 2.6) if worst else (2, 1.4)
+            (line,) = axes.step(x, y, where="post", label=label, linewidth=width, zorder=above)
+            if layer.reacts:
+                place, color = ([layer.cut], [100 * layer.cut]), line.get_color()
+                axes.plot(*place, "o", color=color, markersize=7 if worst else 4, zorder=4)
+        axes.plot([0, 1], [0, 100], color="0.5", linestyle="--", linewidth=1, label="y = x: biased neurons lie right")
+        axes.set(xlim=(0, 1), ylim=(0, 102), title=title)
+        axes.set_xlabel("reaction of a neuron to the sensitive attribute, tanh(ActDiff)")
+        axes.set_ylabel("neurons that react more strongly (%)")
+        axes.grid(color="0.92")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+        return axes
+
+    def to_frame(self) -> Any:
+        """Return the layers as a pandas DataFrame, a line each, in the order of the network."""
+        lines = [
+            {
+                "layer": one.name,
+                "neurons": len(one.act_diff),
+                "as_auc": one.auc,
+                "cut": one.cut,
+                "biased": len(one.biased) if one.reacts else 0,
+            }
+            for one in self.layers
+        ]
+        return needs("pandas", "sklearn", "a DataFrame", ModelError).DataFrame(lines)
+
+    def __repr__(self) -> str:
+        lines = [f"Most biased layer: {self.worst.name} ({self.pairs:,} pairs of a record and a twin compared)"]
+        for one in self.layers[:LINES]:
+            biased = f"{len(one.biased) if one.reacts else 0:,} of {len(one.act_diff):,} neurons biased"
+            lines.append(f"  {one.name}: AS-AUC {one.auc:.3f}, {biased}")
+        more = len(self.layers) - LINES
+        return "\n".join([*lines, *([f"  … {more} more layers"] if more > 0 else [])])
 
     def __getitem__(self, name: str) -> LayerBias:
         return next(layer for layer in self.layers if layer.name == name)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from neuronfair import formatting
+from neuronfair import __version__, formatting
 from neuronfair.audits.report.attribute import (
     NOT_READ,
     UNMOVED,
@@ -43,12 +43,12 @@ class Reported(Protocol):
 def audit_page(audit: Report | Reported) -> str:
     """Return an audit, or its report, as one self-contained HTML page."""
     report = audit if isinstance(audit, Report) else audit.report
-    return rendered("page.html", style="page.css", script="page.js", report=report)
+    return rendered("page.html", version=report.neuronfair, report=report)
 
 
 def index_page(index: AuditIndex) -> str:
     """Return many audits as one page: a line for each, to sort and to search, with a link to its own page."""
-    return rendered("index.html", style="page.css", script="page.js", index=index)
+    return rendered("index.html", version=index.neuronfair, index=index)
 
 
 def verdict_card(report: Report, folder: Path | None = None) -> str:
@@ -56,14 +56,17 @@ def verdict_card(report: Report, folder: Path | None = None) -> str:
     return rendered("card.html", report=report, folder=folder)
 
 
+TEMPLATES = Path(__file__).with_name("templates")
 TONES: dict[Tone, str] = {"alarm": "strong", "caution": "middle", "calm": "calm", "neutral": "neutral"}  # of page.css
 
 
-def rendered(template: str, *, style: str | None = None, script: str | None = None, **values: Any) -> str:
-    """Return a page from a template and the files of its style and its script; control characters are written out."""
-    place = Path(__file__).with_name("templates")
-    parts = {"style": style, "script": script}
-    values |= {name: file and (place / file).read_text(encoding="utf-8") for name, file in parts.items()}
+def rendered(template: str, *, version: str = __version__, **values: Any) -> str:
+    """Return a page from its template, the style and the script of all pages; control characters are written out."""
+    values |= {
+        name: (TEMPLATES / f"page.{end}").read_text(encoding="utf-8")
+        for name, end in (("style", "css"), ("script", "js"))
+    }
+    values["version"] = version
     return visible(_environment().get_template(template).render(values), keep="\n\r\t")
 
 
@@ -134,7 +137,7 @@ def _spanned(rate: Interval | CounterfactualReport, unit: str = "%") -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

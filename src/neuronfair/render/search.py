@@ -21,6 +21,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import POPULATIONS, apart, likelihood, listed, percent, shift, spanned, times
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
+from neuronfair.plots import saved_figure
 from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.findings import PlausibilityFigures
 from neuronfair.searches.health import WEAK
@@ -253,3 +254,25 @@ def _cell(entry: dict[str, Any], figure: str, form: str) -> str | Text:
     if spread is None or figure not in WITH_SPREAD:
         return f"{value:{form}}"
     return Text(f"{value:{form}}\n±{spread:{form}}")
+
+
+def plot_comparison(comparison: Comparison, path: Path, *, title: str) -> None:
+    """Draw findings, success rate and diversity of every method as bars, with the random rate as a line."""
+    entries = comparison.methods()[::-1]
+    names = [entry["method"] for entry in entries]
+    panels = (("findings", "findings", 1.0), ("gsr", "success rate (%)", 100.0), ("diversity", "diversity", 1.0))
+    with saved_figure(path, size=(11, 1.6 + 0.42 * len(entries))) as figure:
+        figure.suptitle(title)
+        for axes, (name, label, scale) in zip(figure.subplots(1, 3, sharey=True), panels, strict=True):
+            values = [scale * (entry[name] or 0.0) for entry in entries]
+            spread = [scale * (entry.get("plus_minus", {}).get(name) or 0.0) for entry in entries]
+            bars = axes.barh(names, values, color="#3b6ea8", xerr=spread if any(spread) else None, ecolor="0.3")
+            axes.bar_label(
+                bars, [f"{v:,.0f}" if name == "findings" else f"{v:.3g}" for v in values], padding=4, fontsize=8
+            )
+            axes.set_xlabel(label)
+            axes.set_xlim(0, 1.3 * max([v + s for v, s in zip(values, spread, strict=True)], default=0) or 1)
+            axes.spines[["top", "right"]].set_visible(False)
+            if name == "gsr" and comparison.random is not None:
+                axes.axvline(scale * comparison.random.rate, color="#c0392b", linestyle="--", label="drawn uniformly")
+                axes.legend(frameon=False, fontsize=8, loc="lower right")

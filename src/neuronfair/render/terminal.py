@@ -172,12 +172,10 @@ def print_audit(console: Console, report: Report, page: Path | None = None, *, v
 
 def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
     """Return headline, status, metrics, the worst realistic pair and the thresholds; all tables if `verbose`."""
-    attributes = report.attributes
-    lines: list[RenderableType] = [
-        report.verdict.headline,
-        Text(visible(status(report)), style=_STYLE[report.verdict.tone]),
-        *_gate(report, verbose=verbose),
-    ]
+    attributes, gate = report.attributes, _gate(report, verbose=verbose)
+    said = [] if len(gate) == 1 and report.verdict.thresholds == "failed" else [status(report)]  # the line says it
+    style = _STYLE[report.verdict.tone]
+    lines: list[RenderableType] = [report.verdict.headline, *(Text(visible(one), style=style) for one in said), *gate]
     if attributes:
         lines += ["", _metrics(worst_of(attributes))]
     if len(attributes) > 1:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from neuronfair.audits.report.report import SCHEMA, Gate
-from neuronfair.audits.wording.summary import NOT_MEASURED, Metric
+from neuronfair.audits.wording.summary import NOT_MEASURED, Metric, Step
 from neuronfair.formatting import listed, many, percent, plural, spanned
 from neuronfair.render.page import rendered
 from neuronfair.text.lexicon import REASON_TEXT, Reason
@@ -305,13 +305,12 @@ def text_page(report: TextReport) -> str:
     """Return the audit of texts as one self-contained HTML page."""
     return rendered(
         "texts.html",
-        style="page.css",
-        script="page.js",
+        version=report.neuronfair,
         report=report,
         headline=headline(report),
         tone=_tone(report),
         tiles_of=metrics(report),
-        steps=next_steps(report),
+        steps=[Step(text) for text in next_steps(report)],
         marked=pieces,
         matrix=_matrix(report),
         heat=_heat,

@@ -10,7 +10,7 @@ import torch
 from neuronfair.formatting import percent
 from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.measure.neurons import Ablation, AblationOutcome
-from neuronfair.render.plots import PICTURES, plot_as_curves
+from neuronfair.plots import PICTURES, saved_figure
 from neuronfair.render.terminal import interpretation_json, layer_table, make_console, verdict
 
 PROFILE = BiasProfile(
@@ -26,6 +26,11 @@ ABLATION = Ablation(
 )
 
 
+def draw(path, title) -> None:
+    with saved_figure(path, size=(7, 6)) as figure:
+        PROFILE.plot(figure.add_subplot(), title=title)
+
+
 def shown(thing) -> str:
     console = make_console()
     with console.capture() as text:
@@ -36,7 +41,7 @@ def shown(thing) -> str:
 @pytest.mark.parametrize("suffix", PICTURES)
 def test_every_kind_of_picture(tmp_path, suffix):
     path = tmp_path / f"as{suffix}"
-    plot_as_curves(PROFILE, path, title="people")
+    draw(path, "people")
     starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
     assert path.read_bytes().startswith(starts[suffix])
     assert list(tmp_path.iterdir()) == [path]
@@ -48,22 +53,22 @@ def test_a_picture_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     with pytest.raises(OSError, match="No space"):
-        plot_as_curves(PROFILE, tmp_path / "as.png", title="people")
+        draw(tmp_path / "as.png", "people")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("title", ["income in $ and $x_", r"$\frac$", "\x1b[31m\u202e--><b>", "年齢 \ud800"])
 def test_names_in_pictures_are_no_formulas_and_no_markup(tmp_path, title):
-    plot_as_curves(PROFILE, tmp_path / "as.svg", title=title)
+    draw(tmp_path / "as.svg", title)
     text = (tmp_path / "as.svg").read_text(encoding="utf-8")
     ElementTree.fromstring(text)
     assert "\x1b" not in text
-    plot_as_curves(PROFILE, tmp_path / "as.png", title=title)
+    draw(tmp_path / "as.png", title)
 
 
 def test_a_link_that_was_named_stays_a_link(tmp_path):
     (tmp_path / "link.svg").symlink_to(tmp_path / "real.svg")
-    plot_as_curves(PROFILE, tmp_path / "link.svg", title="people")
+    draw(tmp_path / "link.svg", "people")
     assert (tmp_path / "link.svg").is_symlink()
     assert (tmp_path / "real.svg").read_bytes().startswith(b"<?xml")
 
@@ -106,3 +111,12 @@ def test_json_has_what_is_promised():
     assert result["layers"][0]["biased"] == [2]
     assert result["layers"][1]["reacts"] is False
     assert "ablation" not in result
+
+
+def test_a_profile_in_a_few_lines_and_as_a_frame():
+    assert repr(PROFILE).splitlines()[0] == "Most biased layer: first (7 pairs of a record and a twin compared)"
+    assert "dead: AS-AUC 0.000, 0 of 2 neurons biased" in repr(PROFILE)
+    assert PROFILE.to_frame()["biased"].tolist() == [1, 0]
+    assert len(repr(BiasProfile(PROFILE.layers * 9, pairs=1)).splitlines()) == 10
+    axes = PROFILE.plot()
+    assert len(axes.get_lines()) == 4  # two curves, one cut, and y = x

@@ -217,8 +217,7 @@ def alternatives_page(report: AlternativesReport) -> str:
     """Return the result as one HTML page that opens offline."""
     return rendered(
         "alternatives.html",
-        style="page.css",
-        script="page.js",
+        version=report.neuronfair,
         report=report,
         chart=front_chart(report),
         headline=headline(report),

@@ -11,11 +11,7 @@ from rich.console import Console
 from neuronfair.alternative_models.candidates import Candidate
 from neuronfair.alternative_models.journal import FitLine
 from neuronfair.alternative_models.objectives import Gain, MeasuredValue
-from neuronfair.alternative_models.search import BASELINE, Searched
-from neuronfair.alternative_models.session import AlternativesReport
-from neuronfair.alternative_models.settings import AlternativesSettings
-from neuronfair.alternative_models.verdict import Chance, Shown
-from neuronfair.render.alternatives import (
+from neuronfair.alternative_models.report import (
     alternatives_page,
     alternatives_report,
     changes,
@@ -24,6 +20,10 @@ from neuronfair.render.alternatives import (
     regulator_text,
     sentences,
 )
+from neuronfair.alternative_models.search import BASELINE, Searched
+from neuronfair.alternative_models.session import AlternativesReport
+from neuronfair.alternative_models.settings import AlternativesSettings
+from neuronfair.alternative_models.verdict import Chance, Shown
 
 PARAMETERS = {"leave_out": 1, "reweight": 0.5, "twins": 0.0, "threshold": 0.46, "model__C": 2.0, "model__tol": 1.0}
 BASE = Shown(BASELINE, ("sex",), MeasuredValue(0.8, 0.78, 0.82), MeasuredValue(0.5, 0.4, 0.6), {})
