@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -33,6 +33,7 @@ from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
+from neuronfair.parameters import Values, parameters, values_of
 from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, silent
 from neuronfair.proof.records import Order, ProofRecords
@@ -222,7 +223,7 @@ def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> 
     The audit tests each sensitive attribute alone, then all of them together. `checks` adds thresholds, a regression
     set and a comparison with an earlier audit. `folder` stores all findings and audit.json; the same call resumes an
     interrupted audit. `progress` is a function, or False for none; the default is a progress bar in terminals and
-    notebooks. `options` are those of `AuditOptions`.
+    notebooks. `options` are those of `AuditOptions`, and the parameters of `AuditSettings` by their names.
 
     Note: on a busy machine, audits of networks are faster with the environment variable `OMP_WAIT_POLICY=PASSIVE`.
     Importing neuronfair before torch sets it.
@@ -259,7 +260,7 @@ def _audit_table(
     **options: Unpack[AuditOptions],
 ) -> Audit:
     """Audit a model with a table of records."""
-    source = ModelSource(model, **_opening(options))
+    source = ModelSource(model, **_opening(options, (*AuditOptions.__annotations__, *parameters(AuditSettings))))
     case = prepare(
         data,
         source,
@@ -270,7 +271,10 @@ def _audit_table(
         take_rules=options.get("take_rules", "none"),
     )
     checks = options.get("checks") or Checks()
-    table, opened, settings = case.data, case.opened, _settings(settings or AuditSettings(), options)
+    table, opened, settings = case.data, case.opened, settings or AuditSettings()
+    changes: Values = {name: value for name, value in options.items() if name in values_of(settings)}
+    changes["seed"] = _seed(options.get("random_state"), changes.get("seed", settings.seed))
+    settings = replace(settings, **changes)
     ready = checks.read(table.domain)
     population = options.get("population")
     people = None if population is None else read_people(population, table.domain)
@@ -291,12 +295,15 @@ def _audit_table(
     return Audit(result.report, result.outcomes, None if folder is None else Path(folder), case.remarks)
 
 
-def _opening(options: Mapping[str, Any]) -> Any:
-    """Return the options that open a model."""
+def _opening(options: ModelKeywords, known: Iterable[str]) -> Values:
+    """Return the options that open a model; refuse names that are not known."""
+    for name in options:
+        if name not in known:
+            raise NeuronFairError(f"there is no option '{name}'. {did_you_mean(name, known)}")
     return {name: value for name, value in options.items() if name in _OPENING}
 
 
-def _sensitive(data: Any, sensitive: Any, options: Mapping[str, Any]) -> Any:
+def _sensitive(data: Any, sensitive: Any, options: ModelKeywords) -> Any:
     """Return the sensitive attributes; values passed as `sensitive_features` by name if the data has these columns."""
     features = options.get("sensitive_features")
     if features is None:
@@ -311,20 +318,13 @@ def _sensitive(data: Any, sensitive: Any, options: Mapping[str, Any]) -> Any:
     return names if same else features
 
 
-def _seed(options: Mapping[str, Any], default: int = 0) -> int:
+def _seed(seed: int | None, default: int = 0) -> int:
     """Return the seed; None, as scikit-learn users write it, is the default seed, so that results repeat."""
-    seed = options.get("random_state")
     if seed is None:
         return default
     if not isinstance(seed, int):
         raise NeuronFairError(f"random_state: expected a whole number, got {type(seed).__name__}")
     return seed
-
-
-def _settings(settings: AuditSettings, options: Mapping[str, Any]) -> AuditSettings:
-    """Return the settings with the changes of a call."""
-    changes = {name: options[name] for name in ("prove", "plausible", "twins") if name in options}
-    return replace(settings, seed=_seed(options, settings.seed), **changes)
 
 
 def _audit_text(
@@ -353,7 +353,7 @@ def _audit_text(
             list(sheet.columns[text]),
             sensitive,
             labels=None if target is None else list(sheet.columns[target]),
-            settings=replace(settings, seed=_seed(options, settings.seed)),
+            settings=replace(settings, seed=_seed(options.get("random_state"), settings.seed)),
             folder=folder,
             progress=show,
             tokenizer=options.get("preprocess"),
@@ -414,7 +414,7 @@ def certify(
     has_table = not isinstance(data, TableDomain)
     if isinstance(data, TableDomain):
         data = drawn_from(data)
-    source = ModelSource(model, **{**_opening(options), "device": "cpu"})
+    source = ModelSource(model, **{**_opening(options, CertifyOptions.__annotations__), "device": "cpu"})
     case = prepare(data, source, sensitive=_sensitive(data, sensitive, options), target=target)
     table, opened = case.data, case.opened
     problem = problem_where(opened, table.domain, where, options.get("device", "cpu"))
@@ -466,7 +466,7 @@ def rate(
         domain, table = data, None
     else:
         drawn = drawn_from(data) if isinstance(data, TableDomain) else data
-        source = ModelSource(model, **_opening(options))
+        source = ModelSource(model, **_opening(options, RateOptions.__annotations__))
         case = prepare(drawn, source, sensitive=_sensitive(drawn, sensitive, options), target=options.get("target"))
         opened, domain = case.opened, case.data.domain
         table = None if isinstance(data, TableDomain) else case.data
@@ -484,7 +484,7 @@ def rate(
         samples=samples,
         confidence=confidence,
         decision=decision,
-        seed=_seed(options, options.get("seed", 0)),
+        seed=_seed(options.get("random_state"), options.get("seed", 0)),
         progress=options.get("progress"),
     )
 

@@ -51,7 +51,7 @@ def table(run, monkeypatch):
     monkeypatch.setattr("neuronfair.cli.options.TableOptions.load", late)
     monkeypatch.setattr("neuronfair.domain.schema.infer.draft_domain", late)
     monkeypatch.setattr("neuronfair.images.archive.open_pictures", late)
-    monkeypatch.setattr("neuronfair.cli.options.find_experiments", late)
+    monkeypatch.setattr("neuronfair_experiments.find_checkout", late)
 
 
 def named(command: str, stem: str) -> str:

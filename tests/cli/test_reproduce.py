@@ -401,11 +401,6 @@ def test_modules_of_others_are_left_alone(run, shared_models, monkeypatch, tmp_p
     assert {name for name in ours if name.partition(".")[0] != "experiments"} == set()
 
 
-def test_experiments_that_are_not_here(refused, monkeypatch, tmp_path):
-    monkeypatch.setattr("neuronfair.cli.options.CHECKOUT", tmp_path)
-    refused("reproduce", says=("the experiments are not in the installed package", "a checkout"))
-
-
 def test_a_cluster_and_processes_are_not_both_asked_for(refused):
     refused("reproduce", "--ray", "--workers", 2, says=("--workers", "--ray", "only one of them"))
 

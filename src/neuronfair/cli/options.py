@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 # Settings that several commands share
 
-CHECKOUT = Path(__file__).parents[3]  # of the source; an installed package has no folder `experiments` there
 SEED = "Seed of all random numbers."
 RayOption = Annotated[
     str | None,
@@ -393,11 +392,3 @@ def check_run_folder(out: Path, force: bool, reads: Sequence[str | Path | None],
         check_folder(out)
         refuse_links(out)
     check_writable(out)
-
-
-def find_experiments() -> None:
-    """Make the experiments importable; they are in a checkout only."""
-    if not (CHECKOUT / "experiments" / "reproduce.py").is_file():
-        raise NeuronFairError("the experiments are not in the installed package. Run this in a checkout of the source")
-    if str(CHECKOUT) not in sys.path:
-        sys.path.insert(0, str(CHECKOUT))

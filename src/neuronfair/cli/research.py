@@ -1,4 +1,4 @@
-"""Commands of research: train, interpret, search, compare methods, repeat the paper's experiments."""
+"""Commands of research: train, interpret, search, compare methods."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from neuronfair.cli import options
-from neuronfair.cli.app import INTERRUPTED, RESEARCH, app, command, option
+from neuronfair.cli.app import RESEARCH, app, command, option
 from neuronfair.cli.options import (
     ForceOption,
     ModelOptions,
@@ -372,54 +370,3 @@ def compare(
             "methods": result.methods(),
         }
     )
-
-
-@command(app, panel=RESEARCH)
-def reproduce(
-    names: Annotated[
-        list[str] | None, option("Tables and figures, or 'all'. Default: all.", metavar="NAMES", positional=True)
-    ] = None,
-    quick: Annotated[bool, option("Use small budgets, as a check.", "--quick", panel=BUDGET)] = False,
-    out: Annotated[Path, option("Folder for results, tables and images.", panel=OUTPUT, metavar="FOLDER")] = Path(
-        "out/reproduce"
-    ),
-    repeats: Annotated[int | None, option("Repetitions with other seeds. Default: 3.", least=1, panel=BUDGET)] = None,
-    seconds: Annotated[
-        float | None, option("Time limit of slow searches (Tables 5 to 7). Default: 10.", least=0.1, panel=BUDGET)
-    ] = None,
-    workers: Annotated[int | None, option("Number of processes. Default: one per core.", least=1)] = None,
-    ray: RayOption = None,
-    report_only: Annotated[bool, option("Show existing results only.", "--report-only")] = False,
-    docs: Annotated[Path | None, option("Also update results.md in this folder.", metavar="FOLDER")] = None,
-    quiet: QuietOption = False,
-) -> None:
-    """Repeat the paper's experiments on tables, with confidence intervals.
-
-    This needs a checkout of the source. Each result is saved as soon as it is computed; after Ctrl-C the same command
-    resumes, and warns about results that are older than the code. Set NEURONFAIR_MODELS to the folder of the published
-    weights to use them as well. Results of another machine can be copied into the folder `cache` of --out.
-
-    Examples:
-
-    `neuronfair reproduce --quick`
-
-    `neuronfair reproduce table4_totals figure3_as_curve --repeats 10`
-
-    `neuronfair reproduce populations --report-only --docs docs`
-
-    `neuronfair reproduce --ray`
-    """
-    from neuronfair.audits.folder import check_writable
-    from neuronfair.render.terminal import make_console
-
-    for folder in (out, docs):
-        if folder is not None:
-            check_writable(folder)
-    options.find_experiments()
-    from experiments import reproduce as work
-
-    request = work.Request(tuple(names or ()), quick, repeats, seconds, out, docs, report_only)
-    console = make_console(quiet=quiet)
-    if work.reproduce(request, pool_of(ray, workers), console):
-        console.print("Interrupted. Finished results are kept; the same command resumes.")
-        raise typer.Exit(INTERRUPTED)

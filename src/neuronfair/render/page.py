@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from inspect import isfunction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -31,18 +32,8 @@ from neuronfair.formatting import visible
 from neuronfair.render.tables import left_out
 
 
-class Reported(Protocol):
-    """What has a report, such as the result of an audit."""
-
-    @property
-    def report(self) -> Report:
-        """The report."""
-        ...
-
-
-def audit_page(audit: Report | Reported) -> str:
-    """Return an audit, or its report, as one self-contained HTML page."""
-    report = audit if isinstance(audit, Report) else audit.report
+def audit_page(report: Report) -> str:
+    """Return an audit as one self-contained HTML page."""
     return rendered("page.html", version=report.neuronfair, report=report)
 
 
@@ -85,7 +76,7 @@ def _clearest(moves: Sequence[MoveReport]) -> list[MoveReport]:
     return sorted(moves, key=concerned, reverse=True)
 
 
-def _people(findings: Sequence[Finding]) -> dict[str, Any]:
+def _people(findings: Sequence[Finding]) -> dict[str, object]:
     """Return the attributes of each finding, which the page's script shows on demand."""
     columns = list(dict.fromkeys(attribute for finding in findings for attribute in finding.row))
     return {
@@ -143,22 +134,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    words = {name: show for name, show in vars(formatting).items() if isfunction(show)}
     environment.filters |= {
-        **{
-            show.__name__: show
-            for show in (
-                formatting.duration,
-                formatting.listed,
-                formatting.many,
-                formatting.number,
-                formatting.percent,
-                formatting.plural,
-                formatting.points,
-                formatting.times,
-                formatting.likelihood,
-                formatting.whole,
-            )
-        },
+        **words,
         "between": lambda rate: formatting.ends(rate.rate, rate.low, rate.high),
         "gap_ends": lambda gap: formatting.ends(gap.value, gap.low, gap.high, " pp"),
         "clearest": _clearest,

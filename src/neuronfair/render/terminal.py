@@ -128,9 +128,9 @@ def _outcome(outcome: AblationOutcome) -> str:
     return f"{percent(outcome.rate)}{accuracy}"
 
 
-def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict[str, Any]:
+def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict[str, object]:
     """Return an interpretation as plain values: `layers`, `worst`, and what switching neurons off did."""
-    result: dict[str, Any] = {
+    result: dict[str, object] = {
         "worst": profile.worst.name,
         "pairs": profile.pairs,
         "layers": [

@@ -70,10 +70,8 @@ def _thresholds(report: Report, thresholds_set: bool) -> tuple[ThresholdState, s
         return "passed", f"No threshold breached ({', '.join(expressions)})."
     what = "breached" if any(check.exceeded for check in fired) else "not ruled out by so few records"
     count = "Threshold" if len(expressions) == 1 else f"{len(failed)} of {len(expressions)} thresholds"
-    return (
-        "failed",
-        f"{count} {what}: {', '.join(failed)}{_population(fired[0]) if len({check.figure for check in fired}) == 1 else ''}.",
-    )
+    population = _population(fired[0]) if len({check.figure for check in fired}) == 1 else ""
+    return "failed", f"{count} {what}: {', '.join(failed)}{population}."
 
 
 def _population(check: GateCheck) -> str:
