@@ -319,6 +319,8 @@ def test_the_old_page_works_and_warns():
 
 def test_an_option_that_does_not_exist_is_refused():
     people = {"age": [20, 40] * 20, "sex": ["f", "m"] * 20}
-    for call in (neuronfair.audit, neuronfair.certify, neuronfair.rate):
-        with pytest.raises(NeuronFairError, match=r"^there is no option 'trust_pickles'\. .*Did you mean 'trust_pickle'"):
+    for call in (nf.audit, nf.certify, nf.rate):
+        with pytest.raises(
+            NeuronFairError, match=r"^there is no option 'trust_pickles'\. .*Did you mean 'trust_pickle'"
+        ):
             call(lambda table: table.age > 30, people, sensitive="sex", trust_pickles=True)

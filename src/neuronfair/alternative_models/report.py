@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table
 
 from neuronfair.alternative_models.candidates import Candidate
-from neuronfair.alternative_models.journal import FitLine
 from neuronfair.alternative_models.objectives import MEASURES
 from neuronfair.alternative_models.parts import counted
 from neuronfair.alternative_models.session import AlternativesReport
 from neuronfair.formatting import listed, number, percent, plural, spanned
-from neuronfair.render.page import at, rendered, ticks
+from neuronfair.render.page import rendered
 
 SHARES = ("accuracy", "balanced_accuracy", "roc_auc")  # qualities that are shown in percent
 
@@ -169,43 +167,6 @@ def regulator_text(report: AlternativesReport) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Point:
-    """A fit in the picture: places in percent, from the left and from the top."""
-
-    x: str
-    y: str
-    kind: str  # candidate, control, baseline or front
-    text: str
-
-
-@dataclass(frozen=True)
-class FrontChart:
-    """Quality against the measure on the choose part: the fits as points, and the ends of both axes."""
-
-    points: tuple[Point, ...]
-    across: tuple[tuple[float, float], ...]  # places and values of the marks on the axis of the measure
-    up: tuple[tuple[float, float], ...]
-
-
-def front_chart(report: AlternativesReport) -> FrontChart:
-    """Return the picture of all fits that could be measured."""
-    fits = [
-        one
-        for one in (*report.searched.controls, *report.searched.candidates, report.searched.baseline)
-        if one.error is None
-    ]
-    low, high = _ends([one.quality for one in fits])
-    left, right = _ends([one.measure for one in fits])
-
-    def point(one: FitLine) -> Point:
-        name, kind = one.candidate.name, "front" if one.candidate.name in report.front else one.candidate.kind
-        text = f"{name}: {quality(report, one.quality)}, {number(one.measure)}; {changes(one.candidate, report)}"
-        return Point(at(one.measure, right, left), at(high - one.quality, high - low), kind, text)
-
-    return FrontChart(tuple(map(point, fits)), tuple(ticks(left, right)), tuple(ticks(low, high)))
-
-
 def _ends(values: Sequence[float]) -> tuple[float, float]:
     """Return the ends of an axis, with some room."""
     low, high = min(values), max(values)
@@ -215,11 +176,15 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
 
 def alternatives_page(report: AlternativesReport) -> str:
     """Return the result as one HTML page that opens offline."""
+    searched = report.searched
+    fits = [one for one in (*searched.controls, *searched.candidates, searched.baseline) if one.error is None]
     return rendered(
         "alternatives.html",
         version=report.neuronfair,
         report=report,
-        chart=front_chart(report),
+        fits=fits,  # in the picture: quality upwards, the measure to the right
+        up=_ends([one.quality for one in fits]),
+        across=_ends([one.measure for one in fits]),
         headline=headline(report),
         sentences=sentences(report),
         paragraph=regulator_text(report),

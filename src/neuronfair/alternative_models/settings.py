@@ -25,17 +25,17 @@ class AlternativesSettings:
     it is the disparate-impact ratio where the favourable outcome is known, and else the gap of the selection rates.
     """
 
-    budget: int = parameter(60, "Candidates to fit; as many controls are fitted besides.", panel=BUDGET, least=1)
+    budget: int = parameter(60, "Candidates to fit, next to as many controls.", panel=BUDGET, least=1)
     seconds: float | None = parameter(None, "Time limit of the search in seconds.", panel=BUDGET, least=0)
     quality: str = parameter(
         "accuracy",
-        f"What the model is good for: {', '.join(get_args(Quality))} or package.module:function.",
+        f"Quality to keep: {', '.join(get_args(Quality))} or package.module:function.",
         panel=INPUT,
         metavar="QUALITY",
     )
     measure: Measure | None = parameter(
         None,
-        f"What is to become less: {', '.join(get_args(Measure))}. Default: by the favourable outcome.",
+        f"Discrimination to reduce: {', '.join(get_args(Measure))}. Default: by the favourable outcome.",
         panel=INPUT,
         metavar="MEASURE",
     )

@@ -41,11 +41,11 @@ class AuditSettings:
     methods: tuple[str, ...] | None = None
     samples: int = parameter(50_000, "Synthetic records per flip rate.", least=1)
     confidence: float = 0.95
-    prove: float = parameter(6.0, "Time limit of proofs; 0: none.", metavar="SECONDS", least=0)
+    prove: float = parameter(6.0, "Time limit of proofs in seconds; 0 for none.", metavar="SECONDS", least=0)
     seed: int = parameter(0, "Seed of all random numbers.")
-    plausible: float = parameter(0.0, "Minimum likelihood percentile.")
+    plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
     twins: Literal["flip", "counterpart"] | None = parameter(
-        None, "Only the attribute-flip test, or only the counterfactual test.", metavar="KIND"
+        None, "Only the attribute-flip test (flip), or only the counterfactual test (counterpart).", metavar="KIND"
     )
     placebos: int = 20
 

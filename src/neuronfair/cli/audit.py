@@ -88,7 +88,7 @@ class AuditJob:
     take_rules: Literal["none", "free", "all"] = parameter(
         "none", "Rules suggested by the data to adopt: none, free or all.", metavar="RULES"
     )
-    population: Path | None = parameter(None, "Realistic records from your own sampler.")
+    population: Path | None = parameter(None, "Table of realistic records from your own sampler.")
     fail_if: tuple[str, ...] = parameter(
         (),
         "Exit with status 1 if this may hold, such as 'flip_rate > 1%'. May be repeated.",
@@ -150,7 +150,7 @@ class AuditOutputs:
     out: Path = parameter(
         Path("neuronfair-audit"), "Folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER"
     )
-    html: Path | None = parameter(None, "The report. Default: report.html in --out.")
+    html: Path | None = parameter(None, "File for the report. Default: report.html in --out.")
     json: Path | None = parameter(None, "Write the results as JSON; '-' prints them.")
     junit: Path | None = parameter(None, "Write the result as JUnit XML.")
     markdown: Path | None = parameter(None, "Write a summary in Markdown.")
@@ -528,7 +528,9 @@ def _status(batch: Batch, interrupted: bool) -> int:
 
 @command(app, "audit-images", panel=AUDIT)
 def audit_images(
-    source: Annotated[str, option("Folder or zip of images, or drawn.", metavar="DIR", positional=True)],
+    source: Annotated[
+        str, option("Folder or zip file of images; 'drawn' makes examples.", metavar="DIR", positional=True)
+    ],
     sensitive: Annotated[str, option("Column of the labels, such as gender or race.", panel=INPUT)],
     out: Annotated[Path, option("Folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")],
     force: ForceOption = False,

@@ -190,7 +190,7 @@ class CertifySettings:
     )
     seconds: float = parameter(60.0, "Time limit in seconds.", panel=BUDGET, least=0, most=1e9)
     order: Literal["records", "volume"] = parameter(
-        "records", "Decide where most records, or most volume, is undecided.", panel=BUDGET
+        "records", "Certify first where most records, or most volume, is undecided.", panel=BUDGET
     )
     out: Path | None = parameter(
         None, "Folder to make, or to resume, with more --seconds too.", panel=OUTPUT, metavar="FOLDER"
@@ -210,7 +210,9 @@ def certify(
     data: Annotated[
         str | None,
         option(
-            "adult, german, …, a table (CSV, Parquet, …), or a domain file (TOML).", metavar="DATA", positional=True
+            "Data set (adult, german, …), table (CSV, Parquet, …) or domain file (TOML).",
+            metavar="DATA",
+            positional=True,
         ),
     ] = None,
     force: ForceOption = False,
@@ -397,15 +399,15 @@ def alternatives(
     settings: AlternativesSettings,
     output: OutputOptions,
     model: Annotated[
-        Path | None, option("A fitted model (.skops, .joblib, .safetensors), cloned with its parameters.", panel=INPUT)
+        Path | None, option("Fitted model (.skops, .joblib, .safetensors), cloned with its parameters.", panel=INPUT)
     ] = None,
     estimator: Annotated[
         str | None,
-        option("What is fitted: logistic, boosting, forest, lightgbm, network or package.module:make.", panel=INPUT),
+        option("Estimator to fit: logistic, boosting, forest, lightgbm, network or package.module:make.", panel=INPUT),
     ] = None,
     favourable: FavourableOption = None,
     trust_pickle: Annotated[
-        bool, option("Open pickles, which can run any program hidden in them.", "--trust-pickle", panel=INPUT)
+        bool, option("Open pickle files, which can run any code.", "--trust-pickle", panel=INPUT)
     ] = False,
     out: Annotated[Path, option("Folder to make, or to resume after an interruption.", panel=OUTPUT)] = Path(
         "neuronfair-alternatives"

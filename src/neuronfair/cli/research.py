@@ -136,7 +136,7 @@ def search(
     out: Annotated[
         Path, option("Run folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")
     ],
-    population: Annotated[Path | None, option("Realistic records from your own sampler.")] = None,
+    population: Annotated[Path | None, option("Table of realistic records from your own sampler.")] = None,
     ray: RayOption = None,
     shards: Annotated[
         str | None,
@@ -302,7 +302,9 @@ def compare(
     model: ModelOptions,
     asked: SearchConfig,
     output: OutputOptions,
-    methods: Annotated[str, option("'all', or names with commas: frontier,neuronfair-plus.", panel=INPUT)] = "all",
+    methods: Annotated[
+        str, option("Methods to compare: all, or names such as frontier,neuronfair-plus.", panel=INPUT)
+    ] = "all",
     repeats: Annotated[
         int, option("Repetitions with other seeds, for confidence intervals.", least=1, panel=BUDGET)
     ] = 1,
