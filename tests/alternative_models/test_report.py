@@ -73,8 +73,8 @@ NONE = replace(FOUND, conclusion="none found", chosen=None, shown=(BASE, replace
 
 def test_the_headline_and_the_changes() -> None:
     assert headline(FOUND) == (
-        "Found after 3 candidates: candidate-1, with 79.9% accuracy instead of 80%, and a disparate impact (1 − ratio) "
-        "of 0.2 instead of 0.5."
+        "Candidate-1 lowers the disparate impact (1 − ratio) from 0.5 to 0.2, with accuracy 79.9% instead of 80% (3 "
+        "candidates fitted)."
     )
     assert headline(NONE) == "No better alternative was found among 3 candidates."
     assert "resumes" in headline(replace(FOUND, conclusion="interrupted", shown=(), chosen=None))

@@ -260,8 +260,8 @@ def test_a_certificate_is_checked(run):
     result = run(*check(*model("network")))
     assert (result.status, result.err) == (0, "")
     words = " ".join(result.out.split())
-    assert "Of 120 people where age < 40 it is true that the decision does not flip with sex for 102 at least" in words
-    assert "and that it does for 18 at least" in words
+    assert "Of 120 records where age < 40 the decision does not depend on sex for 102 at least" in words
+    assert "and does for 18 at least" in words
     found = figures(run(*check(*model("network"), "--json", "-")))
     assert found == {"verified": True, "people": "120", "proved_fair": "102", "proved_discriminatory": "18", "boxes": 1}
     assert run("certify", "small.toml", *check(*model("network"))[1:]).status == 0

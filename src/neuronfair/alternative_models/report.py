@@ -26,10 +26,11 @@ def headline(report: AlternativesReport) -> str:
     if one is None:
         return f"No better alternative was found among {tried}."
     before = report.shown[0]
+    values = (quality(report, shown.quality.value) for shown in (one, before))
+    was, now = number(before.measure.value), number(one.measure.value)
     return (
-        f"Found after {tried}: {one.candidate.name}, with {quality(report, one.quality.value)} {quality_name(report)} "
-        f"instead of {quality(report, before.quality.value)}, and a {MEASURES[report.measure]} of "
-        f"{number(one.measure.value)} instead of {number(before.measure.value)}."
+        f"{one.candidate.name.capitalize()} lowers the {MEASURES[report.measure]} from {was} to {now}, with"
+        f" {quality_name(report)} {' instead of '.join(values)} ({tried} fitted)."
     )
 
 

@@ -204,6 +204,7 @@ class AuditFile:
         checks: tuple[Callable[[], object], ...] = (
             job.model.check,
             lambda: options.read_decision(job.model.decision),
+            lambda: job.table.join_words,
             lambda: self._check_table(job.table),
             lambda: self._check_limits(job),
         )

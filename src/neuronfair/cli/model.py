@@ -86,7 +86,9 @@ def rate(table: TableOptions, model: ModelOptions, output: OutputOptions, settin
     `neuronfair rate adult --sensitive sex --model adult.safetensors --twins counterpart`
     """
     console = output.console()
-    opened, data, _ = options.open_all(table, model, console, settings.seed)
+    opened, data, card = options.open_all(table, model, console, settings.seed)
+    if card is None:
+        options.warn_of_encoding(opened, data, console)
     about = options.subject(data, opened) | {"confidence": settings.confidence}
     if settings.twins == "counterpart":
         report = _counterfactual_test(opened, data, settings, console)

@@ -168,7 +168,6 @@ class TableOptions:
         from neuronfair.domain.tables.files import table_file
 
         name, domain, target = self.data, self.domain, self.target
-        _ = self.join_words  # refuses a lone --key
         if name in DATASETS:
             if domain is not None or target is not None:
                 raise DataError(
@@ -200,6 +199,7 @@ class TableOptions:
         from neuronfair.domain.tables.dataset import DATASETS, load_dataset
 
         self.check()
+        _ = self.join_words  # refuses a lone --key
         name, chosen = self.data, names(self.sensitive)
         model = model or ModelOptions()
         if model.model is None and self.domain is None and self.target is None and name not in DATASETS:
@@ -229,8 +229,6 @@ def open_all(
     check_device(model.device)
     data = table.load(model).data
     opened, card = (model.source.open(data), None) if model.model is not None else model.train(data, console, seed)
-    if card is None:
-        warn_of_encoding(opened, data, console)
     if outside := [attribute.name for attribute in data.domain.attributes if not attribute.is_input]:
         console.print(f"The model does not use {listed(outside)}.")
     return opened, data.to(model.device), card

@@ -88,12 +88,14 @@ def interpret(
     if plot is not None:
         drawing()
     console = output.console()
-    opened, data, _ = options.open_all(table, model, console, seed)
+    opened, data, card = options.open_all(table, model, console, seed)
     network = opened.model
     if not isinstance(network, Network):
         raise ModelError(
             f"{model.model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}"
         )
+    if card is None:
+        options.warn_of_encoding(opened, data, console)
     with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
         profile = run(network, data.domain, data.rows, progress=show)
     worst = profile.worst
@@ -178,6 +180,8 @@ def search(
     opened, data, card = options.open_all(table, model, console, asked.seed)
     config = replace(asked, decision=opened.decision, scale=score_scale(opened, data))
     check_method(config.method, opened.model, config.decision)
+    if not trained_here:
+        options.warn_of_encoding(opened, data, console)
     people = data.rows if population is None else read_people(population, data.domain)
     manifest = make_manifest(
         config,
