@@ -83,7 +83,7 @@ def test_a_model_that_decides_rarely_passes(outcome):
 def test_a_biased_model_fails_with_the_worst_pair_and_a_line_that_shows_it_again(outcome, run, monkeypatch, pytester):
     result = outcome("fairness.check(biased, domain, max_rate=0.1, settings=CheckSettings(seeds=20, steps=20))")
     text = said(result)
-    assert "The decision flips with s for 1" in text
+    assert "The decision depends on s for 1" in text
     assert "at most 10% is allowed" in text
     assert "too few" not in text
     assert " gets 'class " in text

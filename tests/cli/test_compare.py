@@ -105,7 +105,7 @@ def test_a_comparison_that_cannot_be(refused, words, says):
 def test_the_rate_and_its_interval(run, tmp_path):
     result = run("rate", *DATA, "--error", 0.02, "--json", "rate.json")
     assert result.status == 0, result.err
-    assert " ".join(result.out.split()).count("The decision flips with sex for") == 4
+    assert " ".join(result.out.split()).count("The decision depends on sex for") == 4
     figures = json.loads((tmp_path / "rate.json").read_text())
     assert list(figures["rates"]) == ["pairs", "table", "plausible", "domain"]
     for name, one in figures["rates"].items():

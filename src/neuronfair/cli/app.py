@@ -38,6 +38,7 @@ from neuronfair.scale.ray_cluster import ADDRESS, LOCAL
 AUDIT, RESEARCH, DATA = "Audit", "Research", "Data"  # panels of the commands
 GATE_FAILED, WRONG, INTERNAL, INTERRUPTED = 1, 2, 3, 130  # exit statuses
 _RENAMED = {"--seeds": "--starts", "--trust-feeding": "--skip-encoding-check"}  # old spellings of options
+_RENAMED_COMMANDS = {"replay": "show RUN N", "export": "show RUN --out FILE"}
 _FIRST = ("audit", "audit-all", "show", "rate", "certify", "alternatives")  # in the help text
 
 
@@ -51,6 +52,9 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Add an address after a lone --ray, and replace old spellings."""
+        if args and (new := _RENAMED_COMMANDS.get(args[0])):
+            complain(f"'{args[0]}' is now 'neuronfair {new}'. The old name goes with the next version")
+            args = [new.partition(" ")[0], *args[1:]]
         return super().parse_args(ctx, with_address(renamed(args)))
 
 
@@ -135,7 +139,6 @@ def command(
     panel: str | None = None,
     defaults: Values | None = None,
     omit: tuple[str, ...] = (),
-    hidden: bool = False,
     cls: type[TyperCommand] = Command,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function. Its arguments are options, or settings classes whose parameters become options.
@@ -169,7 +172,7 @@ def command(
         call.__annotations__ = {one.name: one.annotation for one in order}
         text, examples, more = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample")  # come last
         call.__name__, call.__doc__ = function.__name__, text
-        app.command(name, cls=cls, rich_help_panel=panel, hidden=hidden, epilog=(examples + more).strip())(call)
+        app.command(name, cls=cls, rich_help_panel=panel, epilog=(examples + more).strip())(call)
         return function
 
     return register

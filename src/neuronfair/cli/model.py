@@ -24,7 +24,7 @@ from neuronfair.cli.options import (
     pool_of,
 )
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.formatting import POPULATIONS, Population, listed, percent, plural
+from neuronfair.formatting import POPULATIONS, Population, ends, listed, percent, plural
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ def _counterfactual_test(
 
 def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, allowed: float) -> None:
     console.print(
-        f"The decision flips with {listed(data.domain.sensitive)} for {percent(rate.rate)} of "
-        f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI {percent(rate.low)} to {percent(rate.high)}; "
+        f"The decision depends on {listed(data.domain.sensitive)} for {percent(rate.rate)} of "
+        f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI {ends(rate.rate, rate.low, rate.high)}; "
         f"{rate.discriminated:,} of {rate.of:,}). {rate.omission}".rstrip()
     )
     if error > allowed:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from neuronfair.cli import options
-from neuronfair.cli.app import AUDIT, app, command, complain, option
+from neuronfair.cli.app import AUDIT, app, command, option
 from neuronfair.cli.options import ModelOptions
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.parameters import OUTPUT
@@ -21,25 +21,23 @@ if TYPE_CHECKING:
 REPORTS = {".md": "Model card", ".html": "Report", ".xml": "JUnit"}
 OF_RUN = ("decision", "columns", "device")  # options that the run folder already has
 
-RunArgument = Annotated[
-    Path, option("The folder of 'neuronfair audit', or a run folder of a search.", metavar="RUN", positional=True)
-]
-OutOption = Annotated[
-    Path | None,
-    option(
-        "Write findings (.csv, .xlsx, .parquet), a model card (.md), the report (.html) or JUnit (.xml).", panel=OUTPUT
-    ),
-]
-
 
 @command(app, panel=AUDIT, omit=OF_RUN)
 def show(
-    run: RunArgument,
+    run: Annotated[
+        Path, option("The folder of 'neuronfair audit', or a run folder of a search.", metavar="RUN", positional=True)
+    ],
     model: ModelOptions,
     number: Annotated[
         int | None, option("Number of a finding, from 0.", metavar="[N]", least=0, positional=True)
     ] = None,
-    out: OutOption = None,
+    out: Annotated[
+        Path | None,
+        option(
+            "Write findings (.csv, .xlsx, .parquet), a model card (.md), the report (.html) or JUnit (.xml).",
+            panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Show an audit or one of its findings again, or write it in another format.
 
@@ -61,24 +59,6 @@ def show(
         _show_finding(*_finding(run, number), model)
     else:
         _show_all(run)
-
-
-@command(app, omit=OF_RUN, hidden=True)
-def replay(
-    run: RunArgument,
-    model: ModelOptions,
-    number: Annotated[int, option("Number of a finding, from 0.", metavar="N", least=0, positional=True)],
-) -> None:
-    """Show one finding; now called `neuronfair show RUN N`."""
-    complain("'replay' is now 'neuronfair show RUN N'. The old name goes with the next version")
-    _show_finding(run, number, model)
-
-
-@command(app, hidden=True)
-def export(run: RunArgument, out: Annotated[Path, option("File to write.", panel=OUTPUT)]) -> None:
-    """Write all findings as one table; now called `neuronfair show RUN --out FILE`."""
-    complain("'export' is now 'neuronfair show RUN --out FILE'. The old name goes with the next version")
-    _write(run, out)
 
 
 def own_model(run: Run) -> str:
