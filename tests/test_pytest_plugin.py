@@ -120,7 +120,7 @@ def test_too_few_people_do_not_pass(outcome):
 
 def test_more_confidence_asks_for_more(outcome):
     outcome("fairness.check(fair, domain, settings=CheckSettings(samples=370))").assert_outcomes(passed=1)
-    assert "99% confidence" in said(outcome("fairness.check(fair, domain, settings=CheckSettings(0.99, 370))"))
+    assert "99% CI" in said(outcome("fairness.check(fair, domain, settings=CheckSettings(0.99, 370))"))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_table_is_judged_as_well(outcome):
             """
         )
     )
-    assert "flips with s for 100% of people in the data set who have a plausible twin" in text
+    assert "depends on s for 100% of people in the data set who have a plausible twin" in text
 
 
 def test_groups_are_checked(outcome):
@@ -204,7 +204,7 @@ def test_files_a_table_and_sensitive_attributes(outcome):
             """
         )
     )
-    assert "flips with sex and race" in text
+    assert "depends on sex and race" in text
 
 
 def test_past_counterexamples_must_be_fixed(outcome, pytester):

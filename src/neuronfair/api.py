@@ -271,10 +271,7 @@ def _audit_table(
         take_rules=options.get("take_rules", "none"),
     )
     checks = options.get("checks") or Checks()
-    table, opened, settings = case.data, case.opened, settings or AuditSettings()
-    changes: Values = {name: value for name, value in options.items() if name in values_of(settings)}
-    changes["seed"] = _seed(options.get("random_state"), changes.get("seed", settings.seed))
-    settings = replace(settings, **changes)
+    table, opened, settings = case.data, case.opened, _settings(settings or AuditSettings(), options)
     ready = checks.read(table.domain)
     population = options.get("population")
     people = None if population is None else read_people(population, table.domain)
@@ -325,6 +322,13 @@ def _seed(seed: int | None, default: int = 0) -> int:
     if not isinstance(seed, int):
         raise NeuronFairError(f"random_state: expected a whole number, got {type(seed).__name__}")
     return seed
+
+
+def _settings(settings: AuditSettings, options: AuditOptions) -> AuditSettings:
+    """Return the settings with the changes of a call."""
+    changes: Values = {name: value for name, value in options.items() if name in values_of(settings)}
+    changes["seed"] = _seed(options.get("random_state"), changes.get("seed", settings.seed))
+    return replace(settings, **changes)
 
 
 def _audit_text(

@@ -147,6 +147,7 @@ def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_pat
     assert all(f"`reproduce {name} --quick`" in page.page(records) for name in page.EXPERIMENTS)
     others = {
         "lab",
+        "commands",
         "cases",
         "page",
         "reproduce",

@@ -140,7 +140,8 @@ def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
     domain, findings = one_pair()
     page = picture_page(audited(findings, domain))
     assert page.count("data:image/png;base64,") == 3 + 5
-    assert "http" not in page
+    assert "http://" not in page
+    assert "https://" not in page
     for words in (
         "&lt;gender&gt;",
         "a&lt;b (AS-AUC",
