@@ -78,7 +78,7 @@ def test_domain_files(content):
         ("step = 0.5", "step = 1e-9", "too many values for a rule"),
         ("missing = 7", "missing = nan", "neither one of its values nor a code"),
         ("missing = 7", "missing = 1e30", "neither one of its values nor a code"),
-        ("missing = 7", "missing = []", "missing a label or a number"),
+        ("missing = 7", "missing = []", "missing must be a label or a number"),
         ('"z" = 9', '"z" = inf', "extra needs whole numbers"),
         ('"z" = 9', '"z" = "w"', "extra needs whole numbers"),
         ('job = "x"', 'job = "z"', "a rule can name its values only"),
