@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from neuronfair.domain.twins import Bands, Combinations
+from neuronfair.domain.twins import Combinations
 
 # Two values in column 2 and three in column 0, of rows with three columns.
 BOTH = Combinations.of((2, 0), (2, 3), torch.device("cpu"))
@@ -36,13 +36,13 @@ def test_a_member_is_the_row_itself_or_one_ahead():
 
 
 def test_one_code_stands_for_a_band():
-    bands = Combinations.of((1,), (10,), torch.device("cpu"), [Bands((0, 3, 7), (1, 5, 8))])
+    bands = Combinations.of((1,), (10,), torch.device("cpu"), [((0, 3, 7), (1, 5, 8))])
     assert bands.values.tolist() == [[1], [5], [8]]
     rows = torch.tensor([[0, 2], [0, 3], [0, 9], [0, 12]])
     assert bands.number(rows).tolist() == [0, 1, 2, 2]
     assert bands.ahead(rows, bands.others)[:, :, 1].tolist() == [[5, 8], [8, 1], [1, 5], [1, 5]]
     assert bands.member(rows, torch.tensor([0, 1, 2, 0]))[:, 1].tolist() == [2, 8, 5, 12]
     assert rows[:, 1].tolist() == [2, 3, 9, 12]
-    both = Combinations.of((1, 0), (10, 2), torch.device("cpu"), [Bands((0, 5), (2, 7)), None])
+    both = Combinations.of((1, 0), (10, 2), torch.device("cpu"), [((0, 5), (2, 7)), None])
     assert both.values.tolist() == [[2, 0], [2, 1], [7, 0], [7, 1]]
     assert both.number(torch.tensor([[1, 4], [0, 5]])).tolist() == [1, 2]

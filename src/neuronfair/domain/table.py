@@ -18,7 +18,6 @@ from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.rules import Rule, RuleBook
 from neuronfair.domain.twins import (
     FLIPS,
-    Bands,
     Combinations,
     Domain,
     Twinning,
@@ -102,8 +101,8 @@ class TableDomain(Domain):
             )
         groups = {a.name: len(a.bands) + 1 if a.bands else a.size for a in self.attributes}
         check_sensitive(self.name, groups, self.sensitive)
-        if self.favourable is not None and self.favourable not in (self.target.classes if self.target else ()):
-            classes = self.target.classes if self.target is not None else ()
+        classes = self.target.classes if self.target is not None else ()
+        if self.favourable is not None and self.favourable not in classes:
             raise DomainError(
                 f"{self.name}: favourable '{self.favourable}' is not a class of the target. "
                 f"{did_you_mean(self.favourable, classes) if classes else 'The target has no classes'}"
@@ -259,7 +258,7 @@ class TableDomain(Domain):
     def combinations(self) -> Combinations:
         """The combinations of the sensitive codes."""
         attributes = [self.attributes[column] for column in self.sensitive_columns]
-        bands = [Bands(a.band_starts, a.band_codes) if a.bands else None for a in attributes]
+        bands = [(a.band_starts, a.band_codes) if a.bands else None for a in attributes]
         sizes = [a.size for a in attributes]
         return Combinations.of(self.sensitive_columns, sizes, self.device, bands if self.has_bands else ())
 

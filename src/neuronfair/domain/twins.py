@@ -126,11 +126,7 @@ FLIPS = Flips()
 MAX_COMBINATIONS = 100_000  # combinations of sensitive values
 
 
-class Bands(NamedTuple):
-    """The bands of a column: the first code and the representative code of each."""
-
-    starts: Sequence[int]
-    codes: Sequence[int]
+Bands = tuple[Sequence[int], Sequence[int]]  # of a column: the first code and the representative code of each band
 
 
 class Combinations(NamedTuple):
@@ -153,12 +149,12 @@ class Combinations(NamedTuple):
     ) -> Combinations:
         """Return the combinations of the codes of these columns, or of their bands."""
         band_of = bands or [None] * len(sizes)
-        codes = [range(size) if band is None else band.codes for size, band in zip(sizes, band_of, strict=True)]
+        codes = [range(size) if band is None else band[1] for size, band in zip(sizes, band_of, strict=True)]
         counts = list(map(len, codes))
         values = torch.cartesian_prod(*(torch.tensor(list(c), device=device) for c in codes)).reshape(-1, len(sizes))
         strides = [math.prod(counts[i + 1 :]) for i in range(len(counts))]
         lists = (columns, [0] * len(sizes), [size - 1 for size in sizes], strides, range(1, len(values)))
-        starts = tuple(None if band is None else torch.tensor(band.starts[1:], device=device) for band in bands)
+        starts = tuple(None if band is None else torch.tensor(band[0][1:], device=device) for band in bands)
         places, first, last, steps, others = (torch.tensor(list(numbers), device=device) for numbers in lists)
         return Combinations(values, places, first, last, steps, others, starts)
 
