@@ -137,7 +137,7 @@ def test_rules_that_the_table_suggests_are_taken_over_where_the_domain_is_read_o
 
 def test_rules_are_not_taken_over_into_a_domain_that_is_given():
     for table, domain in ((load_dataset("german"), None), (PEOPLE, parse_domain(DOMAIN))):
-        with pytest.raises(DataError, match="take rules 'free': for domains read off a table; this one is given"):
+        with pytest.raises(DataError, match="take rules 'free': only for an inferred domain"):
             read(table, domain=domain, take_rules="free")
 
 
@@ -161,21 +161,17 @@ def test_columns_beside_the_table_are_no_inputs():
 
 def test_a_model_that_reads_what_stands_beside_the_table_is_refused(tmp_path):
     for name in ("sex", "sex_m"):
-        with pytest.raises(
-            ModelError, match="reads 'sex', which is not given to a model: it stands in sensitive values"
-        ):
+        with pytest.raises(ModelError, match="reads 'sex', which is no input: it is in sensitive values"):
             read(blind(), model=reading("age", name), sensitive=SEXES, target="hired")
     (tmp_path / "people.toml").write_text(DOMAIN.replace('kind = "flag"', 'kind = "flag", encode = "none"'))
-    with pytest.raises(
-        ModelError, match="reads 'sex', which is not given to a model: the domain says encode = \"none\""
-    ):
+    with pytest.raises(ModelError, match="reads 'sex', which is no input: the domain says encode = \"none\""):
         read(PEOPLE | {"id": [7] * 30}, model=reading("age", "sex"), domain=tmp_path / "people.toml")
     found = read(blind() | {"id": [7] * 30}, model=reading("age"), sensitive=SEXES, domain=tmp_path / "people.toml")
     assert (found.data.domain.names, found.not_inputs) == (("age", "sex"), ("sex",))
 
 
 def test_a_domain_must_say_that_what_stands_beside_the_table_is_no_input():
-    with pytest.raises(DomainError, match="'sex' stands beside the table, so no model is given it"):
+    with pytest.raises(DomainError, match="'sex' is in a separate table, so it is no input of a model"):
         read(blind() | {"id": [7] * 30}, sensitive=SEXES, domain=parse_domain(DOMAIN))
 
 
@@ -193,7 +189,7 @@ def test_a_model_without_names_whose_width_fits_the_others_only_is_not_given_the
     how = {"sensitive": "sex", "target": "hired"}
     found = read(PEOPLE, model=of_width(2), **how)  # age and job
     assert (found.not_inputs, found.reads) == (("sex",), ("age", "job"))
-    assert found.remarks[-1] == "sex: the inputs of the model fit the other columns only, so it is not given it"
+    assert found.remarks[-1] == "sex: no input of the model, which fits the other columns only"
     assert [a.name for a in parse_domain(found.domain_text).attributes if not a.is_input] == ["sex"]
     assert read(PEOPLE, model=of_width(3), **how).not_inputs == ()
     assert read(PEOPLE, model=of_width(7), **how).not_inputs == ()  # and is refused when it is opened

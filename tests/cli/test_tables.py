@@ -118,7 +118,7 @@ def test_everybody_is_proved_to_stay(run):
         (("table.csv", *WHO, "--attributes-file", "absent.csv"), "absent.csv: No such file"),
         (("table.csv", *WHO, "--attributes-file", "zero.csv"), "zero.csv: line 1: holds a zero byte"),
         (("table.csv", *WHO, "--attributes-file", "one.csv"), "the sensitive attribute 'sex' is 'F' in every row"),
-        (("table.csv", *BESIDE, "--domain", "given.toml"), "'sex' stands beside the table"),
+        (("table.csv", *BESIDE, "--domain", "given.toml"), "'sex' is in a separate table"),
         (("table.csv", *BESIDE, "--domain", "other.toml"), "(sex.csv: line 121): attribute 'sex': unknown value 'M'"),
     ],
 )

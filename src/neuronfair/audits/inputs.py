@@ -84,7 +84,7 @@ class AuditInput:
     reads: tuple[str, ...] | None = None  # the columns that the model reads; None: it does not say
     left_out: tuple[LeftOut, ...] = ()
     remarks: tuple[str, ...] = ()  # about the table, and how it was read
-    joined: JoinedColumns | None = None  # sensitive columns from another table, which no model is given
+    joined: JoinedColumns | None = None  # sensitive columns from another table, no inputs of a model
     source: ModelSource = ModelSource()
     model: Opened | None = None  # None: it was not opened, or there is none yet
 
@@ -138,8 +138,8 @@ def prepare(
 
     Without a domain one is inferred, by the sensitive attributes and the target. The model says which columns exist: no
     others are looked at, and one that is missing is reported before any work is done. Without a model all columns are
-    taken. `sensitive` are names, or the columns themselves, which no model is given then. `take_rules` says which of
-    the rules that the table suggests an inferred domain has.
+    taken. `sensitive` are names, or the columns themselves, which are then no inputs of the model. `take_rules` says
+    which of the rules that the table suggests an inferred domain has.
     """
     source = source or ModelSource()
     found = read_input(table, source, domain=domain, sensitive=sensitive, target=target, take_rules=take_rules)
@@ -176,9 +176,7 @@ def read_input(
             table = _in_order(read_sheet(table), order)
         find = partial(_inferred, table, source, fits, chosen, target, take_rules)
     elif take_rules != "none":
-        raise DataError(
-            f"take rules '{take_rules}': for domains read off a table; this one is given. Write its rules there"
-        )
+        raise DataError(f"take rules '{take_rules}': only for an inferred domain. Write the rules into the domain file")
     else:
         find = partial(
             _declared, table, fits, *_described(table.domain if isinstance(table, Dataset) else domain, chosen)
@@ -188,12 +186,12 @@ def read_input(
         found = replace(found, data=replace(found.data, ordered=True))
     for name in set(found.reads or ()) & set(found.not_inputs):
         raise ModelError(
-            f"{source_of(source.model)}: reads '{name}', which is not given to a model: {_why(found, name)}. Put it "
-            "among the inputs, or name the model that does without it"
+            f"{source_of(source.model)}: reads '{name}', which is no input: {_why(found, name)}. Add "
+            "it to the inputs, or use a model without it"
         )
     if found.reads is not None and target in found.reads:
         raise ModelError(
-            f"{source_of(source.model)}: reads the target '{target}' itself. Name the column that it decides"
+            f"{source_of(source.model)}: reads the target '{target}' itself. Name the column that it predicts"
         )
     if source.is_fitted_by_width and found.reads is None and not found.not_inputs:
         found = _fitting(find, found, source)
@@ -254,9 +252,13 @@ def _check_order(order: Sequence[str], names: Sequence[str] | None, *, declared:
     """Refuse an order of inputs where something else says it."""
     text = ",".join(order)
     if declared:
-        raise DataError(f"--columns {text}: the domain says the order of the inputs. Order its attributes, or leave it")
+        raise DataError(
+            f"--columns {text}: the domain sets the order of the inputs. Change it there, or leave out --columns"
+        )
     if names is not None:
-        raise DataError(f"--columns {text}: the model names its inputs itself ({', '.join(names)}). Leave it out")
+        raise DataError(
+            f"--columns {text}: the model names its inputs itself ({', '.join(names)}). Leave out --columns"
+        )
 
 
 def _in_order(sheet: Sheet, order: Sequence[str]) -> Sheet:
@@ -292,8 +294,8 @@ def _declared(
     for name in sheet.joined.names if sheet.joined is not None else ():
         if name in kept.names and kept.attributes[kept.column(name)].is_input:
             raise DomainError(
-                f"{kept.name}: '{name}' stands beside the table, so no model is given it. Write encode = \"none\" for "
-                "it in the domain file"
+                f"{kept.name}: '{name}' is in a separate table, so it is no input of a model. Write encode = \"none\" "
+                "for it in the domain file"
             )
     return AuditInput(read_table(sheet, kept), text, False, reads, left_out, sheet.remarks, sheet.joined)
 
@@ -315,7 +317,7 @@ def _fitting(find: Callable[[Sequence[str]], AuditInput], found: AuditInput, sou
         source.open(without.data)
     except ModelError:
         return found
-    remark = f"{listed(sensitive)}: the inputs of the model fit the other columns only, so it is not given it"
+    remark = f"{listed(sensitive)}: no input of the model, which fits the other columns only"
     return replace(without, remarks=(*without.remarks, remark))
 
 
@@ -341,7 +343,7 @@ def _as_cells(found: AuditInput, source: ModelSource) -> AuditInput:
 
 def _why(found: AuditInput, name: str) -> str:
     file = None if found.joined is None or name not in found.joined.names else found.joined.sheet.path
-    return f"it stands in {file}, beside the table" if file is not None else 'the domain says encode = "none"'
+    return f"it is in {file}, a separate table" if file is not None else 'the domain says encode = "none"'
 
 
 def _reads_empty_cells(source: ModelSource, data: Dataset, filled: Dataset) -> bool:
