@@ -41,6 +41,7 @@ class Split:
     chosen: tuple[list[str], list[int]]
     test: tuple[list[str], list[int]]
     classes: tuple[str, ...]
+    second: str  # the attribute that is audited after gender
 
 
 def sst2(folder: Path) -> Split:
@@ -49,7 +50,7 @@ def sst2(folder: Path) -> Split:
     for part in ("train", "dev", "test"):
         lines = [line.rstrip("\n").split("\t") for line in (folder / f"sst2_{part}.tsv").open(encoding="utf-8")]
         parts.append(([line[0] for line in lines], [int(line[1]) for line in lines]))
-    return Split("SST-2", *parts, ("negative", "positive"))
+    return Split("SST-2", *parts, ("negative", "positive"), "religion")
 
 
 def tweets(folder: Path, most: int = 9000) -> Split:
@@ -60,7 +61,7 @@ def tweets(folder: Path, most: int = 9000) -> Split:
     some = [lines[i] for i in order]
     cuts = (0, most * 7 // 10, most * 8 // 10, most)
     parts = [tuple(map(list, zip(*some[a:b], strict=True))) for a, b in pairwise(cuts)]
-    return Split("tweets", *parts, ("offensive", "neither"))  # type: ignore[arg-type]
+    return Split("tweets", *parts, ("offensive", "neither"), "ethnicity")  # type: ignore[arg-type]
 
 
 class Convolution(nn.Module):
@@ -220,7 +221,7 @@ def main() -> None:
                 right, more = accuracy(model, words, *split.test), {"tokenizer": words}
             entry: dict[str, Any] = {"data": split.name, "model": name, "accuracy": right}
             entry["training_seconds"] = round(time.perf_counter() - begun, 1)
-            for attribute in ("gender", "religion"):
+            for attribute in ("gender", split.second):
                 begun = time.perf_counter()
                 audit = audit_texts(model, every, attribute, labels=labels, favourable=split.classes[1], **more)
                 found.append(entry | line(audit, time.perf_counter() - begun))

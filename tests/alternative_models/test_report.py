@@ -9,7 +9,6 @@ from dataclasses import replace
 from rich.console import Console
 
 from neuronfair.alternative_models.candidates import Candidate
-from neuronfair.alternative_models.journal import FitLine
 from neuronfair.alternative_models.objectives import Gain, MeasuredValue
 from neuronfair.alternative_models.report import (
     alternatives_page,
@@ -19,7 +18,7 @@ from neuronfair.alternative_models.report import (
     regulator_text,
     sentences,
 )
-from neuronfair.alternative_models.search import BASELINE, Searched
+from neuronfair.alternative_models.search import BASELINE, FitLine, Searched
 from neuronfair.alternative_models.session import AlternativesReport
 from neuronfair.alternative_models.settings import AlternativesSettings
 from neuronfair.alternative_models.verdict import Chance, Shown

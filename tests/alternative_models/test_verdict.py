@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neuronfair.alternative_models.candidates import Candidate
-from neuronfair.alternative_models.journal import FitLine
-from neuronfair.alternative_models.search import BASELINE, Searched
+from neuronfair.alternative_models.search import BASELINE, FitLine, Searched
 from neuronfair.alternative_models.verdict import chance, chosen, front
 
 

@@ -120,9 +120,13 @@ def test_a_threshold_looks_at_the_worse_end(threshold, passed):
 
 
 def test_the_page_escapes_texts_and_marks_changes():
-    texts = ["he <script>alert(1)</script> said", "she said <b>no</b>"]
-    page = audit_texts(lambda t: [float(x.startswith("he")) for x in t], texts, "gender", settings=SMALL).to_html()
+    words = [(who, word) for who in ("she", "he") for word in ("baker", "farmer")]
+    texts = [f"{who} met a {word} {i} <script>alert(1)</script> & <b>bold</b>" for i in range(9) for who, word in words]
+    audit = audit_texts(lambda t: [float(x.startswith("he")) for x in t], texts, "gender", settings=SMALL)
+    page = audit.to_html()
     assert "<script>alert" not in page
+    assert "<b>bold" not in page
+    assert "neutral words of equal frequency were swapped" in page  # the section of the baseline
     assert "<mark>he</mark>" in page
 
 

@@ -1,27 +1,152 @@
-"""Estimators of a search: where they come from, their hyper-parameters, and what is changed in them before a fit."""
+"""Estimators of a search: where they come from, our own networks among them, and what is changed before a fit."""
 
 from __future__ import annotations
 
 import io
 import pickle
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import FixedThresholdClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.utils.validation import has_fit_parameter
+from torch import Tensor, nn
 
-from neuronfair.alternative_models.networks import NetworkClassifier
 from neuronfair.alternative_models.parts import SearchTable
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals, with_counterfactuals
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError, did_you_mean, needs, one_line
+from neuronfair.interpretation.profile import interpret
 from neuronfair.model import weights
+from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.formats import REFITTED
+from neuronfair.model.network import Network
 from neuronfair.model.open.estimators import is_estimator, read_file
 from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import imported
-from neuronfair.model.train import linear_layers
+from neuronfair.model.train import linear_layers, train_module
+from neuronfair.model.training_loop import TrainingSettings
+from neuronfair.model.weights import Card, fingerprint, fully_connected
+
+HELD = 10  # one row in so many stops the training
+COMPARED = 2_000  # rows that show which neurons react
+
+
+class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A fully connected ReLU network of the records of a domain.
+
+    It is not given the attributes in `without`. After training, the share `turned` of the neurons of a layer that react
+    most to the sensitive attribute, or to what goes with it, is multiplied by `factor`.
+    """
+
+    def __init__(
+        self,
+        domain: TableDomain,
+        *,
+        hidden: tuple[int, ...] = (32, 16),
+        epochs: int = 20,
+        lr: float = 0.003,
+        without: tuple[str, ...] = (),
+        layer: int = 0,
+        turned: float = 0.0,
+        random_state: int = 0,
+    ) -> None:
+        self.domain, self.hidden, self.epochs, self.lr, self.without = domain, hidden, epochs, lr, without
+        self.layer, self.turned, self.random_state = layer, turned, random_state
+
+    def fit(self, table: Any, y: Any) -> NetworkClassifier:
+        """Train the network."""
+        target = self.domain.target
+        assert target is not None
+        self.domain_ = replace(
+            self.domain,
+            attributes=tuple(
+                replace(a, encode="none") if a.name in self.without else a for a in self.domain.attributes
+            ),
+        )
+        self.classes_ = np.unique(np.asarray(y))
+        rows, texts = self._rows(table), [str(one) for one in np.asarray(y)]
+        labels = torch.tensor([target.classes.index(text) for text in texts])
+        encoding = TableEncoding.of(self.domain_)
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.random_state))
+        held, learned = order[: max(1, len(rows) // HELD)], order[max(1, len(rows) // HELD) :]
+        x = encoding.encode(rows)
+        self.module_ = train_module(
+            lambda: fully_connected(encoding.width, self.hidden, len(target.classes)),
+            x[learned],
+            labels[learned],
+            validation=(x[held], labels[held]),
+            settings=TrainingSettings(restarts=1, epochs=self.epochs, lr=self.lr, batch=256, patience=3),
+            seed=self.random_state,
+        ).module
+        if self.turned > 0:
+            self.module_ = self._turned(self.module_, rows)
+        return self
+
+    def predict_proba(self, table: Any) -> Any:
+        """Return the probabilities of the classes, in the order of `classes_`."""
+        target = self.domain.target
+        assert target is not None
+        scores = Network(self.module_, self.domain_).scores(self._rows(table)).double().softmax(1).numpy()
+        return scores[:, [target.classes.index(str(one)) for one in self.classes_]]
+
+    def predict(self, table: Any) -> Any:
+        """Return the likeliest classes."""
+        return self.classes_[self.predict_proba(table).argmax(1)]
+
+    def shifted(self, threshold: float, positive: int) -> NetworkClassifier:
+        """Return the same network of two classes with another threshold for one of them, as part of its weights."""
+        output = linear_layers(self.module_)[-1]
+        with torch.no_grad():
+            output.bias[positive] -= float(np.log(threshold / (1 - threshold)))
+        return self
+
+    def save(self, path: Path, accuracy: float) -> None:
+        """Write the weights and their card."""
+        target = self.domain_.target
+        assert target is not None
+        card = Card(
+            domain=self.domain_.name,
+            encoding=self.domain_.encoding,
+            domain_fingerprint=self.domain_.input_fingerprint,
+            inputs=TableEncoding.of(self.domain_).width,
+            hidden=tuple(self.hidden),
+            outputs=len(target.classes),
+            classes=target.classes,
+            accuracy={"test": accuracy},
+            seed=self.random_state,
+            fingerprint=fingerprint(self.module_),
+        )
+        weights.save(path, self.module_, card)
+
+    def _rows(self, table: Any) -> Tensor:
+        return read_table(table, self.domain).rows
+
+    def _turned(self, module: nn.Sequential, rows: Tensor) -> nn.Sequential:
+        """Turn down the neurons that differ most between records and their counterfactual twins."""
+        some = rows[:COMPARED]
+        twins = with_counterfactuals(self.domain_, fit_counterfactuals(self.domain_, some))
+        profile = interpret(Network(module, self.domain_), twins, some)
+        layer = min(self.layer, len(profile.layers) - 1)
+        order = torch.argsort(profile.layers[layer].act_diff, descending=True)
+        with torch.no_grad():
+            linear_layers(module)[layer + 1].weight[:, order[: max(1, round(self.turned * len(order)))]] = 0.0
+        return module
+
 
 NAMES = ("logistic", "boosting", "forest", "lightgbm", "network")
 OWN = (".safetensors", ".npz")
@@ -106,7 +231,7 @@ def recipe(source: Any, table: SearchTable, columns: Sequence[str], *, trust_pic
             f"expected an estimator of scikit-learn, a function that makes one or a name ({', '.join(NAMES)}), got "
             f"{type(made).__name__}"
         )
-    return Recipe(needs("sklearn.base", "sklearn").clone(made), names, type(last_of(made)).__name__)
+    return Recipe(clone(made), names, type(last_of(made)).__name__)
 
 
 def _of_file(source: str, table: SearchTable, names: tuple[str, ...], trust_pickle: bool) -> Recipe:
@@ -131,38 +256,30 @@ def _of_file(source: str, table: SearchTable, names: tuple[str, ...], trust_pick
     estimator = getattr(estimator, "best_estimator_", estimator)
     if not is_estimator(estimator) or not hasattr(estimator, "get_params"):
         raise ModelError(f"{source}: is no estimator of scikit-learn, so it cannot be cloned and fitted again")
-    return Recipe(needs("sklearn.base", "sklearn").clone(estimator), names, source, suffix)
+    return Recipe(clone(estimator), names, source, suffix)
 
 
 def _named(name: str, table: SearchTable, columns: Sequence[str]) -> Any:
     """Return an estimator by its name, with ordinary preprocessing of words and numbers."""
     if name == "network":
         return NetworkClassifier(table.data.domain)
-    compose, preprocessing = needs("sklearn.compose", "sklearn"), needs("sklearn.preprocessing", "sklearn")
     frame = table.frame[list(columns)]
     numbers = list(frame.select_dtypes("number"))
-    words = [column for column in frame if column not in numbers]
+    coding = {"handle_unknown": "use_encoded_value", "unknown_value": -1, "encoded_missing_value": -2}
+    coded, scaled = OrdinalEncoder(**coding), "passthrough"
     if name == "logistic":
-        scaled = needs("sklearn.pipeline", "sklearn").make_pipeline(
-            needs("sklearn.impute", "sklearn").SimpleImputer(), preprocessing.StandardScaler()
-        )
-        flags = preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-        before = [("words", flags, words), ("numbers", scaled, numbers)]
-        last = needs("sklearn.linear_model", "sklearn").LogisticRegression(max_iter=1000)
+        coded = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+        scaled = make_pipeline(SimpleImputer(), StandardScaler())
+        last = LogisticRegression(max_iter=1000)
+    elif name == "forest":
+        last = RandomForestClassifier(n_estimators=100, min_samples_leaf=5)
+    elif name == "boosting":
+        last = HistGradientBoostingClassifier()
     else:
-        codes = preprocessing.OrdinalEncoder(
-            handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
-        )
-        before = [("words", codes, words), ("numbers", "passthrough", numbers)]
-        ensemble = needs("sklearn.ensemble", "sklearn")
-        if name == "forest":
-            last = ensemble.RandomForestClassifier(n_estimators=100, min_samples_leaf=5)
-        elif name == "boosting":
-            last = ensemble.HistGradientBoostingClassifier()
-        else:
-            last = needs("lightgbm", "lightgbm").LGBMClassifier(verbosity=-1, n_jobs=1)
-    columns_before = compose.ColumnTransformer(before, verbose_feature_names_out=False).set_output(transform="pandas")
-    return needs("sklearn.pipeline", "sklearn").Pipeline([("columns", columns_before), ("model", last)])
+        last = needs("lightgbm", "lightgbm").LGBMClassifier(verbosity=-1, n_jobs=1)
+    before = [("words", coded, [column for column in frame if column not in numbers]), ("numbers", scaled, numbers)]
+    columns_before = ColumnTransformer(before, verbose_feature_names_out=False).set_output(transform="pandas")
+    return Pipeline([("columns", columns_before), ("model", last)])
 
 
 def last_of(estimator: Any) -> Any:
@@ -215,7 +332,7 @@ def dimensions(estimator: Any) -> list[Dimension]:
 
 def seeded(estimator: Any, seed: int, hyper: Mapping[str, float]) -> Any:
     """Return a clone with other hyper-parameters, all of whose random states are set."""
-    made = needs("sklearn.base", "sklearn").clone(estimator)
+    made = clone(estimator)
     known = made.get_params(deep=True)
     states = [name for name in known if name.rpartition("__")[2] in ("random_state", "random_seed")]
     made.set_params(**dict.fromkeys(states, seed % 2**31), **hyper)
@@ -247,14 +364,11 @@ def without(estimator: Any, names: Collection[str]) -> None:
 
 def banded(estimator: Any, names: Sequence[str], bands: int) -> Any:
     """Return an estimator that is given some numbers in a few bands of equal size."""
-    bins = needs("sklearn.preprocessing", "sklearn").KBinsDiscretizer(
-        n_bins=bands, encode="ordinal", strategy="quantile", quantile_method="averaged_inverted_cdf"
-    )
-    columns = needs("sklearn.compose", "sklearn").ColumnTransformer(
+    bins = KBinsDiscretizer(bands, encode="ordinal", strategy="quantile", quantile_method="averaged_inverted_cdf")
+    columns = ColumnTransformer(
         [("bands", bins, list(names))], remainder="passthrough", verbose_feature_names_out=False
-    )
-    steps = [("bands", columns.set_output(transform="pandas")), (CLASSIFIER, estimator)]
-    return needs("sklearn.pipeline", "sklearn").Pipeline(steps)
+    ).set_output(transform="pandas")
+    return Pipeline([("bands", columns), (CLASSIFIER, estimator)])
 
 
 def constrain(estimator: Any, frame: Any, y: Any, signs: Mapping[str, int]) -> None:
@@ -263,7 +377,7 @@ def constrain(estimator: Any, frame: Any, y: Any, signs: Mapping[str, int]) -> N
     name = next(name for name in CONSTRAINTS if name in last.get_params(deep=False))
     columns = list(frame.columns)
     if hasattr(estimator, "steps"):
-        features = needs("sklearn.base", "sklearn").clone(estimator[:-1]).fit_transform(frame, y)
+        features = clone(estimator[:-1]).fit_transform(frame, y)
         columns = list(getattr(features, "columns", range(features.shape[1])))
     rules = [signs.get(str(column), 0) for column in columns]
     last.set_params(**{name: tuple(rules) if "XGB" in type(last).__name__ else rules})
@@ -273,7 +387,7 @@ def fitted(estimator: Any, frame: Any, y: Any, weights: Any | None, seed: int) -
     """Fit an estimator. Where it takes no weights of records, as many records are drawn by their weights instead."""
     last, extra = last_of(estimator), {}
     if weights is not None:
-        if needs("sklearn.utils.validation", "sklearn").has_fit_parameter(last, "sample_weight"):
+        if has_fit_parameter(last, "sample_weight"):
             extra[f"{_prefix(estimator)}sample_weight"] = weights
         else:
             drawn = np.random.default_rng(seed).choice(len(y), len(y), p=weights / weights.sum())
@@ -281,8 +395,8 @@ def fitted(estimator: Any, frame: Any, y: Any, weights: Any | None, seed: int) -
     state = np.random.get_state()
     np.random.seed(seed % 2**32)  # what draws from numpy's common random state starts at a known place
     try:
-        with redirect_stdout(io.StringIO()):
-            return quiet(estimator.fit)(frame, y, **extra)
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"):
+            return estimator.fit(frame, y, **extra)
     except Exception as error:  # the estimator's own code
         raise ModelError(f"{type(last).__name__} cannot be fitted ({one_line(error)})") from error
     finally:
@@ -293,25 +407,12 @@ def at_threshold(estimator: Any, threshold: float, values: Sequence[Any], positi
     """Return a fitted classifier of two classes that chooses the positive one from a probability on, for all alike."""
     if isinstance(estimator, NetworkClassifier):
         return estimator.shifted(threshold, positive)
-    frozen = needs("sklearn.frozen", "sklearn").FrozenEstimator(estimator)
-    return (
-        needs("sklearn.model_selection", "sklearn")
-        .FixedThresholdClassifier(
-            frozen, threshold=threshold, pos_label=values[positive], response_method="predict_proba"
-        )
-        .fit(None, np.asarray(values))
-    )
-
-
-def quiet(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that does not warn."""
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return method(*arguments, **named)
-
-    return call
+    return FixedThresholdClassifier(
+        FrozenEstimator(estimator),
+        threshold=threshold,
+        pos_label=values[positive],
+        response_method="predict_proba",
+    ).fit(None, np.asarray(values))
 
 
 def write(estimator: Any, path: Path, accuracy: float) -> None:

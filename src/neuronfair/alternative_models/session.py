@@ -12,13 +12,11 @@ import msgspec
 import torch
 
 from neuronfair.alternative_models import estimators
-from neuronfair.alternative_models.candidates import MadeModel, Workshop
-from neuronfair.alternative_models.guides import guides
-from neuronfair.alternative_models.journal import FILE, SearchFile
-from neuronfair.alternative_models.networks import NetworkClassifier
+from neuronfair.alternative_models.candidates import MadeModel, Workshop, guides
+from neuronfair.alternative_models.estimators import NetworkClassifier
 from neuronfair.alternative_models.objectives import MEASURES, QualityFunction
 from neuronfair.alternative_models.parts import SearchTable, search_table
-from neuronfair.alternative_models.search import BASELINE, Searched, measure, run_search
+from neuronfair.alternative_models.search import BASELINE, FILE, Searched, SearchFile, measure, run_search
 from neuronfair.alternative_models.settings import AlternativesSettings, Measure
 from neuronfair.alternative_models.verdict import (
     Chance,

@@ -10,9 +10,8 @@ from typing import Literal
 from scipy.stats import beta, norm
 
 from neuronfair.alternative_models.candidates import Candidate, Workshop
-from neuronfair.alternative_models.journal import FitLine
 from neuronfair.alternative_models.objectives import Gain, MeasuredValue, ModelAnswers, Yardstick
-from neuronfair.alternative_models.search import BASELINE, Searched
+from neuronfair.alternative_models.search import BASELINE, FitLine, Searched
 from neuronfair.alternative_models.settings import Measure
 
 SearchConclusion = Literal["better", "none found", "interrupted"]

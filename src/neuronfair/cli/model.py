@@ -474,7 +474,7 @@ def alternatives(
 
 def _check_alternatives_folder(out: Path, force: bool) -> None:
     """Refuse a folder that is not one of a search; with `force`, delete the files of an earlier search."""
-    from neuronfair.alternative_models.journal import FILE
+    from neuronfair.alternative_models.search import FILE
 
     if out.exists() and not out.is_dir():
         raise DataError(f"--out {out}: is no folder. Choose another name")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from neuronfair.audits.report.report import SCHEMA, Gate
 from neuronfair.audits.wording.summary import NOT_MEASURED, Metric, Step
-from neuronfair.formatting import listed, many, percent, plural, spanned
+from neuronfair.formatting import ends, listed, many, percent, plural, spanned
 from neuronfair.render.page import rendered
 from neuronfair.text.lexicon import REASON_TEXT, Reason
 
@@ -318,6 +318,7 @@ def text_page(report: TextReport) -> str:
         search_pairs=[one for one in report.worst if one.found_by != "data set"],
         table_pairs=[one for one in report.worst if one.found_by == "data set"],
         score_of=_score,
+        ends=lambda mean: ends(mean.value, mean.low, mean.high),
     )
 
 
