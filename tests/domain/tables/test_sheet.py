@@ -109,7 +109,7 @@ def test_arrays_and_mappings_stand_beside_the_table():
     assert (names, list(sheet.columns["sex"]), sheet.joined.names) == (("sex", "race"), ["f", ""], ("sex", "race"))
     with pytest.raises(DataError, match=r"one dimension, got the shape \(2, 2\)"):
         with_columns({"age": [1, 2]}, np.zeros((2, 2)))
-    with pytest.raises(DataError, match="sensitive values: has 3 rows, and table has 2"):
+    with pytest.raises(DataError, match="sensitive values: 3 for a table of 2 rows"):
         with_columns({"age": [1, 2]}, {"sex": ["f", "m", "f"]})
     with pytest.raises(DataError, match="sensitive values: has a column 'age', and so has table"):
         with_columns({"age": [1, 2]}, {"age": [1, 2]})
@@ -131,7 +131,7 @@ def test_pandas_goes_by_its_index_where_both_have_the_same():
     assert with_columns(table, shuffled.rename(None))[1] == ("sensitive",)
     both = pandas.DataFrame({"sex": ["f", "m", "f"], "race": ["a", "b", "a"]}, index=["b", "a", "c"])
     assert list(with_columns(table, both)[0].columns["race"]) == ["b", "a", "a"]
-    with pytest.raises(DataError, match="sensitive values: has 2 rows, and table has 3"):
+    with pytest.raises(DataError, match="sensitive values: 2 for a table of 3 rows"):
         with_columns(table, shuffled[:2])
 
 

@@ -399,6 +399,11 @@ def with_columns(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
     if _have_one_index(table, columns):
         columns = columns.loc[table.index]
     values = replace(read_sheet(columns), path=_VALUES_PATH)
+    if len(values.lines) != len(sheet.lines):
+        raise DataError(
+            f"{_VALUES_PATH}: {len(values.lines):,} for a table of {len(sheet.lines):,} rows. Pass one per row, in "
+            "the same order"
+        )
     names = tuple(values.columns)
     return joined_columns(sheet, values, names), names
 
