@@ -181,7 +181,7 @@ def test_groups_are_checked(outcome):
             """
         )
     )
-    assert text.count("disparate_impact by s:") == 1
+    assert text.count("Disparate-impact ratio by s:") == 1
     assert "the lower end is below 0.99" in text
 
 

@@ -238,7 +238,7 @@ def test_the_text_of_a_gap_names_the_groups_and_who_was_left_out():
     gaps = replace(GROUPS, disparate_impact=between(0.85, 0.75, 0.9, left_out=small))
     (one,) = check(report(attribute(disparity=gaps)), ["disparate_impact < 0.8"]).checks
     assert one.explained == (
-        "disparate_impact by sex: 0.85 (95% CI 0.75–0.9); the lower end is below 0.8. The selection rate "
+        "Disparate-impact ratio by sex: 0.85 (95% CI 0.75–0.9); the lower end is below 0.8. The selection rate "
         "('>50K') is highest for M and lowest for F. The sample is too small to rule it out. Groups that "
         "are too small are left out: A (9 rows), B (9 rows), C (9 rows) and 2 more."
     )
@@ -534,7 +534,9 @@ def test_counterparts_are_judged_on_the_safe_side(expression, expected):
 
 def test_the_text_of_counterparts_says_what_they_are_and_when_people_are_too_few():
     (one,) = check(report(attribute(counterpart=counterpart())), ["counterpart.rate > 0.195"]).checks
-    assert one.text == "counterpart.rate by sex: 19.0% (95% CI 18.1–19.9%); the upper end is above 19.5%."
+    assert (
+        one.text == "Flip rate of counterfactual twins by sex: 19.0% (95% CI 18.1–19.9%); the upper end is above 19.5%."
+    )
     assert "Had they been of the other group" in one.note
     assert "or the number of shuffles, is too small" in one.note
 

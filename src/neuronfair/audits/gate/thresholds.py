@@ -52,6 +52,15 @@ _OLDER |= {f"rate{end}": f"flip_rate{end}" for end in ("", ".change")}  # of 0.2
 ATTRIBUTE_METRICS = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *GROUP_METRICS, *SEARCH_METRICS, *SEVERITIES, "worst_auc")
 
 
+_TITLES = {
+    "disparate_impact": "Disparate-impact ratio",
+    "selection_rate.difference": "Selection-rate difference",
+    LABELLED: "Error-rate difference",
+    "counterpart.rate": "Flip rate of counterfactual twins",
+    "counterpart.effect": "Proxy excess",
+    "certified": "Certified share",
+    "worst_auc": "AS-AUC of the most biased layer",
+}
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 _MOST_RECORDS = 10**9  # the largest sample that is recommended
 _MINUS = "\N{MINUS SIGN}"
@@ -253,7 +262,7 @@ def _evaluate(limit: Threshold, attribute: str | None, measured: _Measured) -> G
     compared = "it" if measured.judged_on == "value" else f"the {measured.judged_on}"
     said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number, digits)}"
     name = measured.name or limit.figure
-    title = "Flip rate" if limit.figure in RATES else name
+    title = "Flip rate" if limit.figure in RATES else _TITLES.get(name, name)
     if measured.of and limit.figure in CHANGES:
         title = "Change of the flip rate"
     return GateCheck(
@@ -487,4 +496,4 @@ def _shown(limit: Threshold, number: float, digits: int) -> str:
     if limit.is_share:
         is_rounded = digits == DIGITS and number != limit.number  # a threshold is shown as it was written
         return percent(number) if is_rounded else f"{100 * number:.{digits}g}%".replace("-", _MINUS)
-    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits + 1}g}"
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits}g}"

@@ -155,7 +155,7 @@ def _proxy_excess(one: AttributeReport) -> Metric:
         "more counterfactual twins get a different decision than by chance (permutation baseline), of "
         f"{plural(found.of, 'person', 'people')} in the data set"
     )
-    chance = "" if found.claimed else "not clearly more than chance; "
+    chance = "" if found.claimed else "this may be chance; "
     return Metric(name, f"{together(*effect)[0]} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
 
 
