@@ -14,7 +14,7 @@ from neuronfair.methods import METHODS, Evaluation, MethodEntry, Phases, State, 
 from neuronfair.testing import CHECKS, check_method
 from neuronfair.testing.checks import a_fresh_process_finds_the_same, full_search
 
-IN_THIS_PROCESS = [check for check in CHECKS if check.ask is not a_fresh_process_finds_the_same]
+IN_THIS_PROCESS = [check for check in CHECKS if check.function is not a_fresh_process_finds_the_same]
 
 
 @pytest.fixture(autouse=True, scope="module")
