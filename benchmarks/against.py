@@ -5,8 +5,9 @@
     python benchmarks/against.py --other ../before/src --part audit
     python benchmarks/against.py --other ../before/src --part start
 
-Each search is a process of its own: the published Adult classifier, sex, 1,000 seeds x 1,000 steps unless other numbers
-are given, with a run folder and the second judgement in float64, without controls; the best of `--repeats` counts.
+Each search starts in a process of its own and takes as many as it does for a user: the published Adult classifier, sex,
+1,000 seeds x 1,000 steps unless other numbers are given, with a run folder and the second judgement in float64, without
+controls; the best of `--repeats` counts.
 `same` says whether both found the same people, in the same order. On a GPU (`--device cuda`) kernels is the share of
 the time of both phases, without a store, in which kernels ran: their time is taken from another search, by a profiler.
 
@@ -33,14 +34,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def child(options: argparse.Namespace) -> None:
-    import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
+    from neuronfair import search  # before torch: it keeps idle threads from spinning
 
     # isort: split
     from neuronfair.domain.population.model import fit_population
     from neuronfair.domain.tables.dataset import load_dataset
     from neuronfair.model import weights
     from neuronfair.model.network import Network
-    from neuronfair.searches.campaign import search
     from neuronfair.searches.config import SearchConfig
     from neuronfair.store.manifest import make_manifest
     from neuronfair.store.run import Run

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neuronfair.errors import NeuronFairError
 from neuronfair.interpretation.profile import LayerBias
-from neuronfair.searches.evaluate import Evaluation
+from neuronfair.searches.evaluate import EVEN, Evaluation
 from neuronfair.searches.method import (
     FLOOR,
     State,
@@ -80,18 +80,31 @@ class NeuronFair:
         """Accept or reject the new rows, update the gradients, and take a step."""
         rooms = room(world.decision, torch.cat(evaluation.pair[2:])).view(2, -1).T
         new = {"base": rows, "twin": evaluation.twin, "missed": ~evaluation.discriminates, "room": rooms}
-        if self.after_miss == "walk" or t == 0:  # every row is accepted
+        accepted = None  # all
+        if self.after_miss == "walk" or t == 0:
             state = state | new
         else:
-            state = state | where(self._accepted(world, state, evaluation.discriminates, t), new, state)
+            accepted = self._accepted(world, state, evaluation.discriminates, t)
+            state = state | where(accepted, new, state)
         if (t and t % self.refresh == 0) or "counted" not in state:
-            state = state | {"counted": self._counted(world, state, t)}
-        state = state | self._momentum(world, state, t)
+            state, accepted = state | {"counted": self._counted(world, state, t)}, None
+        state = state | self._slopes(world, state, accepted, t)
         step = self._local_step if self.local else self._global_step
         return state | {"rows": world.domain.move(state["base"], step(world, state, t)), "last": state["base"]}
 
     def _accepted(self, world: World, state: State, found: Tensor, t: int) -> Tensor:
         return found if self.after_miss == "reset" else metropolis(world, state, found, t)
+
+    def _slopes(self, world: World, state: State, moved: Tensor | None, t: int) -> State:
+        """Return the gradients; without momentum, those of chains that have not moved stay as they are."""
+        if moved is None or self.momentum or world.blind or moved.device.type != "cpu":
+            return self._momentum(world, state, t)
+        some = moved.nonzero()[:, 0]
+        if len(some) == 0:
+            return {}
+        some = torch.cat([some, some[-1:].expand(-len(some) % EVEN)])  # full batches, which round alike
+        chains = {name: state[name][some] for name in ("origin", "base", "twin", "counted", "g", "g_twin")}
+        return {name: state[name].index_copy(0, some, g) for name, g in self._momentum(world, chains, t).items()}
 
     def _layer(self, world: World) -> LayerBias:
         assert world.profile is not None  # start() has checked it
