@@ -145,6 +145,13 @@ def test_bad_texts_are_refused_in_a_sentence(texts, sensitive, message):
         audit_texts(biased, texts, sensitive)
 
 
+def test_one_class_is_refused_in_labels_and_noted_in_decisions():
+    with pytest.raises(ModelError, match="gives 2 classes, but the labels name 1: no"):
+        audit_texts(biased, TEXTS, "gender", labels=["no"] * len(TEXTS), settings=SMALL)
+    report = audit_texts(lambda texts: [0.1] * len(texts), TEXTS, "gender", settings=SMALL).report
+    assert any("same decision for every text" in note for note in report.notes)
+
+
 def test_long_and_odd_texts():
     texts = ["she " + "long " * 30_000, "he 😀", "she السلام عليكم", "she said so"]
     report = audit_texts(biased, texts, "gender", settings=SMALL).report

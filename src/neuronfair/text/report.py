@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from textwrap import shorten
 
 from neuronfair.audits.report.report import SCHEMA, Gate
 from neuronfair.audits.wording.summary import NOT_MEASURED, Metric, Step
@@ -251,7 +252,7 @@ def lines(report: TextReport) -> list[str]:
         one = report.worst[0]
         found += [
             "",
-            f"Largest change: “{_short(one.text)}” → {one.decision}",
+            f"Largest change: “{shorten(one.text, 140, placeholder='…')}” → {one.decision}",
             f"as {one.other}: → {one.twin_decision}",
         ]
     return found + [f"Note: {note}" for note in report.notes[:3]]
@@ -269,10 +270,6 @@ def points(share: float) -> str:
     ('−0.72', '0')
     """
     return f"{round(100 * share, 2) + 0:g}".replace("-", "−")
-
-
-def _short(text: str, most: int = 140) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 LONGEST = 600  # characters of a text that is shown
@@ -317,7 +314,6 @@ def text_page(report: TextReport) -> str:
         reasons=REASON_TEXT,
         search_pairs=[one for one in report.worst if one.found_by != "data set"],
         table_pairs=[one for one in report.worst if one.found_by == "data set"],
-        score_of=_score,
         ends=lambda mean: ends(mean.value, mean.low, mean.high),
     )
 
@@ -327,7 +323,13 @@ def metrics(report: TextReport) -> list[Metric]:
     rate, baseline, change = report.flip_rate, report.baseline, report.score_change
     mention = f"texts that mention {report.attribute}"
     found = [
-        _metric("Flip rate", rate, f"of {rate.of:,} {mention}")
+        Metric(
+            "Flip rate",
+            percent(rate.value),
+            f"of {rate.of:,} {mention}",
+            f"{percent(rate.low)[:-1]}–{percent(rate.high)}",
+            0.95,
+        )
         if rate is not None
         else Metric("Flip rate", NOT_MEASURED, "No text was answered in both versions.")
     ]
@@ -356,10 +358,6 @@ def metrics(report: TextReport) -> list[Metric]:
             )
         )
     return found
-
-
-def _metric(name: str, share: Share, of: str) -> Metric:
-    return Metric(name, percent(share.value), of, f"{percent(share.low)[:-1]}–{percent(share.high)}", 0.95)
 
 
 def next_steps(report: TextReport) -> list[str]:
@@ -395,7 +393,3 @@ def _heat(share: Share, report: TextReport) -> str:
     """Return how strongly a cell of the matrix is shaded, in percent."""
     most = max((pair.flips.value for pair in report.pairs), default=0.0)
     return f"{45 * share.value / most if most else 0:.0f}%"
-
-
-def _score(finding: TextFinding, report: TextReport) -> str:
-    return f"score of {report.favourable}: {finding.score:.3f} → {finding.twin_score:.3f}"
