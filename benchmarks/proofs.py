@@ -24,10 +24,9 @@ import neuronfair as nf
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.decision import Decision
 from neuronfair.model.weights import load
-from neuronfair.proof.evidence import Evidence
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.prove import prove
-from neuronfair.proof.records import ProofRecords
+from neuronfair.proof.records import Evidence, ProofRecords
 
 import torch
 

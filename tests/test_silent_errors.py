@@ -35,7 +35,7 @@ SHOWN_ONLY = {
     "audits/wording/phrases.py": "sentences",
     "parameters.py": "errors",
     "proof/checker/check.py": "errors",
-    "proof/evidence.py": "errors",
+    "proof/records.py": "errors",
     "proof/checker/ground.py": "errors",
     "proof/bounds/margins.py": "errors",
     "domain/attribute.py": "errors",

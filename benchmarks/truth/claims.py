@@ -10,10 +10,9 @@ from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.proof import prove as proving
-from neuronfair.proof.evidence import Evidence
 from neuronfair.proof.problem import Problem, places_of, problem_of
 from neuronfair.proof.prove import ProofProgress, prove
-from neuronfair.proof.records import ProofRecords
+from neuronfair.proof.records import Evidence, ProofRecords
 from neuronfair.proof.report import Region
 from neuronfair.proof.state import FAIR, FLIPS
 

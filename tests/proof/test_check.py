@@ -14,11 +14,9 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.forest import FittedTrees, Tree, forest
 from neuronfair.model.network import Network
 from neuronfair.proof.certificate import AxisCodes, CertificateError
-from neuronfair.proof.checker import claims as check_claims
-from neuronfair.proof.checker.check import _bounds, check
-from neuronfair.proof.checker.claims import proved
-from neuronfair.proof.checker.ground import checked_region, signed
-from neuronfair.proof.checker.lines import Frame
+from neuronfair.proof.checker import check as check_claims
+from neuronfair.proof.checker.check import _bounds, check, proved
+from neuronfair.proof.checker.ground import Frame, checked_region, signed
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.prove import prove
 from tests.proof.made import DOMAIN, RULES, axes_of, certificate_of, domain_of, network_of, with_boxes, written

@@ -17,7 +17,7 @@ SHARED = {
     "domain.schema.toml": {"format_domain", "parse_domain", "read_conditions"},
     # the model as it was opened
     "model.blackbox": {"BlackBox"},
-    "model.decision": {"Decision", "DecisionKind"},
+    "model.decision": {"Decision"},
     "model.encoding": {"TableEncoding"},
     "model.forest": {"Forest"},
     "model.network": {"Network"},
@@ -27,7 +27,6 @@ SHARED = {
     "errors": {"DomainError", "NeuronFairError", "RunError", "one_line"},
     "limits": {"TREE", "check_size"},
     "store.tables": {"Texts", "read_columns", "write_columns"},
-    "store.files": {"Json"},
 }
 OWN = {"proof.certificate"}  # the file and what it holds, beside the modules of proof/checker
 

@@ -19,7 +19,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, CertifiedBoxes, Proof, write
-from neuronfair.proof.checker import claims
+from neuronfair.proof.checker import check as claims
 from neuronfair.proof.checker.check import check
 from tests.proof.made import certificate_of, domain_of, network_of, written
 

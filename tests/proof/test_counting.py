@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neuronfair.proof.bounds.counting import share_above
+from neuronfair.proof.bounds.margins import share_above
 from neuronfair.proof.bounds.space import Axis, Boxes, Space
 
 

@@ -14,11 +14,11 @@ from neuronfair.errors import Contradiction
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
 from neuronfair.model.operators import chain_of
-from neuronfair.proof import evidence as contradictions
 from neuronfair.proof import problem
-from neuronfair.proof.evidence import EvaluatedPeople, check_against_model
+from neuronfair.proof import records as contradictions
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.prove import prove
+from neuronfair.proof.records import EvaluatedPeople, check_against_model
 from tests.proof.made import domain_of as small_domain
 from tests.proof.made import network_of
 from tests.proof.test_misread import Clamped, Loan, Overridden, domain_of, everybody

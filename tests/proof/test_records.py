@@ -15,10 +15,9 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DomainError
 from neuronfair.proof import records as module
-from neuronfair.proof.evidence import Evidence
 from neuronfair.proof.problem import places_of, problem_of
 from neuronfair.proof.prove import prove
-from neuronfair.proof.records import Grower, ProofRecords, rule_of
+from neuronfair.proof.records import Evidence, Grower, ProofRecords, rule_of
 from neuronfair.searches.evaluate import evaluate
 from tests.domain.schema.test_toml import DOMAIN as WORDED
 from tests.proof.enumerable import DECISIONS, RULES, domain_of, network_of

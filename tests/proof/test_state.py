@@ -15,9 +15,9 @@ from neuronfair.proof import problem as problems
 from neuronfair.proof import prove as proving
 from neuronfair.proof.bounds.margins import margins_of
 from neuronfair.proof.bounds.space import Axis, Boxes, CutTree, Space, can_enumerate, combinations
-from neuronfair.proof.evidence import Evidence
 from neuronfair.proof.problem import enumerated_people, places_of, problem_of
 from neuronfair.proof.prove import ProofProgress, prove
+from neuronfair.proof.records import Evidence
 from neuronfair.proof.state import (
     BITS,
     FAIR,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from torch import nn
@@ -21,8 +20,7 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, NeuronFairError, RunError, one_line
 from neuronfair.limits import TREE, check_size
-from neuronfair.model.decision import Decision, DecisionKind
-from neuronfair.store.files import Json
+from neuronfair.model.decision import Decision
 from neuronfair.store.tables import Texts, read_columns, write_columns
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
@@ -168,31 +166,71 @@ def write(path: Path, certificate: Certificate) -> None:
     write_columns(path, columns, json.dumps(note))
 
 
+@dataclass(frozen=True)
+class _Form:
+    format: int = 0
+
+
+@dataclass(frozen=True)
+class _AxisNote:
+    """An axis as the note of a file has it."""
+
+    column: str
+    linear: bool
+    codes: tuple[tuple[CodeRange, ...], ...]
+
+    def checked(self, domain: TableDomain) -> AxisCodes:
+        """Return the axis; its places must hold different codes. Whether they hold all, the checker asks."""
+        size = domain.attributes[domain.column(self.column)].size
+        runs = sorted(run for place in self.codes for run in place)
+        if not all(self.codes) or not runs or (self.linear and (len(self.codes), len(runs)) != (1, 1)):
+            raise ValueError(f"the places of '{self.column}' are not said")
+        after = -1
+        for first, last in runs:
+            if not after < first <= last < size:
+                raise ValueError(f"a place of '{self.column}' holds codes that another holds, or that it does not have")
+            after = last
+        return AxisCodes(self.column, self.linear, self.codes)
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What a file says of its boxes."""
+
+    version: str
+    domain: str
+    decision: Decision
+    where: str
+    fingerprint: str
+    axes: tuple[_AxisNote, ...]
+    people: str
+    fair: str
+    discriminatory: str
+    boxes: Annotated[int, msgspec.Meta(ge=0)]
+    seconds: Annotated[float, msgspec.Meta(ge=0)]
+
+
 def read(path: Path) -> Certificate:
     """Read a certificate; what is not as it must be is refused. Whether its claims are true is for `check` to say."""
     try:
         columns, text = read_columns(path)
         check_size(len(text), path, times=TREE)
-        note = json.loads(text) if text else None
-        if isinstance(note, dict) and note.get("format") == OLD:
+        form = msgspec.json.decode(text or "{}", type=_Form).format
+        if form == OLD:
             raise ValueError("an older version of neuronfair wrote it. Prove again with neuronfair certify")
-        if not isinstance(note, dict) or note.get("format") != FORMAT:
+        if form != FORMAT:
             raise ValueError(f"it says nothing of itself, or not in format {FORMAT}")
-        return _certificate(columns, note)
+        return _certificate(columns, msgspec.json.decode(text, type=_Note))
     except RunError as error:
         raise CertificateError(f"{error}. Expected a certificate of neuronfair certify") from None
-    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, DomainError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, DomainError) as error:
         missing = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else one_line(error)
         raise CertificateError(f"{path}: is no certificate, or damaged: {missing}") from None
 
 
-def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: Json) -> Certificate:
-    domain = parse_domain(_text(note, "domain"))
-    said = note["decision"]
-    decision = Decision(said["kind"], _number(said["value"], "the value of its decision"))
-    if decision.kind not in get_args(DecisionKind):
-        raise ValueError(f"the decision {said} is unknown")
-    axes = tuple(_places(domain, entry) for entry in _list(note, "axes"))
+def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: _Note) -> Certificate:
+    domain = parse_domain(note.domain)
+    axes = tuple(axis.checked(domain) for axis in note.axes)
     found = [columns[f"{end}_{i}"] for end in ("low", "high") for i in range(len(axes))]
     ends = [end for end in found if not isinstance(end, Texts)]
     fair, discriminatory = columns["fair"], columns["discriminatory"]
@@ -205,35 +243,9 @@ def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: Json) 
     if len(wrong):
         raise ValueError(f"box {wrong[0] + 1} does not lie between its first and its last place")
     certified = CertifiedBoxes(low, high, _numbers(fair), _numbers(discriminatory))
-    people, alike, not_alike = (_whole(_text(note, name)) for name in ("people", "fair", "discriminatory"))
-    boxes, seconds = note["boxes"], _number(note["seconds"], "its seconds")
-    if type(boxes) is not int or min(boxes, seconds) < 0:
-        raise ValueError("its boxes or seconds are no numbers from 0 on")
-    proof = Proof(people, alike, not_alike, boxes, seconds, certified)
-    where, print_, version = (_text(note, name) for name in ("where", "fingerprint", "version"))
-    return Certificate(domain, decision, where, print_, axes, proof, version)
-
-
-def _places(domain: TableDomain, entry: Any) -> AxisCodes:
-    """Return an axis whose places hold different codes of its attribute; whether it holds all, the checker asks."""
-    name, linear = str(entry["column"]), entry["linear"]
-    size = domain.attributes[domain.column(name)].size
-    runs = tuple(tuple((_code(first), _code(last)) for first, last in place) for place in entry["codes"])
-    flat = sorted(run for place in runs for run in place)
-    if not isinstance(linear, bool) or not all(runs) or not runs or (linear and (len(runs), len(flat)) != (1, 1)):
-        raise ValueError(f"the places of '{name}' are not said")
-    after = -1
-    for first, last in flat:
-        if not after < first <= last < size:
-            raise ValueError(f"a place of '{name}' holds codes that another holds, or that it does not have")
-        after = last
-    return AxisCodes(name, linear, runs)
-
-
-def _code(number: Any) -> int:
-    if type(number) is not int:
-        raise ValueError(f"a code must be a whole number, is {number!r}")
-    return number
+    people, alike, not_alike = map(_whole, (note.people, note.fair, note.discriminatory))
+    proof = Proof(people, alike, not_alike, note.boxes, note.seconds, certified)
+    return Certificate(domain, note.decision, note.where, note.fingerprint, axes, proof, note.version)
 
 
 def _numbers(column: Texts) -> list[int]:
@@ -245,21 +257,3 @@ def _whole(text: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"'{text[:40]}' is no number of people")
     return int(text)
-
-
-def _number(number: Any, what: str) -> float:
-    if type(number) not in (int, float) or not math.isfinite(number):
-        raise ValueError(f"{what} must be a finite number, is {str(number)[:40]!r}")
-    return float(number)
-
-
-def _text(note: Json, name: str) -> str:
-    if not isinstance(note[name], str):
-        raise ValueError(f"'{name}' is no text")
-    return str(note[name])
-
-
-def _list(note: Json, name: str) -> Sequence[Any]:
-    if not isinstance(note[name], list):
-        raise ValueError(f"'{name}' is no list")
-    return list(note[name])

@@ -23,11 +23,11 @@ from neuronfair.errors import RunError
 from neuronfair.limits import check_size
 from neuronfair.model.training_loop import threads
 from neuronfair.progress import Interruption, PieceProgress, interruptible
-from neuronfair.proof.bounds.space import Boxes, CutTree
+from neuronfair.proof.bounds.space import CutTree
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem
 from neuronfair.proof.prove import BranchAndBound, Keep, ProofProgress, advance, proof_of
-from neuronfair.proof.state import VOLUME, BoxColumns, Guides, GuideSource, ProofState, certified_shares
+from neuronfair.proof.state import VOLUME, BoxColumns, Guides, GuideSource, ProofState, certified_shares, shares_of
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, writing
 
@@ -181,8 +181,7 @@ class _Team:
                 advance(search, self.seconds, interruption=self.interruption, progress=self._tell, most=most)
                 state = search.state()
         columns, guides = state.undecided, Guides(state.guides)
-        boxes = Boxes(columns["low"].long(), columns["high"].long())
-        share = problem.people.share(problem.space, boxes, columns["pattern"].long())
+        share = shares_of(problem, columns)
         guided = guides.weights(guides.seated(columns["node"], CutTree(state.cuts)))
         leads = self.source is not None and self.source.leads
         priority = guided * leads + VOLUME * share * (1 - columns["fair"] - columns["flips"])

@@ -22,15 +22,18 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.operators import chain_of
-from neuronfair.proof.bounds.crown import crown_of
-from neuronfair.proof.bounds.margins import Bounder, Margins, margins_of
+from neuronfair.proof.bounds.crown import Crown, crown_of
+from neuronfair.proof.bounds.margins import Margins, margins_of
 from neuronfair.proof.bounds.space import Axis, Boxes, People, Space, combinations, members, people_of, refined
-from neuronfair.proof.bounds.trees import trees_of
+from neuronfair.proof.bounds.trees import TreeBounds, trees_of
 
 MOST_VALUES = 10_000_000  # of one attribute
 BOUNDARY_TOLERANCE = 1e-9  # how near to the boundary the score of a network in float64 says nothing
 ROWS = 1 << 18  # people with their twins that are evaluated at once
 MOST_ENUMERATED = 5_000_000  # people of a model whose inside is not known
+Bounder = (
+    Crown | TreeBounds
+)  # a model whose margins can be bounded, in one or several ways: the best is found by trying
 
 
 @dataclass(frozen=True)

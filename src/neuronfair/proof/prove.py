@@ -14,8 +14,7 @@ from torch import Tensor
 
 from neuronfair.model.training_loop import Threads, threads
 from neuronfair.progress import Interruption, interruptible
-from neuronfair.proof.bounds.counting import share_above
-from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at
+from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at, share_above
 from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem, enumerated_people, unread
@@ -26,11 +25,15 @@ from neuronfair.proof.state import (
     GuideSource,
     ProofState,
     Seats,
+    boxes_in,
     certified_boxes,
     certified_columns,
     certified_shares,
     enumerated_columns,
+    shares_of,
+    stacked,
     undecided_columns,
+    waiting_columns,
 )
 
 BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
@@ -163,11 +166,7 @@ class BranchAndBound:
         empty = ~self._people.inside[pattern].any(1)
         alone = (self._people.valid[pattern].sum(1) < 2) | unread(self.problem.domain)
         ready, rest = (empty | alone).nonzero()[:, 0], (~(empty | alone)).nonzero()[:, 0]
-        zero = torch.zeros(len(rest), dtype=torch.float64, device=self.problem.device)
-        columns = undecided_columns(boxes[rest], pattern[rest], zero, zero)
-        columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
-        columns["last"] = torch.zeros_like(columns["pattern"])
-        columns["node"] = self._people.node[rest]
+        columns = {**waiting_columns(boxes[rest], pattern[rest]), "node": self._people.node[rest]}
         done = certified_columns(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool))
         done["node"] = self._people.node[ready]
         nothing = torch.zeros(0, len(self._space.axes), dtype=torch.int64, device=self.problem.device)
@@ -195,7 +194,7 @@ class BranchAndBound:
         """Take the boxes that come first, enumerate the records of small ones, and cut the others."""
         self._redraw()
         taken = self._queue.take(self._batch)
-        boxes, pattern, axis = Boxes(taken["low"].long(), taken["high"].long()), taken["pattern"], taken["axis"].long()
+        boxes, pattern, axis = boxes_in(taken), taken["pattern"], taken["axis"].long()
         seats = Seats.of(taken)
         few = can_enumerate(self._space, boxes, SMALL) & (axis >= 0)
         small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
@@ -237,10 +236,7 @@ class BranchAndBound:
             wait = (seats.count == 0) & (self._people.share(self._space, boxes, pattern) < SMALL_SHARE)
         now, later = (~wait).nonzero()[:, 0], wait.nonzero()[:, 0]
         if len(later):
-            zero = torch.zeros(len(later), dtype=torch.float64, device=pattern.device)
-            columns = undecided_columns(boxes[later], pattern[later], zero, zero) | seats[later].columns
-            columns["axis"] = torch.full_like(columns["pattern"], -1)  # not yet bounded
-            columns["last"] = torch.zeros_like(columns["pattern"])
+            columns = waiting_columns(boxes[later], pattern[later]) | seats[later].columns
             self._put(columns, None if inner is None else inner[later])
         if len(now):
             self._bound(boxes[now], pattern[now], seats[now], None if inner is None else inner[now])
@@ -264,24 +260,19 @@ class BranchAndBound:
         self._settle(others)
         kept = (mine.rows > 0) | (mine.status == UNDECIDED)
         self._guides = mine.chosen(kept).added(others.chosen(others.status == UNDECIDED))
-        lists = self._queue.drained()
-        seats = self._guides.seated(torch.cat([part["node"] for part in lists]), self._cuts) if lists else None
-        begin = 0
-        for part in lists:
-            assert seats is not None
-            some = seats[slice(begin, begin + len(part["node"]))]
-            inner = part.pop("inner", None)
-            part.pop("share")
-            self._put(part | some.columns, inner)
-            begin += len(some)
+        if lists := self._queue.drained():
+            nodes = [part["node"] for part in lists]
+            seats = self._guides.seated(torch.cat(nodes), self._cuts)
+            ends = torch.tensor([len(node) for node in nodes]).cumsum(0).tolist()
+            for part, begin, end in zip(lists, [0, *ends], ends, strict=False):
+                inner, _ = part.pop("inner", None), part.pop("share")
+                self._put(part | seats[begin:end].columns, inner)
         self._drawing += time.perf_counter() - begun
 
     def _settle(self, guides: Guides) -> None:
         """Note of guides in boxes that are done what is proved there."""
-        done = {name: torch.cat([part[name] for part in self._done]) for name in self._done[0]}
-        box = torch.full((len(self._cuts),), -1, dtype=torch.int64, device=self.problem.device)
-        box[done["node"].long()] = torch.arange(len(done["node"]), device=box.device)
-        inside = box[self._cuts.leaves(guides.places, guides.root)]
+        done = stacked(self._done)
+        inside = self._cuts.owners(done["node"], guides.places, guides.root)
         some = ((inside >= 0) & (guides.status == UNDECIDED)).nonzero()[:, 0]
         inside = inside[some]
         fair, flips = (done[name][inside] == 1 for name in ("fair", "flips"))
@@ -308,7 +299,7 @@ class BranchAndBound:
 
     def state(self) -> ProofState:
         """Return where the proof stands."""
-        self._done = [{name: torch.cat([part[name] for part in self._done]) for name in self._done[0]}]
+        self._done = [stacked(self._done)]
         boxes = {name: column for name, column in self._queue.everything().items() if name not in ("start", "count")}
         guides = {name: column.clone() for name, column in self._guides.columns.items()}
         return ProofState(boxes, self._done[0], self._cuts.nodes.clone(), guides, self.boxes, self.seconds)
@@ -318,8 +309,7 @@ class BranchAndBound:
         self._done.append(columns)
 
     def _put(self, columns: Mapping[str, Tensor], inner: Tensor | None) -> None:
-        boxes = Boxes(columns["low"].long(), columns["high"].long())
-        share = self._people.share(self._space, boxes, columns["pattern"].long())
+        share = shares_of(self.problem, columns)
         if inner is not None and self._keeps_inner:  # once there are too many, no more are kept
             numbers = (self.left + len(inner)) * inner.shape[1:].numel()
             self._keeps_inner = numbers < INNER[self.problem.device.type]
@@ -331,40 +321,39 @@ class BranchAndBound:
         self.boxes += len(boxes)
         bounder = self.problem.bounder
         if bounder is None:  # only to be cut until the people can be enumerated
-            zero = torch.zeros(len(boxes), dtype=torch.float64, device=boxes.low.device)
             longest = (boxes.high - boxes.low).argmax(1)
-            last = self._space.middle(boxes, longest)
-            columns = undecided_columns(boxes, pattern, zero, zero) | seats.columns
-            self._put({**columns, "axis": longest.int(), "last": last.int()}, None)
+            columns = waiting_columns(boxes, pattern, longest, self._space.middle(boxes, longest))
+            self._put(columns | seats.columns, None)
             return
         if bounder.ways > 1 and self._steps % EVERY == TRIED:
             self._way = self._best_way(boxes, pattern, inner)
         size = -(-len(boxes) // self._threads.count)
         parts = [slice(i, i + size) for i in range(0, len(boxes), size)]
-        work = [_Part(boxes[p], pattern[p], seats[p], None if inner is None else inner[p]) for p in parts]
-        for part, found in zip(work, self._threads.map(self._bounded, work), strict=True):
+        work = [(boxes[p], pattern[p], seats[p], None if inner is None else inner[p]) for p in parts]
+        for (some, kind, mine, _), found in zip(work, self._threads.map(self._bounded, work), strict=True):
             self._guides.decide(found.guides, found.guides_fair, found.guides_flip)
             whole = found.whole.nonzero()[:, 0]
-            columns = certified_columns(part.boxes[whole], part.pattern[whole], found.fair[whole])
-            self._finish({**columns, "node": part.seats.node[whole]})
-            seats = self._guides.undecided(part.seats[(~found.whole).nonzero()[:, 0]])
-            self._put(found.rest | seats.columns, found.inner)
+            columns = certified_columns(some[whole], kind[whole], found.fair[whole])
+            self._finish({**columns, "node": mine.node[whole]})
+            left = self._guides.undecided(mine[(~found.whole).nonzero()[:, 0]])
+            self._put(found.rest | left.columns, found.inner)
 
-    def _bounded(self, part: _Part) -> _Bounded:
+    def _bounded(self, part: tuple[Boxes, Tensor, Seats, Tensor | None]) -> _Bounded:
         """Return what lines say of some boxes and of their guides."""
-        bounder, margins, boxes = self.problem.bounder, self.problem.margins, part.boxes
+        bounder, margins = self.problem.bounder, self.problem.margins
         assert bounder is not None
-        valid = self._people.valid[part.pattern]
-        lines = bounder.lines(boxes, part.inner, self._way)
+        boxes, pattern, seats, inner = part
+        valid = self._people.valid[pattern]
+        lines = bounder.lines(boxes, inner, self._way)
         signs = box_signs(margins, self._space, boxes, lines, valid)
         fair = signs.fair if lines.same is None else signs.fair | lines.same
         whole = fair | signs.unfair
         rest = (~whole).nonzero()[:, 0]
         alike, flips = self._counted(boxes[rest], signs, rest)
-        columns = undecided_columns(boxes[rest], part.pattern[rest], alike, flips)
+        columns = undecided_columns(boxes[rest], pattern[rest], alike, flips)
         cut = self._to_cut(boxes, lines, signs)[rest].int()
         columns["axis"], columns["last"] = cut[:, 0], cut[:, 1]
-        owner, guide = self._guides.of(part.seats)
+        owner, guide = self._guides.of(seats)
         found = decided_at(margins, self._space, lines, owner, self._guides.places[guide], valid)
         guides = guide, found[0] | fair[owner], (found[1] | signs.unfair[owner]) & ~fair[owner]
         return _Bounded(whole, fair, columns, None if lines.inner is None else lines.inner[rest], *guides)
@@ -423,18 +412,8 @@ class BranchAndBound:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Boxes that one thread bounds."""
-
-    boxes: Boxes
-    pattern: Tensor
-    seats: Seats
-    inner: Tensor | None
-
-
-@dataclass(frozen=True)
 class _Bounded:
-    """What is found of them."""
+    """What is found of the boxes of one thread."""
 
     whole: Tensor  # which are decided
     fair: Tensor

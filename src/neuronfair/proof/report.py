@@ -9,10 +9,11 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
+import msgspec
+
 from neuronfair import __version__
 from neuronfair.errors import DataError, one_line
 from neuronfair.model.decision import Decision
-from neuronfair.store.files import Json
 
 SCHEMA = 1  # raised when an entry changes its meaning
 
@@ -125,36 +126,9 @@ class ProofReport:
     def from_json(text: str | bytes, source: object = "proof.json") -> ProofReport:
         """Read the content of a proof.json; what is damaged, or of another form, is refused."""
         try:
-            entry = json.loads(text)
-            entry.pop("digest", None)  # of the file in a folder
-            if entry["schema"] != SCHEMA:
-                raise DataError(f"{source}: written in form {entry['schema']}, but this version reads form {SCHEMA}")
-            entry |= {name: Part(**entry[name]) for name in _PARTS}
-            if entry.get("data_set") is not None:
-                entry["data_set"] = DataSetClaims(**_claims(entry["data_set"], RecordPart))
-            if entry.get("fresh") is not None:
-                entry["fresh"] = FreshClaims(**_claims(entry["fresh"], ShareInterval))
-            entry["regions"] = tuple(map(_region, entry.get("regions", ())))
-            entry |= {"decision": Decision(**entry["decision"]), "sensitive": tuple(entry["sensitive"])}
-            return ProofReport(**entry)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            report = msgspec.json.decode(text, type=ProofReport)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise DataError(f"{source}: not a proof.json that can be read ({one_line(error)})") from None
-
-
-_PARTS = ("people", "proved_fair", "proved_discriminatory", "open")
-
-
-def _claims(entry: Json, part: type[RecordPart | ShareInterval]) -> Json:
-    """Return the fields of claims, with their shares as `part` makes them."""
-    return {name: part(**value) if isinstance(value, dict) else value for name, value in entry.items()}
-
-
-def _region(entry: Json) -> Region:
-    rows, fresh = entry["rows"], entry["fresh"]
-    return Region(
-        entry["rule"],
-        entry["depends"],
-        Part(**entry["size"]),
-        None if rows is None else RecordPart(**rows),
-        None if fresh is None else ShareInterval(**fresh),
-    )
+        if report.schema != SCHEMA:
+            raise DataError(f"{source}: written in form {report.schema}, but this version reads form {SCHEMA}")
+        return report

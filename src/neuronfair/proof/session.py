@@ -21,10 +21,9 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened
 from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, known_by, write
 from neuronfair.proof.distributed import prove_together, recovered
-from neuronfair.proof.evidence import EvaluatedPeople, Evidence, check_against_model
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.prove import ProofProgress, prove
-from neuronfair.proof.records import Order, ProofRecords
+from neuronfair.proof.records import EvaluatedPeople, Evidence, Order, ProofRecords, check_against_model
 from neuronfair.proof.report import Part, ProofReport
 from neuronfair.proof.state import ProofState, check_state
 from neuronfair.scale.pool import Pool

@@ -109,10 +109,8 @@ class Guides:
 
     def seated(self, node: Tensor, cuts: CutTree) -> Seats:
         """Give each box, by its leaf, a segment of its undecided guides."""
-        leaf = cuts.leaves(self.places, self.root)
-        box = torch.full((len(cuts),), len(node), dtype=torch.int64, device=leaf.device)
-        box[node.long()] = torch.arange(len(node), device=leaf.device)
-        owner = torch.where(self.status == UNDECIDED, box[leaf], len(node))
+        owner = cuts.owners(node, self.places, self.root)
+        owner = torch.where((self.status == UNDECIDED) & (owner >= 0), owner, len(node))
         self._order = owner.argsort(stable=True)
         count = torch.bincount(owner, minlength=len(node) + 1)[: len(node)]
         return Seats(node, count.cumsum(0) - count, count)
@@ -247,6 +245,11 @@ class BoxQueue:
         return [columns for level in self._levels.values() for columns in level]
 
 
+def stacked(parts: Sequence[BoxColumns]) -> dict[str, Tensor]:
+    """Return the columns of several boxes, all of the same names, as one."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
 def _proved_shares(columns: BoxColumns) -> Tensor:
     return torch.stack([(columns["share"] * columns[name]).sum() for name in ("fair", "flips")])
 
@@ -311,9 +314,7 @@ class ProofState:
 
     def _dealt(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Return the guides in some leaves, and the number of each one's leaf among these."""
-        box = torch.full((len(self.cuts),), -1, dtype=torch.int64, device=node.device)
-        box[node.long()] = torch.arange(len(node), device=node.device)
-        owner = box[CutTree(self.cuts).leaves(self.guides["places"], self.guides["root"])]
+        owner = CutTree(self.cuts).owners(node, self.guides["places"], self.guides["root"])
         guides = (owner >= 0).nonzero()[:, 0]
         return guides, owner[guides]
 
@@ -328,8 +329,8 @@ class ProofState:
             undecided.append({**part.undecided, "node": number[part.undecided["node"].long()]})
             done.append({**part.done, "node": number[part.done["node"].long()]})
             boxes += part.boxes
-        left, finished = ({name: torch.cat([p[name] for p in some]) for name in some[0]} for some in (undecided, done))
-        return ProofState(left, finished, cuts.nodes, {**self.guides, "status": status}, boxes, seconds)
+        guides = {**self.guides, "status": status}
+        return ProofState(stacked(undecided), stacked(done), cuts.nodes, guides, boxes, seconds)
 
 
 BITS = 30  # of a share that are counted: people · floor(share · 2^30) / 2^30
@@ -356,15 +357,34 @@ def undecided_columns(boxes: Boxes, pattern: Tensor, fair: Tensor, flips: Tensor
     return _box_columns(boxes, pattern, fair, flips, none, none)
 
 
+def waiting_columns(
+    boxes: Boxes, pattern: Tensor, axis: Tensor | int = -1, last: Tensor | int = 0
+) -> dict[str, Tensor]:
+    """Return the columns of boxes of which nothing is proved; without an axis to cut they are not yet bounded."""
+    zero = torch.zeros(len(boxes), dtype=torch.float64, device=pattern.device)
+    columns = undecided_columns(boxes, pattern, zero, zero)
+    cut = {name: torch.zeros_like(columns["pattern"]) + place for name, place in (("axis", axis), ("last", last))}
+    return columns | {name: column.int() for name, column in cut.items()}
+
+
 def _box_columns(boxes: Boxes, pattern: Tensor, *proved: Tensor) -> dict[str, Tensor]:
     return dict(zip(BOX_COLUMNS, (boxes.low.int(), boxes.high.int(), pattern.int(), *proved), strict=True))
 
 
 def certified_shares(problem: Problem, columns: BoxColumns) -> Tensor:
     """Return the shares of all combinations of codes that boxes prove fair and discriminatory, about: (2,)."""
-    boxes = Boxes(columns["low"].long(), columns["high"].long())
-    weight = problem.people.share(problem.space, boxes, columns["pattern"].long())
+    weight = shares_of(problem, columns)
     return torch.stack([(weight * columns["fair"]).sum(), (weight * columns["flips"]).sum()])
+
+
+def boxes_in(columns: BoxColumns) -> Boxes:
+    """Return the boxes themselves."""
+    return Boxes(columns["low"].long(), columns["high"].long())
+
+
+def shares_of(problem: Problem, columns: BoxColumns) -> Tensor:
+    """Return the records of each box as a share of all combinations of codes, about: (n,)."""
+    return problem.people.share(problem.space, boxes_in(columns), columns["pattern"].long())
 
 
 def certified_boxes(problem: Problem, parts: Sequence[BoxColumns]) -> CertifiedBoxes:
@@ -437,8 +457,6 @@ def _are_leaves(state: ProofState, highest: Tensor) -> bool:
         return False
     if places.shape[1:] != highest.shape[1:] or bool((state.guides["root"] != 0).any()):
         return False
-    box = torch.zeros(len(cuts), dtype=torch.int64, device=node.device)
-    box[node] = torch.arange(len(node), device=node.device)
-    mine = box[cuts.leaves(places)]
+    mine = cuts.owners(node, places)
     counts = torch.stack([state.guides[name] for name in ("rows", "drawn", "status")])
     return bool(((places >= low[mine]) & (places <= high[mine])).all()) and bool((counts >= 0).all())

@@ -13,9 +13,8 @@ from neuronfair.errors import Unprovable, one_line
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.proof.certificate import Proof
-from neuronfair.proof.evidence import EvaluatedPeople, check_against_model
 from neuronfair.proof.problem import Problem, problem_of
-from neuronfair.proof.records import ProofRecords
+from neuronfair.proof.records import EvaluatedPeople, ProofRecords, check_against_model
 from neuronfair.proof.session import certified
 
 

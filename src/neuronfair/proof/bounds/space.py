@@ -69,6 +69,12 @@ class CutTree:
             node[moving] = lower + (places[moving, axis] > last)
         return node
 
+    def owners(self, nodes: Tensor, places: Tensor, roots: Tensor | None = None) -> Tensor:
+        """Return in which of some leaves each record lies, by its number among these; -1 in none of them."""
+        number = torch.full((self._size,), -1, dtype=torch.int64, device=nodes.device)
+        number[nodes.long()] = torch.arange(len(nodes), device=nodes.device)
+        return number[self.leaves(places, roots)]
+
     def graft(self, at: Tensor, other: CutTree) -> Tensor:
         """Let another tree, of as many roots as `at` has nodes, continue these; return the new numbers of its nodes."""
         number = torch.cat([at, self._size + torch.arange(len(other) - len(at), device=at.device)])

@@ -8,13 +8,17 @@ from the boxes.
 
 from __future__ import annotations
 
-import time
+import math
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtr
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, one_line
@@ -26,12 +30,22 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import Certificate, CertificateError, known_by, read
-from neuronfair.proof.checker.claims import Bounds, proved
-from neuronfair.proof.checker.ground import CheckedRegion, Ints, checked_region, signed
-from neuronfair.proof.checker.network import layers_of, numbers_of
+from neuronfair.proof.checker.ground import (
+    WORTH,
+    Bools,
+    CheckedRegion,
+    Floats,
+    Frame,
+    Ints,
+    Signed,
+    checked_region,
+    signed,
+)
+from neuronfair.proof.checker.network import CheckedLines, Layers, layers_of, numbers_of
 from neuronfair.proof.checker.reader import read_network
 from neuronfair.proof.checker.trees import CheckedTrees, fingerprint_of_trees, trees_of
 
+Bounds = Layers | CheckedTrees  # a model over the places of a certificate
 BOXES = 1 << 14  # that are verified together
 DRAWN = 1 << 14  # people, with all their twins, about whom the model itself decides
 LONGEST = 10**24  # numbers of people that are written in full
@@ -40,13 +54,12 @@ SINGLE = 1e-5  # of the sizes of trees' sums: what their libraries may be off, w
 
 @dataclass(frozen=True)
 class CheckedCertificate:
-    """What a certificate rightly says: numbers of boxes and people, and how long it took to verify."""
+    """What a certificate rightly says: numbers of boxes and people."""
 
     boxes: int
     people: int
     fair: int
     discriminatory: int
-    seconds: float
 
 
 def check(
@@ -62,16 +75,13 @@ def check(
     Where a domain or a decision is given, or the model has a decision of its own, it must be that of the certificate.
     `progress` is told how many boxes of how many are verified.
     """
-    begun = time.perf_counter()
     certificate = read(Path(path))
     try:
         _verified(certificate, model, domain, decision, progress)
     except NeuronFairError as error:
         raise CertificateError(f"{path}: {error}") from None
     proof = certificate.proof
-    return CheckedCertificate(
-        len(proof.certified), proof.people, proof.fair, proof.discriminatory, time.perf_counter() - begun
-    )
+    return CheckedCertificate(len(proof.certified), proof.people, proof.fair, proof.discriminatory)
 
 
 def _verified(
@@ -193,3 +203,359 @@ def _in_words(decision: Decision) -> str:
 def _number(count: int) -> str:
     """Return a number of people in words, however large a stranger says it is."""
     return f"{count:,}" if count < LONGEST else f"about 10^{len(str(count)) - 1}"
+
+
+STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
+FIRST_WAVES, MORE_WAVES = 128, 512  # by which shares are counted, at first and then
+MAX_ENUMERATED_AT_ONCE = 64  # combinations of places up to which people are enumerated at once
+MAX_ENUMERATED = 4096  # and up to which they are before a box is cut
+NUMBERS = 1 << 21  # that are computed together, in each thread
+MOST_PARTS = 1 << 15  # into which a box is cut before its claim is refused
+LEVELS = 80  # of cuts
+TESTED = 4  # cuts after which it is tested whether a claim can be true at all
+CHOSEN, DRAWS = 16, 2048  # boxes of which that is tested, and people drawn from each
+PIECES = 1 << 11  # boxes that are looked at together, at most
+GROUP = 1 << 10  # boxes that are cut together, at most
+TOGETHER = 1 << 17  # and their parts, unless it is one box
+THREADS = min(4, os.cpu_count() or 1)  # each with pieces of its own; numpy computes in all of them at once
+
+
+def bounded(bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats]) -> tuple[Floats, Floats, Ints]:
+    """Return at least the shares of boxes that do not flip and that do, and an axis to cut.
+
+    Where less than is needed is proved, it is tried with more effort.
+    """
+    joint = bounds.lines(low, high, True)
+    shares = _shares(bounds, low, high, valid, needed, joint, FIRST_WAVES)
+    axis = _axis(bounds.frame, low, high, valid, joint)
+    for single in (False, True):
+        short = np.flatnonzero(((shares[0] < needed[0]) | (shares[1] < needed[1])) & (shares.max(0) < 1))
+        if not len(short) or (single and not bounds.single):
+            break
+        box = low[short], high[short], valid[short]
+        lines = bounds.lines(*box[:2], False) if single else joint.chosen(short)
+        again = _shares(bounds, *box, [need[short] for need in needed], lines, MORE_WAVES)
+        shares[:, short] = np.maximum(shares[:, short], again)
+    return shares[0], shares[1], axis
+
+
+def _axis(frame: Frame, low: Ints, high: Ints, valid: Bools, lines: CheckedLines) -> Ints:
+    """Return the axis that makes lines loosest within each box, to be cut: (n,)."""
+    exists = valid[..., None] if lines.slopes.shape[1] > 1 else np.ones((len(low), 1, 1), bool)
+    loose = np.where(exists, lines.slopes.sum(2), 0).sum(1)[:, None]  # both signs of a margin: what is between them
+    steep = np.where(exists, np.abs(lines.slopes).sum(2), 0).sum(1)[:, None]
+    score = frame.reach(low, high, loose)[:, 0] + STEEP * frame.reach(low, high, steep)[:, 0]
+    return np.asarray(np.where(high > low, score + 1e-300 * (high - low), -1.0).argmax(1))
+
+
+def _shares(
+    bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats], lines: CheckedLines, waves: int
+) -> Floats:
+    """Return at least the shares of boxes that do not flip and that do, by some lines: (2, n)."""
+    frame, rows = bounds.frame, bounds.rows
+    whole = rows.decided(lines.least, valid)
+    shares = np.array(whole, dtype=np.float64)
+    for share, need, counted in zip(shares, needed, (_alike, _flips), strict=True):
+        some = np.flatnonzero(~(whole[0] | whole[1]) & (need > 0))
+        if len(some):
+            box = _Box(frame, low[some], high[some], valid[some], waves)
+            share[some] = counted(box, rows, lines.chosen(some))
+    return shares
+
+
+def _over(what: Callable[[Ints, Ints, Floats], Floats], low: Ints, high: Ints, lines: CheckedLines) -> Floats:
+    """Return what can be said of lines, and of joint ones once for all values, plus their constants: as these."""
+    n, k, r, features = lines.slopes.shape
+    return what(low, high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r) + lines.at
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Boxes whose shares are counted by so many waves."""
+
+    frame: Frame
+    low: Ints
+    high: Ints
+    valid: Bools
+    waves: int
+
+    def above(self, slopes: Floats, at: Floats, some: Ints | slice = slice(None)) -> Floats:
+        """Return at least the share of some boxes where lines are above 0."""
+        return self.frame.share_above(self.low[some], self.high[some], slopes, at, self.waves)
+
+
+def _alike(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:
+    """Return at least the share of boxes where one line below those of all values says that they do not flip."""
+    if not rows.classes:
+        (slopes, at), (others, other) = (_common(box, lines, row, box.valid) for row in (0, 1))
+        return box.above(slopes + others, at + other + rows.tolerance)
+    shares = []
+    for row in range(len(rows.matrix)):
+        matter = box.valid & (lines.least[..., row] <= 0)  # those that are positive anyway do not
+        matter[~matter.any(1)] = box.valid[~matter.any(1)]
+        shares.append(box.above(*_common(box, lines, row, matter)))
+    total = np.zeros(len(box.low))
+    for own in rows.classes:
+        total += np.clip(1 - sum(1 - shares[row] for row in own), 0, 1)
+    return np.minimum(total, 1 - 2.0**-52)
+
+
+def _common(box: _Box, lines: CheckedLines, row: int, matter: Bools) -> tuple[Floats, Floats]:
+    """Return one line below those of the values that matter: (n, features) and (n,)."""
+    slopes, at = lines.slopes[:, :, row], lines.at[:, :, row]
+    if slopes.shape[1] == 1:
+        return slopes[:, 0], np.where(matter, at, np.inf).min(1)
+    mean = (slopes * (matter / matter.sum(1, keepdims=True))[..., None]).sum(1)
+    rest = box.frame.least(box.low, box.high, slopes - mean[:, None]) + at
+    return mean, np.where(matter, rest, np.inf).min(1)
+
+
+def _likely(frame: Frame, box: _Box, lines: CheckedLines) -> Floats:
+    """Return about the share of boxes where each line is above 0: (n, values, rows)."""
+    n, k, r, features = lines.slopes.shape
+    spread = frame.spread(box.low, box.high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r)
+    return np.asarray(ndtr(_over(frame.mean, box.low, box.high, lines) / spread))
+
+
+def _flips(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:
+    """Return at least the share of boxes where one value surely has a class and another surely has not."""
+    n, frame, exists = len(box.low), box.frame, box.valid[..., None]
+    every, last = np.arange(n), lines.slopes.shape[1] - 1
+    mean = np.where(exists, _over(frame.mean, box.low, box.high, lines), -np.inf)
+
+    def line(some: Ints, value: Ints, row: int | Ints) -> tuple[Floats, Floats]:
+        return lines.slopes[some, np.minimum(value, last)[some], row], lines.at[some, value[some], row]
+
+    if not rows.classes:
+        (slopes, at), (others, other) = (line(every, mean[..., row].argmax(1), row) for row in (0, 1))
+        return box.above(slopes + others, at + other - rows.tolerance)
+    likely = _likely(frame, box, lines)
+    best = np.zeros(n)
+    for own, against in zip(rows.classes, rows.against, strict=True):
+        chosen_by = mean[..., own].min(-1).argmax(1)
+        other = mean[..., against].reshape(n, -1).argmax(1)
+        excluded_by, row = other // len(against), np.asarray(against)[other % len(against)]
+        total = np.zeros(n)
+        # Where there are two classes, the two values may flip either way.
+        for one, two in ((chosen_by, excluded_by), (excluded_by, chosen_by))[: 2 if len(rows.classes) == 2 else 1]:
+            chance = likely[every, two, row] - (1 - likely[every, one][:, own]).sum(1)
+            some = np.flatnonzero(chance > WORTH)
+            sure = sum(1 - box.above(*line(some, one, c), some) for c in own)
+            total[some] += np.maximum(0, box.above(*line(some, two, row[some]), some) - sure)
+        best = np.maximum(best, total)
+        if len(rows.classes) == 2:
+            break
+    return np.minimum(best, 1 - 2.0**-52)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of boxes, and what was proved of them again."""
+
+    low: Ints
+    high: Ints
+    box: Ints  # (n,) to which box each belongs
+    people: Any  # (n,) exact whole numbers; 0 where a rule still cuts the part
+    fair: Any
+    discriminatory: Any
+    axis: Ints  # (n,) which axis to cut next; -1: nothing is left to prove
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def __getitem__(self, chosen: Any) -> Parts:
+        return Parts(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def __add__(self, other: Parts) -> Parts:
+        both = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return Parts(*(np.concatenate(pair) for pair in both))
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """What was proved again of boxes: exact whole numbers of people (n,), and the first box whose claim was not."""
+
+    people: Any
+    fair: Any
+    discriminatory: Any
+    refused: int | None
+
+
+def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any) -> ClaimResult:
+    """Prove again what is claimed of boxes: at least so many people do not flip, and so many do."""
+    n = len(low)
+    # Who claims more people than there can be is refused by one too many: the claim may be too large for a float.
+    ground = bounds.frame.ground
+    most = ground.combinations(low, high).astype(object) * len(ground.values) + 1
+    claims = [np.minimum(np.asarray(claim, dtype=object), most) for claim in (fair, discriminatory)]
+    parts = _examined(bounds, low, high, np.arange(n), claims, first=True)
+    people, sums = parts.people.astype(object), [parts.fair.astype(object), parts.discriminatory.astype(object)]
+    left = np.flatnonzero(_short(parts, claims, sums, n))
+    waiting = [left[i : i + GROUP] for i in range(0, len(left), GROUP)][::-1]
+    while waiting:
+        some = waiting.pop()
+        found = _cut(bounds, parts[some], [claim[some] for claim in claims])
+        if found is None:  # too many parts together, which a single box is refused for before
+            few = max(1, len(some) // 16)
+            waiting += [some[i : i + few] for i in range(0, len(some), few)][::-1]
+            continue
+        people[some], sums[0][some], sums[1][some], failed = found
+        if failed.any():
+            return ClaimResult(people, sums[0], sums[1], int(some[failed.argmax()]))
+    return ClaimResult(people, sums[0], sums[1], None)
+
+
+def _short(parts: Parts, claims: list[Any], sums: list[Any], n: int) -> Bools:
+    """Return of which boxes less is proved than is claimed, or which a rule still cuts: (n,)."""
+    unsure = np.bincount(parts.box[((parts.people == 0) & (parts.axis >= 0)).astype(bool)], minlength=n) > 0
+    return np.asarray(unsure | ((sums[0] < claims[0]) | (sums[1] < claims[1])).astype(bool))
+
+
+def _cut(bounds: Bounds, parts: Parts, claims: list[Any]) -> tuple[Any, Any, Any, Bools] | None:
+    """Cut boxes until what is claimed is proved: the people, both sums, and which failed; None if parts are too many.
+
+    A box that is cut into too many parts has failed.
+    """
+    n = len(parts)
+    parts = replace(parts, box=np.arange(n))
+    for level in range(LEVELS + 1):
+        sums = [_sums(parts.box, column, n) for column in (parts.fair, parts.discriminatory)]
+        short = _short(parts, claims, sums, n)
+        wanted = short[parts.box] & (parts.axis >= 0)
+        crowded = bool((np.bincount(parts.box, minlength=n) > MOST_PARTS).any())
+        if not wanted.any() or crowded or level == LEVELS:
+            break
+        if len(parts) > TOGETHER and n > 1:
+            return None
+        if level == TESTED and (untrue := _untrue(bounds, parts, claims, short)).any():
+            return _sums(parts.box, parts.people, n), *sums, untrue
+        cut = _largest(parts, wanted, [claim - sum_ for claim, sum_ in zip(claims, sums, strict=True)])
+        parts = parts[~cut] + _halves(bounds, parts[cut], claims)
+    return _sums(parts.box, parts.people, n), sums[0], sums[1], short
+
+
+def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bools:
+    """Return which of some boxes that are hard to prove claim what cannot be true, by people drawn from their parts.
+
+    Of a box that claims all its people, one counterexample says so. Otherwise it takes more people than
+    chance allows once in 10¹² certificates (Hoeffding's inequality).
+    """
+    ground, draw = bounds.frame.ground, np.random.default_rng()
+    untrue = np.zeros(len(short), bool)
+    for number in np.flatnonzero(short)[:CHOSEN]:
+        mine = parts[(parts.box == number) & (parts.people > 0).astype(bool)]
+        people = mine.people.astype(object)
+        if not len(mine) or (parts.people[parts.box == number] == 0).any():
+            continue
+        share = (people / sum(people)).astype(np.float64)
+        part = draw.choice(len(mine), DRAWS, p=share / share.sum())
+        places = ground.drawn(mine.low[part], mine.high[part], draw)
+        valid, _ = ground.valid(places, places)
+        alike, flips = bounds.rows.decided(bounds.points(places), valid)
+        for claim, other in zip(claims, (flips, alike), strict=True):
+            rest = 1 - float(claim[number] / sum(people))
+            chance = math.sqrt(math.log(1e12) / (2 * DRAWS))
+            untrue[number] |= bool(other.mean() > (rest + chance if claim[number] < sum(people) else 0))
+    return untrue
+
+
+def _largest(parts: Parts, wanted: Bools, missing: list[Any]) -> Bools:
+    """Return which parts to cut: the largest, with twice the undecided people that a claim misses, and their like."""
+    left = (parts.people - parts.fair - parts.discriminatory).astype(np.float64)
+    left[(parts.people == 0).astype(bool)] = np.inf  # a rule cuts them
+    order = np.flatnonzero(wanted)
+    order = order[np.lexsort((-left[order], parts.box[order]))]
+    box, size = parts.box[order], np.where(np.isinf(left[order]), 0, left[order])
+    before = np.cumsum(size) - size
+    start = np.flatnonzero(np.diff(box, prepend=-1))
+    before -= np.repeat(before[start], np.diff(np.append(start, len(box))))  # of the same box
+    most = 2 * np.maximum(missing[0], missing[1]).astype(np.float64)[box]
+    cut = np.zeros(len(parts), bool)
+    first = np.repeat(size[start], np.diff(np.append(start, len(box))))  # the largest of the same box
+    cut[order[(before <= most) | (size >= first / 4) | np.isinf(left[order])]] = True
+    return cut
+
+
+def _sums(box: Ints, numbers: Any, n: int) -> Any:
+    total = np.zeros(n, dtype=object)
+    np.add.at(total, box, numbers.astype(object))
+    return total
+
+
+def _halves(bounds: Bounds, parts: Parts, claims: list[Any]) -> Parts:
+    rows = np.arange(len(parts))
+    middle = (parts.low[rows, parts.axis] + parts.high[rows, parts.axis]) // 2
+    below, above = parts.high.copy(), parts.low.copy()
+    below[rows, parts.axis], above[rows, parts.axis] = middle, middle + 1
+    low, high = np.concatenate([parts.low, above]), np.concatenate([below, parts.high])
+    return _examined(bounds, low, high, np.tile(parts.box, 2), claims, first=False)
+
+
+def _examined(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], *, first: bool) -> Parts:
+    step = max(1, min(PIECES, NUMBERS // bounds.numbers))
+
+    def piece(p: slice) -> Parts:
+        return _piece(bounds, low[p], high[p], box[p], [c[box[p]] for c in claims], first)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        parts = list(threads.map(piece, (slice(i, i + step) for i in range(0, len(low), step))))
+    return Parts(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Parts)))
+
+
+def _piece(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], first: bool) -> Parts:
+    """Return what can be proved of parts of boxes, of which whole ones (`first`) need no more than is claimed."""
+    ground, n = bounds.frame.ground, len(low)
+    valid, axis = ground.valid(low, high)
+    whole = axis < 0
+    twins = valid.sum(1)
+    people = ground.combinations(low, high) * ((valid & ground.counted).sum(1) * whole).astype(ground.exact)
+    fair: Any = np.zeros(n, dtype=ground.exact)
+    flips: Any = np.zeros(n, dtype=ground.exact)
+    alone = whole & (twins < 2)  # nobody has a twin
+    fair[alone] = people[alone]
+    open_ = np.flatnonzero(whole & ~alone & (people > 0).astype(bool) & (claims[0] + claims[1] > 0).astype(bool))
+    alike = bounds.same(low[open_], high[open_], valid[open_])
+    fair[open_[alike]] = people[open_[alike]]
+    open_ = open_[~alike]
+    count, few = (high[open_] - low[open_] + 1.0).prod(1), MAX_ENUMERATED_AT_ONCE if first else MAX_ENUMERATED
+    little = open_[count <= few]
+    fair[little], flips[little] = _enumerated(bounds, low[little], high[little], valid[little])
+    open_ = open_[count > few]
+    if len(open_):
+        needed = [(claim[open_] > 0).astype(np.float64) for claim in claims]
+        if first:
+            needed = [(claim[open_] / people[open_]).astype(np.float64) for claim in claims]
+        shares = bounded(bounds, low[open_], high[open_], valid[open_], needed)
+        fair[open_], flips[open_] = (_part(share, people[open_]) for share in shares[:2])
+        left = (shares[0] < 1) & (shares[1] < 1)
+        axis[open_[left]] = shares[2][left]
+    return Parts(low, high, box, people, fair, flips, axis)
+
+
+def _part(share: Floats, people: Any) -> Any:
+    """Return at most this share of whole numbers, exactly rounded down."""
+    whole = (share * 2.0**52).astype(np.int64).astype(object)
+    return (whole * people.astype(object) // 2**52).astype(people.dtype)
+
+
+def _enumerated(bounds: Bounds, low: Ints, high: Ints, valid: Bools) -> tuple[Any, Any]:
+    """Enumerate the people of small boxes: how many certainly do not flip, and how many do."""
+    ground = bounds.frame.ground
+    sizes = high - low + 1
+    ends = np.cumsum(sizes.prod(1))
+    found: list[Any] = [np.zeros(len(low), dtype=ground.exact) for _ in range(2)]
+    step = max(1, NUMBERS // (len(ground.values) * bounds.width))
+    members = (valid & ground.counted).sum(1).astype(ground.exact)
+    for start in range(0, int(ends[-1]) if len(ends) else 0, step):
+        number = np.arange(start, min(start + step, ends[-1]))
+        owner = np.searchsorted(ends, number, side="right")
+        rest = number - np.where(owner > 0, ends[owner - 1], 0)
+        places = np.empty((len(owner), low.shape[1]), dtype=np.int64)
+        weight = members[owner]
+        for axis in range(low.shape[1]):
+            rest, place = np.divmod(rest, sizes[owner, axis])
+            places[:, axis] = low[owner, axis] + place
+            weight = weight * ground.counts[axis][places[:, axis]].astype(ground.exact)
+        for total, who in zip(found, bounds.rows.decided(bounds.points(places), valid[owner]), strict=True):
+            np.add.at(total, owner[who], weight[who])
+    return found[0], found[1]

@@ -21,8 +21,7 @@ from scipy import special
 from neuronfair.domain.attribute import Attribute
 from neuronfair.limits import check_size
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, Ints, Signed
-from neuronfair.proof.checker.lines import Frame
+from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, Frame, Ints, Signed
 from neuronfair.proof.checker.reader import CheckedCurve, CheckedLayer, ReadNetwork
 
 POINTS = 33  # of the grid

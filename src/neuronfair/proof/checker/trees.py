@@ -17,8 +17,7 @@ from torch import Tensor
 from neuronfair.limits import check_size
 from neuronfair.model.forest import Forest
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, Ints, Signed
-from neuronfair.proof.checker.lines import Frame
+from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, Frame, Ints, Signed
 from neuronfair.proof.checker.network import CheckedLines
 
 NUMBERS = 1 << 22  # of the largest array of a pass
