@@ -26,6 +26,7 @@ SHARED = {
     # files and errors
     "errors": {"DomainError", "NeuronFairError", "RunError", "one_line"},
     "limits": {"TREE", "check_size"},
+    "store.files": {"decoded"},
     "store.tables": {"Texts", "read_columns", "write_columns"},
 }
 OWN = {"proof.certificate"}  # the file and what it holds, beside the modules of proof/checker

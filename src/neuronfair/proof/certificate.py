@@ -8,9 +8,8 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from torch import nn
@@ -21,6 +20,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, NeuronFairError, RunError, one_line
 from neuronfair.limits import TREE, check_size
 from neuronfair.model.decision import Decision
+from neuronfair.store.files import decoded
 from neuronfair.store.tables import Texts, read_columns, write_columns
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
@@ -206,8 +206,8 @@ class _Note:
     people: str
     fair: str
     discriminatory: str
-    boxes: Annotated[int, msgspec.Meta(ge=0)]
-    seconds: Annotated[float, msgspec.Meta(ge=0)]
+    boxes: int
+    seconds: float
 
 
 def read(path: Path) -> Certificate:
@@ -215,12 +215,12 @@ def read(path: Path) -> Certificate:
     try:
         columns, text = read_columns(path)
         check_size(len(text), path, times=TREE)
-        form = msgspec.json.decode(text or "{}", type=_Form).format
+        form = decoded(text or "{}", _Form).format
         if form == OLD:
             raise ValueError("an older version of neuronfair wrote it. Prove again with neuronfair certify")
         if form != FORMAT:
             raise ValueError(f"it says nothing of itself, or not in format {FORMAT}")
-        return _certificate(columns, msgspec.json.decode(text, type=_Note))
+        return _certificate(columns, decoded(text, _Note))
     except RunError as error:
         raise CertificateError(f"{error}. Expected a certificate of neuronfair certify") from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, DomainError) as error:
@@ -243,6 +243,8 @@ def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: _Note)
     if len(wrong):
         raise ValueError(f"box {wrong[0] + 1} does not lie between its first and its last place")
     certified = CertifiedBoxes(low, high, _numbers(fair), _numbers(discriminatory))
+    if min(note.boxes, note.seconds) < 0:
+        raise ValueError("its boxes or seconds are below 0")
     people, alike, not_alike = map(_whole, (note.people, note.fair, note.discriminatory))
     proof = Proof(people, alike, not_alike, note.boxes, note.seconds, certified)
     return Certificate(domain, note.decision, note.where, note.fingerprint, axes, proof, note.version)

@@ -9,11 +9,10 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
-import msgspec
-
 from neuronfair import __version__
 from neuronfair.errors import DataError, one_line
 from neuronfair.model.decision import Decision
+from neuronfair.store.files import decoded
 
 SCHEMA = 1  # raised when an entry changes its meaning
 
@@ -126,8 +125,8 @@ class ProofReport:
     def from_json(text: str | bytes, source: object = "proof.json") -> ProofReport:
         """Read the content of a proof.json; what is damaged, or of another form, is refused."""
         try:
-            report = msgspec.json.decode(text, type=ProofReport)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            report = decoded(text, ProofReport)
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{source}: not a proof.json that can be read ({one_line(error)})") from None
         if report.schema != SCHEMA:
             raise DataError(f"{source}: written in form {report.schema}, but this version reads form {SCHEMA}")

@@ -16,8 +16,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import torch
 from filelock import lock_descriptor
@@ -140,6 +141,13 @@ def check_digest(path: Path, digest: object) -> None:
 
 
 Json = dict[str, Any]  # an object of JSON, as it is read and written
+T = TypeVar("T")
+
+
+def decoded(text: str | bytes, kind: type[T]) -> T:
+    """Return JSON as a dataclass, whose fields say what it must hold; raise a ValueError if it does not."""
+    return msgspec.json.decode(text, type=kind)
+
 
 _MARK = b',\n  "digest": "'
 
