@@ -13,6 +13,7 @@ the time of both phases, without a store, in which kernels ran: their time is ta
 
 `--part audit` runs the default audit and `--quick` of the same classifier, with the seconds of each stage; stages that
 run side by side may add up to more than the whole. `same` says whether all figures but times and proofs are the same.
+Modules are compiled before they are timed, as those of an installed package.
 `--part start` measures imports, `--help`, and a new process until an audit of a CSV file reports its first progress.
 """
 
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -107,7 +108,12 @@ def run_timed(source: Path, words: tuple[str, ...], folder: str) -> dict[str, fl
     before = os.environ.get("PYTHONPATH")
     path = f"{source.resolve()}{os.pathsep}{before}" if before else str(source.resolve())
     used, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "against"),
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled once
     done = subprocess.run([sys.executable, *words], env=environment, cwd=folder, capture_output=True, text=True)
     seconds, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
@@ -129,10 +135,19 @@ def timed_audit(source: Path, name: str) -> Timed:
         one["proved"] = one["repair"] = None
         for search in one["searches"]:
             search["seconds"] = search["findings_per_second"] = None
-    figures = json.dumps(
-        [{k: v for k, v in one.items() if k not in ("headline", "repair")} for one in report["attributes"]]
-    )
-    return found | stages, hashlib.sha256(figures.encode()).hexdigest()
+    figures = sorted(numbers([report[part] for part in ("data", "model", "feeding", "attributes")]))
+    return found | stages, hashlib.sha256(repr(figures).encode()).hexdigest()
+
+
+def numbers(entry: object) -> Iterator[float]:
+    """Yield all numbers of a report; sentences may be worded anew."""
+    if isinstance(entry, dict):
+        entry = list(entry.values())
+    if isinstance(entry, list):
+        for one in entry:
+            yield from numbers(one)
+    elif isinstance(entry, (int, float)):
+        yield float(entry)
 
 
 def timed_start(source: Path, name: str) -> Timed:
@@ -149,6 +164,8 @@ def compare(options: argparse.Namespace, names: Iterable[str], once: Callable[[P
     print("| --- | --- | ---: | ---: | ---: | --- |", flush=True)
     for name in names:
         runs: dict[Path, list[Timed]] = {options.other: [], ROOT / "src": []}
+        for source in runs:
+            once(source, name)  # modules are compiled, files read
         for _ in range(options.repeats):
             for source, found in runs.items():
                 found.append(once(source, name))
