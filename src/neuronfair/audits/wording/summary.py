@@ -174,7 +174,7 @@ def _certified(one: AttributeReport) -> Metric:
         )
     rows = proved.data_set
     if rows.undecided.count == rows.of:  # 0% would read as a verdict
-        return Metric(name, "Undecided", f"for all {plural(rows.of, 'record')} in the data set")
+        return Metric(name, "Undecided", f"all {plural(rows.of, 'record')} in the data set")
     people, undecided = f"of {plural(rows.of, 'record')} in the data set", percent(rows.undecided.share)
     return Metric(name, percent(rows.certified_fair.share), people, note=f"{shown}; {undecided} undecided")
 
