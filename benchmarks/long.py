@@ -1,6 +1,6 @@
 """Long searches: seconds, memory and disk of a search in shards, on Adult in the paper's encoding.
 
-    python benchmarks/long.py --rows 100_000_000 --method neuronfair --workers 2
+    python benchmarks/long.py --rows 100_000_000 --method frontier --workers 2
 
 As `neuronfair search` does it beyond 20 million rows: chains are searched in shards, one after the other or by so many
 processes, then they are put together and written to the run folder. One search for each call, since the peak of memory
