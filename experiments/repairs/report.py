@@ -9,7 +9,7 @@ from experiments.repairs.neurons import NeuronRepair
 from experiments.repairs.retrain import Retraining
 from experiments.repairs.session import Repaired
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import listed, percent, plural, spanned
+from neuronfair.formatting import listed, percent, plural, with_interval
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
 from neuronfair.store.files import Json
@@ -58,8 +58,8 @@ def _lines(before: FairnessMeasurement, after: FairnessMeasurement, domain: Tabl
     """Return the rows of the table: a label and the cells before and after."""
     both = (before, after)
     cells = [
-        ("flip rate of the test rows", *(spanned(one.test.rate, *one.test.interval) for one in both)),
-        ("flip rate, uniform (DM-RS)", *(spanned(one.rate.rate, *one.rate.interval) for one in both)),
+        ("flip rate of the test rows", *(with_interval(one.test.rate, *one.test.interval) for one in both)),
+        ("flip rate, uniform (DM-RS)", *(with_interval(one.rate.rate, *one.rate.interval) for one in both)),
         ("AS-AUC of the worst layer", *(f"{one.auc:.3f} ({one.layer})" for one in both)),
         *(
             (f"accuracy, {part} rows", *(percent(one.accuracy[part]) for one in both))
@@ -108,7 +108,7 @@ def _spread(results: tuple[RepairOutcome, ...]) -> str:
     """Return the mean of several outcomes, and the extremes where there are several."""
     rates, hits = [r.rate for r in results], [r.accuracy for r in results]
     rate = sum(rates) / len(rates)
-    shown = spanned(rate, min(rates), max(rates)) if len(results) > 1 else percent(rate)
+    shown = with_interval(rate, min(rates), max(rates)) if len(results) > 1 else percent(rate)
     return f"DM-RS {shown}, accuracy {percent(sum(hits) / len(hits))}"
 
 

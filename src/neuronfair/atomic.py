@@ -61,10 +61,10 @@ def _prefix(path: Path) -> str:
 
 
 def _remove_leftovers(path: Path) -> None:
-    for other in leftovers(path) if fcntl is not None else ():
-        with suppress(OSError), other.open("rb") as file:
+    for leftover in leftovers(path) if fcntl is not None else ():
+        with suppress(OSError), leftover.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if a process is writing it
-            other.unlink()
+            leftover.unlink()
 
 
 def _temporary(path: Path) -> tuple[int | None, Path]:

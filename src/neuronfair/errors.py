@@ -80,9 +80,9 @@ def needs(package: str, extra: str, what: str = "such a model", kind: type[Neuro
 def internal(error: BaseException) -> str:
     """Return the message for an unexpected error: what it is, where, and what to do."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return (
-        f"internal error: {type(error).__name__}{place}: {one_line(error)}. This says nothing about the model. Please "
+        f"internal error: {type(error).__name__}{where}: {one_line(error)}. This says nothing about the model. Please "
         f"report it where you have neuronfair from, with the command and the traceback, which {DEBUG}=1 shows"
     )
 
@@ -102,15 +102,16 @@ def repeated(words: Iterable[str]) -> str | None:
     return next((word for word in words if word in seen or seen.add(word)), None)  # type: ignore[func-returns-value]
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of an error message: the known words and, if there is one, the nearest match.
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """Return the end of an error message: the candidates and, if there is one, the nearest match.
 
     >>> did_you_mean("sexx", ["age", "sex"])
     "Known: age, sex. Did you mean 'sex'?"
     """
-    word, known = str(word), [str(k) for k in known]
-    shown = ", ".join(known[:20]) + (f", … ({len(known)} in all)" if len(known) > 20 else "")
+    word, candidates = str(word), [str(candidate) for candidate in candidates]
+    listing = ", ".join(candidates[:20]) + (f", … ({len(candidates)} in all)" if len(candidates) > 20 else "")
     # Comparing takes long for long words, and for each of many.
-    nearly = sorted((k for k in known if len(k) <= LONG), key=lambda k: abs(len(k) - len(word)))[:MAX_WORDS]
-    near = difflib.get_close_matches(word, nearly, n=1) if len(word) <= LONG else []
-    return f"Known: {shown}." + (f" Did you mean '{near[0]}'?" if near else "")
+    short = [candidate for candidate in candidates if len(candidate) <= LONG]
+    comparable = sorted(short, key=lambda candidate: abs(len(candidate) - len(word)))[:MAX_WORDS]
+    matches = difflib.get_close_matches(word, comparable, n=1) if len(word) <= LONG else []
+    return f"Known: {listing}." + (f" Did you mean '{matches[0]}'?" if matches else "")

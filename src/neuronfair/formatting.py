@@ -50,30 +50,32 @@ def percent(share: float | None) -> str:
     return f"{short if is_exact else text}%"
 
 
-def together(value: float, low: float, high: float) -> tuple[str, str, str]:
+def aligned_percents(value: float, low: float, high: float) -> tuple[str, str, str]:
     """Return a share and the ends of its interval as percentages without the sign, all with the same decimals.
 
     The decimals are those of the largest; they are more where one would look like 0 or 100 without being it.
 
-    >>> together(0.0103, 0.0085, 0.0124), together(0.0728, -0.00899, 0.13), together(0.0, 0.0, 0.000369)
-    (('1.0', '0.9', '1.2'), ('7.3', '−0.9', '13.0'), ('0', '0', '0.037'))
+    >>> aligned_percents(0.0103, 0.0085, 0.0124), aligned_percents(0.0728, -0.00899, 0.13)
+    (('1.0', '0.9', '1.2'), ('7.3', '−0.9', '13.0'))
+    >>> aligned_percents(0.0, 0.0, 0.000369)
+    ('0', '0', '0.037')
     """
-    shares = [100 * one for one in (value, low, high)]
+    shares = [100 * part for part in (value, low, high)]
     decimals = _decimals(max(shares, key=abs))
-    while decimals < 4 and any(_hides(one, decimals) for one in shares):
+    while decimals < 4 and any(_looks_extreme(part, decimals) for part in shares):
         decimals += 1
-    one, first, last = ("0" if share == 0 else _decimal(share, decimals) for share in shares)
-    return one, first, last
+    texts = ["0" if share == 0 else _decimal(share, decimals) for share in shares]
+    return texts[0], texts[1], texts[2]
 
 
 def _decimals(value: float) -> int:
     """Return how many decimals a percentage has: one from 1% on, else enough for two significant digits, at most 4."""
     if value == 0 or abs(value) >= 0.995:
-        return next(d for d in (1, 2, 3, 4) if d == 4 or not _hides(value, d))
+        return next(d for d in (1, 2, 3, 4) if d == 4 or not _looks_extreme(value, d))
     return min(4, 1 - math.floor(math.log10(abs(value))))
 
 
-def _hides(value: float, decimals: int) -> bool:
+def _looks_extreme(value: float, decimals: int) -> bool:
     """Return whether a percentage would look like 0 or 100 without being it."""
     shown = round(value, decimals)
     return shown in (0, 100) and shown != value
@@ -96,36 +98,37 @@ def whole_percent(share: float) -> str:
 
 
 def part_of(share: float) -> str:
-    """Return a share of a whole as people say it.
+    """Return a share of a whole in everyday words.
 
     >>> [part_of(share) for share in (1.02, 0.96, 0.68, 0.5, 0.58)]
     ['all', 'nearly all', 'two thirds', 'half', '58%']
     """
     if share >= 0.9:
         return "all" if share >= 0.995 else "nearly all"
-    return next((words for part, words in _PARTS.items() if abs(share - part) < 0.03), percent(share))
+    return next((text for fraction, text in _PARTS.items() if abs(share - fraction) < 0.03), percent(share))
 
 
-def spanned(share: float, low: float, high: float, unit: str = "%") -> str:
+def with_interval(share: float, low: float, high: float, unit: str = "%") -> str:
     """Return a share with the ends of its interval, with the same decimals; an exact share has no interval.
 
-    >>> spanned(0.0471, 0.0442, 0.0501), spanned(0.002, -0.001, 0.005), spanned(0.5, 0.5, 0.5)
+    >>> with_interval(0.0471, 0.0442, 0.0501), with_interval(0.002, -0.001, 0.005), with_interval(0.5, 0.5, 0.5)
     ('4.7% (4.4–5.0%)', '0.20% (−0.10 to 0.50%)', '50%')
-    >>> spanned(0.101, 0.0132, 0.14, " pp")
+    >>> with_interval(0.101, 0.0132, 0.14, " pp")
     '10.1 pp (1.3–14.0)'
     """
     if low == high:
         return percent(share) if unit == "%" else f"{percent(share).removesuffix('%')}{unit}"
-    return f"{together(share, low, high)[0]}{unit} ({ends(share, low, high, unit if unit == '%' else '')})"
+    value = aligned_percents(share, low, high)[0]
+    return f"{value}{unit} ({interval_ends(share, low, high, '%' if unit == '%' else '')})"
 
 
-def ends(share: float, low: float, high: float, unit: str = "%") -> str:
+def interval_ends(share: float, low: float, high: float, unit: str = "%") -> str:
     """Return the ends of the interval of a share, with as many decimals as the share next to them.
 
-    >>> ends(0.0728, -0.00899, 0.13, " pp")
+    >>> interval_ends(0.0728, -0.00899, 0.13, " pp")
     '−0.9 to 13.0 pp'
     """
-    _, first, last = together(share, low, high)
+    _, first, last = aligned_percents(share, low, high)
     return f"{first}{' to ' if low < 0 else '–'}{last}{unit}"
 
 
@@ -182,29 +185,29 @@ def exact(value: float) -> str:
     return str(int(value)) if abs(value) < 1e16 and float(value).is_integer() else repr(float(value))
 
 
-def apart(one: float, other: float, digits: int = 3) -> tuple[str, str]:
+def distinct_numbers(value: float, reference: float, digits: int = 3) -> tuple[str, str]:
     """Return two numbers with enough decimals to show their difference with some significant digits.
 
-    >>> apart(0.0460000000000003, 0.147), apart(251234.56, 250000.0)
+    >>> distinct_numbers(0.0460000000000003, 0.147), distinct_numbers(251234.56, 250000.0)
     (('0.046', '0.147'), ('251,235', '250,000'))
     """
-    gap = abs(one - other)
+    gap = abs(value - reference)
     decimals = min(12, max(0, digits - 1 - math.floor(math.log10(gap)))) if 0 < gap < math.inf else digits
-    texts = (f"{value:,.{decimals}f}" for value in (one, other))
+    texts = (f"{number:,.{decimals}f}" for number in (value, reference))
     first, second = (text.rstrip("0").rstrip(".") if "." in text else text for text in texts)
     return first.replace("-", "\N{MINUS SIGN}"), second.replace("-", "\N{MINUS SIGN}")
 
 
-def shift(one: float, other: float) -> tuple[str, str]:
+def distinct_percents(share: float, reference: float) -> tuple[str, str]:
     """Return two shares as percentages, rounded as far as they stay distinct; 0 and 100 only if they are exact.
 
-    >>> shift(0.5832, 0.3401), shift(0.50012, 0.49987), shift(0.0004, 0.93)
-    (('58%', '34%'), ('50.012%', '49.987%'), ('0.04%', '93%'))
+    >>> [distinct_percents(*shares) for shares in ((0.5832, 0.3401), (0.50012, 0.49987), (0.0004, 0.93))]
+    [('58%', '34%'), ('50.012%', '49.987%'), ('0.04%', '93%')]
     """
-    texts = apart(100 * one, 100 * other, 2)
-    rounded = [text in ("0", "100") and 0 < share < 1 for share, text in zip((one, other), texts, strict=True)]
+    texts = distinct_numbers(100 * share, 100 * reference, 2)
     first, second = (
-        percent(share) if far else f"{text}%" for share, text, far in zip((one, other), texts, rounded, strict=True)
+        percent(part) if text in ("0", "100") and 0 < part < 1 else f"{text}%"
+        for part, text in zip((share, reference), texts, strict=True)
     )
     return first, second
 
@@ -221,7 +224,7 @@ def times(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them.
+    """Return a duration in seconds, minutes or hours.
 
     >>> [duration(x) for x in (0.0312, 8.04, 125.2, 7322)]
     ['0.031 s', '8 s', '2 min 5 s', '2 h 2 min']
@@ -241,14 +244,14 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
-def some(words: Sequence[str], most: int = 3) -> str:
+def first_few(words: Sequence[str], limit: int = 3) -> str:
     """Return the first words as a list in a sentence, and how many more there are.
 
-    >>> some(["A", "B", "C", "D", "E"])
+    >>> first_few(["A", "B", "C", "D", "E"])
     'A, B, C and 2 more'
     """
-    more = len(words) - most
-    return listed([*words[:most], f"{more:,} more"] if more > 0 else words)
+    further = len(words) - limit
+    return listed([*words[:limit], f"{further:,} more"] if further > 0 else words)
 
 
 def likelihood(plausibility: float | None) -> str:
@@ -261,20 +264,20 @@ def likelihood(plausibility: float | None) -> str:
     """
     if plausibility is None or math.isnan(plausibility):
         return UNKNOWN
-    place = min(99, math.floor(100 * plausibility + 1e-9))
-    if place < 1:
+    percentile = min(99, math.floor(100 * plausibility + 1e-9))
+    if percentile < 1:
         return "below the 1st likelihood percentile"
-    ending = "th" if 10 < place < 20 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
-    return f"{place}{ending} likelihood percentile"
+    ending = "th" if 10 < percentile < 20 else {1: "st", 2: "nd", 3: "rd"}.get(percentile % 10, "th")
+    return f"{percentile}{ending} likelihood percentile"
 
 
-def plural(value: int, one: str, many: str | None = None) -> str:
+def plural(value: int, noun: str, nouns: str | None = None) -> str:
     """Return a count with its noun.
 
     >>> plural(1, "finding"), plural(2000, "finding")
     ('1 finding', '2,000 findings')
     """
-    return f"{value:,} {one if value == 1 else many or one + 's'}"
+    return f"{value:,} {noun if value == 1 else nouns or noun + 's'}"
 
 
 def plain(name: str) -> str:
@@ -303,10 +306,10 @@ def visible(text: str, *, keep: str = "") -> str:
     sex\u001b[31m
     """
 
-    def written(found: re.Match[str]) -> str:
-        sign = found[0]
+    def escaped(match: re.Match[str]) -> str:
+        sign = match[0]
         if sign in keep:
             return sign
         return f"\\u{ord(sign):04x}" if ord(sign) < 0x10000 else f"\\U{ord(sign):08x}"
 
-    return _HIDDEN.sub(written, text)
+    return _HIDDEN.sub(escaped, text)

@@ -63,10 +63,10 @@ def unpacked(content: bytes, what: object, *, times: float = 1) -> bytes:
     >>> unpacked(gzip.compress(b"age,sex"), "table.csv.gz")
     b'age,sex'
     """
-    parts, size, rest = [], 0, content
-    while rest:  # a gzip file may have several members
+    parts, size, remaining = [], 0, content
+    while remaining:  # a gzip file may have several members
         member = zlib.decompressobj(wbits=31)
-        part = member.decompress(rest, _CHUNK)
+        part = member.decompress(remaining, _CHUNK)
         while part or not member.eof:
             size += len(part)
             check_size(size, what, times=times)
@@ -74,7 +74,7 @@ def unpacked(content: bytes, what: object, *, times: float = 1) -> bytes:
             if not part and not member.unconsumed_tail:
                 raise EOFError("the gzip file ends too early")
             part = member.decompress(member.unconsumed_tail, _CHUNK)
-        rest = member.unused_data.lstrip(b"\0")  # members may be padded
+        remaining = member.unused_data.lstrip(b"\0")  # members may be padded
     return b"".join(parts)
 
 
@@ -85,11 +85,11 @@ def read_text(path: Path, *, times: float = TREE) -> str:
 
 def open_archive(source: Path | bytes, what: object) -> zipfile.ZipFile:
     """Open a zip archive, unless its directory is too large: opening it creates an object for every member."""
-    entries, rest = 0, b""
+    entries, tail = 0, b""
     with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
         while part := file.read(_CHUNK):
-            entries += (rest + part).count(_ENTRY)
-            rest = part[-3:]  # a mark may lie across two parts
+            entries += (tail + part).count(_ENTRY)
+            tail = part[-3:]  # a mark may lie across two parts
     check_size(entries, what, times=_ENTRY_BYTES)
     try:
         return zipfile.ZipFile(source if isinstance(source, Path) else io.BytesIO(source))
@@ -122,16 +122,16 @@ def members(content: bytes, what: object, *, times: float = 1, besides: float = 
 
     A name that leads out of the archive, or occurs twice, is an error: readers disagree about its meaning.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     with open_archive(content, what) as archive:
         check_archive(archive, times=times, what=what, besides=besides)
         for member in archive.infolist():
             name = member.filename
-            if name in found or name.startswith("/") or "\\" in name or ".." in name.split("/"):
+            if name in files or name.startswith("/") or "\\" in name or ".." in name.split("/"):
                 raise zipfile.BadZipFile(f"the name '{name[:100]}' leads out of the archive, or occurs twice")
             if not member.is_dir():
-                found[name] = read_member(archive, member)
-    return found
+                files[name] = read_member(archive, member)
+    return files
 
 
 def repacked(files: Mapping[str, bytes]) -> bytes:

@@ -40,7 +40,7 @@ class Parameter:
     positional: bool = False  # an argument of the command line, and no option
     hint: Any = None  # the type
     default: Any = None
-    shown: str | None = None  # the default as a help text shows it
+    default_text: str | None = None  # the default as a help text shows it
 
 
 def parameter(
@@ -54,13 +54,13 @@ def parameter(
     positional: bool = False,
 ) -> Any:
     """Return a field of a settings class with the metadata for command line and TOML files."""
-    known = Parameter(text, flags, panel, metavar, least, most, positional, default=default)
-    return field(default=default, metadata={_KEY: known})
+    declared = Parameter(text, flags, panel, metavar, least, most, positional, default=default)
+    return field(default=default, metadata={_KEY: declared})
 
 
 def groups(kind: Any) -> Values:
     """Return the fields of a settings class that are settings classes themselves."""
-    return {one.name: one.default_factory for one in fields(kind) if is_dataclass(one.default_factory)}
+    return {member.name: member.default_factory for member in fields(kind) if is_dataclass(member.default_factory)}
 
 
 def parameters(kind: Any) -> dict[str, Parameter]:
@@ -69,55 +69,58 @@ def parameters(kind: Any) -> dict[str, Parameter]:
     A class with `QUICK` has two sets of defaults. Its parameters are None unless they are given, and the help text
     shows both.
     """
-    known: dict[str, Parameter] = {}
+    declared: dict[str, Parameter] = {}
     nested, names = groups(kind), vars(sys.modules[kind.__module__])
-    for one in fields(kind):
-        if one.name in nested:
-            known |= parameters(nested[one.name])
-        elif _KEY in one.metadata:
-            hint = eval(one.type, names) if isinstance(one.type, str) else one.type
-            known[one.name] = _replace(one.metadata[_KEY], hint=hint)
+    for member in fields(kind):
+        if member.name in nested:
+            declared |= parameters(nested[member.name])
+        elif _KEY in member.metadata:
+            hint = eval(member.type, names) if isinstance(member.type, str) else member.type
+            declared[member.name] = _replace(member.metadata[_KEY], hint=hint)
     if hasattr(kind, "QUICK"):
-        for name, usual in known.items():
-            shown = _both(usual.default, kind.QUICK.get(name, usual.default))
-            known[name] = _replace(usual, hint=usual.hint | None, default=None, shown=shown)
-    return known
+        for name, single in declared.items():
+            default_text = _both_defaults(single.default, kind.QUICK.get(name, single.default))
+            declared[name] = _replace(single, hint=single.hint | None, default=None, default_text=default_text)
+    return declared
 
 
-def flag_of(name: str, known: Parameter) -> str:
+def flag_of(name: str, declared: Parameter) -> str:
     """Return a parameter as an option of the command line."""
-    return known.flags[0] if known.flags else f"--{name.replace('_', '-')}"
+    return declared.flags[0] if declared.flags else f"--{name.replace('_', '-')}"
 
 
 def build(kind: Any, values: Values) -> Any:
     """Return a settings class with these values, its groups included. None stands for the default."""
     start = kind.quick() if hasattr(kind, "QUICK") and values.get("quick") else kind()
-    given = {name: build(nested, values) for name, nested in groups(kind).items()}
-    own = {one.name for one in fields(kind) if _KEY in one.metadata}
-    given |= {name: value for name, value in values.items() if name in own and value is not None}
-    return _replace(start, **given)
+    arguments = {name: build(nested, values) for name, nested in groups(kind).items()}
+    own_names = {member.name for member in fields(kind) if _KEY in member.metadata}
+    arguments |= {name: value for name, value in values.items() if name in own_names and value is not None}
+    return _replace(start, **arguments)
 
 
 def values_of(settings: Any) -> Values:
     """Return the values of all parameters of a settings class, by the names of their fields."""
-    known: Values = {}
-    for one in fields(settings):
-        value = getattr(settings, one.name)
-        known |= values_of(value) if is_dataclass(one.default_factory) else {one.name: value} if one.metadata else {}
-    return known
+    values: Values = {}
+    for member in fields(settings):
+        value = getattr(settings, member.name)
+        if is_dataclass(member.default_factory):
+            values |= values_of(value)
+        elif member.metadata:
+            values[member.name] = value
+    return values
 
 
-def _both(usual: Any, quick: Any) -> str | None:
+def _both_defaults(default: Any, quick: Any) -> str | None:
     """Return the defaults of a parameter with and without `quick`, as a help text shows them."""
-    first, other = in_words(usual), in_words(quick)
-    return first if first == other else f"{first}, with --quick {other}"
+    text, quick_text = value_text(default), value_text(quick)
+    return text if text == quick_text else f"{text}, with --quick {quick_text}"
 
 
-def in_words(value: Any) -> str | None:
+def value_text(value: Any) -> str | None:
     """Return a default as a help text shows it; None where there is none.
 
-    >>> in_words(True), in_words(50_000), in_words(0.5), in_words("cpu"), in_words(None)
-    ('yes', '50,000', '0.5', 'cpu', None)
+    >>> [value_text(value) for value in (True, 50_000, 0.5, "cpu", None)]
+    ['yes', '50,000', '0.5', 'cpu', None]
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -126,17 +129,17 @@ def in_words(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def checked(entry: Values, known: Mapping[str, Parameter]) -> tuple[Values, list[str]]:
+def checked(entry: Values, declared: Mapping[str, Parameter]) -> tuple[Values, list[str]]:
     """Return the valid values of a TOML table, converted to the types of parameters, and the errors of the others."""
     import msgspec  # a machine that only searches has none
 
     values: Values = {}
     problems = []
     for key, value in entry.items():
-        if key not in known:
-            problems.append(f"unknown key '{key}'. {did_you_mean(key, known)}")
+        if key not in declared:
+            problems.append(f"unknown key '{key}'. {did_you_mean(key, declared)}")
             continue
-        hint = known[key].hint
+        hint = declared[key].hint
         if isinstance(value, str) and get_origin(hint) in (list, tuple):
             value = [value]
         try:
@@ -144,18 +147,18 @@ def checked(entry: Values, known: Mapping[str, Parameter]) -> tuple[Values, list
         except msgspec.ValidationError as error:
             problems.append(f"{key}: {str(error).replace('`', '')}")
             continue
-    return values, [*problems, *map(": ".join, out_of_bounds(values, known))]
+    return values, [*problems, *map(": ".join, out_of_bounds(values, declared))]
 
 
-def out_of_bounds(values: Values, known: Mapping[str, Parameter]) -> Iterator[tuple[str, str]]:
+def out_of_bounds(values: Values, declared: Mapping[str, Parameter]) -> Iterator[tuple[str, str]]:
     """Yield the names of numbers that are too small or too large, and why."""
     for name, value in values.items():
-        one = known.get(name)
-        if one is not None and isinstance(value, int | float):
-            if one.least is not None and not value >= one.least:
-                yield name, f"{value} is less than {one.least}"
-            if one.most is not None and not value <= one.most:
-                yield name, f"{value} is more than {one.most}"
+        bounds = declared.get(name)
+        if bounds is not None and isinstance(value, int | float):
+            if bounds.least is not None and not value >= bounds.least:
+                yield name, f"{value} is less than {bounds.least}"
+            if bounds.most is not None and not value <= bounds.most:
+                yield name, f"{value} is more than {bounds.most}"
 
 
 def _path(kind: Any, value: Any) -> Any:

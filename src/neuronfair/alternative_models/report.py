@@ -12,7 +12,7 @@ from neuronfair.alternative_models.candidates import Candidate
 from neuronfair.alternative_models.objectives import MEASURES
 from neuronfair.alternative_models.parts import counted
 from neuronfair.alternative_models.session import AlternativesReport
-from neuronfair.formatting import listed, number, percent, plural, spanned
+from neuronfair.formatting import listed, number, percent, plural, with_interval
 from neuronfair.render.page import rendered
 
 SHARES = ("accuracy", "balanced_accuracy", "roc_auc")  # qualities that are shown in percent
@@ -124,7 +124,7 @@ def alternatives_report(report: AlternativesReport) -> RenderableType:
         table.add_column(column)
     for one in report.shown:
         mark = "" if one.quality_gain is None else "yes" if one.better else "no"
-        span = spanned(*one.quality) if report.quality in SHARES else f"{one.quality.value:.4g}"
+        span = with_interval(*one.quality) if report.quality in SHARES else f"{one.quality.value:.4g}"
         measure = f"{one.measure.value:.3f} ({one.measure.low:.3f}–{one.measure.high:.3f})"
         table.add_row(one.candidate.name, span, measure, mark, changes(one.candidate, report))
     return Lines(headline(report), *([table] if report.shown else []), *sentences(report))

@@ -33,7 +33,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.formatting import POPULATIONS, Population, ends, exact, listed, percent, plain, visible
+from neuronfair.formatting import POPULATIONS, Population, exact, interval_ends, listed, percent, plain, visible
 from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
 from neuronfair.measure.rate import Rate, flip_rate, plausible_pair_rate
 from neuronfair.model.blackbox import BlackBox, batched_scores
@@ -329,7 +329,7 @@ def too_many(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
     by = listed([plain(name) for name in data.domain.sensitive])
     lines = [
         f"The decision depends on {by} for {percent(rate.rate)} of {POPULATIONS[rate.population]} "
-        f"({percent(rate.confidence)} CI {ends(rate.rate, low, high)}; {rate.found:,} of "
+        f"({percent(rate.confidence)} CI {interval_ends(rate.rate, low, high)}; {rate.found:,} of "
         f"{rate.sampled:,}); at most {percent(limit.number)} is allowed."
     ]
     if not limit.met_by(rate.rate):

@@ -29,9 +29,9 @@ from neuronfair.parameters import (
     Values,
     build,
     flag_of,
-    in_words,
     out_of_bounds,
     parameters,
+    value_text,
 )
 from neuronfair.scale.ray_cluster import ADDRESS, LOCAL
 
@@ -200,7 +200,7 @@ def _place(item: tuple[str, Parameter]) -> tuple[bool, int]:
 def _typer_parameter(name: str, known: Parameter) -> inspect.Parameter:
     """Return a parameter as typer declares an option or an argument."""
     hint, flags, text, default = known.hint, known.flags, known.text, known.default
-    shown = known.shown or (None if isinstance(default, bool) or default in (..., ()) else in_words(default))
+    shown = known.default_text or (None if isinstance(default, bool) or default in (..., ()) else value_text(default))
     if shown and hint is not bool and "default" not in text.lower():
         text = f"{text.removesuffix('.')} (default {shown})."
     if get_origin(hint) is tuple:

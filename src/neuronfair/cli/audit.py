@@ -40,7 +40,7 @@ from neuronfair.cli.options import (
     pool_of,
 )
 from neuronfair.errors import DataError, did_you_mean
-from neuronfair.formatting import plural, some
+from neuronfair.formatting import first_few, plural
 from neuronfair.limits import read_text
 from neuronfair.parameters import (
     BUDGET,
@@ -495,7 +495,7 @@ def audit_all(
 
         def note(lines: Sequence[tuple[int, int, int]]) -> None:
             running = [name for name, (done, total, _) in zip(names, lines, strict=True) if done < total]
-            show(before + sum(done for done, _, _ in lines), len(batch.audits), some(running))
+            show(before + sum(done for done, _, _ in lines), len(batch.audits), first_few(running))
 
         interrupted = batch.run(workers_of_all, note, missing)
     index = batch.index

@@ -24,7 +24,7 @@ from neuronfair.cli.options import (
     pool_of,
 )
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.formatting import POPULATIONS, Population, ends, listed, percent, plural
+from neuronfair.formatting import POPULATIONS, Population, interval_ends, listed, percent, plural
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 
 if TYPE_CHECKING:
@@ -172,8 +172,9 @@ def _counterfactual_test(
 def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, allowed: float) -> None:
     console.print(
         f"The decision depends on {listed(data.domain.sensitive)} for {percent(rate.rate)} of "
-        f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI {ends(rate.rate, rate.low, rate.high)}; "
-        f"{rate.discriminated:,} of {rate.of:,}). {rate.omission}".rstrip()
+        f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI "
+        f"{interval_ends(rate.rate, rate.low, rate.high)}; {rate.discriminated:,} of {rate.of:,}). "
+        f"{rate.omission}".rstrip()
     )
     if error > allowed:
         why = "there are no more records" if rate.population in ("pairs", "table") else "raise --samples"

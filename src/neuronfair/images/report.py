@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.atomic import replacing, write_text
-from neuronfair.formatting import percent, plain, spanned
+from neuronfair.formatting import percent, plain, with_interval
 from neuronfair.images.archive import decoder
 from neuronfair.images.detector import predictions
 from neuronfair.images.domain import FLAG, PASS, SEED, ImageDomain
@@ -129,8 +129,8 @@ def _found(walks: Mapping[str, WalkReport], method: str) -> str:
     """Return for how many faces a method and its controls found a pair, and how many images on the way flip."""
     own, blind, random = (walks[f"{method}{name}"] for name in ("", ", random direction", ", random shift"))
     return (
-        f"{spanned(own.share_of_faces, own.share_low, own.share_high)} of {own.seeds:,} faces. In random directions "
-        f"the share is {percent(blind.share_of_faces)}, and with a random shift of equal size "
+        f"{with_interval(own.share_of_faces, own.share_low, own.share_high)} of {own.seeds:,} faces. In random "
+        f"directions the share is {percent(blind.share_of_faces)}, and with a random shift of equal size "
         f"{percent(random.share_of_faces)}. {own.findings:,} of {own.tried:,} images on the way flip."
     )
 
@@ -200,7 +200,7 @@ def picture_page(audit: PictureAudit) -> str:
     strips = twins_beside(subject, report.classes, TWINS), panels(subject.domain, shown, audit.classes)
     twins, pairs = ([[(_png(picture), text) for picture, text in row] for row in rows] for rows in strips)
     lines = sentences(report)
-    return rendered("pictures.html", report=report, lines=lines, spanned=spanned, twins=twins, pairs=pairs)
+    return rendered("pictures.html", report=report, lines=lines, spanned=with_interval, twins=twins, pairs=pairs)
 
 
 def write_results(folder: Path, audit: PictureAudit) -> None:

@@ -89,8 +89,8 @@ def _people(findings: Sequence[Finding]) -> dict[str, object]:
 def _odds(finding: Finding) -> tuple[str, str, str]:
     """Return what is shown below two decisions, and its values: a probability, or a score where there is none."""
     if finding.probability is None or finding.twin_probability is None:
-        return ("score", *formatting.apart(finding.score, finding.twin_score))
-    one, other = formatting.shift(finding.probability, finding.twin_probability)
+        return ("score", *formatting.distinct_numbers(finding.score, finding.twin_score))
+    one, other = formatting.distinct_percents(finding.probability, finding.twin_probability)
     return f"probability of {finding.outcome}", one, other
 
 
@@ -122,7 +122,7 @@ def _parts(seconds: Seconds) -> str:
 
 def _spanned(rate: Interval | CounterfactualReport, unit: str = "%") -> str:
     """Return a share with the ends of its interval, in percent or in percentage points."""
-    return formatting.spanned(rate.rate, rate.low, rate.high, unit)
+    return formatting.with_interval(rate.rate, rate.low, rate.high, unit)
 
 
 @cache
@@ -137,8 +137,8 @@ def _environment() -> Environment:
     words = {name: show for name, show in vars(formatting).items() if isfunction(show)}
     environment.filters |= {
         **words,
-        "between": lambda rate: formatting.ends(rate.rate, rate.low, rate.high),
-        "gap_ends": lambda gap: formatting.ends(gap.value, gap.low, gap.high, " pp"),
+        "between": lambda rate: formatting.interval_ends(rate.rate, rate.low, rate.high),
+        "gap_ends": lambda gap: formatting.interval_ends(gap.value, gap.low, gap.high, " pp"),
         "clearest": _clearest,
         "digest": _digest,
         "distance": _distance,

@@ -18,7 +18,16 @@ from neuronfair.audits.comparison import Comparison
 from neuronfair.audits.folder import replay_finding, still_holds
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import POPULATIONS, apart, likelihood, listed, percent, shift, spanned, times
+from neuronfair.formatting import (
+    POPULATIONS,
+    distinct_numbers,
+    distinct_percents,
+    likelihood,
+    listed,
+    percent,
+    times,
+    with_interval,
+)
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.plots import saved_figure
@@ -136,9 +145,9 @@ def decided(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases
     likely = phrases.likelihood(domain, decision, scale, pair)
     if likely is None:
         score, twin_score = map(float, phrases.introduction(decision, pair.scores, pair.twin_scores))
-        first, second = (f"score {text}" for text in apart(score, twin_score))
+        first, second = (f"score {text}" for text in distinct_numbers(score, twin_score))
     else:
-        first, second = (f"probability of {likely[0]} {text}" for text in shift(*likely[1:]))
+        first, second = (f"probability of {likely[0]} {text}" for text in distinct_percents(*likely[1:]))
     return f"{one} ({first})", f"{two} ({second})"
 
 
@@ -224,7 +233,7 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
     lines = []
     if comparison.rates:
         shares = [
-            f"{spanned(rate.rate, *rate.interval)} of {rate.sampled:,} {POPULATIONS[rate.population]}"
+            f"{with_interval(rate.rate, *rate.interval)} of {rate.sampled:,} {POPULATIONS[rate.population]}"
             for rate in comparison.rates
         ]
         flips = FLIPS[config.twins]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from neuronfair.audits.report.attribute import AttributeReport, Gap, left_out_pairs, notes_of
 from neuronfair.audits.report.report import Gate, RegressionSetReport, Report, worst_of
 from neuronfair.audits.wording.summary import by, described, limits_of, metrics, next_steps, realistic_pairs, status
-from neuronfair.formatting import POPULATIONS, UNKNOWN, many, percent, some, spanned, times, visible
+from neuronfair.formatting import POPULATIONS, UNKNOWN, first_few, many, percent, times, visible, with_interval
 from neuronfair.proof.report import ShareInterval
 
 SET_FAVOURABLE = "set `favourable`"
@@ -71,7 +71,7 @@ def left_out(attributes: Sequence[AttributeReport]) -> list[str]:
     for one in attributes:
         gap = one.disparity and (one.disparity.error_rate_difference or one.disparity.selection_rate_difference)
         if gap and gap.left_out:
-            sentences.append(f"Groups by {one.name} that are too small to be compared: {some(gap.left_out)}.")
+            sentences.append(f"Groups by {one.name} that are too small to be compared: {first_few(gap.left_out)}.")
     return sentences
 
 
@@ -94,7 +94,7 @@ def _flip_rates(report: Report) -> Tabulated:
         (
             one.name,
             POPULATIONS[rate.population],
-            spanned(rate.rate, rate.low, rate.high),
+            with_interval(rate.rate, rate.low, rate.high),
             f"{rate.discriminated:,} of {rate.of:,}",
         )
         for one in attributes
@@ -109,8 +109,8 @@ def _counterfactual(attributes: Sequence[AttributeReport]) -> Tabulated:
     rows = [
         (
             name,
-            *(spanned(share.rate, share.low, share.high) for share in (report, report.placebo)),
-            spanned(report.effect.rate, report.effect.low, report.effect.high, " pp"),
+            *(with_interval(share.rate, share.low, share.high) for share in (report, report.placebo)),
+            with_interval(report.effect.rate, report.effect.low, report.effect.high, " pp"),
             *("" if share is None else percent(share) for share in (report.lost, report.gained)),
         )
         for name, report in reports
@@ -142,7 +142,7 @@ def _certified(attributes: Sequence[AttributeReport]) -> Tabulated:
 
 
 def _interval(share: ShareInterval) -> str:
-    return spanned(share.share, share.low, share.high)
+    return with_interval(share.share, share.low, share.high)
 
 
 def _searches(attributes: Sequence[AttributeReport]) -> Tabulated:
@@ -167,7 +167,7 @@ def _once(sentences: Iterable[str]) -> list[str]:
 
 
 def _shown(gap: Gap | None) -> str:
-    return UNKNOWN if gap is None else spanned(gap.value, gap.low, gap.high, " pp")
+    return UNKNOWN if gap is None else with_interval(gap.value, gap.low, gap.high, " pp")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

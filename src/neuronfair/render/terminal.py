@@ -21,7 +21,7 @@ from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.report.report import AuditIndex, Report, Tone, worst_of
 from neuronfair.audits.wording.summary import described, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import duration, ends, listed, percent, plural, visible
+from neuronfair.formatting import duration, interval_ends, listed, percent, plural, visible
 from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.measure.neurons import Ablation, AblationOutcome
 from neuronfair.proof.report import ProofReport, Region
@@ -376,7 +376,7 @@ def _of_fresh(report: ProofReport) -> list[str]:
     if drawn is None:
         return []
     fair, flips = (
-        f"{percent(share.share)} (95% CI {ends(share.share, share.low, share.high)})"
+        f"{percent(share.share)} (95% CI {interval_ends(share.share, share.low, share.high)})"
         for share in (drawn.certified_fair, drawn.certified_discriminatory)
     )
     return [

@@ -9,7 +9,7 @@ from textwrap import shorten
 
 from neuronfair.audits.report.report import SCHEMA, Gate
 from neuronfair.audits.wording.summary import NOT_MEASURED, Metric, Step
-from neuronfair.formatting import ends, listed, many, percent, plural, spanned
+from neuronfair.formatting import interval_ends, listed, many, percent, plural, with_interval
 from neuronfair.render.page import rendered
 from neuronfair.text.lexicon import REASON_TEXT, Reason
 
@@ -228,11 +228,11 @@ def lines(report: TextReport) -> list[str]:
     found += [""]
     if rate is not None:
         found.append(
-            f"Flip rate         {spanned(rate.value, rate.low, rate.high)} of {plural(rate.of, 'text')}, 95% CI"
+            f"Flip rate         {with_interval(rate.value, rate.low, rate.high)} of {plural(rate.of, 'text')}, 95% CI"
         )
     if baseline is not None:
         found.append(
-            f"Neutral words     {spanned(baseline.neutral.value, baseline.neutral.low, baseline.neutral.high)}"
+            f"Neutral words     {with_interval(baseline.neutral.value, baseline.neutral.low, baseline.neutral.high)}"
         )
         found.append(f"Excess            {_points(baseline.excess)}{'' if baseline.claimed else ', not significant'}")
     if report.score_change is not None and report.largest_change is not None:
@@ -314,7 +314,7 @@ def text_page(report: TextReport) -> str:
         reasons=REASON_TEXT,
         search_pairs=[one for one in report.worst if one.found_by != "data set"],
         table_pairs=[one for one in report.worst if one.found_by == "data set"],
-        ends=lambda mean: ends(mean.value, mean.low, mean.high),
+        ends=lambda mean: interval_ends(mean.value, mean.low, mean.high),
     )
 
 

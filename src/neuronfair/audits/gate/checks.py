@@ -15,7 +15,7 @@ from neuronfair.audits.stages.rates import favourable_missing
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, EncodingError, NeuronFairError
-from neuronfair.formatting import exact, listed, percent, spanned
+from neuronfair.formatting import exact, listed, percent, with_interval
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.model.open import Opened
 from neuronfair.store.files import is_sealed, unseal
@@ -121,7 +121,7 @@ def _changes(
         if isinstance(before, RateWithInterval) and isinstance(after, RateWithInterval):
             low, high = after.low - before.high, after.high - before.low
             word = "rose" if low > 0 else "fell" if high < 0 else ""
-            spans = [spanned(rate.rate, rate.low, rate.high) for rate in (before, after)]
+            spans = [with_interval(rate.rate, rate.low, rate.high) for rate in (before, after)]
             text = (
                 f"{metric} {word or 'was'} {'from ' if word else ''}{spans[0]} {'to' if word else 'and is'} {spans[1]}"
             )

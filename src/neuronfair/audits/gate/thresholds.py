@@ -23,7 +23,7 @@ from neuronfair.audits.report.attribute import AUDITED, AttributeReport, Dispari
 from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS, CounterfactualReport, Interval
 from neuronfair.audits.report.report import BaselineReport, Gate, GateCheck, Report
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.formatting import POPULATIONS, listed, many, percent, some, together
+from neuronfair.formatting import POPULATIONS, aligned_percents, first_few, listed, many, percent
 from neuronfair.measure.rate import Rate
 from neuronfair.proof.report import Part, RecordPart
 
@@ -397,7 +397,7 @@ def _gap(limit: Threshold, disparity: Disparity | None) -> _Measured:
     if limit.met_by(measured.number) and not limit.met_by(gap.value):
         notes.append("The sample is too small to rule it out.")
     if gap.left_out:
-        notes.append(f"Groups that are too small are left out: {some(gap.left_out)}.")
+        notes.append(f"Groups that are too small are left out: {first_few(gap.left_out)}.")
     return replace(measured, note=" ".join(notes))
 
 
@@ -487,7 +487,7 @@ def _texts(limit: Threshold, measured: _Measured, digits: int) -> tuple[str, ...
         return (_shown(limit, measured.value, digits),) * 3
     numbers = (measured.value, measured.low, measured.high)
     if limit.is_share and digits == DIGITS:
-        return tuple(f"{text}%" for text in together(*numbers))
+        return tuple(f"{text}%" for text in aligned_percents(*numbers))
     return tuple(_shown(limit, number, digits) for number in numbers)
 
 

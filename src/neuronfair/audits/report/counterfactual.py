@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from neuronfair.formatting import listed, plain, plural, some
+from neuronfair.formatting import first_few, listed, plain, plural
 
 Assumptions = Literal["none declared", "held fixed", "graph declared"]
 UNTESTED = "This rests on causal assumptions that the data cannot test"
@@ -131,5 +131,5 @@ class CounterfactualReport:
             *([f"Twins keep {listed([plain(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
             *(one.text for one in self.legitimate),
             *([none] if self.without else []),
-            *([f"{some(self.left_out)} {few}"] if self.left_out else []),
+            *([f"{first_few(self.left_out)} {few}"] if self.left_out else []),
         )

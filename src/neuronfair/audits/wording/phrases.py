@@ -35,7 +35,18 @@ from neuronfair.domain.attribute import Attribute, graph
 from neuronfair.domain.population.plausible import PlausibleTwins
 from neuronfair.domain.population.trees import caused
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import apart, exact, listed, number, part_of, percent, plain, plural, shift, together
+from neuronfair.formatting import (
+    aligned_percents,
+    distinct_numbers,
+    distinct_percents,
+    exact,
+    listed,
+    number,
+    part_of,
+    percent,
+    plain,
+    plural,
+)
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Sensitivity
 from neuronfair.measure.groups import Cut, Subgroup
 from neuronfair.measure.rate import Direction as Counted
@@ -78,7 +89,7 @@ def class_names(domain: TableDomain, decision: Decision, outputs: int) -> Sequen
 def decision_phrase(domain: TableDomain, decision: Decision, scores: Tensor, others: Tensor) -> tuple[str, str]:
     """Return the decisions for two people in words: names of classes where there are any."""
     if decision.kind == "tolerance":
-        one, other = apart(float(scores[-1]), float(others[-1]))
+        one, other = distinct_numbers(float(scores[-1]), float(others[-1]))
         return f"a score of {one}", f"a score of {other}"
     names = class_names(domain, decision, len(scores))
     return names[int(decision.chosen(scores))], names[int(decision.chosen(others))]
@@ -167,7 +178,7 @@ def finding(
     who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
     score, twin_score = introduction(decision, pair.scores, pair.twin_scores)
     likely = likelihood(domain, decision, scale, pair)
-    odds = f" (probability of '{likely[0]}' {' → '.join(shift(*likely[1:]))})" if likely is not None else ""
+    odds = f" (probability of '{likely[0]}' {' → '.join(distinct_percents(*likely[1:]))})" if likely is not None else ""
     outcome, probability, twin_probability = likely or (None, None, None)
     return Finding(
         number=number,
@@ -399,7 +410,7 @@ def _sentence(domain: TableDomain, effect: CounterfactualEffect) -> str:
 
 def _excess(effect: CounterfactualEffect, confidence: float) -> str:
     """Return the excess with its interval, and how many shuffles the baseline has where they are few."""
-    excess, low, high = together(effect.effect.rate, effect.effect.low, effect.effect.high)
+    excess, low, high = aligned_percents(effect.effect.rate, effect.effect.low, effect.effect.high)
     few = "" if effect.placebos >= PLACEBOS else f" The permutation baseline has {effect.placebos} shuffles only."
     none = "" if effect.claimed else " No excess is claimed."
     return f"The excess is {excess} percentage points ({percent(confidence)} CI {low} to {high}).{none}{few}"

@@ -8,7 +8,7 @@ from itertools import islice
 
 from neuronfair.audits.report.attribute import AttributeReport, Finding, notes_of, worst_cases
 from neuronfair.audits.report.report import Report, Tone
-from neuronfair.formatting import ends, listed, many, percent, plain, plural, together
+from neuronfair.formatting import aligned_percents, interval_ends, listed, many, percent, plain, plural
 
 NOT_MEASURED = "–"
 STEPS = 3  # that are proposed
@@ -124,8 +124,8 @@ def _flip_rate(one: AttributeReport) -> Metric:
         return Metric("Flip rate", NOT_MEASURED, "Not measured.")
     note = f"the model does not use {by(one)}" if one.is_unused else ""
     twin = f": the same record with {_other(one)} that fits the rest" if rate.population == "pairs" else ""
-    range_ = "" if rate.low == rate.high else ends(rate.rate, rate.low, rate.high)
-    value = f"{together(rate.rate, rate.low, rate.high)[0]}%" if range_ else percent(rate.rate)
+    range_ = "" if rate.low == rate.high else interval_ends(rate.rate, rate.low, rate.high)
+    value = f"{aligned_percents(rate.rate, rate.low, rate.high)[0]}%" if range_ else percent(rate.rate)
     return Metric("Flip rate", value, f"of {rate.people}{twin}", range_, rate.confidence, note)
 
 
@@ -150,13 +150,13 @@ def _proxy_excess(one: AttributeReport) -> Metric:
     if found is None:
         return Metric(name, NOT_MEASURED, "No counterfactual test.")
     effect = (found.effect.rate, found.effect.low, found.effect.high)
-    range_ = ends(*effect, " pp")
+    range_ = interval_ends(*effect, " pp")
     people = (
         "more counterfactual twins get a different decision than by chance (permutation baseline), of "
         f"{plural(found.of, 'person', 'people')} in the data set"
     )
     chance = "" if found.claimed else "this may be chance; "
-    return Metric(name, f"{together(*effect)[0]} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
+    return Metric(name, f"{aligned_percents(*effect)[0]} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
 
 
 def _certified(one: AttributeReport) -> Metric:
