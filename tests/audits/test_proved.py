@@ -41,7 +41,8 @@ def test_it_is_said_in_plain_words(counts, sentence):
     made = proved(counts[1], counts[2], counts[0])
     assert made.sentence == sentence
     assert made.complete == (counts[0] == counts[1] + counts[2])
-    assert [int(part.count) for _, part in made.parts] == [counts[1], counts[0] - counts[1] - counts[2], counts[2]]
+    parts = (made.proved_fair, made.open, made.proved_discriminatory)
+    assert [int(part.count) for part in parts] == [counts[1], counts[0] - counts[1] - counts[2], counts[2]]
 
 
 def test_several_attributes_are_named_together():

@@ -26,7 +26,8 @@ from neuronfair.audits.report.attribute import (
 )
 from neuronfair.audits.report.report import DataReport, DecisionReport, Verdict, worst_of
 from neuronfair.domain.schema.column_types import LeftOut
-from neuronfair.formatting import percent
+from neuronfair.formatting import interval_ends, percent
+from neuronfair.proof.report import FreshClaims, ShareInterval
 from neuronfair.render.page import audit_page, cells, layer_maps, top_of
 from tests import reports
 
@@ -158,24 +159,39 @@ def test_findings_can_be_sorted_by_their_likelihood():
     assert '<th scope="col" data-sort="number">Likelihood</th>' not in plain
 
 
-def test_what_is_certified_is_one_bar_with_the_rate_as_a_mark():
-    drawn = audit_page(reports.adult())
-    bar = drawn[drawn.index('<svg class="proof"') :].partition("</svg>")[0]
+def test_what_is_certified_is_a_bar_for_each_group_of_records():
+    rows = replace(reports.certified_rows(600, 100, 800), without_twin=200)
+    shares = [ShareInterval(share, share - 0.01, share + 0.01) for share in (0.55, 0.05, 0.4)]
+    made = replace(reports.proved(950, 9, data_set=rows), fresh=FreshClaims(5000, *shares))
+    drawn = audit_page(reports.with_first(reports.adult(), proved=made))
+    table, fresh, space = re.findall(r'<svg class="proof".*?</svg>', drawn, re.DOTALL)
+    assert 'aria-label="People of the data set: certified 75%, undecided 12.5%, certified to depend 12.5%"' in table
+    assert '<rect class="fair alone" width="25.00%"' in table
+    assert '<rect class="fair" x="25.00%" width="50.00%"' in table
+    assert 'aria-label="Realistic synthetic people: certified 55%, undecided 40%, certified to depend 5%"' in fresh
     parts = f"certified {percent(0.95)}, undecided {percent(0.041)}, certified to depend {percent(0.009)}"
-    assert f'aria-label="{parts}; sampled flip rate {percent(0.0182)}"' in bar
-    assert '<rect class="fair" width="95.00%"' in bar
-    assert '<rect class="unfair" x="99.10%" width="0.90%"' in bar
-    assert '<line class="mark" x1="98.18%" x2="98.18%"' in bar  # counted from the right: within what is undecided
+    assert f'aria-label="Declared input space: {parts}; sampled flip rate {percent(0.0182)}"' in space
+    assert '<rect class="fair" x="0.00%" width="95.00%"' in space
+    assert '<rect class="unfair" x="99.10%" width="0.90%"' in space
+    assert '<line class="mark" x1="98.18%" x2="98.18%"' in space  # counted from the right: within what is undecided
     text = Page(drawn).text
-    assert f"certified not to depend on sex for {percent(0.95)} of the declared input space" in text
+    assert "600 of 800 certified; 200 of them have no allowed twin" in text
+    assert "100 undecided, 100 certified to depend" in text
+    assert f"{percent(0.55)} certified (95% CI {interval_ends(0.55, 0.54, 0.56)})" in text
     assert "By bounds of a network, in 2.5 s." in text
     assert "Certified share by" not in read(reports.nothing_found()).text
 
 
+def test_without_a_data_set_the_input_space_has_the_only_bar():
+    drawn = audit_page(reports.adult())
+    assert drawn.count('<svg class="proof"') == 1
+    assert f"certified not to depend on sex for {percent(0.95)} of the declared input space" in Page(drawn).text
+
+
 def test_a_part_that_rounds_to_all_is_not_shown_as_all():
     text = read(reports.report(reports.fair(proved=reports.proved(10**20 - 1, 0, 10**20)))).text
-    assert "certified above 99.9999" in text
-    assert "undecided below 0.0001" in text
+    assert "above 99.9999% certified" in text
+    assert "below 0.0001% undecided" in text
 
 
 def test_why_nothing_is_proved_is_said_in_a_sentence():

@@ -138,6 +138,7 @@ def _environment() -> Environment:
     environment.filters |= {
         **words,
         "between": lambda rate: formatting.interval_ends(rate.rate, rate.low, rate.high),
+        "share_ends": lambda share: formatting.interval_ends(share.share, share.low, share.high),
         "gap_ends": lambda gap: formatting.interval_ends(gap.value, gap.low, gap.high, " pp"),
         "clearest": _clearest,
         "digest": _digest,

@@ -447,15 +447,6 @@ class Proved:
     fresh: FreshClaims | None = None  # realistic synthetic records, drawn after the proof; null without a population
 
     @property
-    def parts(self) -> tuple[tuple[str, Part], ...]:
-        """The input space in three parts, as they are shown from left to right, each with its name."""
-        return (
-            ("certified", self.proved_fair),
-            ("undecided", self.open),
-            ("certified to depend", self.proved_discriminatory),
-        )
-
-    @property
     def certified_share(self) -> float:
         """The certified share of the data set's rows, or of the input space without a data set."""
         return (self.data_set.certified_fair if self.data_set else self.proved_fair).share
