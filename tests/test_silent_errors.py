@@ -61,6 +61,10 @@ GOES_ON = {
     "model/open/estimators.py _predict_differs": "predict fails, so only the scores decide",
     "searches/plugins.py loaded": "a warning names the method; the others can be used",
     "text/models.py _answers": "the call is tried again; then the text has no answer, which is counted",
+    "scale/tasks.py _one": "the error is raised where the result of the task is asked for",
+    "scale/tasks.py _can_be_sent": "a task whose error cannot be sent is done again by the caller, which raises it",
+    "searches/forked.py _work": "the error is sent to the process that counts, which raises it",
+    "searches/forked.py _pickled": "an error that cannot be sent is raised with its text",
     "images/archive.py _picture": "the image is counted as damaged",
 }
 

@@ -118,7 +118,7 @@ def test_columns_are_for_models_without_names_and_tables_without_a_domain(people
     with pytest.raises(DataError, match=r"has no column 'agee'.*age"):
         read(people, model=model, sensitive="sex", target="hired", columns=["agee", "sex"])
     domain = read(people, sensitive="sex", target="hired").data.domain
-    with pytest.raises(DataError, match="the domain says the order"):
+    with pytest.raises(DataError, match="the domain sets the order"):
         read(people, model=model, domain=domain, columns=NAMES)
 
 

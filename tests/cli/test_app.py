@@ -176,8 +176,16 @@ def test_rules_that_the_table_suggests(run, refused):
     assert "# then = { age = { max = 29 } }" in Path("band.toml").read_text()
     assert run(*asked, "--take-rules", "free", "--force").out.startswith("1 rule is suggested")
     assert [rule.then["age"].high for rule in read_domain("band.toml").rules if rule.when["band"] == ("young",)] == [29]
-    refused("audit", "band.csv", "--domain", "band.toml", "--take-rules", "all", says=("take rules 'all'", "is given"))
-    refused("audit", "german", "--take-rules", "free", says=("take rules 'free'", "is given"))
+    refused(
+        "audit",
+        "band.csv",
+        "--domain",
+        "band.toml",
+        "--take-rules",
+        "all",
+        says=("take rules 'all'", "only for an inferred"),
+    )
+    refused("audit", "german", "--take-rules", "free", says=("take rules 'free'", "only for an inferred"))
 
 
 def test_data_list_and_where(run):

@@ -12,7 +12,7 @@ from neuronfair.domain.draws import Draws
 from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import where
-from neuronfair.searches.methods import METHODS, Setting, frontier, phases
+from neuronfair.searches.methods import METHODS, Setting, frontier, neuronfair, phases
 from neuronfair.searches.stepping import AHEAD, CudaGraphs, _Clocked, step
 from neuronfair.testing.cases import case
 
@@ -54,7 +54,8 @@ def test_the_usual_methods_can_be_recorded():
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_step_that_may_be_recorded_asks_the_host_nothing(name, monkeypatch):
-    monkeypatch.setattr(frontier, "renewed", lambda marked, old, make: where(marked, make(slice(None)), old))
+    for module in (frontier, neuronfair):
+        monkeypatch.setattr(module, "renewed", lambda marked, old, make: where(marked, make(slice(None)), old))
     world, rule, state = local(name)
     for t in range(12):
         if rule.form(t) is None:

@@ -155,6 +155,6 @@ def test_nothing_inside_is_looked_at_and_gradients_are_followed(crowd, table):
     assert entry.interpretation is None
     assert [search.method for search in entry.searches] == ["frontier", "aequitas"]
     assert entry.searches[0].findings > 0
-    with pytest.raises(NeuronFairError, match="a linear model has no hidden layers to look into"):
+    with pytest.raises(NeuronFairError, match="a linear model has no hidden layers"):
         check(result.report, ["worst_auc > 0.5"])
     assert "The model is linear and has no hidden layers" in audit_page(result.report)

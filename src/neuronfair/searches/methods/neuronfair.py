@@ -26,6 +26,7 @@ from neuronfair.searches.method import (
     metropolis,
     one_attribute,
     random_neighbours,
+    renewed,
     room,
     uphill,
     where,
@@ -97,14 +98,17 @@ class NeuronFair:
 
     def _slopes(self, world: World, state: State, moved: Tensor | None, t: int) -> State:
         """Return the gradients; without momentum, those of chains that have not moved stay as they are."""
-        if moved is None or self.momentum or world.blind or moved.device.type != "cpu":
+        if moved is None or self.momentum or world.blind:
             return self._momentum(world, state, t)
-        some = moved.nonzero()[:, 0]
-        if len(some) == 0:
-            return {}
-        some = torch.cat([some, some[-1:].expand(-len(some) % EVEN)])  # full batches, which round alike
-        chains = {name: state[name][some] for name in ("origin", "base", "twin", "counted", "g", "g_twin")}
-        return {name: state[name].index_copy(0, some, g) for name, g in self._momentum(world, chains, t).items()}
+
+        def slopes(some: Tensor | slice) -> State:
+            if isinstance(some, slice):
+                return self._momentum(world, state, t)
+            full = torch.cat([some, some[-1:].expand(-len(some) % EVEN)])  # full batches, which round alike
+            chains = {name: state[name][full] for name in ("origin", "base", "twin", "counted", "g", "g_twin")}
+            return {name: g[: len(some)] for name, g in self._momentum(world, chains, t).items()}
+
+        return renewed(moved, {name: state[name] for name in ("g", "g_twin")}, slopes)
 
     def _layer(self, world: World) -> LayerBias:
         assert world.profile is not None  # start() has checked it
