@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from neuronfair.domain.tables.dataset import load_dataset
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
+from neuronfair.model.profile import interpret
 from neuronfair.model.weights import read_model
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig

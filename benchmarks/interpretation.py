@@ -24,10 +24,10 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 # isort: split
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import load_dataset
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding, families
 from neuronfair.model.network import Network
+from neuronfair.model.profile import interpret
 from neuronfair.model.weights import fully_connected
 
 import torch

@@ -48,7 +48,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.store.run:Run.create_or_open": "making the folder",
         "neuronfair.model.weights:save": "making the folder",
         "neuronfair.store.run:Run.begin": "making the folder",
-        "neuronfair.interpretation.profile:interpret": "interpretation and seeds",
+        "neuronfair.model.profile:interpret": "interpretation and seeds",
         "neuronfair.searches.campaign:cluster_seeds": "interpretation and seeds",
         "neuronfair.searches.health:check_health": "interpretation and seeds",
         "neuronfair.searches.engine:run_phase": _phase,

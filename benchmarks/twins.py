@@ -21,9 +21,9 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.table import TableDomain
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
+from neuronfair.model.profile import interpret
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World

@@ -20,12 +20,12 @@ from experiments.cases import SHORT, data, once
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.sources import local_files
-from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
+from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import read_model

@@ -16,10 +16,10 @@ from neuronfair.audits.comparison import method_metrics
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.domain.tables.sources import local_files
 from neuronfair.errors import ModelError
-from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.rate import flip_rate
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
+from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.model.train import train as train_classifier
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import read_model, save

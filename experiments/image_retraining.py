@@ -10,8 +10,8 @@ from neuronfair.images.audit import PROFILE_ROWS, DetectorSubject, PictureSettin
 from neuronfair.images.detector import FACE, Detector, accuracies, learn, predictions
 from neuronfair.images.domain import PictureEncoding
 from neuronfair.images.report import finding_pictures
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
+from neuronfair.model.profile import interpret
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.methods import HALVING
 

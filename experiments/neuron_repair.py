@@ -8,7 +8,7 @@ from experiments.cases import CASES, PUBLISHED, case_data, model_of, network, sp
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure
 from experiments.repairs.neurons import repair_neurons
 from neuronfair.errors import NeuronFairError
-from neuronfair.interpretation.profile import interpret
+from neuronfair.model.profile import interpret
 
 MAX_LOSS = 0.01
 

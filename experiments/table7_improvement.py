@@ -27,8 +27,8 @@ from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, m
 from experiments.metrics import deviation, spearman
 from experiments.repairs.labels import Ensemble
 from experiments.repairs.retrain import RepairSettings, retrain, without_findings
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model.network import Network
+from neuronfair.model.profile import interpret
 
 from torch import nn
 

@@ -17,16 +17,15 @@ SOURCE = Path(neuronfair.__file__).parent
 STAGES = {
     "domain": 1,
     "model": 2,
-    "interpretation": 3,
-    "searches": 4,
-    "store": 5,
-    "measure": 6,
-    "proof": 7,
-    "audits": 8,
-    "render": 10,
-    "alternative_models": 11,
-    "images": 11,
-    "text": 11,
+    "searches": 3,
+    "store": 4,
+    "measure": 5,
+    "proof": 6,
+    "audits": 7,
+    "render": 8,
+    "alternative_models": 9,
+    "images": 9,
+    "text": 9,
 }
 FREE = {
     "errors",
@@ -40,10 +39,13 @@ FREE = {
     "sandbox",
     "scale",
 }  # any stage may use these
-CORE_STAGES = {"interpretation", "searches", "measure", "proof"}
+CORE_STAGES = {"searches", "measure", "proof"}
 CORE_MODULES = {
     *(f"domain/{name}.py" for name in ("attribute", "twins", "rules", "table", "schema/toml")),
-    *(f"model/{name}.py" for name in ("blackbox", "decision", "encoding", "network", "train", "training_loop")),
+    *(
+        f"model/{name}.py"
+        for name in ("blackbox", "decision", "encoding", "network", "profile", "train", "training_loop")
+    ),
 }
 CORE_LIBRARIES = {"torch", "numpy", "scipy", "sklearn", "neuronfair"} | set(sys.stdlib_module_names)
 MOST_LINES, MOST_FUNCTION_LINES, MOST_ARGUMENTS = 600, 80, 8

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neuronfair.errors import NeuronFairError, Unprovable
-from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.groups import subgroups
 from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.model.network import Network
+from neuronfair.model.profile import interpret
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.prove import prove
 from neuronfair.searches.campaign import search

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuronfair.domain.tables.dataset import Dataset, Split
-from neuronfair.interpretation.profile import interpret
 from neuronfair.measure.groups import Group, groups
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.network import Network
+from neuronfair.model.profile import interpret
 from neuronfair.model.train import Stack
 
 import torch

@@ -10,7 +10,7 @@ from experiments.repairs.evaluate import RepairOutcome, outcomes
 from neuronfair.domain.tables.dataset import Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
-from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.model.profile import BiasProfile
 from neuronfair.model.train import linear_layers
 
 import torch

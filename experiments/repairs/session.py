@@ -13,11 +13,11 @@ from experiments.repairs.retrain import RepairSettings, Retraining, retrain
 from neuronfair.domain.tables.dataset import DATASETS, Dataset, load_dataset, read_table
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.formatting import percent
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
+from neuronfair.model.profile import interpret
 from neuronfair.model.train import linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.progress import Progress

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from neuronfair.domain.table import TableDomain
     from neuronfair.domain.tables.dataset import Dataset, load_dataset, read_table
     from neuronfair.errors import NeuronFairError
-    from neuronfair.interpretation.profile import interpret
     from neuronfair.model.blackbox import BlackBox
     from neuronfair.model.decision import Decision
     from neuronfair.model.encoding import TableEncoding
     from neuronfair.model.network import Network
     from neuronfair.model.open import wrap_model
+    from neuronfair.model.profile import interpret
     from neuronfair.model.train import train
     from neuronfair.searches.config import SearchConfig
     from neuronfair.searches.evaluate import evaluate
@@ -76,7 +76,7 @@ _HOME = {
     "compare_methods": "audits.comparison",
     "evaluate": "searches.evaluate",
     "infer_domain": "domain.schema.infer",
-    "interpret": "interpretation.profile",
+    "interpret": "model.profile",
     "load_dataset": "domain.tables.dataset",
     "parse_domain": "domain.schema.toml",
     "rate": "api",

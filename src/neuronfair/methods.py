@@ -25,7 +25,7 @@ from neuronfair.searches.method import (
     where,
 )
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
-from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.methods.aequitas import Uniform
 
 __all__ = [
     "METHODS",

@@ -6,9 +6,9 @@ from torch import nn
 
 from neuronfair import interpret
 from neuronfair.errors import DomainError, ModelError
-from neuronfair.interpretation.profile import BiasProfile, LayerBias
 from neuronfair.measure import neurons as module
 from neuronfair.measure.neurons import Coverage, covered
+from neuronfair.model.profile import BiasProfile, LayerBias
 from tests.planted import networks
 
 DOMAIN = networks.domain(attributes=2)

@@ -12,9 +12,9 @@ from rich.console import Console
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals, with_counterfactuals
 from neuronfair.domain.population.plausible import Plausible
 from neuronfair.errors import DomainError, NeuronFairError
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
+from neuronfair.model.profile import interpret
 from neuronfair.render.search import search_report
 from neuronfair.searches import evaluate as searching
 from neuronfair.searches.campaign import search

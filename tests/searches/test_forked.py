@@ -21,7 +21,7 @@ from neuronfair.searches.campaign import PhaseRunner, in_one_piece
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World
-from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.stepping import Chains, stepper
 from neuronfair.store.run import Run
 from tests.planted import networks

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from neuronfair import Decision, NeuronFairError, SearchConfig, interpret, search
-from neuronfair.interpretation.profile import BiasProfile, LayerBias
+from neuronfair.model.profile import BiasProfile, LayerBias
 from neuronfair.render.search import search_report
 from neuronfair.render.terminal import make_console
 from neuronfair.searches import campaign

@@ -149,7 +149,7 @@ def test_every_step_is_in_scale():
 @pytest.mark.parametrize("method", [Aequitas(), Adf(local=True), METHODS["neuronfair-plus"].make(None).local])
 def test_walkers_leave_a_heap_and_meet_it_again(method):
     paced = replace(networks.world(networks.random_module(DOMAIN), DOMAIN), step_sizes=StepSizes.of(DOMAIN, ROWS))
-    from neuronfair.interpretation.profile import interpret
+    from neuronfair.model.profile import interpret
     from neuronfair.searches.evaluate import evaluate
 
     paced = replace(paced, profile=interpret(paced.network, DOMAIN, ROWS))

@@ -16,8 +16,8 @@ from torch import Tensor
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.model import fit_population
 from neuronfair.errors import RunError
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
+from neuronfair.model.profile import interpret
 from neuronfair.searches import engine
 from neuronfair.searches.engine import Budget, ChainRange, Checkpoint, Record
 from neuronfair.searches.findings import DOUBTFUL, FOUND, MISS, REJECTED, Findings, evaluated_lines, is_sampled_miss

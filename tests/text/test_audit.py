@@ -8,8 +8,8 @@ import neuronfair as nf
 from neuronfair import cli
 from neuronfair.domain.draws import Draws
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
+from neuronfair.model.profile import interpret
 from neuronfair.searches.method import World
 from neuronfair.text.audit import TextSettings, audit_texts
 from neuronfair.text.models import open_text_model

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from neuronfair.errors import ModelError
-from neuronfair.interpretation.profile import interpret
+from neuronfair.model.profile import interpret
 from neuronfair.text.models import open_text_model
 from neuronfair.text.network import TokenModel
 from tests.text.cases import SENTENCES, Bag, Convolution, made_domain, tokenizer

@@ -30,7 +30,6 @@ from neuronfair.domain.population.counterfactuals import fit_counterfactuals, wi
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError, did_you_mean, needs, one_line
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.formats import REFITTED
@@ -38,6 +37,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.open.estimators import is_estimator, read_file
 from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import imported
+from neuronfair.model.profile import interpret
 from neuronfair.model.train import linear_layers, train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import Card, fingerprint, fully_connected

@@ -78,9 +78,9 @@ def interpret(
     `neuronfair interpret table.csv --target income --sensitive sex,race --model mine.safetensors --json -`
     """
     model.check()
-    from neuronfair.interpretation.profile import interpret as run
     from neuronfair.measure.neurons import ablate
     from neuronfair.model.network import Network
+    from neuronfair.model.profile import interpret as run
     from neuronfair.plots import PICTURES, drawing, saved_figure
     from neuronfair.render.terminal import interpretation_json, layer_table, progress_bar, verdict
 

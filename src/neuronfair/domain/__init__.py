@@ -1,1 +1,1 @@
-"""Stage 1: what an input may be."""
+"""The declared input space: attributes, rules, twins, tables in files and in memory, and the population model."""

@@ -33,10 +33,10 @@ from neuronfair.images.detector import (
 )
 from neuronfair.images.domain import FLAG, PASS, PIXELS, SEED, ImageDomain, PictureEncoding
 from neuronfair.images.report import RANDOM_SHIFT, PictureReport, ShiftReport, WalkReport
-from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
+from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.model.weights import fingerprint
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.engine import Budget, run_phase

@@ -1,1 +1,1 @@
-"""Stage 6: figures about findings."""
+"""Metrics as functions of arrays: rates with intervals, groups, counterfactual effects, diversity."""

@@ -12,10 +12,10 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
-from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS, families
 from neuronfair.model.network import Network
+from neuronfair.model.profile import BiasProfile
 from neuronfair.searches.evaluate import evaluate
 
 ACTIVE = 0.5  # a neuron whose normalised activation exceeds this is active

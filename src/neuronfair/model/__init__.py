@@ -1,1 +1,1 @@
-"""Stage 2: the model under test."""
+"""The model under test, and how its layers react to the sensitive attribute."""

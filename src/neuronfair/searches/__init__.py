@@ -1,1 +1,1 @@
-"""Stage 4: finding individual discriminatory instances."""
+"""Searches for individual discriminatory instances: the loop, the methods, and their results."""

@@ -19,10 +19,10 @@ from neuronfair.domain.population.model import PopulationModel, fit_population
 from neuronfair.domain.population.plausible import plausible
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, NeuronFairError
-from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding
 from neuronfair.model.network import Network
+from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
@@ -32,7 +32,7 @@ from neuronfair.searches.health import check_health, weak_guidance
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, StepSizes, World
 from neuronfair.searches.methods import METHODS, Setting, check_method, phases
-from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.result import Count, SearchResult
 
 RANDOM_CHAINS = 4096  # rows that the random control evaluates at a time

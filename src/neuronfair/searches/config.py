@@ -1,18 +1,54 @@
-"""The configuration of a search: command-line options and Python arguments alike. Without torch, for help texts."""
+"""The configuration of a search, as command-line options and Python arguments, and the methods of other packages.
+
+Without torch: help texts list them.
+"""
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Literal
 
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import NeuronFairError, one_line
 from neuronfair.parameters import BUDGET, INPUT, parameter
-from neuronfair.searches.plugins import registered
 
 if TYPE_CHECKING:
     from neuronfair.model.decision import Decision, Scale
 
+GROUP = "neuronfair.methods"  # of entry points
 TWINS = ("flip", "counterpart")
+
+
+def registered() -> list[EntryPoint]:
+    """Return the entry points of other packages; none is imported."""
+    return sorted(entry_points(group=GROUP), key=lambda point: point.name)
+
+
+def loaded(kind: type, taken: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the registered objects by name; one that is broken, or whose name is taken, is left out with a warning."""
+    for point in registered():
+        try:
+            if point.name in taken:
+                raise ValueError("there is a method of this name already")
+            if not re.fullmatch(r"[\w-]+", point.name):  # it becomes the name of a folder
+                raise ValueError("expected a name of letters, digits, - and _")
+            thing = point.load()
+            if not isinstance(thing, kind):
+                raise TypeError(f"expected a neuronfair.methods.{kind.__name__}, got {type(thing).__name__}")
+        except (Exception, SystemExit) as error:  # a broken package must not disable the others
+            origin = point.dist.name if point.dist is not None else point.value
+            warnings.warn(
+                f"the method '{point.name}' of {origin} is left out ({type(error).__name__}: {one_line(error)})",
+                stacklevel=2,
+            )
+        else:
+            taken = taken | {point.name}
+            yield point.name, thing
+
+
 _OTHERS = "".join(f", or {point.name} of another package" for point in registered())
 
 

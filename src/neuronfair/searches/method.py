@@ -19,10 +19,10 @@ from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.population.plausible import Plausible
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import Domain
-from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
+from neuronfair.model.profile import BiasProfile
 from neuronfair.searches.evaluate import Evaluation
 
 MAX_UNIT_STEP_VALUES = 128  # ordered attributes with more values have steps longer than one code

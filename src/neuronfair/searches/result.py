@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neuronfair.domain.population.plausible import PLAUSIBLE
 from neuronfair.domain.table import TableDomain
-from neuronfair.interpretation.profile import BiasProfile
+from neuronfair.model.profile import BiasProfile
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import PhaseResult
 from neuronfair.searches.findings import Findings, FindingsSummary, PlausibilityFigures, violations

@@ -1,1 +1,1 @@
-"""Stage 5: runs are folders."""
+"""Run folders: what a search or a proof has found so far, so that it resumes after a kill."""

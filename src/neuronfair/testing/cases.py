@@ -16,10 +16,10 @@ from neuronfair.domain.population.counterfactuals import fit_counterfactuals, wi
 from neuronfair.domain.population.plausible import plausible
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
+from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.method import World
 

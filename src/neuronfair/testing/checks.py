@@ -29,7 +29,7 @@ from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods import METHODS, Phases, Setting, phases
-from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.result import SearchResult
 from neuronfair.testing.cases import CASES, CHAINS, COUNTERPART, PLAUSIBLE, case, linear, network, random_module
 

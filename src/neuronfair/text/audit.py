@@ -23,10 +23,10 @@ from neuronfair.domain.draws import Draws
 from neuronfair.domain.twins import digest
 from neuronfair.errors import DataError, RunError, did_you_mean, needs
 from neuronfair.formatting import percent
-from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
+from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import check_method

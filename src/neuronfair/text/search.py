@@ -15,7 +15,7 @@ from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import METHODS, Setting, phases
-from neuronfair.searches.methods.uniform import Uniform
+from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.text.domain import TextDomain
 from neuronfair.text.models import NO_ANSWER, TextModel
 from neuronfair.text.network import PASS

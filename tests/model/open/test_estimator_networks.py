@@ -31,10 +31,10 @@ from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError, NeuronFairError
-from neuronfair.interpretation.profile import interpret
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import table_inputs
+from neuronfair.model.profile import interpret
 from neuronfair.render.page import audit_page
 from neuronfair.searches.methods import able, check_method
 from tests.conftest import FLIPS

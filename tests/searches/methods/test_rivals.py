@@ -17,9 +17,8 @@ from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World, choose, confidence, inverse_influence, metropolis
 from neuronfair.searches.methods import METHODS, Setting, phases
 from neuronfair.searches.methods.adf import Adf
-from neuronfair.searches.methods.aequitas import Aequitas
+from neuronfair.searches.methods.aequitas import Aequitas, Uniform
 from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
-from neuronfair.searches.methods.uniform import Uniform
 from tests.planted import networks
 
 MANY = 20_000  # chains, where shares are measured

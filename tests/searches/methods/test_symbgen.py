@@ -16,8 +16,8 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.keys import NO_KEY, _slots, remember
 from neuronfair.searches.method import State, World
+from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.methods.symbgen import MAX_BINS, QUEUE, CodeCells, Path, SymbGen, _beyond, grow
-from neuronfair.searches.methods.uniform import Uniform
 from tests.conftest import PEOPLE
 from tests.planted import networks
 

@@ -23,12 +23,12 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.formatting import Population
-from neuronfair.interpretation.profile import BiasProfile
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open import Opened
+from neuronfair.model.profile import BiasProfile
 from neuronfair.model.records import Records, records_of
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.result import SearchResult

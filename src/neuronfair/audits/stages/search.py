@@ -14,8 +14,8 @@ from neuronfair.audits.report.attribute import (
     SearchReport,
 )
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
-from neuronfair.interpretation.profile import BiasProfile, interpret
 from neuronfair.model.network import Network
+from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress
 from neuronfair.searches import campaign
 from neuronfair.searches.result import SearchSummary

@@ -11,11 +11,12 @@ from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
+from neuronfair.searches.config import loaded
 from neuronfair.searches.engine import PhaseResult
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, World
 from neuronfair.searches.methods.adf import Adf
-from neuronfair.searches.methods.aequitas import Aequitas
+from neuronfair.searches.methods.aequitas import Aequitas, Uniform
 from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.searches.methods.expga import Explained, Island
 from neuronfair.searches.methods.frontier import Frontier
@@ -23,8 +24,6 @@ from neuronfair.searches.methods.frontier_free import LEAST, prepared
 from neuronfair.searches.methods.halving import Halving
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from neuronfair.searches.methods.symbgen import SymbGen
-from neuronfair.searches.methods.uniform import Uniform
-from neuronfair.searches.plugins import loaded
 
 HALVING = "halving"  # only for images, whose codes all have an order
 

@@ -1,9 +1,9 @@
-"""Aequitas: random rows first; then change one attribute at a time and learn which one and which way.
+"""uniform: random rows, the baseline of all methods (Themis: Galhotra, Brun and Meliou, FSE 2017). And Aequitas.
 
-Udeshi, Arora and Chattopadhyay, "Automated Directed Fairness Testing", ASE 2018. The global phase is `uniform`. In the
-local phase attribute i is drawn with probability p_i and goes down with probability d_i; after a finding both rise by a
-small `rate`, or d_i falls if the step went up; after a miss the other way round. The semi-directed variant learns d
-only, the random one nothing.
+Aequitas changes one attribute at a time, and learns which one and which way: Udeshi, Arora and Chattopadhyay,
+"Automated Directed Fairness Testing", ASE 2018. Its global phase is `uniform`. In the local phase attribute i is drawn
+with probability p_i and goes down with probability d_i; after a finding both rise by a small `rate`, or d_i falls if
+the step went up; after a miss the other way round. The semi-directed variant learns d only, the random one nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,27 @@ from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import State, World, choose, in_scale, metropolis, where
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every step evaluates a new row, uniform over the valid rows of the domain; seeds are ignored."""
+
+    def start(self, world: World, state: State) -> State:
+        """Return the chains unchanged: there is nothing to remember."""
+        return state
+
+    def form(self, t: int) -> int:
+        """Return the same form for all steps: they run the same operations."""
+        return 0
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Return one random row per chain."""
+        return world.domain.rows_at(world.draws.uniform(t, state["origin"], world.domain.draws_per_row, use="rows"))
+
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+        """Learn nothing."""
+        return state
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
 from neuronfair.searches.method import Method, State, World, renewed, where
+from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, SHRINK, binning, chances
-from neuronfair.searches.methods.uniform import Uniform
 
 MOST_PLACES = 32  # per attribute; if it has more cells, neighbouring ones share a place
 ALL_PLACES = 2048  # of all attributes together, about: the size of the linear system

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.errors import NeuronFairError
-from neuronfair.interpretation.profile import LayerBias
+from neuronfair.model.profile import LayerBias
 from neuronfair.searches.evaluate import EVEN, Evaluation
 from neuronfair.searches.method import (
     FLOOR,

@@ -10,8 +10,8 @@ from neuronfair import Dataset, Decision, Network, TableDomain, interpret, load_
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import ModelError
-from neuronfair.interpretation.profile import LayerBias
 from neuronfair.measure.neurons import ablate
+from neuronfair.model.profile import LayerBias
 from neuronfair.model.weights import load as load_weights
 from tests.planted import networks
 

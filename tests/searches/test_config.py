@@ -17,7 +17,7 @@ from neuronfair import NeuronFairError, SearchConfig, load_dataset, train
 from neuronfair.methods import Uniform
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import save
-from neuronfair.searches import plugins
+from neuronfair.searches import config
 from neuronfair.searches.methods import METHODS, MethodEntry, Methods, Phases
 from tests.conftest import ROOT
 
@@ -101,8 +101,8 @@ def registered(monkeypatch):
     """Register things of this module under names, as a package would."""
 
     def register(**points: str) -> None:
-        made = [EntryPoint(name, f"{__name__}:{thing}", plugins.GROUP) for name, thing in points.items()]
-        monkeypatch.setattr(plugins, "entry_points", lambda group: made if group == plugins.GROUP else [])
+        made = [EntryPoint(name, f"{__name__}:{thing}", config.GROUP) for name, thing in points.items()]
+        monkeypatch.setattr(config, "entry_points", lambda group: made if group == config.GROUP else [])
 
     return register
 
@@ -113,7 +113,7 @@ def test_other_packages_are_loaded_when_somebody_looks_and_once(registered, monk
     assert "data" not in vars(methods)  # they import the module that has the list
     assert list(methods) == ["uniform", "mine"]
     assert methods["mine"] is ENTRY
-    monkeypatch.setattr(plugins, "entry_points", None)
+    monkeypatch.setattr(config, "entry_points", None)
     assert "mine" in methods
 
 
