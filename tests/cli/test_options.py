@@ -16,7 +16,7 @@ FIRST |= {"out", "quiet", "fail-if", "baseline"}
 
 
 def test_the_help_of_an_audit_fits_two_screens_and_begins_with_what_people_use(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "80")
     text = run("audit", "--help").out
     assert len(text.splitlines()) <= 100
     first, _, rest = text.partition(f"─ {EXPERT} ")

@@ -41,11 +41,11 @@ class AuditSettings:
     methods: tuple[str, ...] | None = None
     samples: int = parameter(50_000, "Synthetic records per flip rate.", least=1)
     confidence: float = 0.95
-    prove: float = parameter(6.0, "Time limit of proofs in seconds; 0 for none.", metavar="SECONDS", least=0)
-    seed: int = parameter(0, "Seed of all random numbers.")
+    prove: float = parameter(6.0, "Time limit of proofs in seconds; 0: none.", metavar="X", least=0)
+    seed: int = parameter(0, "Random seed.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
     twins: Literal["flip", "counterpart"] | None = parameter(
-        None, "Only the attribute-flip test (flip), or only the counterfactual test (counterpart).", metavar="KIND"
+        None, "Run one test only: flip, or counterpart (counterfactual).", metavar="KIND"
     )
     placebos: int = 20
 

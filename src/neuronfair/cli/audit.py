@@ -83,22 +83,22 @@ class AuditJob:
     settings: AuditSettings = field(default_factory=AuditSettings)
     quick: bool = parameter(False, "Take a first look: smaller searches.", panel=BUDGET)
     text: str | None = parameter(None, "Column of texts, to test a model of text.", panel=INPUT, metavar="COLUMN")
-    max_calls: int | None = parameter(None, "With --text: most texts to send to the model.", least=1)
+    max_calls: int | None = parameter(None, "With --text: most texts to evaluate.", least=1)
     favourable: str | None = parameter(None, "Favourable outcome: a class of the target.", panel=INPUT, metavar="CLASS")
     take_rules: Literal["none", "free", "all"] = parameter(
-        "none", "Rules suggested by the data to adopt: none, free or all.", metavar="RULES"
+        "none", "Adopt suggested rules: none, free or all.", metavar="RULES"
     )
-    population: Path | None = parameter(None, "Table of realistic records from your own sampler.")
+    population: Path | None = parameter(None, "Table of your own realistic records.")
     fail_if: tuple[str, ...] = parameter(
         (),
-        "Exit with status 1 if this may hold, such as 'flip_rate > 1%'. May be repeated.",
+        "Fail (exit status 1) unless the interval excludes this, such as 'flip_rate > 1%'. Repeatable.",
         panel=GATE,
         metavar="EXPR",
     )
     baseline: Path | None = parameter(None, "Compare with audit.json of an earlier audit.", panel=GATE)
-    corpus: Path | None = parameter(None, "Regression set of past counterexamples to test again.")
-    corpus_add: bool = parameter(True, "Do not add the worst findings to the regression set.")
-    trust_feeding: bool = parameter(False, "Evaluate even if the input encoding check fails.", "--skip-encoding-check")
+    corpus: Path | None = parameter(None, "Regression set of past counterexamples.")
+    corpus_add: bool = parameter(True, "Add no findings to the regression set.")
+    trust_feeding: bool = parameter(False, "Evaluate even if this check fails.", "--skip-encoding-check")
 
     @property
     def checks(self) -> Checks:
@@ -148,14 +148,14 @@ class AuditOutputs:
     """The folder and the files that an audit writes."""
 
     out: Path = parameter(
-        Path("neuronfair-audit"), "Folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER"
+        Path("neuronfair-audit"), "Folder to make or resume.", panel=OUTPUT, metavar="FOLDER"
     )
-    html: Path | None = parameter(None, "File for the report. Default: report.html in --out.")
-    json: Path | None = parameter(None, "Write the results as JSON; '-' prints them.")
+    html: Path | None = parameter(None, "Report file. Default: --out/report.html.")
+    json: Path | None = parameter(None, "Write results as JSON; '-' prints them.")
     junit: Path | None = parameter(None, "Write the result as JUnit XML.")
     markdown: Path | None = parameter(None, "Write a summary in Markdown.")
-    force: bool = parameter(False, "Delete what is in --out and start anew.")
-    verbose: bool = parameter(False, "Print all tables and notes, not one screen.")
+    force: bool = parameter(False, "Delete what is in --out, then start.")
+    verbose: bool = parameter(False, "Print all tables and notes.")
     quiet: bool = parameter(False, "Print errors only.", "--quiet", "-q", panel=OUTPUT)
 
     @property
@@ -336,19 +336,20 @@ def _plain(value: Any) -> Any:
 def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
     """Test whether decisions of a model depend on a sensitive attribute, and for whom.
 
-    Without arguments, it trains a classifier on Adult and tests it for sex. The folder --out holds report.html,
-    audit.json and all findings; after Ctrl-C the same command resumes. [tool.neuronfair] in pyproject.toml sets
-    defaults. Exit status: 0, 1 if a threshold failed, 2 after an error, 3 after an internal error, 130 after Ctrl-C.
+    Writes report.html, audit.json and all findings into --out. After Ctrl-C the same command resumes.
 
     Examples:
 
-    `neuronfair audit`
+    `neuronfair audit` (trains a network on Adult and tests it for sex)
 
-    `neuronfair audit table.csv --model model.onnx --domain domain.toml --sensitive sex,race --out run`
+    `neuronfair audit table.csv --model m.onnx --target income --sensitive sex`
 
-    `neuronfair audit table.csv --model m.skops --target income --sensitive sex --fail-if 'flip_rate > 1%'`
+    `neuronfair audit table.csv --model m.skops --domain table.toml --out run --fail-if 'flip_rate > 1%'`
 
-    `neuronfair audit reviews.csv --text comment --sensitive gender --model package.module:function --out run`
+    `neuronfair audit text.csv --text comment --sensitive gender --model m:predict`
+
+    Exit status: 0; 1: a threshold failed; 2: an error; 3: an internal error; 130: Ctrl-C. [tool.neuronfair] in
+    pyproject.toml sets defaults.
     """
     from neuronfair.render.terminal import make_console, print_audit
 
@@ -532,7 +533,7 @@ def audit_images(
         str, option("Folder or zip file of images; 'drawn' makes examples.", metavar="DIR", positional=True)
     ],
     sensitive: Annotated[str, option("Column of the labels, such as gender or race.", panel=INPUT)],
-    out: Annotated[Path, option("Folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")],
+    out: Annotated[Path, option("Folder to make or resume.", panel=OUTPUT, metavar="FOLDER")],
     force: ForceOption = False,
     labels: Annotated[
         Path | None, option("CSV with a column file, the attribute and, optionally, is_face.", panel=INPUT)

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 # Settings that several commands share
 
-SEED = "Seed of all random numbers."
+SEED = "Random seed."
 RayOption = Annotated[
     str | None,
-    option("Use a Ray cluster: all cores of this machine, auto, HOST:PORT or ray://….", metavar="[ADDRESS]"),
+    option("Ray cluster: all cores of this machine, auto, HOST:PORT or ray://….", metavar="[ADDR]"),
 ]
-ForceOption = Annotated[bool, option("Delete what is in --out and start anew.", "--force", panel=OUTPUT)]
-DeviceOption = Annotated[str, option("Device to compute on, such as cpu or cuda.")]
+ForceOption = Annotated[bool, option("Delete what is in --out, then start.", "--force", panel=OUTPUT)]
+DeviceOption = Annotated[str, option("Compute on cpu or cuda.")]
 SeedOption = Annotated[int, option(SEED)]
 QuietOption = Annotated[bool, option("Print errors only.", "--quiet", "-q", panel=OUTPUT)]
 FavourableOption = Annotated[str | None, option("Favourable outcome: a class of the target.", panel=INPUT)]
@@ -53,7 +53,7 @@ FavourableOption = Annotated[str | None, option("Favourable outcome: a class of 
 class OutputOptions:
     """Options for the output of a command."""
 
-    json: Path | None = parameter(None, "Write the results as JSON; '-' prints them.", panel=OUTPUT)
+    json: Path | None = parameter(None, "Write results as JSON; '-' prints them.", panel=OUTPUT)
     quiet: bool = parameter(False, "Print errors only.", "--quiet", "-q", panel=OUTPUT)
 
     def console(self) -> Console:
@@ -79,12 +79,12 @@ class ModelOptions:
         panel=INPUT,
         metavar="SOURCE",
     )
-    weights: Path | None = parameter(None, "Weights (.safetensors) for package.module:name.")
+    weights: Path | None = parameter(None, "Weights (.safetensors) of the model.")
     preprocess: str | None = parameter(None, "Function (package.module:name) from records to model inputs.")
     trust_pickle: bool = parameter(False, "Open pickle files, which can run any code.", panel=INPUT)
     decision: str | None = parameter(None, "Decision: argmax, threshold=0.5 or tolerance=0.1.")
-    columns: str | None = parameter(None, "Inputs in order, for a model that does not name them.", metavar="A,B,…")
-    device: str = parameter("cpu", "Device to compute on, such as cpu or cuda.")
+    columns: str | None = parameter(None, "Names of the model's inputs, in order.", metavar="A,B,…")
+    device: str = parameter("cpu", "Compute on cpu or cuda.")
 
     def check(self) -> None:
         """Refuse a model that no reader can open."""
@@ -129,14 +129,14 @@ class TableOptions:
         None, "Sensitive attributes, such as sex or sex,race. Default: those of the domain file.", panel=INPUT
     )
     target: str | None = parameter(
-        None, "Column to predict, for a table without a domain file.", panel=INPUT, metavar="COLUMN"
+        None, "Column to predict; not with --domain.", panel=INPUT, metavar="COLUMN"
     )
     domain: Path | None = parameter(
-        None, "Input schema (domain file) of your table; see 'neuronfair domain infer'.", panel=INPUT
+        None, "Input schema of your table; 'neuronfair domain infer' drafts one.", panel=INPUT
     )
-    encoding: str = parameter("default", "Encoding of the paper's data sets: default or paper.")
-    attributes_file: Path | None = parameter(None, "Table with sensitive columns that the model does not use.")
-    key: str | None = parameter(None, "Column that joins the attributes file to the data. Default: row by row.")
+    encoding: str = parameter("default", "Encoding of a built-in data set: default or paper.")
+    attributes_file: Path | None = parameter(None, "Table of sensitive columns not in DATA.")
+    key: str | None = parameter(None, "Column to join it by. Default: row by row.")
 
     @property
     def join_words(self) -> tuple[str, ...]:
