@@ -155,6 +155,7 @@ def test_every_experiment_has_jobs_and_a_page_without_results(lab, page, tmp_pat
         "tree_models",
         "ablation_frontier",
         "draw_planted",
+        "draw_region",
         "planted",
         "table10_image",
         "convert_resnet50",

@@ -147,9 +147,7 @@ class AuditJob:
 class AuditOutputs:
     """The folder and the files that an audit writes."""
 
-    out: Path = parameter(
-        Path("neuronfair-audit"), "Folder to make or resume.", panel=OUTPUT, metavar="FOLDER"
-    )
+    out: Path = parameter(Path("neuronfair-audit"), "Folder to make or resume.", panel=OUTPUT, metavar="FOLDER")
     html: Path | None = parameter(None, "Report file. Default: --out/report.html.")
     json: Path | None = parameter(None, "Write results as JSON; '-' prints them.")
     junit: Path | None = parameter(None, "Write the result as JUnit XML.")

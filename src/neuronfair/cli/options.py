@@ -128,9 +128,7 @@ class TableOptions:
     sensitive: str | None = parameter(
         None, "Sensitive attributes, such as sex or sex,race. Default: those of the domain file.", panel=INPUT
     )
-    target: str | None = parameter(
-        None, "Column to predict; not with --domain.", panel=INPUT, metavar="COLUMN"
-    )
+    target: str | None = parameter(None, "Column to predict; not with --domain.", panel=INPUT, metavar="COLUMN")
     domain: Path | None = parameter(
         None, "Input schema of your table; 'neuronfair domain infer' drafts one.", panel=INPUT
     )
