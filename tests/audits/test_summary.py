@@ -9,7 +9,19 @@ from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck
 from neuronfair.audits.wording.summary import NOT_MEASURED, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
-from tests.reports import DISPARITY, GROUPS, adult, attribute, counterpart, fair, finding, proved, rate, report
+from tests.reports import (
+    DISPARITY,
+    GROUPS,
+    adult,
+    attribute,
+    certified_rows,
+    counterpart,
+    fair,
+    finding,
+    proved,
+    rate,
+    report,
+)
 
 
 def test_every_metric_says_of_how_many_and_of_whom():
@@ -48,6 +60,18 @@ def test_the_flip_rate_is_that_of_the_data_set_before_synthetic_records():
     )
     unused = fair(health=(Note(NOT_READ, "…", "…"),))
     assert metrics(unused)[0].note == "the model does not use sex"
+
+
+def test_the_certified_share_is_that_of_records_with_an_allowed_twin():
+    """26,600 of 48,842 are certified, but 22,043 of these have no twin: 4,557 of 26,799 are left."""
+    rows = replace(certified_rows(26_600, 271, 48_842), without_twin=22_043)
+    certified = metrics(attribute(proved=proved(900, data_set=rows)))[3]
+    assert certified.value == percent(4_557 / 26_799) == "17.0%"
+    assert certified.of == "of 26,799 records in the data set with an allowed twin; 22,043 more have none"
+    assert certified.note == "proved not to depend on sex; 82.0% undecided, 1.0% proved to depend"
+    alone = replace(certified_rows(100, 0, 100), without_twin=100)
+    nobody = metrics(attribute(proved=proved(900, data_set=alone)))[3]
+    assert (nobody.value, nobody.of) == (NOT_MEASURED, "None of 100 records in the data set has an allowed twin.")
 
 
 def test_the_status_is_that_of_the_thresholds_alone():

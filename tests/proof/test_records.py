@@ -18,6 +18,7 @@ from neuronfair.proof import records as module
 from neuronfair.proof.problem import places_of, problem_of
 from neuronfair.proof.prove import prove
 from neuronfair.proof.records import Evidence, Grower, ProofRecords, rule_of
+from neuronfair.proof.report import DataSetClaims, RecordPart
 from neuronfair.searches.evaluate import evaluate
 from tests.domain.schema.test_toml import DOMAIN as WORDED
 from tests.proof.enumerable import DECISIONS, RULES, domain_of, network_of
@@ -58,6 +59,23 @@ def test_counts_of_a_data_set_are_those_of_enumeration():
     assert found.certified_fair.count == len(chosen) - expected
     assert found.undecided.count == 0
     assert found.certified_fair.share == pytest.approx(1 - expected / len(chosen))
+
+
+def test_rows_whose_flip_the_model_shows_are_not_undecided():
+    """A proof that ends at once leaves nearly all open; the model then shows each flip, and none that is not there."""
+    rows = every_row(domain_of(*RULES))[::3]
+    records, evidence, flips = proved(rows, seconds=0.0)
+    network, before = network_of(records.problem.domain, 2), records.data_set(evidence)
+    after = records.data_set(evidence, network)
+    assert before.certified_discriminatory.count < after.certified_discriminatory.count == int(flips[::3].sum())
+    assert after.certified_fair == before.certified_fair
+    assert after.undecided.count == len(rows) - after.certified_fair.count - after.certified_discriminatory.count
+
+
+def test_rows_without_a_twin_are_counted_apart():
+    """Of 100 rows 54 are certified, 44 of them because they have no twin: that leaves 10 of 56."""
+    parts = [RecordPart.of(count, 100) for count in (54, 1, 45)]
+    assert DataSetClaims(100, *parts, without_twin=44, outside_domain=3).with_twin == RecordPart(10, 10 / 56)
 
 
 def test_rows_outside_the_region_do_not_count():

@@ -165,20 +165,21 @@ def test_what_is_certified_is_a_bar_for_each_group_of_records():
     made = replace(reports.proved(950, 9, data_set=rows), fresh=FreshClaims(5000, *shares))
     drawn = audit_page(reports.with_first(reports.adult(), proved=made))
     table, fresh, space = re.findall(r'<svg class="proof".*?</svg>', drawn, re.DOTALL)
-    assert 'aria-label="People of the data set: certified 75%, undecided 12.5%, certified to depend 12.5%"' in table
+    assert 'aria-label="Data set: certified 75%, undecided 12.5%, certified to depend 12.5%"' in table
     assert '<rect class="fair alone" width="25.00%"' in table
     assert '<rect class="fair" x="25.00%" width="50.00%"' in table
-    assert 'aria-label="Realistic synthetic people: certified 55%, undecided 40%, certified to depend 5%"' in fresh
+    assert 'aria-label="Realistic synthetic: certified 55%, undecided 40%, certified to depend 5%"' in fresh
     parts = f"certified {percent(0.95)}, undecided {percent(0.041)}, certified to depend {percent(0.009)}"
-    assert f'aria-label="Declared input space: {parts}; sampled flip rate {percent(0.0182)}"' in space
+    assert f'aria-label="Input space: {parts}; sampled flip rate {percent(0.0182)}"' in space
     assert '<rect class="fair" x="0.00%" width="95.00%"' in space
     assert '<rect class="unfair" x="99.10%" width="0.90%"' in space
     assert '<line class="mark" x1="98.18%" x2="98.18%"' in space  # counted from the right: within what is undecided
     text = Page(drawn).text
-    assert "600 of 800 certified; 200 of them have no allowed twin" in text
+    assert f"75% certified, {percent(400 / 600)} of those with an allowed twin" in text
+    assert "400 certified, 200 without an allowed twin" in text
     assert "100 undecided, 100 certified to depend" in text
     assert f"{percent(0.55)} certified (95% CI {interval_ends(0.55, 0.54, 0.56)})" in text
-    assert "By bounds of a network, in 2.5 s." in text
+    assert "By bounds of a network;" in text
     assert "Certified share by" not in read(reports.nothing_found()).text
 
 

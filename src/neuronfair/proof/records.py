@@ -207,11 +207,18 @@ class ProofRecords:
         places = places_of(self.problem, rows)
         return places[(places >= 0).all(1)]
 
-    def data_set(self, evidence: Evidence) -> DataSetClaims | None:
-        """Return for how many rows of the region the decision is certified; None without rows."""
+    def data_set(self, evidence: Evidence, model: Opened | Model | None = None) -> DataSetClaims | None:
+        """Return for how many rows of the region the decision is certified; None without rows.
+
+        With a model, undecided rows are evaluated, and those that flip are no longer undecided.
+        """
         if not len(self.rows):
             return None
         status, of = self.status(evidence), int(self.counted.sum())
+        if model is not None:
+            rows = (self.inside & (status == UNDECIDED)).nonzero()[:, 0]
+            found = evaluated_flips(self.problem, model, self.rows[rows])
+            status[rows[: len(found)][found]] = FLIPS
         fair, flips = (int((status == each).sum()) for each in (FAIR, FLIPS))
         parts = [RecordPart.of(count, of) for count in (fair, flips, of - fair - flips)]
         outside = int((self.counted & ~self.inside).sum())
@@ -418,6 +425,24 @@ def check_against_model(
         claimed = claims.of_people(rows)
         for each, near, count in models:
             claims.compare(each, claimed.first(count), near, people.what)
+
+
+def evaluated_flips(problem: Problem, opened: Opened | Model, rows: Tensor) -> Tensor:
+    """Return which rows get a decision that differs from a twin's by more than rounding; of a black box, of the first.
+
+    A network is computed in float64, as in a proof.
+    """
+    model = opened.model if isinstance(opened, Opened) else opened
+    near, most = EXACT, len(rows)
+    if isinstance(model, BlackBox):
+        near, most = FLOAT32_TOLERANCE, min(len(rows), EVALUATED, MEMBERS // len(problem.domain.sensitive_values))
+    else:
+        model = model.double()
+    domain = problem.domain.to(model.encoding.device)
+    step = max(1, MEMBERS // len(problem.domain.sensitive_values))
+    parts = torch.split(rows[:most].long(), step)
+    found = (evaluate(model, domain, part.to(domain.device), problem.decision) for part in parts if len(part))
+    return torch.cat([torch.zeros(0, dtype=torch.bool), *(_certainly(one, near)[0].cpu() for one in found)])
 
 
 @dataclass(frozen=True)

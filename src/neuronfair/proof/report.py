@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from neuronfair import __version__
 from neuronfair.errors import DataError, one_line
@@ -56,10 +56,16 @@ class DataSetClaims:
 
     of: int  # rows of the region
     certified_fair: RecordPart  # every twin gets the same decision
-    certified_discriminatory: RecordPart  # some twin gets a different decision
-    undecided: RecordPart  # nothing is proved
+    certified_discriminatory: RecordPart  # some twin gets a different decision: proved, or evaluated by the model
+    undecided: RecordPart  # nothing is proved, and no flip was evaluated
     without_twin: int  # rows of `certified_fair` whose values the rules allow for one group only
     outside_domain: int  # rows of `undecided` that break a rule or have a cell that is no value of the domain
+    with_twin: RecordPart = field(default=RecordPart(0, 0.0), kw_only=True)  # certified, of the rows with a twin
+
+    def __post_init__(self) -> None:
+        """Count the certified rows that have a twin: the others say nothing about the model."""
+        count, of = self.certified_fair.count - self.without_twin, self.of - self.without_twin
+        object.__setattr__(self, "with_twin", RecordPart.of(count, of))
 
 
 @dataclass(frozen=True)

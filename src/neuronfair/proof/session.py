@@ -191,7 +191,7 @@ def _report(problem: Problem, opened: Opened, records: ProofRecords, proof: Proo
         method=problem.method,
         interrupted=proof.state.left > 0 and proof.state.seconds < seconds,
         order=records.order,
-        data_set=records.data_set(evidence),
+        data_set=records.data_set(evidence, opened),
         fresh=records.fresh(evidence),
         regions=tuple(records.regions(evidence)),
     )

@@ -131,6 +131,9 @@ def _certified(attributes: Sequence[AttributeReport]) -> Tabulated:
         if (table := proved.data_set) is not None:
             parts = (table.certified_fair, table.undecided, table.certified_discriminatory)
             rows.append((name, "data set", *(percent(part.share) for part in parts), many(table.of)))
+            if 0 < (alone := table.without_twin) < table.of:
+                counts = (part.count / (table.of - alone) for part in (table.with_twin, *parts[1:]))
+                rows.append((name, "data set, with an allowed twin", *map(percent, counts), many(table.of - alone)))
         if (drawn := proved.fresh) is not None:
             shares = (drawn.certified_fair, drawn.undecided, drawn.certified_discriminatory)
             rows.append((name, "realistic synthetic", *(_interval(one) for one in shares), many(drawn.of)))

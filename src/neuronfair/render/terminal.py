@@ -363,7 +363,9 @@ def _of_rows(report: ProofReport, by: str) -> list[str]:
         f"Undecided: {left.count:,}."
     ]
     if rows.without_twin:
-        lines.append(f"{rows.without_twin:,} of the certified have no twin: the rules allow them one group only.")
+        alone = f"{rows.without_twin:,} of the certified have no twin: the rules allow them one group only."
+        paired = plural(rows.of - rows.without_twin, "record")
+        lines.append(f"{alone} Of the {paired} with a twin, {percent(rows.with_twin.share)} are certified.")
     if rows.outside_domain:
         lines.append(
             f"{rows.outside_domain:,} of the undecided break a rule of the domain or have a cell between its values."

@@ -448,8 +448,8 @@ class Proved:
 
     @property
     def certified_share(self) -> float:
-        """The certified share of the data set's rows, or of the input space without a data set."""
-        return (self.data_set.certified_fair if self.data_set else self.proved_fair).share
+        """The certified share of the data set's rows with an allowed twin, or of the input space without a data set."""
+        return (self.data_set.with_twin if self.data_set else self.proved_fair).share
 
     @staticmethod
     def of(report: ProofReport) -> Proved:
@@ -503,13 +503,14 @@ def _sentence(report: ProofReport) -> str:
 
 
 def _of_rows(rows: DataSetClaims, what: str, seconds: float) -> str:
-    fair, unfair, rest = rows.certified_fair, rows.certified_discriminatory, rows.undecided
-    people = plural(rows.of, "record")
+    fair, unfair, rest, of = rows.with_twin, rows.certified_discriminatory, rows.undecided, rows.of - rows.without_twin
+    people, alone = f"{plural(of, 'record')} in the data set", ""
+    if rows.without_twin:
+        people, alone = f"{people} with an allowed twin", f"; {rows.without_twin:,} more have none"
     if not fair.count and not unfair.count:
-        return f"No decision was certified in {duration(seconds)}, for any of {people} in the data set."
-    depends = f", and to depend on it for {percent(unfair.share)}" if unfair.count else ""
-    left = f"; {percent(rest.share)} are undecided" if rest.count else ""
+        return f"No decision was certified in {duration(seconds)}, for any of {people}{alone}."
+    depends = f", and to depend on it for {percent(unfair.count / of)}" if unfair.count else ""
+    left = f"; {percent(rest.count / of)} are undecided" if rest.count else ""
     return (
-        f"Decisions are certified not to depend on {what} for {percent(fair.share)} of {people} in the data set, and "
-        f"for the region around each{depends}{left}."
+        f"Decisions are certified not to depend on {what} for {percent(fair.share)} of {people}{depends}{left}{alone}."
     )

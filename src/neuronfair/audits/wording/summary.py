@@ -173,10 +173,18 @@ def _certified(one: AttributeReport) -> Metric:
             name, percent(proved.proved_fair.share), space, note=f"{shown}; {percent(proved.open.share)} undecided"
         )
     rows = proved.data_set
-    if rows.undecided.count == rows.of:  # 0% would read as a verdict
-        return Metric(name, "Undecided", f"all {plural(rows.of, 'record')} in the data set")
-    people, undecided = f"of {plural(rows.of, 'record')} in the data set", percent(rows.undecided.share)
-    return Metric(name, percent(rows.certified_fair.share), people, note=f"{shown}; {undecided} undecided")
+    of = rows.of - rows.without_twin
+    if not of:
+        return Metric(name, NOT_MEASURED, f"None of {plural(rows.of, 'record')} in the data set has an allowed twin.")
+    people = f"{plural(of, 'record')} in the data set"
+    if rows.without_twin:
+        people = f"{people} with an allowed twin; {rows.without_twin:,} more have none"
+    if rows.undecided.count == of:  # 0% would read as a verdict
+        return Metric(name, "Undecided", f"all {people}")
+    flips = rows.certified_discriminatory.count
+    depends = f", {percent(flips / of)} proved to depend" if flips else ""
+    note = f"{shown}; {percent(rows.undecided.count / of)} undecided{depends}"
+    return Metric(name, percent(rows.with_twin.share), f"of {people}", note=note)
 
 
 def _other(one: AttributeReport) -> str:
