@@ -30,9 +30,9 @@ from neuronfair import load_dataset
 from neuronfair.alternative_models.candidates import Workshop
 from neuronfair.alternative_models.objectives import ModelAnswers, Yardstick
 from neuronfair.alternative_models.parts import search_table
+from neuronfair.alternative_models.search import best_of
 from neuronfair.alternative_models.session import Alternatives, alternatives
 from neuronfair.alternative_models.settings import AlternativesSettings
-from neuronfair.alternative_models.verdict import best_of
 from neuronfair.domain.tables.dataset import DATASETS
 
 from tests.planted import alternatives as worlds

@@ -31,7 +31,7 @@ from neuronfair.model.network import Network
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, run_phase
-from neuronfair.searches.keys import KeySet
+from neuronfair.searches.findings import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.searches.result import SearchResult

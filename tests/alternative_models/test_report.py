@@ -18,10 +18,9 @@ from neuronfair.alternative_models.report import (
     regulator_text,
     sentences,
 )
-from neuronfair.alternative_models.search import BASELINE, FitLine, Searched
+from neuronfair.alternative_models.search import BASELINE, Chance, FitLine, Searched, Shown
 from neuronfair.alternative_models.session import AlternativesReport
 from neuronfair.alternative_models.settings import AlternativesSettings
-from neuronfair.alternative_models.verdict import Chance, Shown
 
 PARAMETERS = {"leave_out": 1, "reweight": 0.5, "twins": 0.0, "threshold": 0.46, "model__C": 2.0, "model__tol": 1.0}
 BASE = Shown(BASELINE, ("sex",), MeasuredValue(0.8, 0.78, 0.82), MeasuredValue(0.5, 0.4, 0.6), {})

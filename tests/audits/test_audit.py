@@ -17,8 +17,7 @@ from neuronfair.audits.folder import check_audit_folder
 from neuronfair.audits.report.attribute import Condition
 from neuronfair.audits.report.report import DecisionReport, Report, Seconds
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.audits.stages import findings as subgroups_stage
-from neuronfair.audits.stages import search as interpretation
+from neuronfair.audits.stages import search as search_stage
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError
@@ -454,7 +453,7 @@ def test_only_rules_that_are_too_many_are_a_reason_to_find_no_groups(monkeypatch
         def subgroups(*_, **__):
             raise error
 
-        monkeypatch.setattr(subgroups_stage, "subgroups", subgroups)
+        monkeypatch.setattr(search_stage, "subgroups", subgroups)
         small = AuditSettings(seeds=5, steps=5, samples=2_000, **FLIPS)
         return audit(networks.one_biased_neuron(), table(classed(networks.domain())), settings=small)
 
@@ -473,7 +472,7 @@ def test_neurons_are_read_once_for_each_choice_of_sensitive_attributes(monkeypat
         asked.append(domain.sensitive)
         return interpret(network, domain, rows, **options)
 
-    for module in (campaign, interpretation):
+    for module in (campaign, search_stage):
         monkeypatch.setattr(module, "interpret", counted)
     people = table(networks.sex_and_race())
     result = audit(networks.one_biased_pair(), people, settings=TINY)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from neuronfair.audits.stages.findings import _nearest
+from neuronfair.audits.stages.search import _nearest
 from neuronfair.audits.wording.phrases import _condition_text, condition
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span

@@ -23,8 +23,7 @@ from neuronfair.images.detector import flip, predictions, random_like
 from neuronfair.images.domain import FLAG, SEED, ImageDomain, PictureEncoding
 from neuronfair.images.report import finding_pictures
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
-from neuronfair.searches.findings import Findings
-from neuronfair.searches.keys import KeySet
+from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import METHODS, Setting, image_methods, image_rule
 

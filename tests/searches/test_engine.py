@@ -15,8 +15,7 @@ from neuronfair.errors import ModelError, RunError
 from neuronfair.searches import engine
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.findings import Findings
-from neuronfair.searches.keys import KeySet
+from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods.frontier import Frontier
 from neuronfair.searches.methods.neuronfair import NeuronFair

@@ -20,8 +20,16 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.profile import interpret
 from neuronfair.searches import engine
 from neuronfair.searches.engine import Budget, ChainRange, Checkpoint, Record
-from neuronfair.searches.findings import DOUBTFUL, FOUND, MISS, REJECTED, Findings, evaluated_lines, is_sampled_miss
-from neuronfair.searches.keys import KeySet
+from neuronfair.searches.findings import (
+    DOUBTFUL,
+    FOUND,
+    MISS,
+    REJECTED,
+    Findings,
+    KeySet,
+    evaluated_lines,
+    is_sampled_miss,
+)
 from neuronfair.searches.method import StepSizes, World
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.store import sharding as merge

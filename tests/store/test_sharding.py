@@ -19,7 +19,7 @@ from neuronfair.scale.pool import Serial
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import in_one_piece
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.keys import KeySet
+from neuronfair.searches.findings import KeySet
 from neuronfair.searches.result import SearchResult
 from neuronfair.store import sharding
 from neuronfair.store.files import load_array

@@ -16,18 +16,23 @@ from neuronfair.alternative_models.candidates import MadeModel, Workshop, guides
 from neuronfair.alternative_models.estimators import NetworkClassifier
 from neuronfair.alternative_models.objectives import MEASURES, QualityFunction
 from neuronfair.alternative_models.parts import SearchTable, search_table
-from neuronfair.alternative_models.search import BASELINE, FILE, Searched, SearchFile, measure, run_search
-from neuronfair.alternative_models.settings import AlternativesSettings, Measure
-from neuronfair.alternative_models.verdict import (
+from neuronfair.alternative_models.search import (
+    BASELINE,
+    FILE,
     Chance,
     SearchConclusion,
+    Searched,
+    SearchFile,
     Shown,
     best_of,
     chance,
     chosen,
     evaluated,
     front,
+    measure,
+    run_search,
 )
+from neuronfair.alternative_models.settings import AlternativesSettings, Measure
 from neuronfair.atomic import write_text
 from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.audits.report.report import Report, as_json

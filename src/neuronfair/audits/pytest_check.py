@@ -20,10 +20,9 @@ from neuronfair.audits.report.counterfactual import CounterfactualReport
 from neuronfair.audits.report.report import GateCheck, RegressionSetReport
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
 from neuronfair.audits.stages.encoding_check import check_encoding
-from neuronfair.audits.stages.findings import describe_findings
 from neuronfair.audits.stages.proof import ProofStage
 from neuronfair.audits.stages.rates import group_metrics, population_if_plausible
-from neuronfair.audits.stages.search import search
+from neuronfair.audits.stages.search import describe_findings, search
 from neuronfair.audits.wording.phrases import counterfactual_report, importance
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.population.model import PopulationModel

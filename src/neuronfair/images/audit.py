@@ -41,8 +41,7 @@ from neuronfair.model.weights import fingerprint
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import evaluate
-from neuronfair.searches.findings import Findings
-from neuronfair.searches.keys import KeySet
+from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import HALVING, Setting, image_methods, image_rule
 from neuronfair.store.files import load_state, save_state, writing

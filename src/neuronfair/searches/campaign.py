@@ -27,9 +27,8 @@ from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import comparing, counterparts_of
-from neuronfair.searches.findings import NO_SEED, Findings
+from neuronfair.searches.findings import NO_SEED, Findings, KeySet
 from neuronfair.searches.health import check_health, weak_guidance
-from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, StepSizes, World
 from neuronfair.searches.methods import METHODS, Setting, check_method, phases
 from neuronfair.searches.methods.aequitas import Uniform

@@ -30,6 +30,7 @@ from neuronfair.searches.findings import (
     REJECTED,
     Findings,
     FindingsSummary,
+    KeySet,
     evaluated_lines,
     is_sampled_miss,
     keys_of,
@@ -37,7 +38,6 @@ from neuronfair.searches.findings import (
     with_kind,
 )
 from neuronfair.searches.forked import ForkedChains, forked, team_size
-from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.stepping import Chains, EvaluatedStep, differ_exactly, stepper
 

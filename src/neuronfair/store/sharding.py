@@ -39,12 +39,12 @@ from neuronfair.searches.findings import (
     REJECTED,
     Findings,
     FindingsSummary,
+    KeySet,
     is_sampled_miss,
     keys_of,
     kind_of,
     order_of,
 )
-from neuronfair.searches.keys import KeySet
 from neuronfair.store.files import load_array, save_array, seal, unseal, writing
 from neuronfair.store.run import Run
 from neuronfair.store.shards import RemoteFolder, ShardPart, ShardStore

@@ -25,8 +25,7 @@ from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.findings import Findings
-from neuronfair.searches.keys import KeySet
+from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods import METHODS, Phases, Setting, phases
 from neuronfair.searches.methods.aequitas import Uniform

@@ -23,10 +23,9 @@ from neuronfair.audits.stages.counterfactual import (
     searched_case,
     unread,
 )
-from neuronfair.audits.stages.findings import WORST, describe_findings, find_subgroups
 from neuronfair.audits.stages.proof import ProofStage
 from neuronfair.audits.stages.rates import measure_rates
-from neuronfair.audits.stages.search import interpret_layers, search
+from neuronfair.audits.stages.search import WORST, describe_findings, find_subgroups, interpret_layers, search
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DomainError

@@ -12,7 +12,7 @@ from neuronfair.audits.report.attribute import NOT_READ, TABLE, UNMOVED, Counter
 from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
-from neuronfair.audits.stages.findings import evaluated_pairs
+from neuronfair.audits.stages.search import evaluated_pairs
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import counterfactual_report
 from neuronfair.domain.draws import random_order

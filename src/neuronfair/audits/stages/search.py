@@ -1,24 +1,49 @@
-"""How layers and neurons react to the sensitive attributes, and the searches for discriminatory instances."""
+"""The searches of an audit: reactions of layers, the runs, severity and diversity of findings, pairs and subgroups."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from neuronfair.audits.folder import NEARER
+from neuronfair.audits.folder import NEARER, keep_nearer
 from neuronfair.audits.report.attribute import (
+    TABLE,
+    CoverageReport,
+    DirectionReport,
+    Finding,
+    Histogram,
     Interpretation,
     LayerReport,
     Note,
     SearchReport,
+    SeverityReport,
 )
-from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
+from neuronfair.audits.stages.case import NEAR, AttributeAudit, AttributeCase
+from neuronfair.audits.wording import phrases
+from neuronfair.audits.wording.phrases import direction
+from neuronfair.domain.draws import random_order
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import DomainError
+from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair.measure.groups import subgroups
+from neuronfair.measure.neurons import covered
+from neuronfair.measure.rate import DirectionTally, favourable_class
+from neuronfair.model.decision import chances
+from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress
 from neuronfair.searches import campaign
-from neuronfair.searches.result import SearchSummary
+from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.result import SearchResult, SearchSummary
+from neuronfair.searches.shrink import shrink
 from neuronfair.store.manifest import make_manifest
 from neuronfair.store.run import Run
 
@@ -115,3 +140,300 @@ def _search(figures: SearchSummary, place: str | None) -> SearchReport:
         stop="; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),
         plausible_share=usual and usual["share"],
     )
+
+
+WORST = 10  # findings described in full
+LOOK = 20_000  # findings among which the widest gaps of different people are looked for
+
+
+class Candidates(NamedTuple):
+    """All findings."""
+
+    rows: Tensor  # (f, d), packed
+    once: Tensor  # the numbers of different records among them
+    gaps: Tensor  # of those
+    usual: Tensor  # whether they and their twins are plausible
+
+    def only(self, usual: bool) -> Candidates:
+        """Return those that are, or are not, plausible."""
+        chosen = self.usual == usual
+        return Candidates(self.rows, self.once[chosen], self.gaps[chosen], self.usual[chosen])
+
+
+class _Shown(NamedTuple):
+    which: Tensor  # the number of a finding; below 0, -1 - the number of a record in the data set
+    people: Tensor
+    goals: Tensor  # the rows that they were moved towards
+
+
+def worst_findings(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tensor, list[list[int]]]:
+    """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns.
+
+    Plausible pairs come first, and stay plausible when they are shrunk. Where the searches found too few of them,
+    plausible records whose decision differs from a plausible twin's come next (their numbers are below 0),
+    and others last.
+    """
+    domain = case.domain
+    parts = [_shrunk(case, case.near[0], found.only(usual=True))]
+    if case.population is not None and len(torch.unique(domain.key(parts[0].people))) < WORST:
+        parts += [_shrunk(case, domain, found.only(usual=False)), _real(case)]
+    which, people, goals = map(torch.cat, zip(*parts, strict=True))
+    order = case.decision.gap(*evaluated_pairs(case, people)[2:]).argsort(descending=True, stable=True)
+    rank = torch.where(case.plausible(people) & flips_plausibly(case, people), (which < 0).long(), 2)
+    order = order[rank[order].argsort(stable=True)]
+    _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
+    order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
+    changed = (people[order] != goals[order]) & domain.free
+    return which[order], people[order], [row.nonzero()[:, 0].tolist() for row in changed]
+
+
+def evaluated_pairs(case: AttributeCase, people: Tensor) -> Pairs:
+    """Return people and the twins that they are compared with, and the scores of both, in float64.
+
+    Where the decision differs from that of a plausible twin, the twin is a plausible one.
+    """
+    parts = [_preferred(case, judged).pairs() for judged in _evaluations(case, people)]
+    return Pairs(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def flips_plausibly(case: AttributeCase, people: Tensor) -> Tensor:
+    """Return for each person whether the decision differs from that of a plausible twin: bool, (n,)."""
+    parts = [(judged.differs & case.pairs.twins(judged.rows).valid).any(1) for judged in _evaluations(case, people)]
+    return torch.cat([people.new_zeros(0, dtype=torch.bool), *parts])
+
+
+def _evaluations(case: AttributeCase, people: Tensor) -> Iterator[Evaluation]:
+    for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True):
+        yield evaluate(case.exact, case.domain, part, case.decision)
+
+
+def _preferred(case: AttributeCase, judged: Evaluation) -> Evaluation:
+    """Return an evaluation without implausible twins, where the decision differs from a plausible one's."""
+    good = case.pairs.twins(judged.rows).valid & judged.valid
+    some = (judged.differs & good).any(1, keepdim=True)
+    valid = torch.where(some, good, judged.valid)
+    return replace(judged, valid=valid, apart=judged.apart & valid)
+
+
+def _shrunk(case: AttributeCase, domain: TableDomain, found: Candidates) -> _Shown:
+    """Return the widest of the findings, and what becomes of them if they are shrunk within a domain."""
+    wide = found.once[found.gaps.topk(min(len(found.gaps), LOOK)).indices]
+    # Walks leave many near copies: the widest of each region of the domain is a candidate.
+    coarse = case.model.encoding.encode(found.rows[wide].long()).cpu().numpy()
+    _, first = np.unique(np.round(coarse), axis=0, return_index=True)
+    wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
+    rows = found.rows[wide].long()
+    goals = _nearest(domain, rows, case.near[1])
+    return _Shown(wide, shrink(case.exact, domain, rows, goals, case.decision), goals)
+
+
+def _real(case: AttributeCase) -> _Shown:
+    """Return the plausible records whose decision differs from a plausible twin's: the widest gaps."""
+    rows = case.data.rows[: min(NEAR, case.samples)]
+    numbers = (case.near[0].valid(rows)).nonzero()[:, 0]
+    numbers = numbers[flips_plausibly(case, rows[numbers])]
+    gaps = case.decision.gap(*evaluated_pairs(case, rows[numbers])[2:])
+    numbers = numbers[gaps.topk(min(len(gaps), case.shrunk)).indices]
+    return _Shown(-1 - numbers, rows[numbers], rows[numbers])
+
+
+def _nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
+    """Return for each row the record that differs least, sensitive attributes apart: (n, d)."""
+    distance = torch.zeros(len(rows), len(table), device=rows.device)
+    for column in domain.free.nonzero()[:, 0].tolist():
+        apart = rows[:, column, None] - table[None, :, column]
+        attribute = domain.attributes[column]
+        step = apart.abs() / max(1, attribute.points - 1) if attribute.ordered else (apart != 0).float()
+        if attribute.empty is not None:  # an empty cell is as far from each number
+            lone = (rows[:, column, None] == attribute.empty) != (table[None, :, column] == attribute.empty)
+            step = torch.where(lone, 1.0, step)
+        distance += step
+    return table[distance.argmin(1)]
+
+
+SAMPLE = 300  # findings in the table of the page
+BINS = 30  # of the histogram of gaps
+
+
+class _Sources(NamedTuple):
+    """Where each finding comes from: the search, and the number of the finding in it."""
+
+    methods: list[str]  # of the searches
+    search: Tensor  # (f,)
+    number: Tensor  # (f,)
+
+    @staticmethod
+    def of(outcomes: Sequence[SearchResult], device: torch.device) -> _Sources:
+        """Return the sources of the findings of several searches, joined."""
+        counts = [len(outcome.findings) for outcome in outcomes]
+        search = torch.cat([torch.full((count,), i) for i, count in enumerate(counts)])
+        number = torch.cat([torch.arange(count) for count in counts])
+        methods = [outcome.config.method for outcome in outcomes]
+        return _Sources(methods, search.to(device), number.to(device))
+
+    def place(self, finding: int) -> tuple[int, str]:
+        """Return the number of a finding in its search, and the method; below 0 it is a record in the data set."""
+        if finding < 0:
+            return -1 - finding, TABLE
+        return int(self.number[finding]), self.methods[int(self.search[finding])]
+
+
+def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
+    """Describe the discriminatory inputs that were found: score gaps, diversity, and the worst in words."""
+    outcomes = [outcome for outcome in audit.outcomes if len(outcome.findings)]
+    if not outcomes:
+        return
+    progress("Describing the findings", 0, None)
+    domain = case.domain
+    found = Findings.join([outcome.findings for outcome in outcomes])
+    rows = found.packed
+    sources = _Sources.of(outcomes, rows.device)
+    # Two methods may find the same person: once is enough.
+    _, first = np.unique(domain.key(rows.long()).cpu().numpy(), return_index=True)
+    once = torch.from_numpy(np.sort(first)).to(rows.device)
+    unique = found[once]
+    scores, others = unique.scores.double(), unique.twin_scores.double()
+    gaps = case.decision.gap(scores, others)
+    usual = case.plausible(rows[once]) & _plausible_twin(case, rows[once].long(), unique.twins(domain).long())
+    generator = torch.Generator().manual_seed(case.seed)
+    order = torch.randperm(len(once), generator=generator).to(once.device)
+    drawn = once[order]
+    audit.report = replace(
+        audit.report,
+        plausible_found=None if case.population is None else int(usual.sum()),
+        severity=_severity(gaps.cpu().numpy()),
+        probability_gaps=_probability_gaps(case, scores, others),
+        direction=(*audit.report.direction, *_found_direction(case, unique)),
+        mean_distance=mean_distance(domain, rows[once].long(), seed=case.seed),
+        regions=regions(domain, rows[once].long(), seed=case.seed),
+        coverage=_coverage(case, outcomes[0], rows[drawn[sources.search[drawn] == 0][:LOOK]]),
+    )
+    sample = once[order[(~usual[order]).long().argsort(stable=True)[:SAMPLE]]]
+    worst = worst_findings(case, Candidates(rows, once, gaps, usual))
+    audit.report = replace(
+        audit.report,
+        worst=_in_words(case, sources, *worst),
+        findings=_in_words(case, sources, sample, rows[sample].long(), [[] for _ in sample]),
+    )
+    if case.runs is not None:
+        keep_nearer(case.runs.path, audit.report.worst)
+
+
+def _in_words(
+    case: AttributeCase, sources: _Sources, which: Tensor, people: Tensor, changed: list[list[int]]
+) -> tuple[Finding, ...]:
+    """Return people as findings in words.
+
+    `which` are the numbers of the findings. The columns in `changed` are named first for each person, then the others
+    in the order of their importance.
+    """
+    pairs = evaluated_pairs(case, people)
+    plausibilities = _shares(case, pairs.rows), _shares(case, pairs.twins)
+    twin_is_plausible = _plausible_twin(case, pairs.rows, pairs.twins).tolist()
+    findings = []
+    for i, pair in enumerate(map(phrases.DescribedPair, *pairs)):
+        columns = [*changed[i], *(c for c in case.importance_order if c not in changed[i])]
+        number, method = sources.place(int(which[i]))
+        finding = replace(
+            phrases.finding(case.domain, case.decision, pair, columns, number, method, case.scale),
+            plausibility=plausibilities[0][i],
+            twin_plausibility=plausibilities[1][i],
+            twin_is_plausible=twin_is_plausible[i],
+        )
+        findings.append(_replayed(case, finding))
+    return tuple(findings)
+
+
+def _shares(case: AttributeCase, people: Tensor) -> list[float] | list[None]:
+    """Return the plausibility of each person; None where it is not known."""
+    known = case.plausibility(people)
+    return [None] * len(people) if known is None else known.tolist()
+
+
+def _plausible_twin(case: AttributeCase, people: Tensor, twins: Tensor) -> Tensor:
+    """Return for each pair whether the twin is plausible: bool, (n,); all are where that is not known."""
+    if case.pairs is case.domain:
+        return torch.ones(len(people), dtype=torch.bool, device=people.device)
+    fits = [
+        (every.valid & (every.rows == twin[:, None]).all(2)).any(1)
+        for part, twin in zip(*families(case.model.encoding, case.domain, people, twins), strict=True)
+        for every in (case.pairs.twins(part),)
+    ]
+    return torch.cat([people.new_zeros(0, dtype=torch.bool), *fits])
+
+
+def _replayed(case: AttributeCase, finding: Finding) -> Finding:
+    """Return a finding with the command that shows it again, where there is one."""
+    if case.runs is None or case.runs.replay is None or finding.method == TABLE:
+        return finding
+    words = ["neuronfair", "show", str(case.runs.path / finding.method), str(finding.number), *case.runs.replay]
+    return replace(finding, replay=shlex.join(words))
+
+
+def _severity(gaps: np.ndarray[Any, Any]) -> SeverityReport:
+    median, p95, largest = (float(q) for q in np.quantile(gaps, (0.5, 0.95, 1.0)))
+    counts, edges = np.histogram(gaps, BINS, (0.0, largest or 1.0))
+    return SeverityReport(median, p95, largest, Histogram(tuple(edges.tolist()), tuple(counts.tolist())))
+
+
+def _probability_gaps(case: AttributeCase, scores: Tensor, others: Tensor) -> SeverityReport | None:
+    """Return how far the probabilities of people and their twins lie apart; None where scores are only numbers."""
+    found = chances(case.decision, case.scale, scores, others)
+    return None if found is None else _severity((found.own - found.twin).abs().cpu().numpy())
+
+
+def _found_direction(case: AttributeCase, found: Findings) -> tuple[DirectionReport, ...]:
+    """Return which groups the found pairs disadvantage."""
+    favourable = favourable_class(case.domain, case.decision, case.model.outputs)
+    if favourable is None:
+        return ()
+    tally = DirectionTally(case.domain, favourable)
+    tally.add_pairs(Pairs(found.rows, found.twins(case.domain), found.scores, found.twin_scores), case.decision)
+    return direction(case.domain, "findings", tally.direction())
+
+
+def _coverage(case: AttributeCase, outcome: SearchResult, findings: Tensor) -> CoverageReport | None:
+    """Return the share of biased neurons that a finding, and that a miss, of one search activates on average.
+
+    None without misses.
+    """
+    misses = outcome.findings.misses[: len(findings)]
+    if outcome.profile is None or not isinstance(case.model, Network) or len(misses) == 0:
+        return None
+    network, profile = case.model, outcome.profile
+    shares = [float(np.mean(covered(network, case.domain, profile, rows).shares)) for rows in (findings, misses)]
+    return CoverageReport(*shares)
+
+
+MAX_FINDINGS = 20_000  # findings that rules for groups are learned from, at most
+
+
+def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
+    """Look for short rules under which discrimination is frequent, in plausible pairs if they are known."""
+    rate, found = audit.rate, [o.findings.packed for o in audit.outcomes]
+    if rate is None or not found:
+        return
+    progress("Looking for groups", 0, None)
+    rows = torch.cat(found)
+    rows = rows[case.plausible(rows)]
+    if len(rows) == 0 and rate.found == 0:
+        return
+    if case.pairs is not case.domain:  # the rate of the same people, compared with plausible twins only
+        rate = case.rate(case.population or "domain", case.pairs)
+    rows = rows[random_order(len(rows), case.seed)[:MAX_FINDINGS].to(rows.device)]
+    try:
+        result = subgroups(
+            case.model,
+            case.pairs,
+            rows,
+            rate,
+            population=case.population,
+            samples=case.samples,
+            decision=case.decision,
+            seed=case.seed + 1,
+        )
+    except DomainError as error:  # a rule on top of many others may not fit their table of combinations
+        seen = f"Groups in which discrimination is frequent could not be looked for: {error}"
+        audit.note(Note("no-groups", seen, "Use fewer or simpler rules."))
+        return
+    audit.report = replace(audit.report, subgroups=tuple(phrases.subgroup(case.pairs, group) for group in result))

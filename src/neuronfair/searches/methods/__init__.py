@@ -13,7 +13,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.searches.config import loaded
 from neuronfair.searches.engine import PhaseResult
-from neuronfair.searches.keys import KeySet
+from neuronfair.searches.findings import KeySet
 from neuronfair.searches.method import Method, World
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas, Uniform

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neuronfair.alternative_models.candidates import Candidate
-from neuronfair.alternative_models.search import BASELINE, FitLine, Searched
-from neuronfair.alternative_models.verdict import chance, chosen, front
+from neuronfair.alternative_models.search import BASELINE, FitLine, Searched, chance, chosen, front
 
 
 def fit(number: int, quality: float, measure: float, kind: str = "candidate", drawn=False, **more: object) -> FitLine:

@@ -1,12 +1,11 @@
+"""Random numbers that are functions of their address."""
+
 from __future__ import annotations
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from neuronfair.domain.draws import Draws
-from neuronfair.searches.keys import KeySet
 
 ORIGIN = torch.arange(4000)
 
@@ -72,30 +71,3 @@ def test_below_reaches_every_number():
     counts = torch.bincount(Draws(0, "x").below(limit, 0, ORIGIN, use="b")[:, 0])
     assert len(counts) == 6
     assert stats.chisquare(counts).pvalue > 1e-4
-
-
-SOME = st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1)
-
-
-@given(st.lists(st.lists(SOME, max_size=40), max_size=8))
-def test_a_key_set_behaves_like_a_set(batches):
-    keys, seen = KeySet(capacity=16), set()
-    for batch in batches:
-        # The two extreme keys share a slot; no domain makes them.
-        batch = [k for k in batch if k != 2**63 - 1]
-        new = keys.add(torch.tensor(batch, dtype=torch.int64)).tolist()
-        expected = []
-        for key in batch:
-            expected.append(key not in seen)
-            seen.add(key)
-        assert new == expected
-        assert len(keys) == len(seen)
-
-
-def test_a_key_set_grows():
-    keys = KeySet(capacity=16)
-    everything = torch.randint(-(2**62), 2**62, (100_000,), generator=torch.Generator().manual_seed(0))
-    for part in everything.split(1000):
-        keys.add(part)
-    assert len(keys) == len(torch.unique(everything))
-    assert not keys.add(everything).any()
