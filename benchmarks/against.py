@@ -43,7 +43,7 @@ def child(options: argparse.Namespace) -> None:
     from neuronfair.model import weights
     from neuronfair.model.network import Network
     from neuronfair.searches.config import SearchConfig
-    from neuronfair.store.manifest import make_manifest
+    from neuronfair.store.ledger import make_manifest
     from neuronfair.store.run import Run
 
     import torch

@@ -27,12 +27,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from neuronfair import load_dataset
+from neuronfair.alternative_models import AlternativesSettings
 from neuronfair.alternative_models.candidates import Workshop
 from neuronfair.alternative_models.objectives import ModelAnswers, Yardstick
 from neuronfair.alternative_models.parts import search_table
 from neuronfair.alternative_models.search import best_of
 from neuronfair.alternative_models.session import Alternatives, alternatives
-from neuronfair.alternative_models.settings import AlternativesSettings
 from neuronfair.domain.tables.dataset import DATASETS
 
 from tests.planted import alternatives as worlds

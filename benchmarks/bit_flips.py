@@ -42,8 +42,7 @@ from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import Card, save
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.ledger import JOURNAL, PHASES
-from neuronfair.store.manifest import MANIFEST, make_manifest
+from neuronfair.store.ledger import JOURNAL, MANIFEST, PHASES, make_manifest
 from neuronfair.store.run import Run
 
 import torch

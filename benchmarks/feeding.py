@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from neuronfair.audits.report.report import EncodingCheckReport
+from neuronfair.audits.report import EncodingCheckReport
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain, Target

@@ -28,7 +28,7 @@ from neuronfair.model.network import Network
 from neuronfair.scale.pool import Processes, Serial
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.manifest import make_manifest
+from neuronfair.store.ledger import make_manifest
 from neuronfair.store.run import Run
 from neuronfair.store.sharding import ShardRunner
 

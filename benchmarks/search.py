@@ -28,13 +28,12 @@ from neuronfair.domain.draws import Draws
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model import weights
 from neuronfair.model.network import Network
-from neuronfair.searches.campaign import search
+from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.findings import KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import Setting, phases
-from neuronfair.searches.result import SearchResult
 
 import torch
 

@@ -31,12 +31,11 @@ from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import read_model
 from neuronfair.plots import saved_figure
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import cluster_seeds, random_directions
+from neuronfair.searches.campaign import Count, cluster_seeds, random_directions
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.method import StepSizes
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
 from neuronfair.searches.methods.neuronfair import NeuronFair
-from neuronfair.searches.result import Count
 
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier

@@ -24,10 +24,9 @@ from neuronfair.model.train import train as train_classifier
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import read_model, save
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import cluster_seeds, random_directions
+from neuronfair.searches.campaign import SearchResult, cluster_seeds, random_directions
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.result import SearchResult
 from neuronfair.store.tables import read_findings, write_findings
 
 import torch

@@ -13,9 +13,8 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.blackbox import Model
-from neuronfair.searches.campaign import search
+from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.result import SearchResult
 
 import torch
 from torch import Tensor

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from neuronfair.audits import report as r
 from neuronfair.audits.report import attribute as e
 from neuronfair.audits.report import counterfactual as c
-from neuronfair.audits.report import report as r
 from neuronfair.audits.report.attribute import Interpretation, LayerReport, Proved, RateOf, Rates
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision

@@ -25,7 +25,7 @@ from neuronfair import (
 )
 from neuronfair.api import Audit
 from neuronfair.audits import inputs
-from neuronfair.audits.report.report import Report
+from neuronfair.audits.report import Report
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.render.export import LAST
 from neuronfair.scale.pool import Serial

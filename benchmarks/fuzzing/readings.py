@@ -147,7 +147,7 @@ def audit(place: Path) -> None:
 def baseline(place: Path) -> None:
     """Compare an audit with an earlier one."""
     from neuronfair.audits.gate.checks import compare_with, read_baseline
-    from neuronfair.audits.report.report import Report
+    from neuronfair.audits.report import Report
 
     now = place / "now.json"
     earlier = read_baseline(place / "audit.json")
@@ -174,7 +174,7 @@ def _judge() -> Any:
 def gate(place: Path) -> None:
     """Read a limit and hold an audit against it."""
     from neuronfair.audits.gate.thresholds import check, read_expressions
-    from neuronfair.audits.report.report import Report
+    from neuronfair.audits.report import Report
 
     text = (place / "limit.txt").read_bytes().decode(errors="replace")
     _refused(lambda: read_expressions([text], ["sex", "", "a.rate"], ["frontier"]))

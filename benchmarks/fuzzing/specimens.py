@@ -184,7 +184,7 @@ def names() -> list[Files]:
 
 def corpus() -> list[Files]:
     from neuronfair.audits.gate.regression_set import extend, read_regression_set
-    from neuronfair.audits.report.report import Report
+    from neuronfair.audits.report import Report
 
     report = Report.from_json(audit()[0]["audit.json"])
     return [{"corpus.jsonl": written(lambda path: extend(read_regression_set(path, domain()), report), ".jsonl")}]

@@ -16,7 +16,8 @@ import typer
 
 import neuronfair
 from neuronfair import cli
-from neuronfair.audits.report import attribute, counterfactual, report
+from neuronfair.audits import report
+from neuronfair.audits.report import attribute, counterfactual
 from neuronfair.cli.app import used_flags
 from neuronfair.model.decision import Decision
 from neuronfair.proof import report as proof
@@ -52,7 +53,7 @@ FURTHER = {
     "model.weights": ("Card",),
     "model.profile": ("BiasProfile", "LayerBias"),
     "searches.evaluate": ("Evaluation",),
-    "searches.result": ("SearchResult",),
+    "searches.campaign": ("SearchResult",),
     "searches.findings": ("Findings",),
     "measure.rate": ("Rate", "Until"),
     "errors": ("DataError", "DomainError", "ModelError", "RunError"),

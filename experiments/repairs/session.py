@@ -22,7 +22,7 @@ from neuronfair.model.train import linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.progress import Progress
 from neuronfair.searches.evaluate import counterparts_of
-from neuronfair.store.manifest import rows_digest
+from neuronfair.store.ledger import rows_digest
 from neuronfair.store.run import Run
 
 from torch import nn

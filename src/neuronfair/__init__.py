@@ -25,12 +25,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 __version__ = "0.3.0.dev0"
 
 if TYPE_CHECKING:
+    from neuronfair.alternative_models import AlternativesSettings
     from neuronfair.alternative_models.session import alternatives
-    from neuronfair.alternative_models.settings import AlternativesSettings
     from neuronfair.api import Audit, audit, certify, rate, search
     from neuronfair.audits.comparison import compare_methods
     from neuronfair.audits.gate.checks import Checks
-    from neuronfair.audits.report.report import Report
+    from neuronfair.audits.report import Report
     from neuronfair.audits.settings import AuditSettings
     from neuronfair.domain.schema.infer import infer_domain
     from neuronfair.domain.schema.toml import parse_domain, read_domain
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 # The module of each public name. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
 _HOME = {
-    "AlternativesSettings": "alternative_models.settings",
+    "AlternativesSettings": "alternative_models",
     "Audit": "api",
     "AuditSettings": "audits.settings",
     "BlackBox": "model.blackbox",
@@ -62,7 +62,7 @@ _HOME = {
     "Decision": "model.decision",
     "Network": "model.network",
     "NeuronFairError": "errors",
-    "Report": "audits.report.report",
+    "Report": "audits.report",
     "Run": "store.run",
     "SearchConfig": "searches.config",
     "TableDomain": "domain.table",

@@ -15,7 +15,7 @@ from neuronfair.atomic import write_text
 from neuronfair.audits.gate.checks import Checks
 from neuronfair.audits.inputs import ModelSource, drawn_from, prepare
 from neuronfair.audits.provenance import ParallelAudit
-from neuronfair.audits.report.report import Report
+from neuronfair.audits.report import Report
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.wording.summary import NOT_MEASURED, metrics, status
@@ -46,9 +46,9 @@ from neuronfair.render.tables import markdown
 from neuronfair.render.terminal import stage_progress
 from neuronfair.scale.pool import Pool
 from neuronfair.searches import campaign
+from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.forked import cores
-from neuronfair.searches.result import SearchResult
 from neuronfair.text.audit import TextAudit, TextSettings, audit_texts
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}

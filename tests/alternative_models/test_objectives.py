@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
 
+from neuronfair.alternative_models import AlternativesSettings
 from neuronfair.alternative_models.objectives import ModelAnswers, Yardstick
 from neuronfair.alternative_models.parts import SearchTable, search_table
-from neuronfair.alternative_models.settings import AlternativesSettings
 from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.errors import NeuronFairError
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from neuronfair.alternative_models import AlternativesSettings
 from neuronfair.alternative_models.candidates import Candidate
 from neuronfair.alternative_models.objectives import Gain, MeasuredValue
 from neuronfair.alternative_models.report import (
@@ -20,7 +21,6 @@ from neuronfair.alternative_models.report import (
 )
 from neuronfair.alternative_models.search import BASELINE, Chance, FitLine, Searched, Shown
 from neuronfair.alternative_models.session import AlternativesReport
-from neuronfair.alternative_models.settings import AlternativesSettings
 
 PARAMETERS = {"leave_out": 1, "reweight": 0.5, "twins": 0.0, "threshold": 0.46, "model__C": 2.0, "model__tol": 1.0}
 BASE = Shown(BASELINE, ("sex",), MeasuredValue(0.8, 0.78, 0.82), MeasuredValue(0.5, 0.4, 0.6), {})

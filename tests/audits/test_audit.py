@@ -14,15 +14,15 @@ from torch import nn
 from neuronfair import BlackBox, Dataset, Decision, NeuronFairError, TableDomain, evaluate, interpret, search
 from neuronfair.api import Audit, audit
 from neuronfair.audits.folder import check_audit_folder
+from neuronfair.audits.report import DecisionReport, Report, Seconds
 from neuronfair.audits.report.attribute import Condition
-from neuronfair.audits.report.report import DecisionReport, Report, Seconds
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import search as search_stage
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError
 from neuronfair.searches import campaign
-from neuronfair.searches.result import Count
+from neuronfair.searches.campaign import Count
 from neuronfair.store.run import Run
 from tests.conftest import FLIPS
 from tests.planted import networks

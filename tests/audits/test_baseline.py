@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from neuronfair.audits.gate.checks import compare_with, read_baseline
+from neuronfair.audits.report import DecisionReport
 from neuronfair.audits.report.attribute import Interpretation, Rates
-from neuronfair.audits.report.report import DecisionReport
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge
 from tests.reports import MODEL, REPRODUCTION, attribute, counterpart, fair, layer, proved, report, search

@@ -11,7 +11,7 @@ from torch import nn
 
 from neuronfair import AuditSettings, BlackBox, Checks, Dataset, Decision, NeuronFairError, TableDomain, audit
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
-from neuronfair.audits.report.report import EncodingCheckReport, Report
+from neuronfair.audits.report import EncodingCheckReport, Report
 from neuronfair.audits.stages import encoding_check
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.wording.verdict import conclude

@@ -11,7 +11,7 @@ import torch
 
 from neuronfair import BlackBox, Dataset, Decision, TableDomain
 from neuronfair.api import Audit, audit
-from neuronfair.audits.report.report import Report
+from neuronfair.audits.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import case as stage
 from neuronfair.audits.stages.rates import audited_population, population_if_plausible, population_report

@@ -11,10 +11,10 @@ import torch
 from neuronfair import BlackBox, Dataset, NeuronFairError
 from neuronfair.api import audit
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
+from neuronfair.audits.report import Report
 from neuronfair.audits.report.attribute import Part
-from neuronfair.audits.report.report import Report
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.audits.stages import proof
+from neuronfair.audits.stages import attributes
 from neuronfair.errors import Unprovable
 from neuronfair.proof import prove as proving
 from neuronfair.proof import session
@@ -101,7 +101,7 @@ def test_what_cannot_be_proved_says_why_and_the_rest_stays(monkeypatch):
     def refuse(*_, **__):
         raise Unprovable("it shows nothing of itself")
 
-    monkeypatch.setattr(proof, "problem_of", refuse)
+    monkeypatch.setattr(attributes, "problem_of", refuse)
     (entry,) = audit(BIASED, table(), settings=TINY).report.attributes
     assert (entry.proved.reason, entry.proved.people) == ("it shows nothing of itself", "20000")
     assert entry.rates.domain.of == 2_000
@@ -137,7 +137,7 @@ def test_a_check_of_what_cannot_be_proved_fails_with_the_reason(tmp_path, monkey
     def refuse(*_, **__):
         raise Unprovable("it shows nothing of itself")
 
-    monkeypatch.setattr(proof, "problem_of", refuse)
+    monkeypatch.setattr(attributes, "problem_of", refuse)
     with pytest.raises(AssertionError, match=r"No proof: it shows nothing of itself\. At least 50% must be certified"):
         Fairness(tmp_path).check(FAIR, DOMAIN, proved=0.5, settings=CheckSettings(samples=500))
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from neuronfair.audits.gate.regression_set import extend, read_regression_set, replay_regression_set
+from neuronfair.audits.report import RegressionSetReport
 from neuronfair.audits.report.attribute import Change
-from neuronfair.audits.report.report import RegressionSetReport
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import TableDomain

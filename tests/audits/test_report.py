@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from neuronfair.audits.report.report import Report
+from neuronfair.audits.report import Report
 from neuronfair.errors import DataError
 from tests import reports
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from neuronfair.audits.report import EncodingCheckReport, Gate, GateCheck, Report, Verdict
 from neuronfair.audits.report.attribute import (
     NO_TWIN,
     NOT_READ,
@@ -22,7 +23,6 @@ from neuronfair.audits.report.attribute import (
     SeverityReport,
     SideReport,
 )
-from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck, Report, Verdict
 from neuronfair.audits.wording.verdict import SET_ONE, conclude
 from neuronfair.formatting import percent
 from tests.reports import REPRODUCTION, attribute, counterpart, fair, proved, rate, report, search

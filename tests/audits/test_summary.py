@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neuronfair.audits.report import EncodingCheckReport, Gate, GateCheck
 from neuronfair.audits.report.attribute import NOT_READ, Note, Proved, Rates
-from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck
 from neuronfair.audits.wording.summary import NOT_MEASURED, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuronfair.audits.report.report import EncodingCheckReport
+from neuronfair.audits.report import EncodingCheckReport
 from neuronfair.cli.options import warn_of_encoding
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.encoding import TableEncoding

@@ -14,7 +14,7 @@ import pytest
 
 from neuronfair.audits import run as audits
 from neuronfair.audits.report.attribute import Proved
-from neuronfair.audits.stages import proof as proving
+from neuronfair.audits.stages import attributes as stages
 from neuronfair.cli import options as cluster
 from neuronfair.cli.audit import AuditOutputs
 from neuronfair.domain.schema.toml import read_domain
@@ -24,7 +24,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.scale.tasks import Tasks
 from neuronfair.searches import engine
 from neuronfair.store.files import read_sealed
-from neuronfair.store.manifest import NEW
+from neuronfair.store.ledger import NEW
 from tests.cli.test_app import HEADER, people, write
 from tests.cli.test_research import trained_table
 from tests.conftest import FLIPS_ONLY, Result
@@ -90,9 +90,9 @@ def test_the_seconds_of_a_proof_are_an_option(run, monkeypatch):
 
     def nothing(stage, show):
         given.append(stage.seconds)
-        return proving.StagedProof(Proved.nothing(1, "not today"))
+        return stages.StagedProof(Proved.nothing(1, "not today"))
 
-    monkeypatch.setattr(proving.ProofStage, "prove", nothing)
+    monkeypatch.setattr(stages.ProofStage, "prove", nothing)
     assert "No proof" not in run(*AUDIT, "--prove", 0).out
     assert "No proof: not today." in run(*AUDIT, "--prove", 1.5).out
     assert given == [1.5]

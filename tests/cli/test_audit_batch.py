@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from neuronfair.audits.folder import claim, keep_figures
-from neuronfair.audits.report.report import Gate
+from neuronfair.audits.report import Gate
 from neuronfair.audits.run import Result
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.cli import audit_batch

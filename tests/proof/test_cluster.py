@@ -23,7 +23,7 @@ from neuronfair.proof.problem import problem_of
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
 from neuronfair.proof.state import ProofState
-from neuronfair.scale.ray_cluster import Ray
+from neuronfair.scale.pool import Ray
 from tests.proof.enumerable import RULES, domain_of, network_of, truth
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair import TableDomain
+from neuronfair.audits.report import EncodingCheckReport, Gate, GateCheck
 from neuronfair.audits.report.attribute import Rates
-from neuronfair.audits.report.report import EncodingCheckReport, Gate, GateCheck
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
@@ -25,12 +25,11 @@ from neuronfair.errors import DataError, NeuronFairError, RunError
 from neuronfair.model.decision import Decision
 from neuronfair.render import export
 from neuronfair.render.export import findings_frame, junit
-from neuronfair.searches.campaign import search
+from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Checkpoint, PhaseResult
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.result import SearchResult
-from neuronfair.store.manifest import write_manifest
+from neuronfair.store.ledger import write_manifest
 from neuronfair.store.run import Run
 from tests.planted import networks
 from tests.planted.proxies import by_a, moved_domain, moved_rows

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.audits.report.report import AuditIndex, AuditLine, Gate, GateCheck, line_of
+from neuronfair.audits.report import AuditIndex, AuditLine, Gate, GateCheck, line_of
 from neuronfair.render.page import index_page
 from neuronfair.render.terminal import index_table, make_console
 from tests import reports

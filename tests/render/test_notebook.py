@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neuronfair.audits.report.report import DataReport, Verdict
+from neuronfair.audits.report import DataReport, Verdict
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import percent
 from neuronfair.render import terminal

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from neuronfair.audits.report import DataReport, DecisionReport, Verdict, worst_of
 from neuronfair.audits.report.attribute import (
     DirectionReport,
     Histogram,
@@ -24,7 +25,6 @@ from neuronfair.audits.report.attribute import (
     SeverityReport,
     SideReport,
 )
-from neuronfair.audits.report.report import DataReport, DecisionReport, Verdict, worst_of
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import interval_ends, percent
 from neuronfair.proof.report import FreshClaims, ShareInterval

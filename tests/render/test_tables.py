@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from neuronfair.audits.report import BaselineReport, DecisionReport, FigureChange, Gate, GateCheck
 from neuronfair.audits.report.attribute import DirectionReport, Proved, SideReport
-from neuronfair.audits.report.report import BaselineReport, DecisionReport, FigureChange, Gate, GateCheck
 from neuronfair.audits.wording.summary import metrics
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent

@@ -11,8 +11,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from neuronfair.audits.report import EncodingCheckReport, Report, Verdict
 from neuronfair.audits.report.attribute import Note, Proved, Rates
-from neuronfair.audits.report.report import EncodingCheckReport, Report, Verdict
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import percent

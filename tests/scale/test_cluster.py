@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import ModelError, NeuronFairError, RunError
-from neuronfair.scale.ray_cluster import Ray, cluster
+from neuronfair.scale.pool import Ray, cluster
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import PhaseTask
+from neuronfair.searches.campaign import PhaseTask, SearchResult
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.method import Method
-from neuronfair.searches.result import SearchResult
 from neuronfair.store import sharding
 from neuronfair.store.run import Run
 from neuronfair.store.sharding import ShardRunner

@@ -9,8 +9,8 @@ from neuronfair.model.profile import BiasProfile, LayerBias
 from neuronfair.render.search import search_report
 from neuronfair.render.terminal import make_console
 from neuronfair.searches import campaign
+from neuronfair.searches.campaign import Count
 from neuronfair.searches.health import CHECKS, HealthNote, check_health, weak_guidance
-from neuronfair.searches.result import Count
 from tests.planted import networks
 
 DOMAIN = networks.domain()

@@ -15,9 +15,8 @@ from neuronfair.domain.population.model import fit_population
 from neuronfair.domain.population.plausible import Plausible, plausible
 from neuronfair.errors import NeuronFairError
 from neuronfair.render.search import search_report
-from neuronfair.searches.campaign import search
+from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.result import SearchResult
 from neuronfair.searches.shrink import shrink
 from neuronfair.testing.cases import Young, case, linear
 from tests.planted.networks import domain, network, uniform_rows

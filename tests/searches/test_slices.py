@@ -15,8 +15,8 @@ from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.findings import KeySet
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.searches.stepping import joined, slices
+from neuronfair.testing import LINES, STEPS, explore, shared_phase
 from neuronfair.testing.cases import COUNTERPART, case
-from neuronfair.testing.checks import LINES, STEPS, explore, shared_phase
 from tests.planted import networks
 
 

@@ -18,8 +18,7 @@ from neuronfair.searches import campaign
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import Findings
 from neuronfair.store.files import unseal
-from neuronfair.store.ledger import JOURNAL
-from neuronfair.store.manifest import MANIFEST, METHOD_NAMES, write_manifest
+from neuronfair.store.ledger import JOURNAL, MANIFEST, METHOD_NAMES, write_manifest
 from neuronfair.store.run import Run
 from tests.planted import networks
 from tests.store.test_tables import assert_same

@@ -15,8 +15,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import RunError
 from neuronfair.searches import campaign
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.ledger import COUNTERPARTS, JOURNAL
-from neuronfair.store.manifest import check_same, make_manifest
+from neuronfair.store.ledger import COUNTERPARTS, JOURNAL, check_same, make_manifest
 from neuronfair.store.run import Run
 from tests.planted.proxies import by_a, moved_domain, moved_rows
 from tests.store.runs import Killed, Killer, assert_same_run, forged

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import RunError
-from neuronfair.store.ledger import JOURNAL, SEEDS
-from neuronfair.store.manifest import DOMAIN, MANIFEST
+from neuronfair.store.ledger import DOMAIN, JOURNAL, MANIFEST, SEEDS
 from neuronfair.store.run import Run
 from tests.store.runs import DOMAIN_OF_RUN, PLAN, contents, forged, listing, make_manifest, search
 

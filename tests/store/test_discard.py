@@ -8,8 +8,7 @@ import pytest
 
 from neuronfair.errors import RunError
 from neuronfair.store import ledger as module
-from neuronfair.store.ledger import check_discardable, discard
-from neuronfair.store.manifest import MANIFEST, write_manifest
+from neuronfair.store.ledger import MANIFEST, check_discardable, discard, write_manifest
 
 
 @pytest.fixture

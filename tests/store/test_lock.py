@@ -16,8 +16,7 @@ import pytest
 from neuronfair.errors import RunError
 from neuronfair.store import files as module
 from neuronfair.store.files import LOCK, Lock
-from neuronfair.store.ledger import check_folder
-from neuronfair.store.manifest import is_unused
+from neuronfair.store.ledger import check_folder, is_unused
 
 HOLD = """
 import os, sys, time

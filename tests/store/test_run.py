@@ -27,8 +27,7 @@ from neuronfair.errors import OtherRunError, RunError
 from neuronfair.searches import campaign, engine
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import Findings
-from neuronfair.store.ledger import JOURNAL, POPULATION, SEEDS, Journal, Ledger
-from neuronfair.store.manifest import DOMAIN, MANIFEST
+from neuronfair.store.ledger import DOMAIN, JOURNAL, MANIFEST, POPULATION, SEEDS, Journal, Ledger
 from neuronfair.store.run import Run, read_back
 from neuronfair.testing.cases import Young
 from tests.conftest import PEOPLE

@@ -17,10 +17,9 @@ from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.model.decision import Decision
 from neuronfair.scale.pool import Serial
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import in_one_piece
+from neuronfair.searches.campaign import SearchResult, in_one_piece
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import KeySet
-from neuronfair.searches.result import SearchResult
 from neuronfair.store import sharding
 from neuronfair.store.files import load_array
 from neuronfair.store.ledger import Ledger

@@ -31,8 +31,7 @@ from neuronfair.proof.distributed import PieceFolder
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.state import ProofState
 from neuronfair.store import files
-from neuronfair.store.ledger import Journal
-from neuronfair.store.manifest import read_manifest
+from neuronfair.store.ledger import Journal, read_manifest
 from neuronfair.store.shards import ShardStore
 from neuronfair.store.tables import read_findings
 from tests.bombs import npy

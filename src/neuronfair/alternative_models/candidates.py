@@ -13,11 +13,10 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from neuronfair.alternative_models import estimators
+from neuronfair.alternative_models import AlternativesSettings, estimators
 from neuronfair.alternative_models.estimators import Dimension, Recipe
 from neuronfair.alternative_models.objectives import Floats, ModelAnswers, QualityFunction, Yardstick
 from neuronfair.alternative_models.parts import Integers, SearchTable
-from neuronfair.alternative_models.settings import AlternativesSettings
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals
 from neuronfair.errors import ModelError, NeuronFairError, needs
 from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from neuronfair.alternative_models import AlternativesSettings, Measure
 from neuronfair.alternative_models.parts import Integers, SearchTable
-from neuronfair.alternative_models.settings import AlternativesSettings, Measure
 from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
 from neuronfair.measure.stats import Fit
 from neuronfair.model.decision import Decision

@@ -16,11 +16,10 @@ import msgspec
 import numpy as np
 from scipy.stats import beta, norm
 
-from neuronfair.alternative_models import estimators
+from neuronfair.alternative_models import Measure, estimators
 from neuronfair.alternative_models.candidates import Candidate, Value, Workshop
 from neuronfair.alternative_models.estimators import Dimension
 from neuronfair.alternative_models.objectives import CHOICE_DRAWS, Gain, MeasuredValue, ModelAnswers, Yardstick
-from neuronfair.alternative_models.settings import Measure
 from neuronfair.errors import NeuronFairError, RunError, needs, one_line
 from neuronfair.limits import TEXT, read_bytes
 from neuronfair.progress import PieceProgress, Progress

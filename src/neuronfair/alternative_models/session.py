@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import torch
 
-from neuronfair.alternative_models import estimators
+from neuronfair.alternative_models import AlternativesSettings, Measure, estimators
 from neuronfair.alternative_models.candidates import MadeModel, Workshop, guides
 from neuronfair.alternative_models.estimators import NetworkClassifier
 from neuronfair.alternative_models.objectives import MEASURES, QualityFunction
@@ -32,10 +32,9 @@ from neuronfair.alternative_models.search import (
     measure,
     run_search,
 )
-from neuronfair.alternative_models.settings import AlternativesSettings, Measure
 from neuronfair.atomic import write_text
 from neuronfair.audits.inputs import ModelSource, read_input
-from neuronfair.audits.report.report import Report, as_json
+from neuronfair.audits.report import Report, as_json
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.schema.toml import format_domain
@@ -47,7 +46,7 @@ from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, silent
 from neuronfair.scale.pool import Processes, Serial
 from neuronfair.store.files import Lock
-from neuronfair.store.manifest import rows_digest
+from neuronfair.store.ledger import rows_digest
 
 RESULT = "alternatives.json"
 PACKAGES = ("neuronfair", "optuna", "scikit-learn", "numpy")  # of the same version when a search resumes

@@ -18,11 +18,10 @@ from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
 from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.scale.pool import Pool
-from neuronfair.searches.campaign import cluster_seeds, search
+from neuronfair.searches.campaign import SearchResult, cluster_seeds, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import comparing
 from neuronfair.searches.methods import check_method, current_name
-from neuronfair.searches.result import SearchResult
 
 MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # people drawn uniformly and evaluated for the rate next to the methods
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
+from neuronfair.audits.report import Report
 from neuronfair.audits.report.attribute import Finding
-from neuronfair.audits.report.report import Report
 from neuronfair.audits.wording.phrases import DescribedPair
 from neuronfair.domain.schema.toml import quoted
 from neuronfair.errors import DomainError, ModelError, OtherRunError, RunError
@@ -27,7 +27,7 @@ from neuronfair.model.weights import Card, save
 from neuronfair.searches.evaluate import flip_share_of_drawn_twins
 from neuronfair.searches.findings import NO_SEED
 from neuronfair.store.files import Json, Lock, check_digest, read_sealed, seal, sha256, write_whole
-from neuronfair.store.manifest import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
+from neuronfair.store.ledger import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
 from neuronfair.store.run import Run
 
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from neuronfair.audits.folder import WEIGHTS
-from neuronfair.audits.report.report import DataReport, DecisionReport, ModelReport, Reproduction
+from neuronfair.audits.report import DataReport, DecisionReport, ModelReport, Reproduction
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.tables.dataset import DATASETS, Dataset
 from neuronfair.model.blackbox import batched_scores
@@ -23,7 +23,7 @@ from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 from neuronfair.model.weights import Card
 from neuronfair.scale.pool import Pool
-from neuronfair.store.manifest import DOMAIN, rows_digest, versions
+from neuronfair.store.ledger import DOMAIN, rows_digest, versions
 
 TRIED = 256  # records, and as many drawn ones, whose scores tell what scores are
 

@@ -15,12 +15,12 @@ from neuronfair.audits.gate.regression_set import read_regression_set, replay_re
 from neuronfair.audits.gate.thresholds import GROUP_METRICS, Threshold, check_groups, read_expressions, records_needed
 from neuronfair.audits.inputs import DRAWN, AuditInput, ModelSource, drawn_from, prepare
 from neuronfair.audits.provenance import replay_options, score_scale
+from neuronfair.audits.report import GateCheck, RegressionSetReport
 from neuronfair.audits.report.attribute import Proved
 from neuronfair.audits.report.counterfactual import CounterfactualReport
-from neuronfair.audits.report.report import GateCheck, RegressionSetReport
+from neuronfair.audits.stages.attributes import ProofStage
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
 from neuronfair.audits.stages.encoding_check import check_encoding
-from neuronfair.audits.stages.proof import ProofStage
 from neuronfair.audits.stages.rates import group_metrics, population_if_plausible
 from neuronfair.audits.stages.search import describe_findings, search
 from neuronfair.audits.wording.phrases import counterfactual_report, importance
@@ -43,7 +43,7 @@ from neuronfair.model.records import records_of
 from neuronfair.progress import silent
 from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.manifest import MANIFEST, where
+from neuronfair.store.ledger import MANIFEST, where
 
 SAMPLES = 10_000  # records evaluated at least
 ALIKE = (

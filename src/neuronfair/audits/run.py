@@ -15,7 +15,7 @@ from torch import Tensor
 from neuronfair.audits.folder import begin, keep_figures, keep_weights
 from neuronfair.audits.gate.checks import LoadedChecks, attribute_sets
 from neuronfair.audits.provenance import Origin, about_data, about_decision, about_model, reproduction
-from neuronfair.audits.report.report import (
+from neuronfair.audits.report import (
     SCHEMA,
     DecisionReport,
     EncodingCheckReport,
@@ -37,10 +37,9 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.scale.tasks import Tasks, has_other_threads, one_thread, usable_cores
-from neuronfair.searches.campaign import cluster_seeds
-from neuronfair.searches.result import SearchResult
+from neuronfair.searches.campaign import SearchResult, cluster_seeds
 from neuronfair.store.files import Json, Lock
-from neuronfair.store.manifest import rows_digest, versions
+from neuronfair.store.ledger import rows_digest, versions
 
 
 @dataclass(frozen=True)

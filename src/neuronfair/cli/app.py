@@ -33,7 +33,7 @@ from neuronfair.parameters import (
     parameters,
     value_text,
 )
-from neuronfair.scale.ray_cluster import ADDRESS, LOCAL
+from neuronfair.scale.pool import ADDRESS, LOCAL
 
 AUDIT, RESEARCH, DATA = "Audit", "Research", "Data"  # panels of the commands
 GATE_FAILED, WRONG, INTERNAL, INTERRUPTED = 1, 2, 3, 130  # exit statuses

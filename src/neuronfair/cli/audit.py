@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from neuronfair.audits.gate.checks import Checks, LoadedChecks
-    from neuronfair.audits.report.report import Gate, Report
+    from neuronfair.audits.report import Gate, Report
     from neuronfair.audits.run import Result
     from neuronfair.cli.audit_batch import Batch
     from neuronfair.domain.tables.dataset import Dataset
@@ -166,7 +166,7 @@ class AuditOutputs:
     def check(self, job: AuditJob) -> None:
         """Refuse output files that cannot be written, or that another option names."""
         from neuronfair.audits.folder import FIGURES, WEIGHTS
-        from neuronfair.store.manifest import DOMAIN, MANIFEST
+        from neuronfair.store.ledger import DOMAIN, MANIFEST
 
         options.check_run_folder(self.out, self.force, (*job.reads, job.corpus, job.baseline), of_audit=True)
         own = {name: self.out / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
@@ -268,7 +268,7 @@ def _open_or_train(
     from neuronfair.audits.folder import check_same
     from neuronfair.audits.settings import WHITE
     from neuronfair.model.weights import load
-    from neuronfair.store.manifest import rows_digest
+    from neuronfair.store.ledger import rows_digest
 
     settings, sensitive = job.settings, table.domain.sensitive
     if job.model.model is None and own is None:
@@ -469,7 +469,7 @@ def audit_all(
 
     `neuronfair audit-all audits.toml --ray head:6379`
     """
-    from neuronfair.audits.report.report import as_json
+    from neuronfair.audits.report import as_json
     from neuronfair.cli.audit_batch import INDEX, AuditFile, Batch, BatchFolder
     from neuronfair.render.export import junit_of_all
     from neuronfair.render.terminal import index_table, progress_bar

@@ -24,7 +24,7 @@ from neuronfair.atomic import write_text
 from neuronfair.audits.folder import FIGURES, PAGE, check_writable, refuse_links
 from neuronfair.audits.gate.checks import attribute_sets, read_baseline
 from neuronfair.audits.gate.thresholds import read_expressions
-from neuronfair.audits.report.report import AuditIndex, AuditLine, Report, as_json, line_of
+from neuronfair.audits.report import AuditIndex, AuditLine, Report, as_json, line_of
 from neuronfair.cli import options
 from neuronfair.cli.audit import AuditJob, AuditOutputs, carry_out
 from neuronfair.cli.options import write_file

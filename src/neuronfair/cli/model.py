@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from neuronfair.alternative_models.settings import AlternativesSettings
+from neuronfair.alternative_models import AlternativesSettings
 from neuronfair.cli import options
 from neuronfair.cli.app import AUDIT, GATE_FAILED, INTERRUPTED, app, command, complain, option
 from neuronfair.cli.options import (
@@ -249,7 +249,7 @@ def certify(
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
     options.check_run_folder(out, force, (data, model.model, model.weights, table.domain, table.attributes_file))
     from neuronfair.proof.session import problem_where
-    from neuronfair.store.manifest import DOMAIN
+    from neuronfair.store.ledger import DOMAIN
 
     found = _table_or_domain(table, model)
     for remark in found.remarks:
@@ -273,8 +273,7 @@ def _proof_folder(
 ) -> ProofRun:
     """Return the folder of a proof, made now or opened again; with `force`, emptied first."""
     from neuronfair.proof.session import ProofRequest, ProofRun
-    from neuronfair.store.ledger import discard
-    from neuronfair.store.manifest import where
+    from neuronfair.store.ledger import discard, where
 
     if force:  # not before all that can be wrong was read
         discard(out)

@@ -18,8 +18,7 @@ from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, percent, visible
 from neuronfair.model.formats import reader_of
 from neuronfair.parameters import INPUT, OUTPUT, parameter
-from neuronfair.scale.pool import Pool, Processes, Serial
-from neuronfair.scale.ray_cluster import cluster
+from neuronfair.scale.pool import Pool, Processes, Serial, cluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from neuronfair.cli.runs import own_model
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listed
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT
-from neuronfair.scale.ray_cluster import check_address
+from neuronfair.scale.pool import check_address
 from neuronfair.searches.config import SearchConfig
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.blackbox import Model
     from neuronfair.scale.pool import Pool
-    from neuronfair.searches.result import SearchResult
+    from neuronfair.searches.campaign import SearchResult
     from neuronfair.store.run import Run
 
 
@@ -173,8 +173,7 @@ def search(
     from neuronfair.render.search import search_report
     from neuronfair.searches.evaluate import comparing, counterparts_of
     from neuronfair.searches.methods import check_method
-    from neuronfair.store.ledger import discard
-    from neuronfair.store.manifest import make_manifest, rows_digest, where
+    from neuronfair.store.ledger import discard, make_manifest, rows_digest, where
     from neuronfair.store.run import Run
 
     opened, data, card = options.open_all(table, model, console, asked.seed)

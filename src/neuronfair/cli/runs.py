@@ -15,7 +15,7 @@ from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.parameters import OUTPUT
 
 if TYPE_CHECKING:
-    from neuronfair.audits.report.report import Report
+    from neuronfair.audits.report import Report
     from neuronfair.store.run import Run
 
 REPORTS = {".md": "Model card", ".html": "Report", ".xml": "JUnit"}
@@ -175,7 +175,7 @@ def _write(folder: Path, out: Path) -> None:
 
 def _report(folder: Path) -> Report:
     from neuronfair.audits.folder import FIGURES
-    from neuronfair.audits.report.report import Report
+    from neuronfair.audits.report import Report
     from neuronfair.limits import TREE, read_bytes
 
     path = folder / FIGURES

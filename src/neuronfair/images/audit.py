@@ -45,8 +45,7 @@ from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import HALVING, Setting, image_methods, image_rule
 from neuronfair.store.files import load_state, save_state, writing
-from neuronfair.store.ledger import discard
-from neuronfair.store.manifest import rows_digest, versions
+from neuronfair.store.ledger import discard, rows_digest, versions
 
 STEPS = 40  # max_iter_g of the paper
 

@@ -89,14 +89,14 @@ class PictureReport:
 
     def to_json(self) -> str:
         """Return the content of figures.json."""
-        from neuronfair.audits.report.report import as_json  # a machine that only computes has no msgspec
+        from neuronfair.audits.report import as_json  # a machine that only computes has no msgspec
 
         return as_json(self)
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "figures.json") -> PictureReport:
         """Read the content of a figures.json; what is damaged, or of another form, is refused with its place."""
-        from neuronfair.audits.report.report import read_json
+        from neuronfair.audits.report import read_json
 
         return read_json(text, PictureReport, source, "a figures.json")
 

@@ -28,8 +28,7 @@ from neuronfair.proof.report import Part, ProofReport
 from neuronfair.proof.state import ProofState, check_state
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, seal, writing
-from neuronfair.store.ledger import PROOF, Ledger
-from neuronfair.store.manifest import make_manifest
+from neuronfair.store.ledger import PROOF, Ledger, make_manifest
 
 CERTIFICATE, METRICS = "certificate.parquet", "proof.json"  # made of the last state: no line names them
 SHARDS = "shards"  # what pieces of the last state have done since, while several workers prove

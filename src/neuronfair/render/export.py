@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import torch
 
 from neuronfair.atomic import replacing
+from neuronfair.audits.report import AuditIndex, Report
 from neuronfair.audits.report.attribute import AttributeReport
-from neuronfair.audits.report.report import AuditIndex, Report
 from neuronfair.audits.wording.phrases import class_names, introduction
 from neuronfair.audits.wording.summary import described
 from neuronfair.domain.table import TableDomain
@@ -24,9 +24,9 @@ from neuronfair.errors import DataError, NeuronFairError, RunError, needs
 from neuronfair.formatting import plural, visible
 from neuronfair.measure.rate import favourable_class
 from neuronfair.model.decision import Decision, Scale, chances
+from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.result import SearchResult
-from neuronfair.store.manifest import MANIFEST, load_manifest
+from neuronfair.store.ledger import MANIFEST, load_manifest
 from neuronfair.store.run import Run
 from neuronfair.store.tables import TWIN, values
 

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from neuronfair import __version__, formatting
+from neuronfair.audits.report import AuditIndex, Report, Seconds, Tone, worst_of
 from neuronfair.audits.report.attribute import (
     NOT_READ,
     UNMOVED,
@@ -25,7 +26,6 @@ from neuronfair.audits.report.attribute import (
     RateOf,
 )
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval, MoveReport
-from neuronfair.audits.report.report import AuditIndex, Report, Seconds, Tone, worst_of
 from neuronfair.audits.wording import summary
 from neuronfair.audits.wording.phrases import AMONG
 from neuronfair.formatting import visible

@@ -31,10 +31,10 @@ from neuronfair.formatting import (
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.plots import saved_figure
+from neuronfair.searches.campaign import ControlFigures, SearchResult, SearchSummary
 from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.findings import PlausibilityFigures
 from neuronfair.searches.health import WEAK
-from neuronfair.searches.result import ControlFigures, SearchResult, SearchSummary
 from neuronfair.searches.shrink import examples
 from neuronfair.store.run import Run
 

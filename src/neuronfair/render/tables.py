@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from neuronfair.audits.report import Gate, RegressionSetReport, Report, worst_of
 from neuronfair.audits.report.attribute import AttributeReport, Gap, left_out_pairs, notes_of
-from neuronfair.audits.report.report import Gate, RegressionSetReport, Report, worst_of
 from neuronfair.audits.wording.summary import by, described, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.formatting import POPULATIONS, UNKNOWN, first_few, many, percent, times, visible, with_interval
 from neuronfair.proof.report import ShareInterval

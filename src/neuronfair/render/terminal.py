@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair import progress
+from neuronfair.audits.report import AuditIndex, Report, Tone, worst_of
 from neuronfair.audits.report.attribute import AttributeReport
-from neuronfair.audits.report.report import AuditIndex, Report, Tone, worst_of
 from neuronfair.audits.wording.summary import described, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import duration, interval_ends, listed, percent, plural, visible

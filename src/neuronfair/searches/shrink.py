@@ -13,9 +13,9 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import families
+from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.evaluate import Pairs, evaluate
 from neuronfair.searches.findings import NO_SEED
-from neuronfair.searches.result import SearchResult
 
 FINE = 256  # bisection ends at a 256th of an attribute's range: finer steps cost calls and show no more
 

@@ -21,10 +21,10 @@ from neuronfair.domain.population.storage import (
 )
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, OtherRunError, RunError
+from neuronfair.searches.campaign import Count
 from neuronfair.searches.engine import Checkpoint
 from neuronfair.searches.evaluate import counterparts_of
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.result import Count
 from neuronfair.store import files
 from neuronfair.store.files import Json
 from neuronfair.store.ledger import COUNTERPARTS, PHASES, POPULATION, SEEDS, Journal, Ledger, Writers

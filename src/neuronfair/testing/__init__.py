@@ -13,7 +13,34 @@ exception of the method or the engine.
 
 from __future__ import annotations
 
-from neuronfair.testing.checks import CHECKS, MethodCheck
+import functools
+import hashlib
+import itertools
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.network import Network
+from neuronfair.searches.campaign import SearchResult, search
+from neuronfair.searches.config import SearchConfig
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.evaluate import Evaluation
+from neuronfair.searches.findings import Findings, KeySet
+from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.methods import METHODS, Phases, Setting, phases
+from neuronfair.searches.methods.aequitas import Uniform
+from neuronfair.testing.cases import CASES, CHAINS, COUNTERPART, PLAUSIBLE, case, linear, network, random_module
 
 __all__ = ["CHECKS", "MethodCheck", "check_method"]
 
@@ -22,3 +49,393 @@ def check_method(name: str) -> None:
     """Run all checks on a method; the first failure is an AssertionError."""
     for check in CHECKS:
         check(name)
+
+
+STEPS = 12
+PHASES = ("first", "local")
+ROWS = 32_000  # that a method is prepared for: enough for a pilot
+LINES = ("rows", "twin_values", "scores", "twin_scores", "origin", "step", "misses")  # of findings
+
+
+@dataclass(frozen=True)
+class MethodCheck:
+    """One check: call it with the name of a method."""
+
+    function: Callable[..., None]
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, name: str) -> None:
+        """Run it; a failure is an AssertionError."""
+        self.function(name, **dict(self.options))
+
+    def __str__(self) -> str:
+        return "-".join([self.function.__name__, *(str(value) for _, value in self.options)])
+
+
+CHECKS: list[MethodCheck] = []
+
+
+def check(**options: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a function to the list of checks, once for every combination of the options."""
+
+    def enter(function: Callable[..., None]) -> Callable[..., None]:
+        for chosen in itertools.product(*options.values()):
+            CHECKS.append(MethodCheck(function, tuple(zip(options, chosen, strict=True))))
+        return function
+
+    return enter
+
+
+@dataclass
+class Spy:
+    """A method that records its starts, the rows that it asks for and whether they discriminate."""
+
+    inner: Method
+    starts: dict[int, Tensor] = field(default_factory=dict)
+    proposed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # origin and rows, step by step
+    met: list[Tensor] = field(default_factory=list)  # whether they discriminate
+
+    def start(self, world: World, state: State) -> State:
+        """Start the method."""
+        self.starts = dict(zip(state["origin"].tolist(), state["rows"], strict=True))
+        return self.inner.start(world, state)
+
+    def ask(self, world: World, state: State, t: int) -> Tensor:
+        """Ask the method."""
+        rows = self.inner.ask(world, state, t)
+        self.proposed.append((state["origin"], rows))
+        return rows
+
+    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+        """Tell the method."""
+        self.met.append(evaluation.discriminates)
+        return self.inner.tell(world, state, rows, evaluation, t)
+
+    def path(self, origin: int) -> list[list[int]]:
+        """Return all rows that one chain asked for."""
+        return [row for numbers, rows in self.proposed for row in rows[numbers == origin].tolist()]
+
+    def hits(self, origin: int) -> list[bool]:
+        """Return which of them discriminate."""
+        lines = zip(self.proposed, self.met, strict=True)
+        return [hit for (numbers, _), met in lines for hit in met[numbers == origin].tolist()]
+
+
+@functools.cache
+def _ready(name: str, where: str) -> Phases:
+    return phases(name, Setting(case(where).world, KeySet(), ROWS))
+
+
+def explore(name: str, where: str, phase: str, budget: Budget | None = None, **options: Any) -> tuple[PhaseResult, Spy]:
+    """Run one phase of a method on a case, and return its result and its record."""
+    spy = Spy(getattr(_ready(name, where), phase))
+    seeds = options.pop("seeds", case(where).starts(phase))
+    return run_phase(case(where).world, spy, seeds, budget=budget or Budget(STEPS), **options), spy
+
+
+def full_search(name: str, where: str, *, seed: int = 0, controls: bool = False) -> SearchResult:
+    """Run a whole search by a method on a case."""
+    here = case(where)
+    config = SearchConfig(name, CHAINS, STEPS, STEPS, seed=seed, decision=here.decision, controls=controls)
+    return search(network(here.module, here.domain), here.domain, here.rows, config, seeds=here.seeds)
+
+
+@functools.cache
+def shared_search(name: str, where: str) -> SearchResult:
+    """Return a whole search that several checks share."""
+    return full_search(name, where, controls=where == "people")
+
+
+@functools.cache
+def shared_phase(name: str, where: str, phase: str) -> tuple[PhaseResult, Spy]:
+    """Return a phase that several checks share."""
+    return explore(name, where, phase)
+
+
+def digest(outcome: SearchResult) -> str:
+    """Return a digest of all findings of a search."""
+    found = outcome.findings
+    tensors = [getattr(found, line).contiguous().numpy().tobytes() for line in LINES]
+    return hashlib.sha256(b"".join(tensors)).hexdigest()
+
+
+# Rows and findings
+
+
+@check(where=(*CASES, PLAUSIBLE), phase=PHASES)
+def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str, phase: str) -> None:
+    """Every proposed row is valid and has the sensitive values of its seed; the first one is the seed."""
+    domain, (_, spy) = case(where).domain, shared_phase(name, where, phase)
+    rows = torch.cat([rows for _, rows in spy.proposed])
+    assert rows.dtype == torch.int64
+    assert domain.valid(rows).all()
+    if phase == "local" and where != "plain":  # as printed, NeuronFair has no slope to follow on the plain one
+        assert len(set(map(tuple, rows.tolist()))) > 2 * CHAINS  # it goes somewhere
+    if isinstance(spy.inner, Uniform):
+        return  # random rows have no seed
+    columns = list(domain.sensitive_columns)
+    for origin, start in spy.starts.items():
+        path = torch.tensor(spy.path(origin))
+        assert (path[:, columns] == start[columns]).all()
+        assert torch.equal(path[0], start)  # the seed itself comes first
+
+
+@check(where=(*CASES, COUNTERPART))
+def findings_satisfy_definition_1(name: str, where: str) -> None:
+    """Every finding is a valid record and a twin of it with a different decision."""
+    domain, decision = case(where).domain, case(where).decision
+    if METHODS[name].boundary and decision.kind == "tolerance":
+        return  # it is refused
+    outcome = shared_search(name, where)
+    found = outcome.findings
+    assert len(outcome.first.findings) > 0
+    assert len(outcome.local.findings) > 0 or where == "plain"
+    rows, twins = found.rows, found.twins(domain)
+    assert domain.valid(rows).all()
+    assert domain.valid(twins).all()
+    differs = rows != twins
+    assert differs[:, list(domain.sensitive_columns)].any(1).all()
+    differs[:, list(domain.twin_columns)] = False
+    assert not differs.any()
+    assert (domain.twins(rows).rows == twins[:, None]).all(2).any(1).all()
+    exact = network(case(where).module, domain).double()
+    own, other = (exact.scores(x) for x in (rows, twins))
+    if decision.kind == "argmax":
+        assert (own.argmax(1) != other.argmax(1)).all()
+    else:
+        assert ((own - other).abs() > decision.value).all()
+    assert torch.allclose(found.scores.double(), own, atol=1e-3)
+    assert torch.allclose(found.twin_scores.double(), other, atol=1e-3)
+    assert len(set(domain.key(rows).tolist())) == len(found)
+    assert len(found) <= found.tried <= found.judged
+
+
+@check()
+def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
+    """A network with one decision gives no findings, and the budget is used up."""
+    domain, rows = case("people").domain, case("people").seeds
+    first = nn.Linear(TableEncoding.of(domain).width, 6)
+    module = nn.Sequential(first, nn.ReLU(), linear([[0.0] * 6] * 2, [1.0, 0.0]))
+    outcome = search(network(module, domain), domain, rows, SearchConfig(name, CHAINS, STEPS, STEPS), seeds=rows)
+    assert len(outcome.findings) == 0
+    assert outcome.first.findings.judged == CHAINS * STEPS
+    assert [note.name for note in outcome.health][:1] == ["constant-decision"]
+    assert (outcome.random is None, outcome.interrupted) == (False, False)
+
+
+@check()
+def no_seeds_give_no_findings(name: str) -> None:
+    """A search without seeds proposes no rows."""
+    here = case("people")
+    none = here.rows[:0]
+    for phase in PHASES:
+        result, spy = explore(name, "people", phase, seeds=none)
+        assert (len(result.findings), result.findings.judged, result.stop) == (0, 0, "walkers")
+        assert spy.proposed == []
+    config = SearchConfig(name, seeds=0, steps=STEPS)
+    outcome = search(network(here.module, here.domain), here.domain, here.rows, config, seeds=none)
+    assert (len(outcome.findings), outcome.findings.judged, outcome.interrupted) == (0, 0, False)
+
+
+# The same seed gives the same findings
+
+
+def _assert_same(found: Findings, other: Findings) -> None:
+    for line in LINES:
+        assert torch.equal(getattr(found, line), getattr(other, line)), line
+    assert (found.tried, found.judged, found.rejected) == (other.tried, other.judged, other.rejected)
+
+
+def _untimed(outcome: SearchResult) -> dict[str, object]:
+    return {key: value for key, value in outcome.summary().items() if not key.startswith("seconds")}
+
+
+@check()
+def the_same_seed_finds_the_same_and_another_one_others(name: str) -> None:
+    """The seed of the run determines all random numbers."""
+    one = shared_search(name, "people")
+    again, other = (full_search(name, "people", seed=seed, controls=True) for seed in (0, 1))
+    _assert_same(one.findings, again.findings)
+    assert _untimed(one) == _untimed(again)
+    assert set(map(tuple, one.findings.rows.tolist())) != set(map(tuple, other.findings.rows.tolist()))
+    assert one.random != other.random
+    assert (one.random_direction is not None) == METHODS[name].gradients
+
+
+@check()
+def a_fresh_process_finds_the_same(*names: str) -> None:
+    """Findings depend on no state of this process; a new one finds the method by its name."""
+    script = (
+        "import sys\n"
+        "from neuronfair.testing import digest, full_search\n"
+        "for name in sys.argv[1:]: print(digest(full_search(name, 'people')))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
+    command = [sys.executable, "-c", script, *names]
+    fresh = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert fresh.returncode == 0, fresh.stderr
+    assert fresh.stdout.split() == [digest(shared_search(name, "people")) for name in names]
+
+
+@check(phase=PHASES)
+def batches_change_no_path(name: str, phase: str) -> None:
+    """Chains are independent: each takes the same steps in any batch."""
+    seeds, domain = case("people").starts(phase), case("people").domain
+    # Chains that retire make the batches smaller on the way.
+    budget = Budget(STEPS, findings_per_seed=5)
+    whole, spy = explore(name, "people", phase, budget)
+    parts, seen = [torch.tensor([6, 1, 4]), torch.tensor([0, 7, 2, 5, 3])], KeySet()
+    split = [explore(name, "people", phase, budget, seeds=seeds[p], origin=p, seen=seen) for p in parts]
+    for part, (_, other) in zip(parts, split, strict=True):
+        for origin in part.tolist():
+            assert other.path(origin) == spy.path(origin)
+            assert other.hits(origin) == spy.hits(origin)
+    both = Findings.join([result.findings for result, _ in split])
+    assert set(domain.key(both.rows).tolist()) == set(domain.key(whole.findings.rows).tolist())
+    assert (both.tried, both.judged) == (whole.findings.tried, whole.findings.judged)
+
+
+@check(phase=PHASES)
+def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
+    """The state holds the whole memory of a method."""
+    saved: list[Checkpoint] = []
+    whole, spy = explore(name, "pair", phase, record=Record(saved.append, every=5))
+    assert [at.t for at in saved] == [5, 10, STEPS]
+    assert len(whole.findings) > 0
+    for i, last in enumerate(saved):
+        so_far = Findings.join([at.findings for at in saved[: i + 1]])
+        lines = torch.cat([at.lines for at in saved[: i + 1]])
+        # A state that is read from a file shares no memory with the old one.
+        state = {key: value.clone() for key, value in last.state.items()}
+        where = replace(last, state=state, findings=so_far, lines=lines)
+        resumed, rest = explore(name, "pair", phase, record=Record(resume=where))
+        _assert_same(resumed.findings, whole.findings)
+        assert resumed.stop == whole.stop
+        for mine, before in zip(rest.proposed, spy.proposed[last.t :], strict=True):
+            assert all(map(torch.equal, mine, before))
+
+
+@check(phase=PHASES)
+def the_state_is_tensors_with_one_line_per_chain(name: str, phase: str) -> None:
+    """The lines of retired chains are removed from the state."""
+    saved: list[Checkpoint] = []
+    seeds = case("people").seeds  # of which three retire at once
+    explore(
+        name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, record=Record(saved.append, every=1)
+    )
+    living = [len(at.state["origin"]) for at in saved]
+    assert any(0 < count < CHAINS for count in living)  # some have retired
+    for at, count in zip(saved, living, strict=True):
+        assert {len(value) for value in at.state.values()} == {count}
+
+
+# Budgets are exact
+
+
+@check(phase=PHASES, steps=(0, 1, 5))
+def a_budget_of_steps_is_kept(name: str, phase: str, steps: int) -> None:
+    """Every chain takes exactly as many steps."""
+    result, spy = explore(name, "people", phase, Budget(steps))
+    assert (result.stop, result.findings.judged) == ("steps", steps * CHAINS)
+    assert [len(spy.path(origin)) for origin in range(CHAINS)] == [steps] * CHAINS
+
+
+@check(phase=PHASES, kind=("instances", "findings"))
+def a_budget_of_records_is_kept(name: str, phase: str, kind: str) -> None:
+    """Exactly as many distinct records are evaluated, or found."""
+    whole = shared_phase(name, "people", phase)[0].findings
+    assert len(whole) > 2
+    for limit in (1, whole.tried - 1 if kind == "instances" else len(whole)):
+        result, _ = explore(name, "people", phase, Budget(STEPS, **{kind: limit}))
+        found = result.findings
+        assert (found.tried if kind == "instances" else len(found), result.stop) == (limit, kind)
+        assert torch.equal(found.rows, whole.rows[: len(found)])
+
+
+@check(phase=PHASES, limit=(1, 3))
+def a_budget_of_findings_per_seed_is_kept(name: str, phase: str, limit: int) -> None:
+    """A chain retires with its last finding."""
+    _, spy = explore(name, "people", phase, Budget(STEPS, findings_per_seed=limit))
+    for origin in range(CHAINS):
+        hits = spy.hits(origin)
+        assert hits[-1] if sum(hits) == limit else (sum(hits) < limit and len(hits) == STEPS)
+
+
+class BrokenError(Exception):
+    """The exception of the fragile model."""
+
+
+class Fragile(nn.Module):
+    """A network with everything that a search could change by mistake; it fails at a given call."""
+
+    def __init__(self, domain: TableDomain, breaks_at: int | None = None) -> None:
+        super().__init__()
+        first, _, second = random_module(domain, seed=1)
+        norm = nn.BatchNorm1d(TableEncoding.of(domain).width)
+        self.parts = nn.Sequential(norm, nn.Dropout(), first, nn.ReLU(), second)
+        self.breaks_at, self.calls = breaks_at, 0
+        second.bias.requires_grad_(False)
+        first.register_forward_hook(_do_nothing)
+        self.train()
+        norm.eval()  # parts of it in one mode and parts in the other
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the scores, or break."""
+        self.calls += 1
+        if self.calls == self.breaks_at:
+            raise BrokenError
+        scores: Tensor = self.parts(x)
+        return scores
+
+
+def _do_nothing(*_: Any) -> None:
+    """A hook of the user."""
+
+
+def _snapshot(module: nn.Module) -> list[object]:
+    """Return everything that a search must not change."""
+    values = [(name, value.tolist()) for name, value in module.state_dict().items()]
+    modes = [part.training for part in module.modules()]
+    slopes = [(p.requires_grad, p.grad is None) for p in module.parameters()]
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooks = [[list(getattr(part, kind).values()) for kind in kinds] for part in module.modules()]
+    return [values, modes, slopes, hooks]
+
+
+def _search_fragile(name: str, module: Fragile) -> None:
+    domain, rows = case("people").domain, case("people").rows[:40]
+    search(Network(module, domain), domain, rows, SearchConfig(name, CHAINS, STEPS, STEPS), seeds=case("people").seeds)
+
+
+@check()
+def the_module_is_left_as_it_was(name: str) -> None:
+    """Weights, modes, gradients and hooks are unchanged, also after a search that fails."""
+    domain = case("people").domain
+    module = Fragile(domain)
+    before = _snapshot(module)
+    _search_fragile(name, module)
+    assert _snapshot(module) == before
+    for share in (0.4, 0.9):  # of the calls; the controls come last
+        fragile = Fragile(domain, breaks_at=int(share * module.calls))
+        try:
+            _search_fragile(name, fragile)
+        except ModelError:
+            assert _snapshot(fragile) == before
+        else:
+            raise AssertionError("the error of the model is lost")
+
+
+@check()
+def random_states_threads_and_rows_are_left_as_they_were(name: str) -> None:
+    """A search changes neither random states nor settings nor rows of its caller."""
+    here = case("people")
+    rows, seeds = here.rows.clone(), here.seeds.clone()
+    threads, modes = torch.get_num_threads(), (torch.is_grad_enabled(), torch.get_default_dtype())
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    full_search(name, "people", controls=True)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.random.get_state()[1].tolist() == before[2]  # type: ignore[index]
+    assert (threads, modes) == (torch.get_num_threads(), (torch.is_grad_enabled(), torch.get_default_dtype()))
+    assert torch.equal(here.rows, rows)
+    assert torch.equal(here.seeds, seeds)

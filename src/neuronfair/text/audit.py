@@ -18,7 +18,7 @@ from neuronfair import __version__
 from neuronfair.atomic import replacing, write_text
 from neuronfair.audits.folder import claim
 from neuronfair.audits.gate.thresholds import METRICS, Threshold, read_expressions, refusal
-from neuronfair.audits.report.report import Gate, GateCheck
+from neuronfair.audits.report import Gate, GateCheck
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.twins import digest
 from neuronfair.errors import DataError, RunError, did_you_mean, needs
@@ -30,7 +30,7 @@ from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import check_method
-from neuronfair.store.manifest import versions
+from neuronfair.store.ledger import versions
 from neuronfair.text import measure
 from neuronfair.text import report as reports
 from neuronfair.text.domain import GROUP, MAX_TEXT, TEXT, TextColumn, TextDomain, tested

@@ -17,7 +17,7 @@ from neuronfair import Dataset, SearchConfig, search
 from neuronfair.domain.table import Target
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.training_loop import TrainingSettings
-from neuronfair.searches.result import SearchResult as Search
+from neuronfair.searches.campaign import SearchResult as Search
 from tests.planted.networks import domain, network, one_biased_neuron, uniform_rows
 
 QUICK = TrainingSettings(epochs=40, batch=64, lr=0.01)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from neuronfair.audits.gate.regression_set import RegressionSet, extend, read_regression_set, replay_regression_set
 from neuronfair.audits.gate.thresholds import CHANGES, CORPUS, GROUP_METRICS, LABELLED, METRICS, check, read_expressions
+from neuronfair.audits.report import BaselineReport, FigureChange, RegressionSetReport, Report
 from neuronfair.audits.report.attribute import AUDITED, AttributeReport, RateOf
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
-from neuronfair.audits.report.report import BaselineReport, FigureChange, RegressionSetReport, Report
 from neuronfair.audits.stages.rates import favourable_missing
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinKind

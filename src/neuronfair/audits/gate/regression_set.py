@@ -19,8 +19,8 @@ from filelock import lock_descriptor
 from torch import Tensor
 
 from neuronfair.atomic import write_text
+from neuronfair.audits.report import RegressionSetReport, Report
 from neuronfair.audits.report.attribute import Cell, Finding
-from neuronfair.audits.report.report import RegressionSetReport, Report
 from neuronfair.audits.wording.phrases import decision_phrase
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, DomainError

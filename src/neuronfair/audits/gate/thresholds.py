@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from neuronfair.audits.report import BaselineReport, Gate, GateCheck, Report
 from neuronfair.audits.report.attribute import AUDITED, AttributeReport, Disparity, Gap, Proved, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS, CounterfactualReport, Interval
-from neuronfair.audits.report.report import BaselineReport, Gate, GateCheck, Report
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, aligned_percents, first_few, listed, many, percent
 from neuronfair.measure.rate import Rate

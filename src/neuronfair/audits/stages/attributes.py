@@ -1,4 +1,4 @@
-"""The choices of sensitive attributes of an audit: every stage for each, one after the other or side by side."""
+"""The choices of sensitive attributes of an audit: the proof and every other stage for each, in turn or in parallel."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from torch import Tensor
 
 from neuronfair.audits.folder import WEIGHTS, folder_name
 from neuronfair.audits.provenance import Origin, replay_options
-from neuronfair.audits.report import attribute
-from neuronfair.audits.report.report import Seconds
+from neuronfair.audits.report import Seconds, attribute
+from neuronfair.audits.report.attribute import Proved
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
 from neuronfair.audits.stages.counterfactual import (
@@ -23,20 +23,77 @@ from neuronfair.audits.stages.counterfactual import (
     searched_case,
     unread,
 )
-from neuronfair.audits.stages.proof import ProofStage
 from neuronfair.audits.stages.rates import measure_rates
 from neuronfair.audits.stages.search import WORST, describe_findings, find_subgroups, interpret_layers, search
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.errors import DomainError
+from neuronfair.errors import DomainError, Unprovable, one_line
 from neuronfair.measure.counterfactual_effect import CounterfactualTest
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Scale
 from neuronfair.model.open import Opened
 from neuronfair.progress import PieceProgress, Progress, silent
+from neuronfair.proof.certificate import Proof
+from neuronfair.proof.problem import Problem, problem_of
+from neuronfair.proof.records import EvaluatedPeople, ProofRecords, check_against_model
+from neuronfair.proof.session import certified
 from neuronfair.scale.tasks import Tasks
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.manifest import where
+from neuronfair.store.ledger import where
+
+
+@dataclass(frozen=True)
+class StagedProof:
+    """What was proved, and the proof itself, against which later findings are checked; None where nothing was."""
+
+    proved: Proved
+    proof: Proof | None = None
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class ProofStage:
+    """The proof of an audit: `prove` needs no other stage, `report` checks it against what the searches found."""
+
+    opened: Opened
+    data: Dataset
+    population: PopulationModel | None
+    seconds: float
+
+    @cached_property
+    def _problem(self) -> Problem:
+        return problem_of(self.opened, self.data.domain, device=self.opened.model.encoding.device)
+
+    def prove(self, progress: Progress = silent, *, has_table: bool = True) -> StagedProof:
+        """Return what can be proved. Ctrl-C ends the proof, and what was proved by then is kept.
+
+        A proof that a record of the data set contradicts is an error.
+        """
+        progress("Proving", 0, None)
+        try:
+            problem, data = self._problem, self.data
+            records = (
+                ProofRecords.of(problem, data, self.population) if has_table else ProofRecords.none(problem, data.name)
+            )
+            records = replace(records, most_regions=0)  # an audit does not show them
+            report, proof = certified(problem, self.opened, records, self.seconds, show=progress)
+        except Unprovable as error:
+            return StagedProof(Proved.nothing(self.data.domain.count, one_line(error)))
+        return StagedProof(Proved.of(report), proof, report.interrupted)
+
+    def report(self, audit: AttributeAudit, staged: StagedProof) -> None:
+        """Add what was proved to the report. A proof that a finding contradicts is an error."""
+        found = [
+            EvaluatedPeople(f"found by {o.config.method}", o.findings.rows)
+            for o in audit.outcomes
+            if o.config.twins == "flip"
+        ]
+        if found and staged.proof is not None:
+            check_against_model(self._problem, staged.proof, self.opened, found, drawn=False)
+        audit.report = replace(audit.report, proved=staged.proved)
+        if staged.interrupted:
+            raise KeyboardInterrupt
+
 
 SHRUNK = 100  # candidates for the worst findings, with the full budget
 

@@ -30,8 +30,8 @@ from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open import Opened
 from neuronfair.model.profile import BiasProfile
 from neuronfair.model.records import Records, records_of
+from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.result import SearchResult
 
 READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; and the fewest rows
 NEAR = 20_000  # records among which the nearest to a finding is searched

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.audits.report.report import EncodingCheckReport, EncodingLevel
+from neuronfair.audits.report import EncodingCheckReport, EncodingLevel
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.tables.dataset import Dataset

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from neuronfair.audits.report import PopulationReport
 from neuronfair.audits.report.attribute import (
     NO_TWIN,
     Disparity,
@@ -16,7 +17,6 @@ from neuronfair.audits.report.attribute import (
     Note,
     covering,
 )
-from neuronfair.audits.report.report import PopulationReport
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction

@@ -40,11 +40,11 @@ from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress
 from neuronfair.searches import campaign
+from neuronfair.searches.campaign import SearchResult, SearchSummary
 from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.result import SearchResult, SearchSummary
 from neuronfair.searches.shrink import shrink
-from neuronfair.store.manifest import make_manifest
+from neuronfair.store.ledger import make_manifest
 from neuronfair.store.run import Run
 
 POINTS = 101  # of an AS curve, at most

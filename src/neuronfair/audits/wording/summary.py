@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from neuronfair.audits.report import Report, Tone
 from neuronfair.audits.report.attribute import AttributeReport, Finding, notes_of, worst_cases
-from neuronfair.audits.report.report import Report, Tone
 from neuronfair.formatting import aligned_percents, interval_ends, listed, many, percent, plain, plural
 
 NOT_MEASURED = "–"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from neuronfair.audits.report import GateCheck, Report, ThresholdState, Verdict, worst_of
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
-from neuronfair.audits.report.report import GateCheck, Report, ThresholdState, Verdict, worst_of
 from neuronfair.audits.wording.summary import by
 from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, whole_percent
 

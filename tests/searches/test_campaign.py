@@ -8,10 +8,10 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import PhaseResult
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.result import SearchResult
 
 
 def outcome(columns: int, tried: int) -> SearchResult:

@@ -11,8 +11,7 @@ from torch import Tensor
 from neuronfair import NeuronFairError
 from neuronfair.domain.table import TableDomain
 from neuronfair.methods import METHODS, Evaluation, MethodEntry, Phases, State, World, choose
-from neuronfair.testing import CHECKS, check_method
-from neuronfair.testing.checks import a_fresh_process_finds_the_same, full_search
+from neuronfair.testing import CHECKS, a_fresh_process_finds_the_same, check_method, full_search
 
 IN_THIS_PROCESS = [check for check in CHECKS if check.function is not a_fresh_process_finds_the_same]
 
