@@ -28,7 +28,7 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 from neuronfair.audits.wording.phrases import counterfactual_report
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
+from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 
@@ -277,9 +277,9 @@ def repeat(name: str, n: int, seed: int, thorough: Thoroughness | None = None) -
     def decided(asked: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(_score(world, names, asked[:, 1:].double().numpy()) - bar)
 
-    effect = counterfactual_effect(
+    effect = CounterfactualTest(
         BlackBox(decided, domain), domain, rows, decision=Decision("threshold", 0.0), thorough=thorough, seed=seed
-    )
+    ).measure()
     words = " ".join(counterfactual_report(domain, rows, effect, 0.95).sentences)
     says = "rests on causal assumptions that the data cannot test" in words and "Had they been" not in words
     excess = effect.effect

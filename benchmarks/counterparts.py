@@ -28,7 +28,7 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 # isort: split
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals, shuffled_groups
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
+from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 
@@ -119,7 +119,7 @@ def claims(args: argparse.Namespace) -> None:
             for seed in range(args.seed, args.seed + args.worlds):
                 world, rows, score = subject(kind, people, seed)
                 model = BlackBox(lambda some, score=score: score(some).double(), world.domain)
-                effect = counterfactual_effect(model, world.domain, rows, decision=decision, thorough=thorough)
+                effect = CounterfactualTest(model, world.domain, rows, decision=decision, thorough=thorough).measure()
                 found.append((effect.claimed, effect.rate.rate, effect.placebo.rate))
             claimed, rate, nothing = np.array(found).T
             shares = (f"{100 * share:.2f}" for share in (rate.mean(), rate.max(), nothing.mean()))
@@ -136,7 +136,7 @@ def seconds(args: argparse.Namespace) -> None:
         table = unread(name, sensitive)
         model = trained(table, "xgboost", 0, quick=False)
         begun = time.perf_counter()
-        effect = counterfactual_effect(model, table.domain, table.rows)
+        effect = CounterfactualTest(model, table.domain, table.rows).measure()
         passed = time.perf_counter() - begun
         row(
             (

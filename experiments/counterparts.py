@@ -19,7 +19,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.sources import local_files
-from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Thoroughness, counterfactual_effect
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualTest, Thoroughness
 from neuronfair.measure.rate import flip_rate
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
@@ -74,7 +74,7 @@ def measure(name: str, sensitive: str, kind: str, seed: int, quick: bool, **thor
     model, domain = trained(table, kind, seed, quick), table.domain
     _, validation, test = table.split(seed)
     held = torch.cat([validation.rows, test.rows])
-    effect = counterfactual_effect(model, domain, held, thorough=Thoroughness(**thorough), seed=seed)
+    effect = CounterfactualTest(model, domain, held, thorough=Thoroughness(**thorough), seed=seed).measure()
     flips = flip_rate(model, domain, population=held, samples=len(held), seed=seed)
     right = Decision().chosen(model.scores(test.rows)) == test.labels
     return {"accuracy": right.double().mean().item(), "flip": flips.rate, **described(domain, effect)}

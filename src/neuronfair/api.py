@@ -425,14 +425,7 @@ def certify(
     order = options.get("order", "records")
     records = ProofRecords.of(problem, table, order=order) if has_table else ProofRecords.none(problem, table.name)
     with stage_progress("Proving") as bar:
-        return certify_problem(
-            problem,
-            opened,
-            records,
-            seconds,
-            show=bar,
-            pool=options.get("pool"),
-        )
+        return certify_problem(problem, opened, records, seconds, show=bar, pool=options.get("pool"))[0]
 
 
 class RateOptions(ModelKeywords, total=False):

@@ -8,7 +8,7 @@ from functools import cache
 from neuronfair import Dataset
 from neuronfair.audits.stages.case import AttributeCase
 from neuronfair.audits.stages.counterfactual import people_with_counterfactuals
-from neuronfair.measure.counterfactual_effect import CounterfactualEffect, counterfactual_effect
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualTest
 from neuronfair.measure.stats import Estimate
 from neuronfair.model.decision import Decision
 from tests.measure.test_counterfactual_effect import COPY, DOMAIN, QUICK, SCORE, reads, table
@@ -18,7 +18,7 @@ YES = Decision("threshold", 0.5)
 
 @cache
 def effect(column: int, least: int) -> CounterfactualEffect:
-    return counterfactual_effect(reads(column, least), DOMAIN, table(), decision=YES, thorough=QUICK)
+    return CounterfactualTest(reads(column, least), DOMAIN, table(), decision=YES, thorough=QUICK).measure()
 
 
 def beside(column: int, least: int, decision: Decision = YES, **other):

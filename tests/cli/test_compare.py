@@ -150,11 +150,8 @@ def test_a_rate_that_cannot_be(refused, words, says):
 
 
 def test_the_rate_by_counterparts(run, monkeypatch):
-    whole = counterfactual_effect.counterfactual_effect
     quick = counterfactual_effect.Thoroughness(draws=4, placebos=3)
-    monkeypatch.setattr(
-        counterfactual_effect, "counterfactual_effect", lambda *given, **more: whole(*given, thorough=quick, **more)
-    )
+    monkeypatch.setattr(counterfactual_effect, "Thoroughness", lambda: quick)
     result = run("rate", *DATA, "--twins", "counterpart", "--json", "rate.json")
     assert result.status == 0, result.err
     said = " ".join(result.out.split())

@@ -14,10 +14,10 @@ from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError
 from neuronfair.measure.counterfactual_effect import (
+    CounterfactualTest,
     Thoroughness,
     address,
     as_groups,
-    counterfactual_effect,
     e_value,
 )
 from neuronfair.measure.stats import Estimate, excess
@@ -61,9 +61,9 @@ def reads(column: int, least: int = 1, *, domain: TableDomain = DOMAIN) -> Black
     return BlackBox(lambda rows: (rows[:, column] >= least).double(), domain)
 
 
-def effect(column: int, least: int = 1, **how):
+def effect(column: int, least: int = 1, progress=None, **how):
     how = {"thorough": QUICK, "decision": Decision("threshold", 0.5), **how}
-    return counterfactual_effect(reads(column, least), DOMAIN, table(), **how)
+    return CounterfactualTest(reads(column, least), DOMAIN, table(), **how).measure(progress)
 
 
 def test_a_copy_of_the_group_flips_everybody_and_carries_all_of_it():
@@ -118,7 +118,7 @@ def test_the_same_seed_gives_the_same_figures_and_progress_goes_to_its_end():
 def test_without_a_favourable_class_nothing_is_lost_or_gained():
     domain = TableDomain(DOMAIN.name, DOMAIN.attributes, DOMAIN.sensitive, target=DOMAIN.target)
     model = reads(COPY, domain=domain)
-    found = counterfactual_effect(model, domain, table(), decision=Decision("threshold", 0.5), thorough=QUICK)
+    found = CounterfactualTest(model, domain, table(), decision=Decision("threshold", 0.5), thorough=QUICK).measure()
     assert (found.lost, found.gained) == (None, None)
     assert found.rate.rate == 1
 
@@ -140,7 +140,7 @@ def test_small_groups_are_left_out_and_named():
     rows = table()
     rows[:5, GROUP] = 2
     model = reads(COPY, domain=domain)
-    found = counterfactual_effect(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK)
+    found = CounterfactualTest(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK).measure()
     assert found.left_out == ((2,),)
     assert found.of == 595
     assert {(move.own, move.other) for move in found.moves} == {((0,), (1,)), ((1,), (0,))}
@@ -157,7 +157,7 @@ def test_a_group_of_five_people_is_refused_with_its_size():
     rows[:, GROUP] = 0
     rows[:5, GROUP] = 1
     with pytest.raises(DomainError, match=r"two groups of at least 30 records.*a \(595\) and b \(5\)"):
-        counterfactual_effect(reads(COPY), DOMAIN, rows, decision=Decision("threshold", 0.5))
+        CounterfactualTest(reads(COPY), DOMAIN, rows, decision=Decision("threshold", 0.5)).measure()
 
 
 def test_contributions_add_up_and_two_copies_share():
@@ -260,7 +260,7 @@ def test_without_anybody_who_has_a_counterpart_nothing_is_measured():
     attributes = (DOMAIN.attributes[GROUP], fixed, *DOMAIN.attributes[SCORE:])
     domain = replace(DOMAIN, attributes=attributes, rules=tuple(rules))
     with pytest.raises(DomainError, match="no record has a twin"):
-        counterfactual_effect(reads(SCORE, domain=domain), domain, table(), decision=Decision("threshold", 0.5))
+        CounterfactualTest(reads(SCORE, domain=domain), domain, table(), decision=Decision("threshold", 0.5)).measure()
 
 
 def test_only_what_the_model_is_given_tells_the_group():
@@ -278,7 +278,7 @@ def test_people_whom_rules_leave_without_a_twin_are_counted():
     rows = table()
     rows[:100:2, COPY] = 1
     model = reads(SCORE, 5, domain=domain)
-    found = counterfactual_effect(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK)
+    found = CounterfactualTest(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK).measure()
     assert (found.of, found.without) == (350, 250)
 
 
@@ -322,9 +322,13 @@ def test_what_a_confounder_makes_alone_needs_no_stronger_one(in_a, in_b, with_it
         yes = round(1000 * (share * with_it + (1 - share) * without))
         rows += [[group, 1]] * yes + [[group, 0]] * (1000 - yes)
     model = BlackBox(lambda some: some[:, 1].double(), HIDDEN_DOMAIN)
-    found = counterfactual_effect(
-        model, HIDDEN_DOMAIN, torch.tensor(rows), decision=Decision("threshold", 0.5), thorough=Thoroughness(32, 8)
-    ).sensitivity
+    found = (
+        CounterfactualTest(
+            model, HIDDEN_DOMAIN, torch.tensor(rows), decision=Decision("threshold", 0.5), thorough=Thoroughness(32, 8)
+        )
+        .measure()
+        .sensitivity
+    )
     strength = (in_b / in_a, with_it / without)
     assert (found.more, found.less, found.outcome) == ((1,), (0,), 1)
     expected = (in_b * with_it + (1 - in_b) * without) / (in_a * with_it + (1 - in_a) * without)

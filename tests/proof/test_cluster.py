@@ -98,7 +98,7 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
             cluster.remove_node(second, allow_graceful=False)
 
     run = ProofRun.create_or_open(tmp_path / "run", data, ProofRequest(decision), model="m", weights="w", outputs=1)
-    report = certify(
+    report, _ = certify(
         problem,
         opened,
         ProofRecords.of(problem, data),

@@ -234,7 +234,7 @@ def proved(folder: Path, pool: Any, show: Callable[..., None] = lambda *_: None)
     run = ProofRun.create_or_open(
         folder, data, ProofRequest(OPENED.decision), model="m.safetensors", weights=OPENED.fingerprint, outputs=1
     )
-    return certify(PROBLEM, OPENED, ProofRecords.of(PROBLEM, data), 600.0, show=show, run=run, pool=pool)
+    return certify(PROBLEM, OPENED, ProofRecords.of(PROBLEM, data), 600.0, show=show, run=run, pool=pool)[0]
 
 
 def reopened(folder: Path) -> ProofRun:

@@ -51,7 +51,7 @@ def proved(folder: Path) -> ProofReport:
     before = run.finished(SECONDS)
     if before is not None:
         return before
-    return certify(PROBLEM, OPENED, RECORDS, SECONDS, show=lambda *_: None, run=run)
+    return certify(PROBLEM, OPENED, RECORDS, SECONDS, show=lambda *_: None, run=run)[0]
 
 
 def killed_at(call: int, folder: Path) -> bool:

@@ -19,7 +19,7 @@ from neuronfair.alternative_models.objectives import Floats, ModelAnswers, Quali
 from neuronfair.alternative_models.parts import Integers, SearchTable
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals
 from neuronfair.errors import ModelError, NeuronFairError, needs
-from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
+from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
 from neuronfair.model.open import Opened
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
@@ -99,14 +99,14 @@ def guides(
 def _mediated(table: SearchTable, baseline: Opened, rows: Tensor, seed: int) -> dict[str, float]:
     """Return which share of the excess of counterfactual flips each attribute mediates."""
     domain = table.data.domain
-    found = counterfactual_effect(
+    found = CounterfactualTest(
         baseline.model,
         domain,
         rows,
         decision=baseline.decision,
         thorough=Thoroughness(draws=4, placebos=4, people=min(COMPARED, len(rows))),
         seed=seed,
-    )
+    ).measure()
     shares: dict[str, float] = {}
     for one in found.mediators:  # several attributes that mediate together share what they do
         for column in one.columns:

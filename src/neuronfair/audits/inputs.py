@@ -13,7 +13,7 @@ import torch
 
 from neuronfair.audits.provenance import Origin
 from neuronfair.domain.schema.column_types import LeftOut
-from neuronfair.domain.schema.infer import draft_domain
+from neuronfair.domain.schema.infer import InferenceSettings, draft_domain
 from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import format_domain, quoted, read_domain, with_favourable
 from neuronfair.domain.table import TableDomain
@@ -228,16 +228,9 @@ def _inferred(
     reads = matched(tuple(sheet.columns))
 
     def found(keep_missing: bool) -> AuditInput:
-        draft = draft_domain(
-            sheet,
-            sensitive=sensitive,
-            target=target,
-            columns=reads,
-            regression=source.decision is not None and source.decision.kind == "tolerance",
-            keep_missing=keep_missing,
-            take_rules=take_rules,
-            outside=not_inputs,
-        )
+        regression = source.decision is not None and source.decision.kind == "tolerance"
+        inference = InferenceSettings(reads, regression, keep_missing, take_rules, not_inputs)
+        draft = draft_domain(sheet, sensitive=sensitive, target=target, settings=inference)
         data = replace(read_table(sheet, draft.domain), inferred=True)
         return AuditInput(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.joined)
 

@@ -33,7 +33,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.formatting import POPULATIONS, Population, exact, interval_ends, listed, percent, plain, visible
-from neuronfair.measure.counterfactual_effect import Thoroughness, counterfactual_effect
+from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
 from neuronfair.measure.rate import Rate, flip_rate, plausible_pair_rate
 from neuronfair.model.blackbox import BlackBox, batched_scores
 from neuronfair.model.decision import Decision
@@ -345,7 +345,7 @@ def compared(
     opened: Opened, data: Dataset, samples: int | None, confidence: float, seed: int
 ) -> tuple[CounterfactualReport, Dataset]:
     """Return the counterfactual test of a data set, and the data set with these twins."""
-    effect = counterfactual_effect(
+    effect = CounterfactualTest(
         opened.model,
         data.domain,
         data.rows,
@@ -353,7 +353,7 @@ def compared(
         thorough=Thoroughness(people=samples),
         confidence=confidence,
         seed=seed,
-    )
+    ).measure()
     domain = with_counterfactuals(data.domain, effect.counterparts)
     return counterfactual_report(data.domain, data.rows, effect, confidence), replace(data, domain=domain)
 

@@ -81,7 +81,7 @@ def domain_infer(
     force: Annotated[bool, option("Overwrite an existing file.", "--force", panel=OUTPUT)] = False,
 ) -> None:
     """Draft the input schema (domain file) of a table, for you to correct."""
-    from neuronfair.domain.schema.infer import draft_domain
+    from neuronfair.domain.schema.infer import InferenceSettings, draft_domain
     from neuronfair.domain.schema.toml import parse_domain, with_favourable
 
     if file.is_dir():
@@ -91,7 +91,8 @@ def domain_infer(
     if not is_stdout(out) and out.exists() and not force:
         raise DataError(f"{out} exists. Choose another --out, or overwrite it with --force")
     sheet = replace(table, sensitive=sensitive).joined(file)
-    draft = draft_domain(sheet, sensitive=names(sensitive) or [], target=target, take_rules=take_rules)
+    settings = InferenceSettings(take_rules=take_rules)
+    draft = draft_domain(sheet, sensitive=names(sensitive) or [], target=target, settings=settings)
     text = draft.text if favourable is None else with_favourable(draft.text, favourable)
     parse_domain(text)
     if is_stdout(out):

@@ -150,19 +150,18 @@ def _counterfactual_test(
 ) -> CounterfactualReport:
     """Run the counterfactual test and print its result."""
     from neuronfair.audits.wording.phrases import counterfactual_report
-    from neuronfair.measure.counterfactual_effect import counterfactual_effect
+    from neuronfair.measure.counterfactual_effect import CounterfactualTest
     from neuronfair.render.terminal import progress_bar
 
     with progress_bar("Comparing records with their counterfactual twins", quiet=console.quiet) as show:
-        effect = counterfactual_effect(
+        effect = CounterfactualTest(
             opened.model,
             data.domain,
             data.rows,
             decision=opened.decision,
             confidence=settings.confidence,
             seed=settings.seed,
-            progress=show,
-        )
+        ).measure(show)
     report = counterfactual_report(data.domain, data.rows, effect, settings.confidence)
     for sentence in report.sentences:
         console.print(sentence)
@@ -309,7 +308,7 @@ def _prove(
         console.print(f"{run.folder}: this proof is finished already. More --seconds continue it, --force starts anew.")
     else:
         with pool_of(ray) as pool, stage_progress("Proving", quiet=console.quiet) as bar:
-            report = certify_problem(
+            report, _ = certify_problem(
                 problem, opened, records, settings.seconds, show=bar, run=run, pool=None if ray is None else pool
             )
     console.print(proof_report(report))

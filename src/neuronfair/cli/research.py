@@ -10,16 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from neuronfair.cli import options
 from neuronfair.cli.app import RESEARCH, app, command, option
-from neuronfair.cli.options import (
-    ForceOption,
-    ModelOptions,
-    OutputOptions,
-    QuietOption,
-    RayOption,
-    SeedOption,
-    TableOptions,
-    pool_of,
-)
 from neuronfair.cli.runs import own_model
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listed
@@ -39,13 +29,13 @@ if TYPE_CHECKING:
 
 @command(app, panel=RESEARCH, defaults={"data": ...})
 def train(
-    table: TableOptions,
+    table: options.TableOptions,
     out: Annotated[Path, option("Weights file to write (.safetensors), with a card in JSON.", panel=OUTPUT)],
     hidden: Annotated[
         str | None, option("Neurons of each hidden layer, such as 64,32,16. Default: as in the paper.", panel=INPUT)
     ] = None,
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
+    seed: options.SeedOption = 0,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Train a classifier on 70% of a data set and report its accuracy on the rest.
 
@@ -63,11 +53,11 @@ def train(
 
 @command(app, panel=RESEARCH, defaults={"data": ...}, omit=("columns",))
 def interpret(
-    table: TableOptions,
-    model: ModelOptions,
-    output: OutputOptions,
+    table: options.TableOptions,
+    model: options.ModelOptions,
+    output: options.OutputOptions,
     plot: Annotated[Path | None, option("Draw the AS curves (.png, .svg or .pdf).", panel=OUTPUT)] = None,
-    seed: SeedOption = 0,
+    seed: options.SeedOption = 0,
 ) -> None:
     """Show which layers and neurons react when only the sensitive attribute changes.
 
@@ -131,20 +121,20 @@ WEIGHTS = "model.safetensors"  # in the run folder: the classifier trained for i
 
 @command(app, panel=RESEARCH, defaults={"data": ...}, omit=("columns",))
 def search(
-    table: TableOptions,
-    model: ModelOptions,
+    table: options.TableOptions,
+    model: options.ModelOptions,
     asked: SearchConfig,
-    output: OutputOptions,
+    output: options.OutputOptions,
     out: Annotated[
         Path, option("Run folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")
     ],
     population: Annotated[Path | None, option("Table of realistic records from your own sampler.")] = None,
-    ray: RayOption = None,
+    ray: options.RayOption = None,
     shards: Annotated[
         str | None,
         option("Folder or address (s3://…) for the shards of a long search. Default: OUT/shards.", metavar="ADDRESS"),
     ] = None,
-    force: ForceOption = False,
+    force: options.ForceOption = False,
 ) -> None:
     """Search for discriminatory instances: records whose decision flips with the attribute.
 
@@ -197,7 +187,7 @@ def search(
     run = Run.create_or_open(out, manifest, data.domain, opened.model.outputs)
     if card is not None and opened.module is not None:  # trained now
         save(out / WEIGHTS, opened.module, card)
-    with pool_of(ray) as pool:
+    with options.pool_of(ray) as pool:
         spread = (pool, shards) if in_shards else None
         outcome = _search(opened.model, data, config, run, console, people=people, counterparts=fitted, spread=spread)
     origin = Origin(
@@ -284,7 +274,7 @@ def _trained(out: Path) -> str | None:
 class _OpenModel:
     """Opens the model in a worker process."""
 
-    source: ModelOptions
+    source: options.ModelOptions
     data: Dataset
     folder: Path  # paths are relative to it
 
@@ -301,10 +291,10 @@ class _OpenModel:
     omit=("columns", "method", "controls", "plausible"),
 )
 def compare(
-    table: TableOptions,
-    model: ModelOptions,
+    table: options.TableOptions,
+    model: options.ModelOptions,
     asked: SearchConfig,
-    output: OutputOptions,
+    output: options.OutputOptions,
     methods: Annotated[
         str, option("Methods to compare: all, or names such as frontier,neuronfair-plus.", panel=INPUT)
     ] = "all",
@@ -312,7 +302,7 @@ def compare(
         int, option("Repetitions with other seeds, for confidence intervals.", least=1, panel=BUDGET)
     ] = 1,
     plot: Annotated[Path | None, option("Draw the comparison (.png, .svg or .pdf).", panel=OUTPUT)] = None,
-    ray: RayOption = None,
+    ray: options.RayOption = None,
 ) -> None:
     """Compare search methods on one model, with the same budget for each.
 
@@ -341,7 +331,7 @@ def compare(
         check_method(method)
     opened, data, _ = options.open_all(table, model, console, asked.seed)
     opens = None if model.model is None else _OpenModel(model, data, Path.cwd())
-    with stage_progress("Comparing methods", quiet=console.quiet) as show, pool_of(ray) as pool:
+    with stage_progress("Comparing methods", quiet=console.quiet) as show, options.pool_of(ray) as pool:
         result = compare_methods(
             opened.model,
             data.domain,

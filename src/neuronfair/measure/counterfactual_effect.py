@@ -88,34 +88,16 @@ class CounterfactualEffect:
         return self.rate.rate > self.placebo.high and self.effect.low > 0
 
 
-def counterfactual_effect(
-    model: Model,
-    domain: TableDomain,
-    rows: Tensor,
-    *,
-    decision: Decision | None = None,
-    thorough: Thoroughness | None = None,
-    confidence: float = 0.95,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> CounterfactualEffect:
-    """Compare the people of a data set with their counterfactual twins in other groups.
+class CounterfactualTest:
+    """Compares the people of a data set with their counterfactual twins in other groups.
 
     The rate is the mean share of a person's twins who get a different decision. The permutation baseline is the same
     with shuffled groups. The excess is the rate without the part due to estimation error (`excess`). Its confidence
     interval comes from as many random halves of the data set, with twins learned from each half (delete-half jackknife:
     Shao and Wu 1989); the lower end subtracts the whole baseline.
-    """
-    test = CounterfactualTest(
-        model, domain, rows, decision=decision, thorough=thorough, confidence=confidence, seed=seed
-    )
-    return test.effect(test.tables(progress))
 
-
-class CounterfactualTest:
-    """The twins of the people of a data set, and what remains to be computed: see `counterfactual_effect`.
-
-    The resampled tables do not depend on each other: `table` computes one, `effect` needs all of them.
+    `measure` does it at once. The resampled tables do not depend on each other: `table` computes one, `effect` needs
+    all of them.
     """
 
     def __init__(
@@ -158,6 +140,10 @@ class CounterfactualTest:
     def __len__(self) -> int:
         """Return how many tables are resampled: with shuffled groups, and random halves, in turn."""
         return 2 * self.thorough.placebos
+
+    def measure(self, progress: Callable[[int, int], None] | None = None) -> CounterfactualEffect:
+        """Return the effect."""
+        return self.effect(self.tables(progress))
 
     def table(self, number: int) -> ResampledTable:
         """Return the decisions for twins that were learned from one resampled table."""

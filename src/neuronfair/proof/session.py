@@ -128,21 +128,6 @@ def certify(
     run: ProofRun | None = None,
     pool: Pool | None = None,
     seen: Sequence[EvaluatedPeople] = (),
-) -> ProofReport:
-    """Prove what can be proved in the time given, check it against the model, and report it: see `certified`."""
-    return certified(problem, opened, records, seconds, show=show, run=run, pool=pool, seen=seen)[0]
-
-
-def certified(
-    problem: Problem,
-    opened: Opened,
-    records: ProofRecords,
-    seconds: float,
-    *,
-    show: Show,
-    run: ProofRun | None = None,
-    pool: Pool | None = None,
-    seen: Sequence[EvaluatedPeople] = (),
 ) -> tuple[ProofReport, Proof]:
     """Prove what can be proved in the time given, check it against the model, and return the report and the proof.
 

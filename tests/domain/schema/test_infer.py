@@ -7,7 +7,7 @@ import torch
 from neuronfair import TableEncoding, infer_domain, read_table
 from neuronfair.domain.attribute import DECIMALS
 from neuronfair.domain.schema.column_types import LeftOut, described
-from neuronfair.domain.schema.infer import draft_domain, favourable_guess, suggested
+from neuronfair.domain.schema.infer import InferenceSettings, draft_domain, favourable_guess, suggested
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import DATASETS, ENCODINGS, catalog_domain
 from neuronfair.domain.tables.sheet import Cells
@@ -145,13 +145,14 @@ def test_one_number_spelled_in_two_ways_and_numbers_with_empty_cells_are_labels(
     assert [a.values for a in domain.attributes] == [("F", "M"), ("1", "1.0"), ("1", "2", "missing")]
 
 
-def drafted(folder, made, rows=200, separator=",", **asked):
+def drafted(folder, made, rows=200, separator=",", target="hired", **asked):
     """The draft for a table of sex, hired and these columns, each a function of the row; the domain reads the table."""
     made = {"sex": lambda i: "FM"[i % 2], **made, "hired": lambda i: "yn"[i % 3 == 0]}
     lines = [separator.join(made), *(separator.join(str(c(i)) for c in made.values()) for i in range(rows))]
     path = folder / "people.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    draft = draft_domain(path, sensitive=["sex"], **{"target": "hired", **asked})
+    settings = InferenceSettings(**asked)
+    draft = draft_domain(path, sensitive=["sex"], target=target, settings=settings)
     domain = draft.domain
     assert parse_domain(domain.to_toml()) == domain
     data = read_table(path, domain)

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from neuronfair import infer_domain, parse_domain, read_table
 from neuronfair.domain.rules import Span
 from neuronfair.domain.schema import rule_mining
-from neuronfair.domain.schema.infer import draft_domain
+from neuronfair.domain.schema.infer import InferenceSettings, draft_domain
 from neuronfair.domain.schema.rule_mining import EXCEPTIONS, MIN_RECORDS
 from neuronfair.domain.tables import sources
 from neuronfair.errors import DomainError
@@ -54,7 +54,7 @@ def test_a_number_that_fixes_a_band_is_said_band_by_band(aged):
 
 
 def test_the_rows_that_break_a_rule_are_those_that_were_counted(aged):
-    draft = draft_domain(aged, sensitive=["sex"], target="hired", take_rules="free")
+    draft = draft_domain(aged, sensitive=["sex"], target="hired", settings=InferenceSettings(take_rules="free"))
     assert "## age fixes band: 1,000 people, 2 exceptions\n[[rules]]" in draft.text
     assert draft.remarks[-1] == "1 rule is suggested: see the end of the domain file; 1 adopted"
     data = read_table(aged, draft.domain)
@@ -230,7 +230,7 @@ def test_rules_that_make_too_many_cases_are_dropped_and_named(aged, monkeypatch)
     monkeypatch.setattr(rule_mining, "CASES", 2)  # three bands are too many
     bits = np.arange(N) % 2
     table = {**aged, "bit": bits.tolist(), "tib": (1 - bits).tolist()}
-    draft = draft_domain(table, sensitive=["sex"], target="hired", take_rules="all")
+    draft = draft_domain(table, sensitive=["sex"], target="hired", settings=InferenceSettings(take_rules="all"))
     assert "## Dropped, as all together would be too many cases: age fixes band\n" in draft.text
     assert draft.domain.count == 2 * 50 * 3 * 2
 
@@ -285,5 +285,5 @@ def test_adult_suggests_that_a_husband_is_male_and_married(tmp_path):
 def test_compas_suggests_that_age_fixes_its_group():
     (file,) = raw("compas")[:1]
     columns = ["sex", "age", "age_cat", "race", "priors_count", "decile_score", "score_text"]
-    draft = draft_domain(file, sensitive=["race"], target="two_year_recid", columns=columns)
+    draft = draft_domain(file, sensitive=["race"], target="two_year_recid", settings=InferenceSettings(columns))
     assert "## age fixes age_cat: 7,214 people, 0 exceptions" in draft.text

@@ -36,7 +36,7 @@ from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.records import EvaluatedPeople, ProofRecords, check_against_model
-from neuronfair.proof.session import certified
+from neuronfair.proof.session import certify
 from neuronfair.scale.tasks import Tasks
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.ledger import where
@@ -76,7 +76,7 @@ class ProofStage:
                 ProofRecords.of(problem, data, self.population) if has_table else ProofRecords.none(problem, data.name)
             )
             records = replace(records, most_regions=0)  # an audit does not show them
-            report, proof = certified(problem, self.opened, records, self.seconds, show=progress)
+            report, proof = certify(problem, self.opened, records, self.seconds, show=progress)
         except Unprovable as error:
             return StagedProof(Proved.nothing(self.data.domain.count, one_line(error)))
         return StagedProof(Proved.of(report), proof, report.interrupted)

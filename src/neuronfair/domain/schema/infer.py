@@ -71,6 +71,17 @@ class Draft:
         return self.domain.draft
 
 
+@dataclass(frozen=True)
+class InferenceSettings:
+    """What is known of a table before its domain is inferred."""
+
+    columns: Sequence[str] | None = None  # inputs of the model; None: all columns
+    regression: bool = False  # whether the target is a quantity
+    keep_missing: bool = False  # whether an empty cell among numbers is a value of its own
+    take_rules: TakeRules = "none"  # suggested rules to adopt
+    outside: Sequence[str] = ()  # columns that are no inputs of the model
+
+
 def infer_domain(
     path: str | Path | Sheet | Any,
     *,
@@ -90,15 +101,8 @@ def infer_domain(
     suggests are comments at the end of the file; `take_rules` adopts them: "free" those that name no sensitive
     attribute, or "all".
     """
-    return draft_domain(
-        path,
-        sensitive=sensitive,
-        target=target,
-        columns=columns,
-        regression=regression,
-        keep_missing=keep_missing,
-        take_rules=take_rules,
-    ).domain
+    settings = InferenceSettings(columns, regression, keep_missing, take_rules)
+    return draft_domain(path, sensitive=sensitive, target=target, settings=settings).domain
 
 
 def draft_domain(
@@ -106,29 +110,27 @@ def draft_domain(
     *,
     sensitive: Sequence[str],
     target: str | None = None,
-    columns: Sequence[str] | None = None,
-    regression: bool = False,
-    keep_missing: bool = False,
-    take_rules: TakeRules = "none",
-    outside: Sequence[str] = (),
+    settings: InferenceSettings | None = None,
 ) -> Draft:
     """Return the domain of `infer_domain` with the columns that it leaves out and remarks.
 
-    Columns that are `outside`, and those joined from a second file, are no inputs of the model.
+    Columns joined from a second file are no inputs of the model.
     """
+    settings = settings or InferenceSettings()
+    take_rules = settings.take_rules
     check_take(take_rules)
     sheet = read_sheet(path)
     _check_columns(sheet, sensitive, target)
-    aim = None if target is None else _target(target, sheet, regression)
-    entries = _entries(sheet, sensitive, target, columns)
+    aim = None if target is None else _target(target, sheet, settings.regression)
+    entries = _entries(sheet, sensitive, target, settings.columns)
     left_out = tuple(one for one in entries if isinstance(one, LeftOut))
     known = [one for one in entries if isinstance(one, ColumnEntry)]
     added = () if sheet.joined is None else sheet.joined.names
     remarks = dict[str, list[str]]()
     for entry in known:
-        if keep_missing and "missing" in entry.parts and "values" not in entry.parts:
+        if settings.keep_missing and "missing" in entry.parts and "values" not in entry.parts:
             entry.parts["missing"] = KEEP
-        if entry.column in (*outside, *added):
+        if entry.column in (*settings.outside, *added):
             entry.parts["encode"] = "none"
         for remark in entry.remarks:
             remarks.setdefault(remark, []).append(entry.column)
