@@ -167,4 +167,4 @@ def test_every_reader_of_a_run_folder_is_in_the_list():
         "read_sealed(",
     )
     found = {path.stem for path in source.glob("*.py") if any(word in path.read_text() for word in reading)}
-    assert found == {"files", "tables", "ledger", "manifest", "run", "sharding"}
+    assert found == {"files", "tables", "ledger", "run", "sharding"}
