@@ -147,10 +147,9 @@ def report(scale: Scale, results: Results) -> Report:
         "A network and boosted trees are trained on 70% of the rows without the sensitive attribute, so the "
         "attribute-flip test finds nothing. The [counterfactual test](explanation/counterfactuals.md) compares each "
         "of the other records with its twins in another group. The permutation baseline is the same with shuffled "
-        f"groups, and the excess is the difference. {tables} permutations and {tables} resampled data sets; no "
-        "attribute is held fixed. An excess is claimed where the confidence intervals of rate and baseline do not "
-        "meet. It rests on causal assumptions that the data cannot test, and an excess that is not claimed does not "
-        "acquit a model.",
+        f"groups; the excess is the rate without the part due to chance. {tables} permutations and {tables} resampled "
+        "data sets; no attribute is held fixed. The excess rests on causal assumptions that the data cannot test. An "
+        "excess that is not claimed is not proved absent.",
         {
             "rates": Table(
                 ["model", "accuracy", "attribute flips", "twins", "baseline", "excess", "claimed", "AUC"],

@@ -53,10 +53,11 @@ Which claims of the NeuronFair paper held when we repeated its experiments, and 
 
 {overview}
 
-**Held**: in all cases. **Held in part**: in at least half of them, or the findings bring only part of the effect. \
-*Measured with* lists the versions in the order of the measured columns. Three algorithms bear the name NeuronFair \
-here ([Methods](methods.md#neuronfair) compares them). Only the first is the paper's to the letter, so only its column \
-judges the paper; the last is our own. A dash: the claim needs no search by NeuronFair.
+**Held**: in all cases. **Held in part**: in at least half of them, or the findings bring only part of the effect. In \
+brackets: the version of neuronfair that measured it. Three algorithms bear the name NeuronFair here \
+([Methods](methods.md#neuronfair) compares them). Only the first is the paper's to the letter, so only its column \
+judges the paper; the last is our own. A dash: the claim needs no search by NeuronFair. The cases are data sets with a \
+sensitive attribute, such as adult-sex.
 
 ## What else was measured
 
@@ -158,18 +159,14 @@ def _counts(claims: Sequence[Claim]) -> str:
 
 
 def _overview(claims: Sequence[tuple[Claim, str]]) -> str:
-    """Return a line for each claim of the paper, with a column for each rung and one for the versions."""
+    """Return a line for each claim of the paper, with a column for each rung."""
     first, *_ = RUNGS
     lines: dict[str, dict[str, str]] = {}
-    versions: dict[str, list[str]] = {}
     for claim, version in claims:
         empty = "not measured" if claim.rung else "–"
         cells = lines.setdefault(claim.text, dict.fromkeys(RUNGS, empty))
-        cells[claim.rung or first] = _verdict(claim)
-        versions.setdefault(claim.text, []).append(_short(version))
-    measured = {text: ", ".join(some if len(set(some)) > 1 else some[:1]) for text, some in versions.items()}
-    table = [["claim", *RUNGS.values(), "measured with"]]
-    table += [[text, *cells.values(), measured[text]] for text, cells in lines.items()]
+        cells[claim.rung or first] = f"{_verdict(claim)} ({_short(version)})"
+    table = [["claim", *RUNGS.values()], *([text, *cells.values()] for text, cells in lines.items())]
     heading, *body = (" | ".join(line) for line in table)
     return "\n".join([heading, "|".join(["---"] * len(table[0])), *body])
 
@@ -194,4 +191,4 @@ def _section(name: str, kept: Record) -> str:
     parts += [table.markdown().rstrip() for table in kept.tables.values() if table.on_page]
     parts += [f"![{kept.title}]({PICTURES}/{picture})" for picture in kept.pictures]
     files = [f"[{key}]({RECORDS}/{name}-{key}.csv)" for key, table in kept.tables.items() if not table.on_page]
-    return "\n\n".join([*parts, *([f"More figures: {', '.join(files)}."] if files else [])])
+    return "\n\n".join([*parts, *([f"Numbers: {', '.join(files)}."] if files else [])])

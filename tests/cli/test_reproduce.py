@@ -187,7 +187,7 @@ def test_a_section_shows_its_tables_and_links_to_the_others(lab, page):
         "After.",
         "t | n\n---|---:\nx | 1",
         "![Peers](img/a.png)",
-        "More figures: [b](results/peers-b.csv).\n",
+        "Numbers: [b](results/peers-b.csv).\n",
     ]
 
 
@@ -203,9 +203,9 @@ def test_the_first_table_has_a_column_for_each_rung(lab, page):
     made = lab.Made(versions=["0.2.0.dev0"])
     lines = page.page({"peers": page.Record("P", "", claims, {}, [], "", made)}).splitlines()
     assert [line for line in lines if " | " in line][1:] == [
-        "Finds more | **did not hold**: 0 of 8 | **held in part**: 6 of 8 | yes: 8 of 8 | 0.2, 0.1, 0.2",
-        "Is alike | **held**: same | – | – | 0.2",
-        "Lowers | not measured | **held**: by half | not measured | 0.2",
+        "Finds more | **did not hold**: 0 of 8 (0.2) | **held in part**: 6 of 8 (0.1) | yes: 8 of 8 (0.2)",
+        "Is alike | **held**: same (0.2) | – | –",
+        "Lowers | not measured | **held**: by half (0.2) | not measured",
     ]
     assert "**As printed, 1 of 2 measured claims held, 0 held in part and 1 did not hold.**" in lines[4]
     assert lines[4].endswith("(`neuronfair`), 1 of 2 measured claims held, 1 held in part and 0 did not hold.")
