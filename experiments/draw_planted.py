@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from experiments.planted import cast_classifier, cast_detector
-from neuronfair.images.archive import drawn_pictures
-from neuronfair.images.audit import ImageSplit, PictureSettings, compare, subject, walk_report
+from neuronfair.images.archive import drawn_images
+from neuronfair.images.audit import ImageSettings, ImageSplit, compare, image_search_report, subject
 from neuronfair.searches.methods import image_methods
 
 import numpy as np
@@ -24,15 +24,15 @@ SIDE = 32  # of the images
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/img")
     folder.mkdir(parents=True, exist_ok=True)
-    faces = drawn_pictures(200, 0, side=SIDE)
+    faces = drawn_images(200, 0, side=SIDE)
     nobody = torch.zeros(200, dtype=torch.bool)
     split = ImageSplit(faces.pixels, faces.is_face, faces.attribute("cast")[1], held=nobody)
     shares = {}
     for reads_cast in (True, False):
         detector = cast_detector(reads_cast=reads_cast)
         under_test = subject(detector, cast_classifier(), split, name="drawn", sensitive="cast")
-        found = compare(under_test, list(image_methods()), PictureSettings(walkers=512))
-        walks = {name: walk_report(under_test.attribute, one) for name, one in found.items()}
+        found = compare(under_test, list(image_methods()), ImageSettings(chains=512))
+        walks = {name: image_search_report(under_test.attribute, one) for name, one in found.items()}
         shares[reads_cast] = {name: walk.share_of_faces for name, walk in walks.items()}
         for name, walk in walks.items():
             print(f"reads the cast: {reads_cast}; {name}: {walk.findings} of {walk.seeds} seeds, GSR {walk.gsr:.2%}")

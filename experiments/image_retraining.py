@@ -6,10 +6,10 @@ import copy
 import time
 from dataclasses import dataclass, replace
 
-from neuronfair.images.audit import PROFILE_ROWS, DetectorSubject, PictureSettings, search_pictures
+from neuronfair.images.audit import PROFILE_ROWS, DetectorSubject, ImageSettings, search_images
 from neuronfair.images.detector import FACE, Detector, accuracies, learn, predictions
-from neuronfair.images.domain import PictureEncoding
-from neuronfair.images.report import finding_pictures
+from neuronfair.images.domain import ImageEncoding
+from neuronfair.images.report import finding_images
 from neuronfair.model.network import Network
 from neuronfair.model.profile import interpret
 from neuronfair.searches.findings import Findings
@@ -36,7 +36,7 @@ class StateReport:
 
 
 def retrain(
-    subject: DetectorSubject, findings: Findings | None, settings: PictureSettings, *, epochs: int = 4
+    subject: DetectorSubject, findings: Findings | None, settings: ImageSettings, *, epochs: int = 4
 ) -> tuple[Detector, StateReport]:
     """Train a copy of the detector on with its pictures and findings, and measure it again on pictures held out.
 
@@ -48,24 +48,24 @@ def retrain(
         findings = Findings.empty(subject.domain, subject.network.outputs)
     findings = findings[~subject.held[findings.origin]]
     module, (pixels, labels) = copy.deepcopy(subject.detector), subject.split.part(held=False)
-    added = finding_pictures(subject.domain, findings)
+    added = finding_images(subject.domain, findings)
     labels = torch.cat([labels, torch.full((len(added),), FACE, device=pixels.device)])
     learn(module, torch.cat([pixels, added]), labels, epochs=epochs, seed=settings.seed)
     seconds = time.perf_counter() - clock
     return module, replace(state(subject, module, settings), used=len(findings), seconds=seconds)
 
 
-def state(subject: DetectorSubject, detector: Detector, settings: PictureSettings) -> StateReport:
+def state(subject: DetectorSubject, detector: Detector, settings: ImageSettings) -> StateReport:
     """Return AUC, detection rate and a new search (halving) of a detector, all on held-out pictures.
 
     The shifts stay those of the detector under test, so that before and after are asked the same question.
     """
     domain, out = subject.domain, subject.measured
-    network = Network(detector, PictureEncoding(domain))
+    network = Network(detector, ImageEncoding(domain))
     seen = predictions(detector, domain.pictures) == FACE
     profile = interpret(network, domain, domain.rows(out[:PROFILE_ROWS]))
     seeds, settings = out[seen[out]][:AGAIN_SEEDS], replace(settings, seconds=None)
-    again = search_pictures(network, domain, HALVING, seeds, settings, profile=profile)
+    again = search_images(network, domain, HALVING, seeds, settings, profile=profile)
     aucs = {layer.name: layer.auc for layer in profile.layers}
     return StateReport(
         auc=profile.worst.auc,

@@ -26,17 +26,17 @@ from typing import Any
 
 import experiments.image_bodies  # noqa: F401  # VGG16 and ResNet50
 from experiments.image_retraining import retrain, state
-from experiments.image_sets import SETS, load_pictures
+from experiments.image_sets import SETS, load_images
 from neuronfair import __version__
-from neuronfair.images.archive import Pictures
+from neuronfair.images.archive import ImageSet
 from neuronfair.images.audit import (
     DetectorSubject,
+    ImageSearch,
+    ImageSettings,
     ImageSplit,
-    PictureSearch,
-    PictureSettings,
     compare,
+    image_search_report,
     subject,
-    walk_report,
 )
 from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
 from neuronfair.searches.methods import image_methods
@@ -75,7 +75,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.sets:
         clock = time.perf_counter()
-        pictures = load_pictures(name, options.images)
+        pictures = load_images(name, options.images)
         if options.faces:
             pictures = pictures.some(options.faces, seed=options.seed)
         print(f"{name}: {len(pictures):,} pictures, read in {time.perf_counter() - clock:.1f} s", flush=True)
@@ -87,7 +87,7 @@ def main() -> None:
         options.seed = first
 
 
-def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None:
+def one_body(pictures: ImageSet, body: str, options: argparse.Namespace) -> None:
     """Train a detector and test it for every attribute of the set."""
     clock = time.perf_counter()
     device = torch.device(options.device)
@@ -126,7 +126,7 @@ def one_body(pictures: Pictures, body: str, options: argparse.Namespace) -> None
 
 
 def one_attribute(
-    pictures: Pictures,
+    pictures: ImageSet,
     detector: Detector,
     body: str,
     attribute: str,
@@ -149,9 +149,9 @@ def one_attribute(
           f"always the largest class {majority:.2%} (paper: {_percent(paper_right)})", flush=True)  # fmt: skip
     under_test = subject(detector, classifier, split, name=case, sensitive=attribute, seed=options.seed)
     worst = under_test.profile.worst
-    settings = PictureSettings(
+    settings = ImageSettings(
         steps=options.steps, seeds=options.seeds or None,
-        control_seeds=options.control_seeds, walkers=options.walkers, seconds=options.search_seconds, seed=options.seed,
+        control_seeds=options.control_seeds, chains=options.walkers, seconds=options.search_seconds, seed=options.seed,
     )  # fmt: skip
     found = compare(under_test, options.methods, settings)
     figures = searched(under_test, found)
@@ -181,7 +181,7 @@ def one_attribute(
     }
 
 
-def searched(under_test: DetectorSubject, found: Mapping[str, PictureSearch]) -> dict[str, Any]:
+def searched(under_test: DetectorSubject, found: Mapping[str, ImageSearch]) -> dict[str, Any]:
     """Print and return how large the shift is and what each search found: by faces, then by pictures."""
     shift, (name, _, attribute) = under_test.report(), under_test.domain.name.partition("-")
     print(f"  {shift.detected:,} of {shift.faces:,} faces detected, {shift.attribute_flips:,} flip; "
@@ -191,7 +191,7 @@ def searched(under_test: DetectorSubject, found: Mapping[str, PictureSearch]) ->
           f"{'L2 sens':>7} {'flips':>7} {'s/1000':>7}   paper")  # fmt: skip
     methods: dict[str, Any] = {}
     for method, search in found.items():
-        walk = walk_report(under_test.attribute, search)
+        walk = image_search_report(under_test.attribute, search)
         printed = PAPER["image_total"].get(method, {}).get(f"{name}-{attribute}")
         methods[method] = {**asdict(walk), "paper": printed}
         beside = f"{printed['idis'] / PAPER['image_faces'][name]:.1%} of faces" if printed else ""

@@ -113,9 +113,9 @@ def model(place: Path) -> None:
 
 def pictures(place: Path) -> None:
     """Read pictures with their labels."""
-    from neuronfair.images.archive import read_pictures
+    from neuronfair.images.archive import read_images
 
-    found = read_pictures(place / "faces.zip", place / "faces.csv")
+    found = read_images(place / "faces.zip", place / "faces.csv")
     _ = found.attribute("gender"), found.is_face
 
 

@@ -141,7 +141,7 @@ def test_others_are_shown_last_and_marked():
     assert entry.worst
     for finding in entry.worst:
         assert finding.row["gain"] >= RICH
-        assert finding.how_usual.startswith("Not plausible: below the 1st likelihood percentile.")
+        assert finding.plausibility_text.startswith("Not plausible: below the 1st likelihood percentile.")
     assert entry.rates.table.rate == 0
     assert entry.rates.plausible.rate < 0.01 < 0.4 < entry.rates.domain.rate
 

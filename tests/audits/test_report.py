@@ -42,7 +42,7 @@ def test_a_report_from_before_there_were_plausible_people_is_read():
             del search["plausible_share"]
     read = Report.from_json(json.dumps(old))
     assert read == made
-    assert [finding.how_usual for finding in read.attributes[0].worst] == [""]
+    assert [finding.plausibility_text for finding in read.attributes[0].worst] == [""]
 
 
 def test_people_are_counted_exactly():

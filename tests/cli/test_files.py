@@ -50,7 +50,7 @@ def table(run, monkeypatch):
 
     monkeypatch.setattr("neuronfair.cli.options.TableOptions.load", late)
     monkeypatch.setattr("neuronfair.domain.schema.infer.draft_domain", late)
-    monkeypatch.setattr("neuronfair.images.archive.open_pictures", late)
+    monkeypatch.setattr("neuronfair.images.archive.open_images", late)
     monkeypatch.setattr("neuronfair_experiments.find_checkout", late)
 
 

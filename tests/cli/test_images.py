@@ -7,14 +7,14 @@ import pytest
 from PIL import Image
 
 from neuronfair.images import audit
-from neuronfair.images.archive import drawn_pictures
-from neuronfair.images.audit import search_pictures
+from neuronfair.images.archive import drawn_images
+from neuronfair.images.audit import search_images
 
 
 @pytest.fixture
 def photos(tmp_path):
     """A folder of drawn pictures with labels."""
-    drawn = drawn_pictures(40, 40, side=64)
+    drawn = drawn_images(40, 40, side=64)
     (tmp_path / "photos").mkdir()
     lines = ["file,is_face,cast"]
     for pixels, file, face, cast in zip(drawn.pixels, drawn.files, drawn.is_face, drawn.columns["cast"], strict=True):
@@ -68,9 +68,9 @@ def test_after_ctrl_c_the_same_command_goes_on(run, refused, monkeypatch, tmp_pa
         searched.append(arguments[2])
         if len(searched) == 2:
             raise KeyboardInterrupt
-        return search_pictures(*arguments, **options)
+        return search_images(*arguments, **options)
 
-    monkeypatch.setattr(audit, "search_pictures", interrupted)
+    monkeypatch.setattr(audit, "search_images", interrupted)
     stopped = run(*command)
     assert (stopped.status, stopped.err) == (130, "")
     assert "Interrupted. The same command resumes" in stopped.out

@@ -329,7 +329,7 @@ def test_a_search_among_plausible_people(run, refused):
     refused(*words, "--plausible", 0.1, says=("begun with plausible = 0.2, not 0.1",))
 
 
-def test_how_usual_the_findings_are_is_always_said(run):
+def test_plausibility_text_the_findings_are_is_always_said(run):
     found = figures(run(*SEARCH, *SMALL, "--json", "-"))
     there = Run.open(Path("run"))
     plausibility = there.population.plausibility(there.findings().rows).float()

@@ -5,21 +5,21 @@ import torch
 
 from experiments.image_retraining import retrain, state
 from neuronfair import interpret
-from neuronfair.images.archive import drawn_pictures
-from neuronfair.images.audit import ImageSplit, PictureSettings, search_pictures, subject
+from neuronfair.images.archive import drawn_images
+from neuronfair.images.audit import ImageSettings, ImageSplit, search_images, subject
 from neuronfair.images.detector import fit_attribute, fit_detector
 
 
 def test_retraining_touches_a_copy_and_uses_no_held_out_face():
-    pictures = drawn_pictures(80, 80, side=32)
+    pictures = drawn_images(80, 80, side=32)
     split = ImageSplit.of(pictures, "cast", "cpu", 0)
     detector = fit_detector("small", pictures.pixels, pictures.is_face, epochs=3)
     face = pictures.is_face
     classifier = fit_attribute(detector, "small", pictures.pixels[face], split.labels[face])
     under_test = subject(detector, classifier, split, name="drawn", sensitive="cast")
-    settings = PictureSettings(steps=6, epochs=3)
+    settings = ImageSettings(steps=6, epochs=3)
     everybody = torch.arange(len(under_test.domain.pictures))
-    findings = search_pictures(under_test.network, under_test.domain, "adf", everybody, settings).findings
+    findings = search_images(under_test.network, under_test.domain, "adf", everybody, settings).findings
     before = {name: t.clone() for name, t in detector.state_dict().items()}
     module, after = retrain(under_test, findings, settings)
     assert all(torch.equal(t, before[name]) for name, t in detector.state_dict().items())

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.image_sets import join, load_pictures
+from experiments.image_sets import join, load_images
 from neuronfair.errors import DataError
-from neuronfair.images.archive import Pictures, drawn_pictures
+from neuronfair.images.archive import ImageSet, drawn_images
 
 
 def test_sets_that_are_not_here(monkeypatch):
     with pytest.raises(DataError, match=r"no set of pictures 'lfv_in'.*Did you mean 'lfw_in'"):
-        load_pictures("lfv_in")
+        load_images("lfv_in")
     monkeypatch.delenv("NEURONFAIR_DATA", raising=False)
     with pytest.raises(DataError, match=r"set NEURONFAIR_DATA to the folder that holds images/\w+\.zip"):
-        load_pictures("lfw_in")
+        load_images("lfw_in")
 
 
 def test_a_label_that_one_of_two_lacks_is_empty_there():
-    drawn = drawn_pictures(20, 40, side=16)
-    bare = Pictures("bare", drawn.pixels[:2], ("x", "y"), {"age": ["1", "2"]}, drawn.is_face[:2])
+    drawn = drawn_images(20, 40, side=16)
+    bare = ImageSet("bare", drawn.pixels[:2], ("x", "y"), {"age": ["1", "2"]}, drawn.is_face[:2])
     both = join("both", [drawn, bare])
     assert both.columns["cast"][-2:] == ["", ""]
     assert both.columns["age"][:20] == [""] * 20

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from neuronfair.images.report import PictureReport, ShiftReport, WalkReport
+from neuronfair.images.report import ImageReport, ImageSearchReport, ShiftReport
 
-WALK = WalkReport(4, 1, 0.25, 0.006, 0.806, 1, 0.5, 2, 0, 0, 0.1, 0.2, None, 1.0, 3.0, None)
+WALK = ImageSearchReport(4, 1, 0.25, 0.006, 0.806, 1, 0.5, 2, 0, 0, 0.1, 0.2, None, 1.0, 3.0, None)
 NAMES = [f"{name}{kind}" for name in ("neuronfair", "halving") for kind in ("", ", random direction", ", random shift")]
-REPORT = PictureReport(
+REPORT = ImageReport(
     pictures=2,
     notes=("One note.",),
     sensitive="<gender>",

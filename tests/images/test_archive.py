@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from neuronfair.errors import DataError
-from neuronfair.images.archive import drawn_pictures, read_pictures
+from neuronfair.images.archive import drawn_images, read_images
 from neuronfair.limits import TooLarge
 from tests.bombs import lying_archive, zipped
 
@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 def test_a_folder_is_read_with_notes_on_everything_that_is_not_as_expected(folder):
-    pictures = read_pictures(*folder)
+    pictures = read_images(*folder)
     assert pictures.files == ("a.png", "sub/b.png", "grey.png", "large.png")
     assert pictures.pixels.shape == (4, 3, 64, 64)
     assert pictures.pixels.dtype == torch.uint8
@@ -57,8 +57,8 @@ def test_a_zip_archive_gives_the_same_pixels(folder, tmp_path):
     with zipfile.ZipFile(archive, "w") as file:
         for path in home.rglob("*.png"):
             file.write(path, path.relative_to(home).as_posix())
-    plain = read_pictures(home, labels)
-    other = read_pictures(archive, labels)
+    plain = read_images(home, labels)
+    other = read_images(archive, labels)
     assert torch.equal(other.pixels, plain.pixels)
     assert other.files == plain.files
     assert len(other.notes) == len(plain.notes)
@@ -78,31 +78,31 @@ def test_labels_that_do_not_fit_are_refused(folder, labels, says):
     home, path = folder
     path.write_text(labels)
     with pytest.raises(DataError, match=says):
-        read_pictures(home, path)
+        read_images(home, path)
 
 
 def test_attributes_that_say_nothing_are_refused(folder):
     home, path = folder
     path.write_text("file,gender\na.png,f\nsub/b.png,f\n")
     with pytest.raises(DataError, match=r"one value only \('f'\)"):
-        read_pictures(home, path).attribute("gender")
+        read_images(home, path).attribute("gender")
     with pytest.raises(DataError, match=r"no column 'gendre'.*Did you mean 'gender'"):
-        read_pictures(home, path).attribute("gendre")
+        read_images(home, path).attribute("gendre")
 
 
 def test_what_is_not_there_is_said(tmp_path):
     with pytest.raises(DataError, match="no such folder or zip"):
-        read_pictures(tmp_path / "none", tmp_path / "none.csv")
+        read_images(tmp_path / "none", tmp_path / "none.csv")
 
 
 def test_some_keeps_the_proportion():
-    drawn = drawn_pictures(20, 40, side=16)
+    drawn = drawn_images(20, 40, side=16)
     some = drawn.some(5, seed=1)
     assert (int(some.is_face.sum()), len(some)) == (5, 15)
 
 
 def test_the_cast_of_drawn_pictures_is_in_their_colours():
-    drawn = drawn_pictures(30, 30, side=16)
+    drawn = drawn_images(30, 30, side=16)
     classes, cast = drawn.attribute("cast")
     redder = (drawn.pixels[:, 0].float() - drawn.pixels[:, 2].float()).mean((1, 2)) > 0
     assert classes == ("cool", "warm")
@@ -137,7 +137,7 @@ def test_pictures_that_are_too_large_are_left_out_and_nothing_warns(folder, cont
     if packed:
         (home.parent / "p.zip").write_bytes(zipped({n: (home / n).read_bytes() for n in ("a.png", "sub/b.png")}))
         home = home.parent / "p.zip"
-    pictures = read_pictures(home, labels)
+    pictures = read_images(home, labels)
     assert "sub/b.png" not in pictures.files
     assert pictures.pixels[0, :, 5, 5].tolist() == [200, 10, 30]
     assert [note for note in pictures.notes if "too large" in note] == [
@@ -150,15 +150,15 @@ def test_the_limit_for_one_picture(folder, monkeypatch):
     """Four at a time, each with its file and 8 bytes a pixel: 100 x 50 pixels take 160,000 bytes and a little."""
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "150000")
     home, labels = folder
-    assert "large.png" not in read_pictures(home, labels).files
+    assert "large.png" not in read_images(home, labels).files
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "170000")
-    assert "large.png" in read_pictures(home, labels).files
+    assert "large.png" in read_images(home, labels).files
 
 
 def test_all_pictures_together_are_limited(folder, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "50000")  # 5 pictures of 64 x 64 x 3 bytes
     with pytest.raises(TooLarge, match="photos"):
-        read_pictures(*folder)
+        read_images(*folder)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.gif", "a.tif"])
@@ -167,10 +167,10 @@ def test_archives_of_which_nothing_is_left_say_why(tmp_path, monkeypatch, name):
     (tmp_path / "labels.csv").write_text(f"file,gender\n{name},f\n")
     (tmp_path / "p.zip").write_bytes(zipped({name: bytes(10_000_000)}))
     with pytest.raises(DataError, match=r"none of the labelled files.* are too large"):
-        read_pictures(tmp_path / "p.zip", tmp_path / "labels.csv")
+        read_images(tmp_path / "p.zip", tmp_path / "labels.csv")
     (tmp_path / "p.zip").write_bytes(lying_archive(name, bytes(10_000_000), said=100))
     with pytest.raises(DataError, match=r"none of the labelled files.* are no pictures"):
-        read_pictures(tmp_path / "p.zip", tmp_path / "labels.csv")
+        read_images(tmp_path / "p.zip", tmp_path / "labels.csv")
 
 
 def test_only_common_kinds_of_pictures_are_read(folder):
@@ -179,7 +179,7 @@ def test_only_common_kinds_of_pictures_are_read(folder):
     (home / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\n")
     for kind, name in (("TGA", "sub/b.png"), ("WEBP", "grey.png")):
         Image.new("RGB", (64, 64), (9, 9, 9)).save(home / name, kind)
-    pictures = read_pictures(home, labels)
+    pictures = read_images(home, labels)
     assert pictures.files == ("grey.png", "large.png")
     assert any(note.startswith("3 files in photos are no pictures") for note in pictures.notes)
 
@@ -188,4 +188,4 @@ def test_an_archive_that_is_none(tmp_path):
     (tmp_path / "lfw_faces.zip").write_text("no archive")
     (tmp_path / "labels.csv").write_text("file,gender\na.png,f\n")
     with pytest.raises(DataError, match=r"lfw_faces\.zip: neither a folder nor a readable zip archive"):
-        read_pictures(tmp_path / "lfw_faces.zip", tmp_path / "labels.csv")
+        read_images(tmp_path / "lfw_faces.zip", tmp_path / "labels.csv")

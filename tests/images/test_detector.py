@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neuronfair.errors import ModelError, NeuronFairError
-from neuronfair.images.archive import drawn_pictures
+from neuronfair.images.archive import drawn_images
 from neuronfair.images.detector import (
     Detector,
     DetectorCard,
@@ -31,13 +31,13 @@ def test_an_unknown_body_is_refused():
 
 @pytest.fixture(scope="module")
 def trained():
-    pictures = drawn_pictures(120, 120, side=32)
+    pictures = drawn_images(120, 120, side=32)
     return pictures, fit_detector("small", pictures.pixels, pictures.is_face, epochs=10)
 
 
 def test_the_small_detector_learns_drawn_faces(trained):
     _, detector = trained
-    fresh = drawn_pictures(60, 60, side=32, seed=9)
+    fresh = drawn_images(60, 60, side=32, seed=9)
     right, balanced = accuracies(detector, fresh.pixels, fresh.is_face.long())
     assert right > 0.9
     assert balanced > 0.9
@@ -45,7 +45,7 @@ def test_the_small_detector_learns_drawn_faces(trained):
 
 
 def test_the_same_seed_gives_the_same_detector():
-    pictures = drawn_pictures(20, 20, side=32)
+    pictures = drawn_images(20, 20, side=32)
     first, second = (fit_detector("small", pictures.pixels, pictures.is_face, epochs=1, seed=4) for _ in range(2))
     other = fit_detector("small", pictures.pixels, pictures.is_face, epochs=1, seed=5)
     x = torch.rand(3, 3, 32, 32)
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_detector():
 
 
 def test_one_class_only_is_refused():
-    pictures = drawn_pictures(20, 0, side=32)
+    pictures = drawn_images(20, 0, side=32)
     with pytest.raises(ModelError, match="one class only"):
         fit_detector("small", pictures.pixels, pictures.is_face, epochs=1)
 
@@ -119,7 +119,7 @@ def test_a_pretrained_body_in_half_precision_is_where_training_starts(tmp_path):
 def test_a_pretrained_body_learns_at_a_tenth_of_the_rate(tmp_path):
     from safetensors.torch import save_file
 
-    pictures = drawn_pictures(20, 20, side=32)
+    pictures = drawn_images(20, 20, side=32)
     start = build("small", side=32)
     save_file(start.body.state_dict(), tmp_path / "body.safetensors")
     ours = fit_detector("small", pictures.pixels, pictures.is_face, epochs=1, weights=tmp_path / "body.safetensors")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.errors import DomainError
-from neuronfair.images.domain import FLAG, PIXELS, SEED, STEP, ImageDomain, PictureEncoding
+from neuronfair.images.domain import FLAG, PIXELS, SEED, STEP, ImageDomain, ImageEncoding
 
 
 def domain() -> ImageDomain:
@@ -33,7 +33,7 @@ def test_a_row_is_its_seed_number_a_flag_and_the_pixels():
 def test_encode_adds_the_shift_of_the_seed_where_the_flag_is_set_and_stays_a_picture():
     d = domain()
     rows = d.seeds.clone()
-    view = PictureEncoding(d)
+    view = ImageEncoding(d)
     assert view.encode(rows)[0, 0].flatten().tolist() == pytest.approx([10 / 255, 254 / 255, 0, 128 / 255])
     rows[:, FLAG] = 1
     assert d.levels(rows)[0].flatten().tolist()[:4] == [13, 254, 0, 128]
@@ -77,7 +77,7 @@ def test_a_step_goes_along_the_gradient_without_its_sign_alone():
     d = domain()
     gradient = torch.zeros(2, 12)
     gradient[0, 0], gradient[0, 1], gradient[0, 3] = 2.0, -1.0, 0.02
-    codes = PictureEncoding(d).uphill(gradient, d.seeds)
+    codes = ImageEncoding(d).uphill(gradient, d.seeds)
     full = STEP * 255
     assert (codes - d.seeds)[0, PIXELS:].tolist() == [round(full), -round(full / 2), 0, 0] + [0] * 8
     assert torch.equal(codes[1], d.seeds[1])  # no gradient, no step and no NaN
@@ -94,10 +94,10 @@ def test_agreed_moves_only_pixels_on_which_both_gradients_point_the_same_way():
     own[:, 0], other[:, 0] = 1.0, 3.0
     own[:, 1], other[:, 1] = 5.0, -5.0
     own[:, 2], other[:, 2] = -1e-30, -1e-30  # their product would be 0 in float32
-    step = (PictureEncoding(d).agreed(own, other, d.seeds) - d.seeds)[0, PIXELS:]
+    step = (ImageEncoding(d).agreed(own, other, d.seeds) - d.seeds)[0, PIXELS:]
     assert step.tolist() == [38] + [0] * 11
     own[:, 0] = other[:, 0] = 0.0
-    assert (PictureEncoding(d).agreed(own, other, d.seeds) - d.seeds)[0, PIXELS:].tolist() == [0, 0, -38] + [0] * 9
+    assert (ImageEncoding(d).agreed(own, other, d.seeds) - d.seeds)[0, PIXELS:].tolist() == [0, 0, -38] + [0] * 9
 
 
 def test_effects_influence_and_neighbours_count_in_levels():
@@ -105,8 +105,8 @@ def test_effects_influence_and_neighbours_count_in_levels():
     gradient = torch.zeros(2, 12)
     gradient[:, 3] = -2.55
     column = torch.full((2, 1), PIXELS + 3)
-    assert PictureEncoding(d).effects(gradient, d.seeds, column, column * 0 + 138)[0, 0] == pytest.approx(-0.1)
-    assert PictureEncoding(d).influence(gradient, d.seeds)[0].tolist() == pytest.approx([0] * 5 + [0.01] + [0] * 8)
+    assert ImageEncoding(d).effects(gradient, d.seeds, column, column * 0 + 138)[0, 0] == pytest.approx(-0.1)
+    assert ImageEncoding(d).influence(gradient, d.seeds)[0].tolist() == pytest.approx([0] * 5 + [0.01] + [0] * 8)
     near = d.neighbours(d.seeds, torch.full((2, 14), 0.9))
     assert (near - d.seeds)[0, PIXELS:].tolist() == [1, 1, 1, 1] * 3
     down = d.neighbours(d.seeds, torch.full((2, 14), 0.1))

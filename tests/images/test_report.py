@@ -12,22 +12,22 @@ from experiments.planted import cast_classifier, cast_detector
 from neuronfair import Network
 from neuronfair.errors import DataError
 from neuronfair.images.audit import (
-    PictureAudit,
-    PictureSearch,
+    ImageAudit,
+    ImageSearch,
+    change_norms,
+    image_search_report,
     score_gap,
     shift_norms,
     still_flips,
-    walk_norms,
-    walk_report,
 )
-from neuronfair.images.domain import ImageDomain, PictureEncoding
-from neuronfair.images.report import PictureReport, amplified, panels, picture_page, sentences, write_results
+from neuronfair.images.domain import ImageDomain, ImageEncoding
+from neuronfair.images.report import ImageReport, amplified, image_page, panels, sentences, write_results
 from neuronfair.searches.findings import Findings
 from tests.images.reports import NAMES, REPORT, WALK
 
 
 def test_a_report_is_read_back_as_it_was():
-    assert PictureReport.from_json(REPORT.to_json()) == REPORT
+    assert ImageReport.from_json(REPORT.to_json()) == REPORT
 
 
 def test_entries_of_the_file():
@@ -39,7 +39,7 @@ def test_entries_of_the_file():
 @pytest.mark.parametrize("text", ["{}", "[", '{"schema": 3, "pictures": "many"}'])
 def test_what_is_damaged_is_refused(text):
     with pytest.raises(DataError, match=r"x: not a figures\.json that can be read"):
-        PictureReport.from_json(text, "x")
+        ImageReport.from_json(text, "x")
 
 
 def test_the_sentences_say_what_was_measured():
@@ -67,9 +67,9 @@ def test_norms_by_hand():
     rows = domain.seeds.clone()
     rows[0, 2] = 151
     assert shift_norms(domain, rows).tolist() == pytest.approx([0.4])  # four pixels by 0.2
-    assert walk_norms(domain, rows).tolist() == pytest.approx([0.2])
+    assert change_norms(domain, rows).tolist() == pytest.approx([0.2])
     rows[0, 1] = 1  # on the shifted side the walk is the same
-    assert walk_norms(domain, rows).tolist() == pytest.approx([0.2])
+    assert change_norms(domain, rows).tolist() == pytest.approx([0.2])
 
 
 def test_the_attribute_of_a_pair_may_no_longer_flip_after_the_walk():
@@ -83,7 +83,7 @@ def test_the_attribute_of_a_pair_may_no_longer_flip_after_the_walk():
     assert still_flips(classifier, domain, rows) == 1.0
     rows[1, 2:6] = 150
     assert still_flips(classifier, domain, rows) == 0.5
-    detector = Network(cast_detector(reads_cast=True), PictureEncoding(domain))
+    detector = Network(cast_detector(reads_cast=True), ImageEncoding(domain))
     assert score_gap(detector, domain, rows) == pytest.approx(0.5 * 2 * 2 / 255, rel=1e-4)
 
 
@@ -94,7 +94,7 @@ def test_a_face_from_which_several_pictures_were_found_counts_once():
     origin = torch.tensor([1, 4, 1, 1])
     rows, scores = domain.rows(origin), torch.zeros(4, 2)
     found = Findings(rows, torch.ones(4, 1, dtype=torch.int64), scores, scores, origin, origin * 0, rows[:0], tried=8)
-    walk = walk_report(cast_classifier(), PictureSearch(domain, found, 5, 1.0))
+    walk = image_search_report(cast_classifier(), ImageSearch(domain, found, 5, 1.0))
     assert (walk.seeds, walk.faces_found, walk.share_of_faces) == (5, 2, 0.4)
     assert (walk.share_low, walk.share_high) == pytest.approx((0.0527, 0.8534), abs=1e-4)  # Clopper and Pearson
     assert (walk.findings, walk.gsr) == (4, 0.5)
@@ -129,16 +129,16 @@ def test_a_pair_is_shown_with_both_differences_and_both_decisions():
     assert (shift == 2).all()
 
 
-def audited(findings: Findings, domain: ImageDomain) -> PictureAudit:
+def audited(findings: Findings, domain: ImageDomain) -> ImageAudit:
     report = replace(REPORT, methods=dict.fromkeys(NAMES, replace(WALK, findings=len(findings))))
-    found = {"halving": PictureSearch(domain, findings, 1, 3.0)}
+    found = {"halving": ImageSearch(domain, findings, 1, 3.0)}
     subject = SimpleNamespace(domain=domain, attribute=cast_classifier(), random=domain)
-    return PictureAudit(report, subject, found, CLASSES, ("x.png",))
+    return ImageAudit(report, subject, found, CLASSES, ("x.png",))
 
 
 def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
     domain, findings = one_pair()
-    page = picture_page(audited(findings, domain))
+    page = image_page(audited(findings, domain))
     assert page.count("data:image/png;base64,") == 3 + 5
     assert "http://" not in page
     assert "https://" not in page
@@ -151,7 +151,7 @@ def test_the_page_holds_its_pictures_and_escapes_words(tmp_path):
         "twin: no face",
     ):
         assert words in page
-    assert "No pair was found" in picture_page(audited(findings[:0], domain))
+    assert "No pair was found" in image_page(audited(findings[:0], domain))
     write_results(tmp_path, audited(findings, domain))
     pairs = np.load(tmp_path / "pairs.npz")
     assert (pairs["pictures"][0, 0, 0, 0], pairs["twins"][0, 0, 0, 0], pairs["seeds"][0]) == (110, 108, "x.png")

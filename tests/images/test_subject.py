@@ -10,25 +10,25 @@ from experiments.planted import cast_classifier, cast_detector
 from neuronfair import Decision, Network, NeuronFairError, evaluate, interpret
 from neuronfair.domain.draws import Draws
 from neuronfair.errors import DataError
-from neuronfair.images.archive import drawn_pictures
+from neuronfair.images.archive import drawn_images
 from neuronfair.images.audit import (
+    ImageSettings,
     ImageSplit,
-    PictureSettings,
     compare,
-    search_pictures,
+    image_search_report,
+    search_images,
     subject,
-    walk_report,
 )
 from neuronfair.images.detector import flip, predictions, random_like
-from neuronfair.images.domain import FLAG, SEED, ImageDomain, PictureEncoding
-from neuronfair.images.report import finding_pictures
+from neuronfair.images.domain import FLAG, SEED, ImageDomain, ImageEncoding
+from neuronfair.images.report import finding_images
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import METHODS, Setting, image_methods, image_rule
 
 SIDE = 16
-SHORT = PictureSettings(steps=12)
+SHORT = ImageSettings(steps=12)
 
 
 def split_of(pixels: torch.Tensor, held: torch.Tensor) -> ImageSplit:
@@ -36,13 +36,13 @@ def split_of(pixels: torch.Tensor, held: torch.Tensor) -> ImageSplit:
 
 
 def planted(*, reads_cast: bool):
-    split = split_of(drawn_pictures(60, 0, side=SIDE).pixels, torch.arange(60) % 4 == 0)
+    split = split_of(drawn_images(60, 0, side=SIDE).pixels, torch.arange(60) % 4 == 0)
     return subject(cast_detector(reads_cast=reads_cast), cast_classifier(), split, name="drawn", sensitive="cast")
 
 
 def figures(under_test):
     found = compare(under_test, list(image_methods()), SHORT)
-    return found, {name: walk_report(under_test.attribute, one) for name, one in found.items()}
+    return found, {name: image_search_report(under_test.attribute, one) for name, one in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_every_finding_is_a_pair_of_8_bit_pictures_for_which_the_decision_flips(
     under_test, found, _ = biased
     domain, findings = under_test.domain, found["neuronfair"].findings
     assert evaluate(under_test.network, domain, findings.rows).discriminates.all()
-    both = finding_pictures(domain, findings)
+    both = finding_images(domain, findings)
     assert both.dtype == torch.uint8
     assert both.shape == (2 * len(findings), 3, SIDE, SIDE)
     classes = predictions(under_test.detector, both).chunk(2)
@@ -87,8 +87,8 @@ def test_every_finding_is_a_pair_of_8_bit_pictures_for_which_the_decision_flips(
 def test_batches_of_walkers_do_not_change_what_is_found(biased):
     under_test, found, _ = biased
     numbers = torch.arange(len(under_test.domain.pictures))
-    settings = replace(SHORT, walkers=7)
-    again = search_pictures(
+    settings = replace(SHORT, chains=7)
+    again = search_images(
         under_test.network, under_test.domain, "neuronfair", numbers, settings, profile=under_test.profile
     )
     whole = found["neuronfair"].findings
@@ -98,8 +98,8 @@ def test_batches_of_walkers_do_not_change_what_is_found(biased):
 
 def test_a_search_that_is_out_of_time_begins_no_further_batch(biased):
     under_test, _, _ = biased
-    settings = PictureSettings(steps=2, walkers=5, seconds=0.0)
-    short = search_pictures(under_test.network, under_test.domain, "adf", torch.arange(20), settings)
+    settings = ImageSettings(steps=2, chains=5, seconds=0.0)
+    short = search_images(under_test.network, under_test.domain, "adf", torch.arange(20), settings)
     assert short.seeds == 5
     assert short.findings.tried <= 10
 
@@ -191,13 +191,13 @@ every_method = pytest.mark.parametrize("name", image_methods())
 
 @pytest.fixture(scope="module")
 def domain() -> ImageDomain:
-    faces = drawn_pictures(FACES, 0, side=16).pixels
+    faces = drawn_images(FACES, 0, side=16).pixels
     return ImageDomain("drawn", faces, flip(cast_classifier(), faces).levels, ("cast",))
 
 
 def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0) -> tuple[Findings, Tensor]:
     """What a method finds from the seed pictures, batch by batch, and all rows that it asks for."""
-    network = Network(cast_detector(reads_cast=True), PictureEncoding(domain))
+    network = Network(cast_detector(reads_cast=True), ImageEncoding(domain))
     profile = interpret(network, domain, domain.seeds)
     world = World(network, domain, Decision(), Draws(seed, "global"), profile)
     seen, asked = KeySet(), []
@@ -233,7 +233,7 @@ def test_every_finding_satisfies_definition_1_when_it_is_judged_anew(name, domai
     assert domain.valid(rows).all()
     assert ((rows != twins).sum(1) == 1).all()
     assert (rows[:, FLAG] != twins[:, FLAG]).all()
-    exact = Network(cast_detector(reads_cast=True), PictureEncoding(domain)).double()
+    exact = Network(cast_detector(reads_cast=True), ImageEncoding(domain)).double()
     own, other = exact.scores(rows), exact.scores(twins)
     assert (own.argmax(1) != other.argmax(1)).all()
     torch.testing.assert_close(found.scores.double(), own, atol=1e-3, rtol=0)
@@ -267,8 +267,8 @@ def test_the_methods_of_pictures_are_those_of_tables_and_halving():
 
 
 def test_ctrl_c_in_the_engine_is_not_a_result(domain, monkeypatch):
-    network = Network(cast_detector(reads_cast=True), PictureEncoding(domain))
+    network = Network(cast_detector(reads_cast=True), ImageEncoding(domain))
     nothing = PhaseResult(Findings.empty(domain, 2), 0, "interrupted", 0.1)
     monkeypatch.setattr("neuronfair.images.audit.run_phase", lambda *_, **__: nothing)
     with pytest.raises(KeyboardInterrupt):
-        search_pictures(network, domain, "adf", torch.arange(3))
+        search_images(network, domain, "adf", torch.arange(3))

@@ -153,7 +153,7 @@ def test_findings_can_be_sorted_by_their_likelihood():
     assert shares == [finding.plausibility for finding in made.attributes[0].findings]
     assert '<th scope="col" data-sort="number">Likelihood</th>' in page
     text = Page(page).text
-    assert made.attributes[0].worst[0].how_usual in text
+    assert made.attributes[0].worst[0].plausibility_text in text
     assert "Plausible people are drawn from a model." in text
     plain = audit_page(reports.report(reports.attribute(findings=(reports.finding(),))))
     assert '<th scope="col" data-sort="number">Likelihood</th>' not in plain

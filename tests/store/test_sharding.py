@@ -123,7 +123,7 @@ def test_kills_lose_nothing(tmp_path, call):
 
 def test_a_search_that_was_begun_in_one_piece_goes_on_so(tmp_path, whole, monkeypatch):
     assert searched(tmp_path / "run", PLAN, progress=pressing("local", 3)).interrupted
-    before = Run.open(tmp_path / "run").judged("global")
+    before = Run.open(tmp_path / "run").evaluated_keys("global")
     known: list[KeySet | None] = []
     monkeypatch.setattr(sharding, "in_one_piece", lambda task, _: known.append(task.seen) or in_one_piece(task))
     searched(tmp_path / "run", PLAN, 2)

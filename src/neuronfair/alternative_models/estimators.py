@@ -161,14 +161,14 @@ class Dimension:
     name: str
     low: float
     high: float
-    usual: float
+    default: float
     step: float | None = None
     planned: tuple[float, ...] = ()
 
     @property
     def whole(self) -> bool:
         """Whether it is a whole number."""
-        return all(isinstance(one, int) for one in (self.low, self.high, self.usual))
+        return all(isinstance(one, int) for one in (self.low, self.high, self.default))
 
     @property
     def log(self) -> bool:
@@ -185,7 +185,7 @@ class Dimension:
         """Return a value at random: with the chance `kept` that of the baseline, else any."""
         share, keep = generator.random(), generator.random() < kept
         if keep:
-            value: float = self.usual
+            value: float = self.default
         elif self.log:
             value = float(self.low * (self.high / self.low) ** share)
         else:

@@ -251,9 +251,9 @@ def space(workshop: Workshop) -> list[Dimension]:
 
 def plan(dimensions: Sequence[Dimension]) -> list[dict[str, Value]]:
     """Return the candidates that are tried first: the baseline without the attribute, then one change at a time."""
-    usual: dict[str, Value] = {one.name: int(one.usual) if one.whole else one.usual for one in dimensions}
+    default: dict[str, Value] = {one.name: int(one.default) if one.whole else one.default for one in dimensions}
     changes = [{one.name: value} for one in dimensions for value in one.planned if value <= one.high]
-    return [usual, *({**usual, **change} for change in changes)]
+    return [default, *({**default, **change} for change in changes)]
 
 
 SearchConclusion = Literal["better", "none found", "interrupted"]

@@ -358,7 +358,7 @@ def _report(
         workshop.yardstick("choose").measure,
         learned.proxies,
         learned.mediated,
-        {one.name: one.usual for one in workshop.hyper},
+        {one.name: one.default for one in workshop.hyper},
         searched,
         tuple(one.candidate.name for one in front(searched.candidates)),
         tuple(shown),

@@ -48,7 +48,7 @@ class Origin:
     # The user's function that makes the model's inputs of a table; a command can only be told its name.
     preprocess: Callable[[Any], Any] | str | None = None
     table: str | None = None  # the file, if it is a table of the user's own
-    beside: tuple[str, ...] = ()  # the options that name the separate file of sensitive columns, if any
+    join_options: tuple[str, ...] = ()  # the options that name the separate file of sensitive columns, if any
     domain_text: str | None = None  # as the domain file is to be written, comments included
     inferred: bool = False
     reads: tuple[str, ...] | None = None  # the columns that the model reads, where it says so
@@ -142,7 +142,13 @@ def alternatives_command(opened: Opened, data: Dataset, origin: Origin, folder: 
     """
     domain = data.domain
     catalog = origin.table is None and data.name in DATASETS
-    if folder is None or not (catalog or origin.table) or origin.beside or not data.labelled or domain.target is None:
+    if (
+        folder is None
+        or not (catalog or origin.table)
+        or origin.join_options
+        or not data.labelled
+        or domain.target is None
+    ):
         return None
     words = ["neuronfair", "alternatives", data.name if catalog else str(origin.table)]
     words += ["--sensitive", ",".join(domain.sensitive)] if catalog else ["--domain", str(folder / DOMAIN)]

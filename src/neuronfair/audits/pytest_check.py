@@ -213,7 +213,7 @@ class Fairness:
             return []
         worst = found.report.worst[0]
         again = f"{worst.replay}{' --model (its file, or package.module:name)' if reopen is None else ''}"
-        return [f"Worst pair: {worst.sentence} {worst.how_usual}".rstrip(), f"See it again: {again}"]
+        return [f"Worst pair: {worst.sentence} {worst.plausibility_text}".rstrip(), f"See it again: {again}"]
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,8 @@ class AuditJob:
 
     def changed(self) -> Values:
         """Return the settings that are not the defaults, which --quick changes."""
-        usual = values_of(build(AuditJob, {"quick": self.quick})) | {"quick": False}
-        return {name: value for name, value in values_of(self).items() if value != usual[name]}
+        defaults = values_of(build(AuditJob, {"quick": self.quick})) | {"quick": False}
+        return {name: value for name, value in values_of(self).items() if value != defaults[name]}
 
     def words(self, out: Path) -> Iterator[str]:
         """Yield the command line of this audit.
@@ -238,7 +238,7 @@ def carry_out(
         card=card,
         trained_here=job.model.model is None,
         table=None if job.table.data in DATASETS else job.table.data,
-        beside=job.table.join_words,
+        join_options=job.table.join_words,
         parallel=None if pool is None else ParallelAudit(pool, again.open),
         processes=MOST_PROCESSES,
     )
@@ -553,8 +553,9 @@ def audit_images(
 
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
-    from neuronfair.images.archive import decoder, open_pictures
-    from neuronfair.images.audit import PictureSettings, audit_pictures
+    from neuronfair.images.archive import decoder, open_images
+    from neuronfair.images.audit import ImageSettings
+    from neuronfair.images.audit import audit_images as audit_detector
     from neuronfair.images.report import FIGURES, PAGE, PAIRS, sentences, write_results
     from neuronfair.render.terminal import make_console, stage_progress
 
@@ -562,11 +563,11 @@ def audit_images(
     options.check_run_folder(out, force, (source, labels, model), of_audit=True)
     options.check_device(device)
     console = make_console(quiet=quiet)
-    pictures = open_pictures(source, labels, faces=faces, seed=seed)
-    settings = PictureSettings(own_body=own_body, epochs=epochs, steps=steps, seed=seed)
+    pictures = open_images(source, labels, faces=faces, seed=seed)
+    settings = ImageSettings(own_body=own_body, epochs=epochs, steps=steps, seed=seed)
     try:
         with stage_progress("Reading", quiet=quiet) as show:
-            audit = audit_pictures(
+            audit = audit_detector(
                 pictures, sensitive, detector=model, settings=settings, device=device, folder=out, force=force,
                 progress=show,
             )  # fmt: skip
@@ -576,4 +577,4 @@ def audit_images(
     write_results(out, audit)
     for line in (*(f"Note: {note}" for note in pictures.notes), *sentences(audit.report)):
         console.print(line)
-    console.print(f"Pairs side by side: {out / PAGE}. Figures: {out / FIGURES}. Pictures: {out / PAIRS}")
+    console.print(f"Pairs side by side: {out / PAGE}. Figures: {out / FIGURES}. Images: {out / PAIRS}")

@@ -165,12 +165,12 @@ class AuditFile:
             except NeuronFairError as error:
                 self.problems.append(f"{where}: {error}")
                 continue
-            told = [
+            labels = [
                 parts[key][place] or ("adult" if key == "data" else "")
                 for key, place in zip(lists, places, strict=True)
                 if name is None or len(lists[key]) > 1
             ]
-            full = "-".join(filter(None, [name, *told]))[:LONGEST] if name is None or told else name
+            full = "-".join(filter(None, [name, *labels]))[:LONGEST] if name is None or labels else name
             if full.casefold() in self._taken:
                 self.problems.append(f"{where}: two audits are called '{full}'. Give one of them another name")
             self._taken.add(full.casefold())

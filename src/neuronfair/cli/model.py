@@ -352,7 +352,7 @@ def _in_words(decision: Decision) -> str:
     return decision.kind if decision.kind == "argmax" else f"{decision.kind}={decision.value!r}"
 
 
-def _check_certificate(path: Path, source: ModelOptions, asked: AuditInput | None, console: Console) -> Json:
+def _check_certificate(path: Path, source: ModelOptions, table: AuditInput | None, console: Console) -> Json:
     """Check a certificate and return its counts; one that does not hold ends with exit status 1."""
     from neuronfair.audits.inputs import drawn_from
     from neuronfair.proof.certificate import CertificateError, read
@@ -371,7 +371,7 @@ def _check_certificate(path: Path, source: ModelOptions, asked: AuditInput | Non
                 f"--decision {wanted}"
             )
         with progress_bar("Checking", quiet=console.quiet) as bar:
-            found = check(path, opened, domain=None if asked is None else asked.data.domain, progress=bar)
+            found = check(path, opened, domain=None if table is None else table.data.domain, progress=bar)
     except CertificateError as error:
         complain(f"refused: {error}")
         raise typer.Exit(GATE_FAILED) from None
@@ -382,7 +382,7 @@ def _check_certificate(path: Path, source: ModelOptions, asked: AuditInput | Non
         f"{listed(certificate.domain.sensitive)} for {found.fair:,} at least, and does for {found.discriminatory:,} at "
         "least."
     )
-    if asked is None:
+    if table is None:
         console.print(
             "The records are those of the input schema in the certificate. Name your table or domain file to compare "
             "it."

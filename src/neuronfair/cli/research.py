@@ -123,7 +123,7 @@ WEIGHTS = "model.safetensors"  # in the run folder: the classifier trained for i
 def search(
     table: options.TableOptions,
     model: options.ModelOptions,
-    asked: SearchConfig,
+    settings: SearchConfig,
     output: options.OutputOptions,
     out: Annotated[
         Path, option("Run folder to make, or to resume after an interruption.", panel=OUTPUT, metavar="FOLDER")
@@ -150,7 +150,7 @@ def search(
     model.check()
     console = output.console()
     options.check_device(model.device)
-    in_shards = _in_shards(asked, out, ray, shards)
+    in_shards = _in_shards(settings, out, ray, shards)
     options.check_run_folder(
         out, force, (table.data, model.model, model.weights, table.domain, population, table.attributes_file)
     )
@@ -166,8 +166,8 @@ def search(
     from neuronfair.store.ledger import discard, make_manifest, rows_digest, where
     from neuronfair.store.run import Run
 
-    opened, data, card = options.open_all(table, model, console, asked.seed)
-    config = replace(asked, decision=opened.decision, scale=score_scale(opened, data))
+    opened, data, card = options.open_all(table, model, console, settings.seed)
+    config = replace(settings, decision=opened.decision, scale=score_scale(opened, data))
     check_method(config.method, opened.model, config.decision)
     if not trained_here:
         options.warn_of_encoding(opened, data, console)
@@ -216,7 +216,7 @@ def _search(
     from neuronfair.store.sharding import ShardRunner
 
     with progress_bar("Fitting the population", quiet=console.quiet):
-        usual = run.population or fit_population(data.domain, people)
+        population = run.population or fit_population(data.domain, people)
     workers = cores()
     sharded = None if spread is None else ShardRunner(spread[0], run.folder / SHARDS, spread[1], run, workers)
     with stage_progress("Searching", quiet=console.quiet) as show:
@@ -228,7 +228,7 @@ def _search(
             recorder=run,
             progress=show,
             runner=sharded or partial(campaign.in_one_piece, workers=workers),
-            population=usual,
+            population=population,
             counterparts=run.counterparts or counterparts,
         )
     if not outcome.interrupted:
@@ -243,16 +243,18 @@ def _results(outcome: SearchResult, data: Dataset) -> dict[str, object]:
     return options.subject(data) | {"twins": outcome.config.twins} | outcome.summary()
 
 
-def _in_shards(asked: SearchConfig, out: Path, ray: str | None, shards: str | None) -> bool:
+def _in_shards(settings: SearchConfig, out: Path, ray: str | None, shards: str | None) -> bool:
     """Return whether a search is cut into shards; refuse options that do not fit."""
     from neuronfair.store.sharding import LONG
     from neuronfair.store.shards import RemoteFolder
 
-    if ray is not None and asked.seconds is not None:
+    if ray is not None and settings.seconds is not None:
         raise NeuronFairError("--seconds does not work with --ray: shards share no clock. Leave one of them out")
     if ray is not None:
         check_address(ray)
-    cut = asked.seconds is None and (asked.seeds * asked.steps > LONG or ray is not None or (out / SHARDS).exists())
+    cut = settings.seconds is None and (
+        settings.seeds * settings.steps > LONG or ray is not None or (out / SHARDS).exists()
+    )
     if shards is not None:
         if not cut:
             raise NeuronFairError(f"--shards {shards}: this search is too short for shards. Add --ray, or leave it out")
@@ -293,7 +295,7 @@ class _OpenModel:
 def compare(
     table: options.TableOptions,
     model: options.ModelOptions,
-    asked: SearchConfig,
+    settings: SearchConfig,
     output: options.OutputOptions,
     methods: Annotated[
         str, option("Methods to compare: all, or names such as frontier,neuronfair-plus.", panel=INPUT)
@@ -329,7 +331,7 @@ def compare(
     chosen = None if methods == "all" else [current_name(name) for name in options.names(methods) or ()]
     for method in chosen or ():
         check_method(method)
-    opened, data, _ = options.open_all(table, model, console, asked.seed)
+    opened, data, _ = options.open_all(table, model, console, settings.seed)
     opens = None if model.model is None else _OpenModel(model, data, Path.cwd())
     with stage_progress("Comparing methods", quiet=console.quiet) as show, options.pool_of(ray) as pool:
         result = compare_methods(
@@ -337,7 +339,7 @@ def compare(
             data.domain,
             data.rows,
             able(opened.model) if chosen is None else chosen,
-            replace(asked, decision=opened.decision),
+            replace(settings, decision=opened.decision),
             repeats=repeats,
             progress=show,
             opens=opens,
@@ -351,11 +353,11 @@ def compare(
     output.write(
         options.subject(data, opened)
         | {
-            "twins": asked.twins,
+            "twins": settings.twins,
             "seeds": result.seeds,
             "steps": result.config.steps,
             "global_steps": result.config.global_steps,
-            "run_seeds": list(range(asked.seed, asked.seed + repeats)),
+            "run_seeds": list(range(settings.seed, settings.seed + repeats)),
             "rates": {
                 one.population: {"rate": one.rate, "interval": one.interval, "sampled": one.sampled}
                 for one in result.rates

@@ -1,1 +1,1 @@
-"""Pictures, on the same engine, store and page as tables."""
+"""Images, on the same engine, store and page as tables."""

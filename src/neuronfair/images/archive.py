@@ -33,7 +33,7 @@ ReadMember = Callable[[str], bytes]
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
+class ImageSet:
     """Pictures of one size with what is known about them.
 
     `columns` are those of the label file, as text; `is_face` is True for every picture where the file does not say.
@@ -50,12 +50,12 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, chosen: Tensor) -> Pictures:
+    def __getitem__(self, chosen: Tensor) -> ImageSet:
         """Return some of the pictures, by their numbers."""
         numbers = chosen.tolist()
         columns = {name: [values[i] for i in numbers] for name, values in self.columns.items()}
         files = tuple(self.files[i] for i in numbers)
-        return Pictures(self.name, self.pixels[chosen], files, columns, self.is_face[chosen], self.notes)
+        return ImageSet(self.name, self.pixels[chosen], files, columns, self.is_face[chosen], self.notes)
 
     def attribute(self, name: str) -> tuple[tuple[str, ...], Tensor]:
         """Return the classes of an attribute and the class of each picture, -1 where the cell is empty: int64, (n,)."""
@@ -69,7 +69,7 @@ class Pictures:
         number = {value: i for i, value in enumerate(classes)} | {"": -1}
         return classes, torch.tensor([number[value] for value in values])
 
-    def some(self, faces: int, *, seed: int = 0) -> Pictures:
+    def some(self, faces: int, *, seed: int = 0) -> ImageSet:
         """Return so many random faces, and non-faces in the same proportion."""
         generator = torch.Generator().manual_seed(seed)
         groups = [(self.is_face == kind).nonzero()[:, 0] for kind in (True, False)]
@@ -78,24 +78,24 @@ class Pictures:
         return self[torch.cat(drawn).sort().values]
 
 
-def open_pictures(source: str, labels: Path | None = None, *, faces: int | None = None, seed: int = 0) -> Pictures:
+def open_images(source: str, labels: Path | None = None, *, faces: int | None = None, seed: int = 0) -> ImageSet:
     """Return the pictures that a name stands for: a folder or zip archive with labels, or `drawn`.
 
     With `faces`, so many random ones, and non-faces in the same proportion.
     """
     if source == DRAWN:
-        from neuronfair.images.archive import drawn_pictures
+        from neuronfair.images.archive import drawn_images
 
-        return drawn_pictures(faces or 400, faces or 400, seed=seed)
+        return drawn_images(faces or 400, faces or 400, seed=seed)
     if not Path(source).exists():
         raise DataError(f"{source}: neither a folder nor a zip archive. {did_you_mean(source, [DRAWN])}")
     if labels is None:
         raise DataError(f"{source}: give --labels, a CSV file with the columns file and the sensitive attribute")
-    pictures = read_pictures(source, labels)
+    pictures = read_images(source, labels)
     return pictures if faces is None else pictures.some(faces, seed=seed)
 
 
-def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE) -> Pictures:
+def read_images(source: str | Path, labels: str | Path, *, side: int = SIDE) -> ImageSet:
     """Read a folder or a zip archive of pictures and the table that labels them.
 
     The table has a column `file`, the path inside the folder or archive, and one column per attribute; `is_face` says
@@ -131,7 +131,7 @@ def read_pictures(source: str | Path, labels: str | Path, *, side: int = SIDE) -
         raise DataError(f"{source}: none of the labelled files is a picture that can be read. {why}")
     columns = {name: [cells[i] for i in keep] for name, cells in sheet.columns.items() if name != "file"}
     is_face = _truth(columns.pop("is_face", ["1"] * len(keep)), labels)
-    return Pictures(source.stem, pixels, tuple(files[i] for i in keep), columns, is_face, tuple(notes))
+    return ImageSet(source.stem, pixels, tuple(files[i] for i in keep), columns, is_face, tuple(notes))
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def _truth(cells: Sequence[str], labels: Path) -> Tensor:
 CAST = (4, 14)  # grey levels by which red and blue are moved, at least and at most
 
 
-def drawn_pictures(faces: int, others: int, *, side: int = SIDE, seed: int = 0) -> Pictures:
+def drawn_images(faces: int, others: int, *, side: int = SIDE, seed: int = 0) -> ImageSet:
     """Draw faces and other things, half of them warm and half cool."""
     rng = np.random.default_rng(seed)
     is_face = np.arange(faces + others) < faces
@@ -240,7 +240,7 @@ def drawn_pictures(faces: int, others: int, *, side: int = SIDE, seed: int = 0) 
     colours = np.stack([grey + cast[:, None, None], grey, grey - cast[:, None, None]], 1)
     noise = rng.normal(0, 3, colours.shape)
     pixels = np.clip(np.round(colours + noise), 0, 255).astype(np.uint8)
-    return Pictures(
+    return ImageSet(
         "drawn",
         torch.from_numpy(pixels),
         tuple(f"{'face' if face else 'thing'}{i:05d}.png" for i, face in enumerate(is_face)),

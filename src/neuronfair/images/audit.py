@@ -16,7 +16,7 @@ from neuronfair.atomic import replacing
 from neuronfair.audits.folder import check_audit_folder, check_same, claim, enter, kept
 from neuronfair.domain.draws import Draws, random_order
 from neuronfair.errors import DataError
-from neuronfair.images.archive import Pictures
+from neuronfair.images.archive import ImageSet
 from neuronfair.images.detector import (
     FACE,
     AttributeShift,
@@ -31,8 +31,8 @@ from neuronfair.images.detector import (
     random_like,
     save_detector,
 )
-from neuronfair.images.domain import FLAG, PASS, PIXELS, SEED, ImageDomain, PictureEncoding
-from neuronfair.images.report import RANDOM_SHIFT, PictureReport, ShiftReport, WalkReport
+from neuronfair.images.domain import FLAG, PASS, PIXELS, SEED, ImageDomain, ImageEncoding
+from neuronfair.images.report import RANDOM_SHIFT, ImageReport, ImageSearchReport, ShiftReport
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -51,10 +51,10 @@ STEPS = 40  # max_iter_g of the paper
 
 
 @dataclass(frozen=True)
-class PictureSettings:
+class ImageSettings:
     """How a detector is trained and searched; the defaults suit minutes on two cores for 500 faces.
 
-    `walkers` go together, which bounds the memory; the batches do not change what is found. After so many `seconds` a
+    `chains` go together, which bounds the memory; the batches do not change what is found. After so many `seconds` a
     search begins no further batch, so that what it finds depends on the machine.
     """
 
@@ -65,7 +65,7 @@ class PictureSettings:
     steps: int = STEPS
     seeds: int | None = None  # pictures that each search starts from; None: all
     control_seeds: int = 200  # that each control starts from: enough to tell 5% from 15%
-    walkers: int | None = None  # None: 128 on a CPU, 512 elsewhere
+    chains: int | None = None  # None: 128 on a CPU, 512 elsewhere
     seconds: float | None = None
     seed: int = 0
 
@@ -73,11 +73,11 @@ class PictureSettings:
     def of_searches(self) -> dict[str, object]:
         """Everything that findings depend on, for a manifest."""
         rest = asdict(self) | {"weights": self.weights and str(self.weights)}
-        return {name: value for name, value in rest.items() if name != "walkers"}
+        return {name: value for name, value in rest.items() if name != "chains"}
 
 
 @dataclass(frozen=True, eq=False)
-class PictureSearch:
+class ImageSearch:
     """What one method found from the seed pictures of a domain, and how long it took."""
 
     domain: ImageDomain
@@ -86,45 +86,45 @@ class PictureSearch:
     seconds: float
 
 
-def search_pictures(
+def search_images(
     network: Network,
     domain: ImageDomain,
     method: str,
     numbers: Tensor,
-    settings: PictureSettings | None = None,
+    settings: ImageSettings | None = None,
     *,
     profile: BiasProfile | None = None,
     blind: bool = False,
-) -> PictureSearch:
+) -> ImageSearch:
     """Walk from the seed pictures with these numbers until each has met one discriminatory picture.
 
     `blind` replaces every gradient by noise: the same walk in random directions. Ctrl-C is a KeyboardInterrupt.
     """
-    settings = settings or PictureSettings()
-    reader = network.reading(PictureEncoding(domain))
+    settings = settings or ImageSettings()
+    reader = network.reading(ImageEncoding(domain))
     world = World(reader, domain, Decision(), Draws(settings.seed, "global"), profile=profile, blind=blind)
     seen = KeySet(domain.device)
-    walk = image_rule(method, Setting(world, seen, len(numbers) * settings.steps))
+    rule = image_rule(method, Setting(world, seen, len(numbers) * settings.steps))
     budget = Budget(steps=settings.steps, findings_per_seed=1)
     parts = [Findings.empty(domain, network.outputs)]
     spent, begun = 0.0, 0
-    for part in torch.split(numbers, settings.walkers or (128 if domain.device.type == "cpu" else 512)):
-        result = run_phase(world, walk, domain.rows(part), budget=budget, origin=part, seen=seen)
+    for part in torch.split(numbers, settings.chains or (128 if domain.device.type == "cpu" else 512)):
+        result = run_phase(world, rule, domain.rows(part), budget=budget, origin=part, seen=seen)
         if result.stop == "interrupted":
             raise KeyboardInterrupt
         parts.append(result.findings)
         spent, begun = spent + result.seconds, begun + len(part)
         if settings.seconds is not None and spent >= settings.seconds:
             break
-    return PictureSearch(domain, Findings.join(parts), begun, spent)
+    return ImageSearch(domain, Findings.join(parts), begun, spent)
 
 
-def walk_report(classifier: nn.Module, search: PictureSearch) -> WalkReport:
+def image_search_report(classifier: nn.Module, search: ImageSearch) -> ImageSearchReport:
     """Return the figures of one search; the classifier says what the attribute is."""
     found, domain = search.findings, search.domain
     rows, some = found.rows, len(found) > 0
     share = Rate(len(set(found.origin.tolist())), max(1, search.seeds), "table")
-    return WalkReport(
+    return ImageSearchReport(
         seeds=search.seeds,
         faces_found=share.found,
         share_of_faces=share.rate,
@@ -135,7 +135,7 @@ def walk_report(classifier: nn.Module, search: PictureSearch) -> WalkReport:
         tried=found.tried,
         rejected=found.rejected,
         found_at_once=int((found.step == 0).sum()),
-        bias_l2=float(walk_norms(domain, rows).mean()) if some else None,
+        bias_l2=float(change_norms(domain, rows).mean()) if some else None,
         shift_l2=float(shift_norms(domain, rows).mean()) if some else None,
         attribute_still_flips=still_flips(classifier, domain, rows) if some else None,
         median_step=float(found.step.double().median()) if some else None,
@@ -149,14 +149,14 @@ def shift_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
     return _norms(domain, rows, domain.twins(rows).rows[:, 0])
 
 
-def walk_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
+def change_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
     """Return the L2 norm of Δ_bias, from the seed picture to the finding, pixels in [0, 1]: float64, (n,)."""
     start = domain.rows(rows[:, SEED].long()).to(rows.dtype)
     return _norms(domain, torch.cat([rows[:, :FLAG], rows[:, FLAG:PIXELS] * 0, rows[:, PIXELS:]], 1), start)
 
 
 def _norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:
-    view = PictureEncoding(domain)
+    view = ImageEncoding(domain)
     norms = [torch.empty(0, dtype=torch.float64, device=rows.device)]
     for a, b in zip(torch.split(rows, PASS), torch.split(others, PASS), strict=True):
         difference = view.encode(a, torch.float64) - view.encode(b, torch.float64)
@@ -166,7 +166,7 @@ def _norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:
 
 def score_gap(network: Network, domain: ImageDomain, rows: Tensor) -> float:
     """Return how far the shift moves the scores of pictures, in the mean: compare it with that of a random shift."""
-    network = network.reading(PictureEncoding(domain))
+    network = network.reading(ImageEncoding(domain))
     gaps = [evaluate(network, domain, part).gaps[:, 0] for part in torch.split(rows, PASS)]
     return float(torch.cat(gaps).mean())
 
@@ -186,7 +186,7 @@ def still_flips(classifier: nn.Module, domain: ImageDomain, rows: Tensor) -> flo
 
 PROFILE_ROWS = 2000  # seed pictures whose activations are compared; the AUC of a layer hardly moves with more
 CONTROLLED = ("neuronfair", HALVING)
-Look = Callable[[str, ImageDomain, Callable[[], PictureSearch]], PictureSearch]
+SearchRunner = Callable[[str, ImageDomain, Callable[[], ImageSearch]], ImageSearch]
 MIN_FACES = 20  # faces with a known attribute: with fewer there is nothing to learn or to measure
 
 
@@ -200,7 +200,7 @@ class ImageSplit:
     held: Tensor  # (n,), bool
 
     @staticmethod
-    def of(pictures: Pictures, sensitive: str, device: str | torch.device, seed: int) -> ImageSplit:
+    def of(pictures: ImageSet, sensitive: str, device: str | torch.device, seed: int) -> ImageSplit:
         """Hold out one picture in five at random."""
         labels, held = pictures.attribute(sensitive)[1], torch.zeros(len(pictures), dtype=torch.bool)
         held[random_order(len(held), seed)[: len(held) // 5]] = True
@@ -256,7 +256,7 @@ class DetectorSubject:
     def report(self) -> ShiftReport:
         """Return how many faces there are, and how large their shifts."""
         sizes, flips = self.shift.size.double(), len(self.domain.pictures)
-        look = self.domain.rows(torch.arange(min(flips, PROFILE_ROWS), device=self.domain.device))
+        rows = self.domain.rows(torch.arange(min(flips, PROFILE_ROWS), device=self.domain.device))
         return ShiftReport(
             faces=int(self.split.known.sum()),
             detected=self.detected,
@@ -265,8 +265,8 @@ class DetectorSubject:
             epsilon_median=float(sizes.median()) / 255,
             epsilon_mean=float(sizes.mean()) / 255,
             l2=float(shift_norms(self.domain, self.domain.seeds).mean()),
-            score_gap=score_gap(self.network, self.domain, look),
-            score_gap_random_shift=score_gap(self.network, self.random, look),
+            score_gap=score_gap(self.network, self.domain, rows),
+            score_gap_random_shift=score_gap(self.network, self.random, rows),
         )
 
 
@@ -294,7 +294,7 @@ def subject(
     shift = AttributeShift(shift.levels[shift.flips], shift.size[shift.flips])
     domain = ImageDomain(name, split.pixels[numbers], shift.levels, (sensitive,))
     random = replace(domain, shift=random_like(shift, seed=seed))
-    network = Network(detector, PictureEncoding(domain))
+    network = Network(detector, ImageEncoding(domain))
     profile = interpret(network, domain, domain.rows(_measured(split.held[numbers])[:PROFILE_ROWS]))
     return DetectorSubject(detector, classifier, split, network, domain, shift, random, numbers, len(seen), profile)
 
@@ -306,14 +306,14 @@ def _measured(held: Tensor) -> Tensor:
 def compare(
     subject: DetectorSubject,
     methods: Sequence[str],
-    settings: PictureSettings,
-    look: Look = lambda name, domain, search: search(),
-) -> dict[str, PictureSearch]:
+    settings: ImageSettings,
+    runner: SearchRunner = lambda name, domain, search: search(),
+) -> dict[str, ImageSearch]:
     """Search with each method from all seeds, and with controls from some.
 
     `…, random direction` is the same walk with noise in the place of gradients; `…, random shift` is the same walk
     with a shift of equal size in a random direction, so that what flips there is not the attribute.
-    `look` gets each search with its name and domain, and may return what an earlier run kept.
+    `runner` gets each search with its name and domain, and may return what an earlier run kept.
     """
     domain = subject.domain
     order = random_order(len(domain.pictures), settings.seed)
@@ -323,10 +323,10 @@ def compare(
     for method in (method for method in CONTROLLED if method in methods):
         jobs.append((f"{method}, random direction", method, domain, some, True))
         jobs.append((f"{method}, {RANDOM_SHIFT}", method, subject.random, some, False))
-    found: dict[str, PictureSearch] = {}
+    found: dict[str, ImageSearch] = {}
     for name, method, where, seeds, blind in jobs:
-        given = (subject.network, where, method, seeds, settings)
-        found[name] = look(name, where, partial(search_pictures, *given, profile=subject.profile, blind=blind))
+        job = partial(search_images, subject.network, where, method, seeds, settings, profile=subject.profile)
+        found[name] = runner(name, where, partial(job, blind=blind))
     return found
 
 
@@ -337,41 +337,41 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class PictureAudit:
+class ImageAudit:
     """What the audit of a detector came to, and what each search found."""
 
-    report: PictureReport
+    report: ImageReport
     subject: DetectorSubject
-    found: Mapping[str, PictureSearch]
+    found: Mapping[str, ImageSearch]
     classes: tuple[str, ...]  # what the detector decides
     files: tuple[str, ...]  # of the seed pictures
 
 
-def audit_pictures(
-    pictures: Pictures,
+def audit_images(
+    pictures: ImageSet,
     sensitive: str,
     *,
     detector: Path | None = None,
-    settings: PictureSettings | None = None,
+    settings: ImageSettings | None = None,
     device: str = "cpu",
     folder: Path | None = None,
     force: bool = False,
     progress: Progress | None = None,
-) -> PictureAudit:
+) -> ImageAudit:
     """Audit a detector with pictures: how often does its decision flip when only a sensitive attribute changes?
 
     The detector is one that an earlier audit left in its folder, or is trained now. With a folder, it is kept there,
     and so is what each search finds: after a kill the same audit goes on from there, or with `force` begins anew.
     """
-    settings, show = settings or PictureSettings(), progress or silent
+    settings, show = settings or ImageSettings(), progress or silent
     split, (classes, _) = ImageSplit.of(pictures, sensitive, device, settings.seed), pictures.attribute(sensitive)
-    given = None if detector is None else _loaded(detector, split)
+    loaded = None if detector is None else _loaded(detector, split)
     manifest = {
         "audit": "pictures",
         **versions(),
         "pictures": rows_digest(split.pixels),
         "labels": rows_digest(torch.stack([split.labels, split.is_face.long()])),
-        "weights": None if given is None else fingerprint(given[0]),
+        "weights": None if loaded is None else fingerprint(loaded[0]),
         "sensitive": [sensitive],
         "settings": settings.of_searches,
     }
@@ -379,9 +379,9 @@ def audit_pictures(
         check_audit_folder(folder)
         check_same(folder, manifest)
     there = None if folder is None or force else kept(folder, WEIGHTS)
-    if given is None:
-        given = _trained(split, settings, show) if there is None else _loaded(there, split, trained=True)
-    module, card = given
+    if loaded is None:
+        loaded = _trained(split, settings, show) if there is None else _loaded(there, split, trained=True)
+    module, card = loaded
     if folder is not None and force:  # not before all that can be wrong was read
         discard(folder)
     _lock = None if folder is None else claim(folder, manifest)  # until the audit ends
@@ -390,14 +390,14 @@ def audit_pictures(
     classifier = _classifier(module, DetectorCard(card.body, card.side, classes), split, settings, folder)
     under_test = subject(module, classifier, split, name=pictures.name, sensitive=sensitive, seed=settings.seed)
 
-    def look(name: str, where: ImageDomain, search: Callable[[], PictureSearch]) -> PictureSearch:
+    def run_once(name: str, where: ImageDomain, search: Callable[[], ImageSearch]) -> ImageSearch:
         show(f"Searching: {name}", 0, None)
         return search_once(folder, name, where, search)
 
-    found = compare(under_test, list(image_methods()), settings, look)
+    found = compare(under_test, list(image_methods()), settings, run_once)
     right, balanced = accuracies(classifier, *split.faces(held=True))
     worst, layers = under_test.profile.worst, under_test.profile.layers
-    report = PictureReport(
+    report = ImageReport(
         pictures=len(pictures),
         notes=pictures.notes,
         sensitive=sensitive,
@@ -411,13 +411,13 @@ def audit_pictures(
         worst_layer=worst.name,
         auc=worst.auc,
         auc_by_layer={layer.name: layer.auc for layer in layers},
-        methods={name: walk_report(classifier, one) for name, one in found.items()},
+        methods={name: image_search_report(classifier, one) for name, one in found.items()},
     )
     files = tuple(pictures.files[i] for i in under_test.numbers.tolist())
-    return PictureAudit(report, under_test, found, card.classes, files)
+    return ImageAudit(report, under_test, found, card.classes, files)
 
 
-def _trained(split: ImageSplit, settings: PictureSettings, show: Progress) -> tuple[Detector, DetectorCard]:
+def _trained(split: ImageSplit, settings: ImageSettings, show: Progress) -> tuple[Detector, DetectorCard]:
     module = fit_detector(
         settings.body,
         *split.part(held=False),
@@ -441,15 +441,17 @@ def _loaded(path: Path, split: ImageSplit, *, trained: bool = False) -> tuple[De
 
 
 def _classifier(
-    detector: Detector, card: DetectorCard, split: ImageSplit, settings: PictureSettings, folder: Path | None
+    detector: Detector, card: DetectorCard, split: ImageSplit, settings: ImageSettings, folder: Path | None
 ) -> Detector:
     """Return the attribute classifier: trained now, or as it was kept."""
     pixels, labels = split.faces(held=False)
     card = replace(card, classes=card.classes[: int(labels.max()) + 1])  # those that it can learn
 
     def make() -> Detector:
-        given = (detector, card.body, pixels, labels)
-        return fit_attribute(*given, own_body=settings.own_body, epochs=settings.epochs, seed=settings.seed)
+        body = card.body
+        return fit_attribute(
+            detector, body, pixels, labels, own_body=settings.own_body, epochs=settings.epochs, seed=settings.seed
+        )
 
     def load(path: Path) -> Detector:
         module, _ = _loaded(path, split, trained=True)
@@ -478,16 +480,14 @@ def keep(folder: Path, name: str, save: Callable[[Path], None]) -> None:
         enter(folder, name)
 
 
-def search_once(
-    folder: Path | None, name: str, domain: ImageDomain, make: Callable[[], PictureSearch]
-) -> PictureSearch:
+def search_once(folder: Path | None, name: str, domain: ImageDomain, make: Callable[[], ImageSearch]) -> ImageSearch:
     """Return what a search has found, from the folder or now."""
     name = re.sub(r"\W+", "-", name)
     file = f"found-{name}.safetensors"
     return once(folder, file, make, _save, lambda path: _load(path, domain))
 
 
-def _save(path: Path, search: PictureSearch) -> None:
+def _save(path: Path, search: ImageSearch) -> None:
     found = search.findings
     lines = {name: getattr(found, name) for name in _TENSORS}
     lines["counts"] = torch.tensor([*(getattr(found, name) for name in _COUNTS), search.seeds])
@@ -496,9 +496,9 @@ def _save(path: Path, search: PictureSearch) -> None:
         save_state(lines, temporary)
 
 
-def _load(path: Path, domain: ImageDomain) -> PictureSearch:
+def _load(path: Path, domain: ImageDomain) -> ImageSearch:
     lines = load_state(path, domain.device)
     *counts, seeds = lines["counts"].tolist()
     held = {name: lines[name] for name in _TENSORS} | dict(zip(_COUNTS, counts, strict=True))
     found = replace(Findings.empty(domain, lines["scores"].shape[1]), **held)
-    return PictureSearch(domain, found, seeds, float(lines["seconds"]))
+    return ImageSearch(domain, found, seeds, float(lines["seconds"]))

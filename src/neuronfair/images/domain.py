@@ -118,7 +118,7 @@ STEP = 0.15  # step_size_g of the paper for pictures, as a share of the range of
 PASS = 256  # pictures per forward pass
 
 
-class PictureEncoding:
+class ImageEncoding:
     """The rows of a domain of pictures as numbers in [0, 1], and gradients as steps of pixels."""
 
     def __init__(self, domain: ImageDomain, rows_per_pass: int = PASS) -> None:

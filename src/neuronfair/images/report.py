@@ -24,7 +24,7 @@ from neuronfair.searches.methods import HALVING
 from neuronfair.store.files import writing
 
 if TYPE_CHECKING:
-    from neuronfair.images.audit import DetectorSubject, PictureAudit
+    from neuronfair.images.audit import DetectorSubject, ImageAudit
 
 RANDOM_SHIFT = "random shift"
 SCHEMA = 3  # as of audit.json
@@ -46,7 +46,7 @@ class ShiftReport:
 
 
 @dataclass(frozen=True)
-class WalkReport:
+class ImageSearchReport:
     """What one method, or one control, found: first by faces, then by pictures."""
 
     seeds: int  # faces that it walked from
@@ -68,7 +68,7 @@ class WalkReport:
 
 
 @dataclass(frozen=True)
-class PictureReport:
+class ImageReport:
     """The whole audit of a detector."""
 
     pictures: int
@@ -84,7 +84,7 @@ class PictureReport:
     worst_layer: str
     auc: float  # of that layer
     auc_by_layer: Mapping[str, float]
-    methods: Mapping[str, WalkReport]  # and controls, such as "halving, random shift"
+    methods: Mapping[str, ImageSearchReport]  # and controls, such as "halving, random shift"
     schema: int = SCHEMA
 
     def to_json(self) -> str:
@@ -94,17 +94,17 @@ class PictureReport:
         return as_json(self)
 
     @staticmethod
-    def from_json(text: str | bytes, source: object = "figures.json") -> PictureReport:
+    def from_json(text: str | bytes, source: object = "figures.json") -> ImageReport:
         """Read the content of a figures.json; what is damaged, or of another form, is refused with its place."""
         from neuronfair.audits.report import read_json
 
-        return read_json(text, PictureReport, source, "a figures.json")
+        return read_json(text, ImageReport, source, "a figures.json")
 
 
 ENOUGH = 0.6  # of the way from guessing to certainty: below, an attribute classifier knows little
 
 
-def sentences(report: PictureReport) -> list[str]:
+def sentences(report: ImageReport) -> list[str]:
     """Return what was found, a paragraph each."""
     shift, walks, sensitive = report.shift, report.methods, plain(report.sensitive)
     lines = [
@@ -125,7 +125,7 @@ def sentences(report: PictureReport) -> list[str]:
     return lines
 
 
-def _found(walks: Mapping[str, WalkReport], method: str) -> str:
+def _found(walks: Mapping[str, ImageSearchReport], method: str) -> str:
     """Return for how many faces a method and its controls found a pair, and how many images on the way flip."""
     own, blind, random = (walks[f"{method}{name}"] for name in ("", ", random direction", ", random shift"))
     return (
@@ -157,14 +157,14 @@ def panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> l
     shown = []
     for i in range(len(rows)):
         seed, own, twin = (domain.levels(r[i : i + 1])[0] for r in (seeds, rows, twins))
-        walk, walk_times = amplified(own - seed)
+        change, change_times = amplified(own - seed)
         shift, shift_times = amplified(twin - own if int(rows[i, FLAG]) == 0 else own - twin)
         shown.append(
             [
                 (seed.to(torch.uint8), "seed"),
                 (own.to(torch.uint8), f"picture: {classes[int(decisions[0][i])]}"),
                 (twin.to(torch.uint8), f"twin: {classes[int(decisions[1][i])]}"),
-                (walk, f"Δ bias × {walk_times}"),
+                (change, f"Δ bias × {change_times}"),
                 (shift, f"Δ {domain.sensitive[0]} × {shift_times}"),
             ]
         )
@@ -187,13 +187,13 @@ def twins_beside(subject: DetectorSubject, classes: Sequence[str], shown: int) -
     ]
 
 
-def finding_pictures(domain: ImageDomain, findings: Findings) -> Tensor:
+def finding_images(domain: ImageDomain, findings: Findings) -> Tensor:
     """Return both pictures of every finding, as 8-bit pictures: (2 f, c, h, w)."""
     rows = torch.cat([findings.rows, findings.twins(domain)])
     return torch.cat([domain.levels(part).to(torch.uint8) for part in torch.split(rows, PASS)])
 
 
-def picture_page(audit: PictureAudit) -> str:
+def image_page(audit: ImageAudit) -> str:
     """Return the audit of a detector as one self-contained HTML page: sentences, figures, and pairs side by side."""
     report, subject = audit.report, audit.subject
     shown = audit.found[HALVING].findings[:SHOWN]
@@ -203,13 +203,13 @@ def picture_page(audit: PictureAudit) -> str:
     return rendered("pictures.html", report=report, lines=lines, spanned=with_interval, twins=twins, pairs=pairs)
 
 
-def write_results(folder: Path, audit: PictureAudit) -> None:
+def write_results(folder: Path, audit: ImageAudit) -> None:
     """Write the figures of an audit, its page, and all pairs that halving has found as 8-bit pictures."""
     findings, domain = audit.found[HALVING].findings, audit.subject.domain
-    pictures, twins = finding_pictures(domain, findings).cpu().chunk(2)
+    pictures, twins = finding_images(domain, findings).cpu().chunk(2)
     with writing(folder), replacing(folder / PAIRS) as temporary:
         write_text(folder / FIGURES, audit.report.to_json())
-        write_text(folder / PAGE, picture_page(audit))
+        write_text(folder / PAGE, image_page(audit))
         np.savez_compressed(
             temporary,
             pictures=pictures.numpy(),

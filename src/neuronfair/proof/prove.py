@@ -244,7 +244,7 @@ class BranchAndBound:
     def _evaluated(self, places: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor]:
         """Return which records do not flip and which do, by the margins of each."""
         if not len(places):  # a model may refuse no rows
-            return (nobody := torch.zeros(0, dtype=torch.bool, device=places.device)), nobody
+            return (none := torch.zeros(0, dtype=torch.bool, device=places.device)), none
         problem, valid = self.problem, self._people.valid[pattern.long()]
         return problem.margins.decided(problem.margins_at(places.long()), problem.slack, valid)
 

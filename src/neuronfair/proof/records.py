@@ -266,14 +266,14 @@ class ProofRecords:
         return self._region(self._places[row - 1])
 
     def regions(self, evidence: Evidence) -> list[Region]:
-        """Return certified regions of many rows: each grows around the most usual row that no other one holds."""
+        """Return certified regions of many rows: each grows around the likeliest row that no other one holds."""
         guides = Guides(evidence.state.guides)
         left = (guides.rows > 0) & (guides.status == FAIR) & (evidence.twins_of(guides.places) > 1)
-        usual, found = self._grower.mass(Boxes(guides.places.long(), guides.places.long())), list[Region]()
+        mass, found = self._grower.mass(Boxes(guides.places.long(), guides.places.long())), list[Region]()
         for _ in range(TRIES * self.most_regions):
             if len(found) == self.most_regions or not bool(left.any()):
                 break
-            row = int(usual.masked_fill(~left, -torch.inf).argmax())
+            row = int(mass.masked_fill(~left, -torch.inf).argmax())
             left[row] = False
             box = self._grower.grown(guides.places[row].long(), fair=True)
             if box is not None:

@@ -341,8 +341,8 @@ def _without_thresholds(attribute: AttributeReport) -> ElementTree.Element:
     case = _case(attribute.name, "no threshold set", sum(search.seconds for search in attribute.searches))
     if attribute.level == "not assessable":
         ElementTree.SubElement(case, "skipped", message=visible(attribute.level))
-    told = [f"{attribute.level.capitalize()}. {attribute.headline}", *_worst(attribute)]
-    ElementTree.SubElement(case, "system-out").text = "\n".join(map(visible, told))
+    sentences = [f"{attribute.level.capitalize()}. {attribute.headline}", *_worst(attribute)]
+    ElementTree.SubElement(case, "system-out").text = "\n".join(map(visible, sentences))
     return case
 
 

@@ -47,10 +47,10 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
     `replay` is what `neuronfair show` must be told to open the model again.
     """
     figures = outcome.summary()
-    beside, by = counterparts_of(outcome.domain), listed(outcome.domain.sensitive)
+    counterparts, by = counterparts_of(outcome.domain), listed(outcome.domain.sensitive)
     flips = f"Discriminatory inputs by {by}"
     twins = f"Records whose counterfactual twin by {by} gets a different decision"
-    table = Table(title=flips if beside is None else twins)
+    table = Table(title=flips if counterparts is None else twins)
     for heading in ("", "records tried", "findings", "success rate", "lift"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row(outcome.config.method, *_cells(figures), "", style="bold")
@@ -75,9 +75,9 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
             f"Records are compared by 63-bit keys: the chance that two different records were taken for one is "
             f"{figures['confused']:.1e}."
         )
-    lines += _usual(outcome, figures["plausibility"])
-    if beside is not None and not bool(beside.groups.all()):
-        few = f"{int((~beside.groups).sum()):,} of {len(beside.groups):,} groups"
+    lines += _plausibility(outcome, figures["plausibility"])
+    if counterparts is not None and not bool(counterparts.groups.all()):
+        few = f"{int((~counterparts.groups).sum()):,} of {len(counterparts.groups):,} groups"
         lines.append(f"Groups with too few records for counterfactual twins, which are left out: {few}.")
     if outcome.interrupted:
         lines.append("Interrupted: what was found is kept. The same command resumes from here.")
@@ -88,7 +88,7 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
     return Group(table, *lines)
 
 
-def _usual(outcome: SearchResult, figures: PlausibilityFigures | None) -> list[str]:
+def _plausibility(outcome: SearchResult, figures: PlausibilityFigures | None) -> list[str]:
     """Return how plausible the findings are, and the likelihood percentile that the search kept to."""
     least, lines = outcome.config.plausible, []
     if least:
@@ -118,7 +118,7 @@ def worst_examples(outcome: SearchResult, network: Model) -> list[str]:
         changes = changed(domain, seed, row)
         one, two = decided(domain, decision, scale, phrases.DescribedPair(row, twin, own, other))
         lines.append(
-            f"• {domain.describe(row)}: gets {one}; {_beside(domain, row, twin)}: {two}. "
+            f"• {domain.describe(row)}: gets {one}; {_twin_words(domain, row, twin)}: {two}. "
             + (f"Changed from a record of the data set: {changes}." if changes else "A record of the data set.")
         )
     return lines
@@ -130,7 +130,7 @@ def changed(domain: TableDomain, before: Tensor, after: Tensor) -> str:
     return ", ".join(f"{name} {old} → {new}" for name, (old, new) in table.items() if old != new)
 
 
-def _beside(domain: TableDomain, row: Tensor, twin: Tensor) -> str:
+def _twin_words(domain: TableDomain, row: Tensor, twin: Tensor) -> str:
     """Return in words who the twin is."""
     if counterparts_of(domain) is None:
         return f"with only {changed(domain, row, twin)}"
@@ -171,14 +171,14 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
         )
     lines = [
         f"Finding {number} of {run.folder}: {where}, step {again.step}.",
-        *_told(domain, decision, scale, again.found),
+        *_decisions(domain, decision, scale, again.found),
         origin,
         *([] if again.drawn is None else [_drawn(*again.drawn)]),
         *([] if again.plausibility is None else [f"Likelihood: {likelihood(again.plausibility)}."]),
         f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(again.found, decision)}",
     ]
     if again.shrunk is not None:
-        lines += ["Shrunk, as it was reported:", *_told(domain, decision, scale, again.shrunk)]
+        lines += ["Shrunk, as it was reported:", *_decisions(domain, decision, scale, again.shrunk)]
         lines.append(f"Shrunk, {_state(again.shrunk, decision)}")
     return Group(*lines)
 
@@ -188,13 +188,13 @@ def _drawn(of: int, otherwise: int) -> str:
     return f"Of {of} counterfactual twins drawn for this person, {share} ({otherwise}) get a different decision."
 
 
-def _told(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> list[str]:
+def _decisions(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> list[str]:
     """Return two people and what is decided for them now, in words."""
     one, two = decided(domain, decision, scale, pair)
     return [
         f"  {domain.describe(pair.row)}",
         f"  gets {one};",
-        f"{_beside(domain, pair.row, pair.twin)} gets",
+        f"{_twin_words(domain, pair.row, pair.twin)} gets",
         f"  {two}.",
     ]
 

@@ -77,7 +77,7 @@ def left_out(attributes: Sequence[AttributeReport]) -> list[str]:
 
 def disadvantaged(attributes: Sequence[AttributeReport]) -> list[str]:
     """Return which groups are disadvantaged, by the flip test where the model reads the attribute, and by twins."""
-    told = (
+    sentences = (
         sentence
         for one in attributes
         for sentence in (
@@ -85,7 +85,7 @@ def disadvantaged(attributes: Sequence[AttributeReport]) -> list[str]:
             one.counterpart.hurt if one.counterpart is not None else "",
         )
     )
-    return _once(told)
+    return _once(sentences)
 
 
 def _flip_rates(report: Report) -> Tabulated:

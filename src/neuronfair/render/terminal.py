@@ -277,14 +277,14 @@ def index_table(index: AuditIndex) -> RenderableType:
             *("–" if share is None else percent(share) for share in shares),
             duration(line.seconds) if line.level else "–",
         )
-    told = [
+    remarks = [
         Text(visible(f"{line.name}: {why}"))
         for line in index.audits
         for why in ((line.error,) if line.error is not None else line.fired)
     ]
     states = dict.fromkeys(line.state for line in index.audits)
     counts = listed([f"{index.count(state):,} {state.replace('no ', 'without ')}" for state in states])
-    return Group(table, *told, f"{plural(len(index.audits), 'audit')}: {counts}.")
+    return Group(table, *remarks, f"{plural(len(index.audits), 'audit')}: {counts}.")
 
 
 # What a certification has proved: a bar of characters and a few sentences

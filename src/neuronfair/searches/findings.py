@@ -112,7 +112,7 @@ class FindingsSummary:
     """A summary of findings that are too many to hold in memory and are on disk only."""
 
     violations: int  # findings that break a rule or a bound
-    usual: Tensor  # (STEPS + 1,) a histogram of plausibility: how many findings lie in each step, rounded down
+    histogram: Tensor  # (STEPS + 1,) of plausibility: how many findings lie in each step, rounded down
 
     STEPS: ClassVar[int] = 100_000
 
@@ -121,19 +121,19 @@ class FindingsSummary:
         """Summarise findings."""
         known = findings.plausibility[~findings.plausibility.isnan()].double()
         steps = (known * FindingsSummary.STEPS + 0.01).long()  # float32 may be a little below a step
-        usual = torch.bincount(steps.clamp(0, FindingsSummary.STEPS), minlength=FindingsSummary.STEPS + 1)
-        return FindingsSummary(violations(findings, domain), usual.cpu())
+        histogram = torch.bincount(steps.clamp(0, FindingsSummary.STEPS), minlength=FindingsSummary.STEPS + 1)
+        return FindingsSummary(violations(findings, domain), histogram.cpu())
 
     def __add__(self, other: FindingsSummary) -> FindingsSummary:
-        return FindingsSummary(self.violations + other.violations, self.usual + other.usual)
+        return FindingsSummary(self.violations + other.violations, self.histogram + other.histogram)
 
     def plausibility(self, least: float) -> PlausibilityFigures | None:
         """Return the share of plausible findings and the median plausibility, both to a step; None if not known."""
-        count = int(self.usual.sum())
+        count = int(self.histogram.sum())
         if count == 0:
             return None
-        share = int(self.usual[math.ceil(least * FindingsSummary.STEPS - 0.01) :].sum()) / count
-        middle = int((self.usual.cumsum(0) > (count - 1) // 2).int().argmax())
+        share = int(self.histogram[math.ceil(least * FindingsSummary.STEPS - 0.01) :].sum()) / count
+        middle = int((self.histogram.cumsum(0) > (count - 1) // 2).int().argmax())
         return {"least": least, "share": share, "median": middle / FindingsSummary.STEPS}
 
 

@@ -114,7 +114,7 @@ class Run:
             counts = {name: line[name] for name in ("tried", "judged", "rejected")}
             yield replace(part, misses=misses.to(self.domain.device), **counts)
 
-    def judged(self, phase: str) -> list[Path]:
+    def evaluated_keys(self, phase: str) -> list[Path]:
         """Return the files with the keys of the records that a phase has evaluated, in their order."""
         return [self.ledger.path(line["keys"]) for line in self.journal.parts[phase]]
 
@@ -190,7 +190,7 @@ class Run:
                 f"{self.folder}: this search was started by another version of neuronfair, so it cannot be resumed. "
                 "Start a new one; its findings can still be read"
             )
-        judged = torch.cat([files.load_array(path, 2) for path in self.judged(phase)]).to(device)
+        judged = torch.cat([files.load_array(path, 2) for path in self.evaluated_keys(phase)]).to(device)
         return Checkpoint(last["t"], state, self._joined(phase), judged, last["seconds"], last["stop"])
 
     def checkpoint(self, phase: str, where: Checkpoint) -> None:

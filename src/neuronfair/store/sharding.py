@@ -123,7 +123,7 @@ class ShardRunner:
             return replace(_folded(task, before), stop=done[-1]["stop"], seconds=done[-1]["seconds"])
         if run is not None and run.is_in_one_piece(task.name):
             seen = task.seen or KeySet(task.world.domain.device)
-            for path in run.judged("global") if task.name == "local" else ():
+            for path in run.evaluated_keys("global") if task.name == "local" else ():
                 seen.add(keys_of(load_array(path, 2)).to(task.world.domain.device))
             return in_one_piece(replace(task, seen=seen), self.workers)
         if chains * budget.steps == 0:
@@ -200,7 +200,7 @@ class ShardRunner:
         if task.name != "local":
             return known
         if task.recorder is not None and self.run is not None:
-            return known + list(self.run.judged("global"))
+            return known + list(self.run.evaluated_keys("global"))
         return known + sorted(self._work.glob(f"{_place(task, 'global')}-*.keys.npy"))
 
 

@@ -279,7 +279,7 @@ def audit_texts(
     number = _favourable(opened, options.get("favourable"))
     work = Stages(opened, domain, settings, number, show)
     pairs, spent = measure.measure_pairs(opened, domain, favourable=number, seed=settings.seed, progress=show)
-    if spent and not pairs.asked:
+    if spent and not pairs.measured:
         raise DataError(f"--max-calls {settings.max_calls}: too few to ask about a text and its twins")
     try:
         work.run(pairs, read.texts)
@@ -390,7 +390,7 @@ def assemble(
             unanswered=pairs.unanswered,
         ),
         texts=reports.TextsReport(
-            domain.name, column, len(read.texts), len(domain.texts), pairs.asked, counted, read.empty
+            domain.name, column, len(read.texts), len(domain.texts), pairs.measured, counted, read.empty
         ),
         flip_rate=None if rate is None else measure.share(rate.found, rate.sampled),
         score_change=changes,
@@ -471,7 +471,7 @@ def _notes(read: TextColumn, work: Stages, pairs: measure.TextPairs, *, spent: b
         notes.append("The model gave the same decision for every text, so it cannot be assessed.")
     if spent:
         notes.append(
-            f"All {work.settings.max_calls:,} calls were spent after {pairs.asked:,} of {len(work.domain.texts):,} "
+            f"All {work.settings.max_calls:,} calls were spent after {pairs.measured:,} of {len(work.domain.texts):,} "
             "texts, a random sample. Raise --max-calls to measure more."
         )
     if pairs.unanswered:
@@ -510,11 +510,11 @@ def check_thresholds(thresholds: Sequence[Threshold], report: TextReport) -> Gat
             raise refusal(limit.expression, "no text was answered in both versions")
         if limit.figure == "findings":
             value, low, high = float(max([s.findings for s in report.searches], default=0)), None, None
-            judged, shown = value, f"{value:,.0f}"
+            compared, shown = value, f"{value:,.0f}"
         else:
             value, low, high = rate.value, rate.low, rate.high
-            judged, shown = high if limit.looks_up else low, f"{percent(value)} ({percent(low)} to {percent(high)})"
-        fired = limit.met_by(judged)
+            compared, shown = high if limit.looks_up else low, f"{percent(value)} ({percent(low)} to {percent(high)})"
+        fired = limit.met_by(compared)
         which: Literal["value", "lower end", "upper end"] = "value"
         if low is not None:
             which = "upper end" if limit.looks_up else "lower end"

@@ -46,7 +46,7 @@ class TextPairs:
     twin_decision: Ints
     score: Floats  # of the last class or the favourable one
     twin_score: Floats
-    asked: int  # texts that were measured
+    measured: int  # texts that were measured
     unanswered: int = 0  # pairs without an answer
 
     @property
@@ -75,16 +75,16 @@ def measure_pairs(
     What was measured when the calls are spent is a random sample of the texts.
     """
     order = random_order(len(domain.texts), seed)
-    parts, asked, spent = list[TextPairs](), 0, False
+    parts, measured, spent = list[TextPairs](), 0, False
     for some in torch.split(order, CHUNK if model.service.max_calls is None else COUNTED):
-        progress("Comparing texts with their twins", asked, len(order))
+        progress("Comparing texts with their twins", measured, len(order))
         try:
             parts.append(_pairs(model, domain, some, favourable))
         except CallsSpent:
             spent = True
             break
-        asked += len(some)
-    return _joined(parts, asked), spent
+        measured += len(some)
+    return _joined(parts, measured), spent
 
 
 def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable: int) -> TextPairs:
@@ -104,7 +104,7 @@ def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable:
         twin_decision=theirs.decisions[known],
         score=score_of(own, favourable)[number][known],
         twin_score=score_of(theirs, favourable)[known],
-        asked=len(some),
+        measured=len(some),
         unanswered=int((~known).sum()),
     )
 
@@ -120,14 +120,14 @@ def score_of(answers: Answers, favourable: int) -> Floats:
     return scores[:, favourable]
 
 
-def _joined(parts: Sequence[TextPairs], asked: int) -> TextPairs:
+def _joined(parts: Sequence[TextPairs], measured: int) -> TextPairs:
     kinds = [np.int64] * 5 + [np.float64] * 2
     names = ("text", "own", "other", "decision", "twin_decision", "score", "twin_score")
     columns: dict[str, Any] = {
         name: np.concatenate([np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)])
         for name, kind in zip(names, kinds, strict=True)
     }
-    return TextPairs(**columns, asked=asked, unanswered=sum(part.unanswered for part in parts))
+    return TextPairs(**columns, measured=measured, unanswered=sum(part.unanswered for part in parts))
 
 
 def share(count: int, of: int) -> Share:

@@ -62,9 +62,9 @@ class Service:
         """Return one answer for each text."""
         keys = [_key(text) for text in texts]
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}
-        asked = list(missing.items())
-        for start in range(0, len(asked), self.batch):
-            self._ask_batch(dict(asked[start : start + self.batch]))
+        waiting = list(missing.items())
+        for start in range(0, len(waiting), self.batch):
+            self._ask_batch(dict(waiting[start : start + self.batch]))
         return [self.known[key] for key in keys]
 
     def _ask_batch(self, batch: dict[str, str]) -> None:

@@ -287,6 +287,6 @@ class TextEncoding:
         columns = (torch.arange(places) + WORDS)[:, None].expand(len(rows), places, choices)
         exists = codes < self.domain.choices[rows[:, 0]][..., None]
         own = rows[:, WORDS:, None].expand_as(codes)
-        asked = torch.where(exists, codes, own)
-        found = self.effects(gradient, rows, columns.flatten(1), asked.flatten(1))
-        return found.view(len(rows), places, choices), asked
+        replaced = torch.where(exists, codes, own)
+        found = self.effects(gradient, rows, columns.flatten(1), replaced.flatten(1))
+        return found.view(len(rows), places, choices), replaced

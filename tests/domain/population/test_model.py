@@ -128,7 +128,7 @@ def test_what_comes_first_is_drawn_first():
     model = grown(domain, PopulationLayout.of(domain, people(domain, 200), first=("hours", "married")))
     assert model.order[:2] == (2, 0)
     assert sorted(model.order) == [0, 1, 2]
-    assert model.trees.asked(2) == set()  # the first column depends on nothing
+    assert model.trees.split_columns(2) == set()  # the first column depends on nothing
 
 
 def test_plausibility_is_uniform_for_people_it_has_not_seen():

@@ -7,7 +7,7 @@ from torch import nn
 
 from neuronfair import Decision, Network
 from neuronfair.domain.draws import Draws
-from neuronfair.images.domain import PIXELS, ImageDomain, PictureEncoding
+from neuronfair.images.domain import PIXELS, ImageDomain, ImageEncoding
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.method import World
 from neuronfair.searches.methods.halving import Halving
@@ -36,7 +36,7 @@ def world(boundary: float) -> World:
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[0.0, 0.0, 0.0], [255.0, 0.0, 0.0]]))
         layer.bias.copy_(torch.tensor([0.0, -boundary]))
-    network = Network(nn.Sequential(nn.Flatten(), layer), PictureEncoding(domain), layers=())
+    network = Network(nn.Sequential(nn.Flatten(), layer), ImageEncoding(domain), layers=())
     return World(network, domain, Decision(), Draws(0, "test"))
 
 
@@ -67,7 +67,7 @@ def test_a_walker_that_finds_nothing_in_between_walks_on():
     # The twin is lighter than black only: nobody discriminates at 0 levels of shift.
     here = world(141.5)
     domain = replace(here.domain, shift=here.domain.shift * 0)
-    blind = World(here.network.reading(PictureEncoding(domain)), domain, here.decision, Draws(0, "test"))
+    blind = World(here.network.reading(ImageEncoding(domain)), domain, here.decision, Draws(0, "test"))
     result = run_phase(blind, Halving(Stride()), blind.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
     assert len(result.findings) == 0
     assert result.stop == "steps"
@@ -79,7 +79,7 @@ def test_walkers_halve_each_for_itself():
     here = world(101.5)
     domain = ImageDomain("two", pictures, torch.full((2, 3, 1, 1), -3, dtype=torch.int8))
     both = run_phase(
-        World(here.network.reading(PictureEncoding(domain)), domain, Decision(), Draws(0, "test")),
+        World(here.network.reading(ImageEncoding(domain)), domain, Decision(), Draws(0, "test")),
         Halving(Stride()),
         domain.seeds,
         budget=Budget(steps=12, findings_per_seed=1),

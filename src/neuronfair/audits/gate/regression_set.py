@@ -115,7 +115,7 @@ def read_regression_set(path: str | Path, domain: TableDomain) -> RegressionSet:
 def replay_regression_set(corpus: RegressionSet, model: Model, decision: Decision | None = None) -> RegressionSetReport:
     """Evaluate every counterexample again, in float64."""
     flips = torch.zeros(len(corpus), dtype=torch.bool)
-    told: dict[int, str] = {}
+    sentences: dict[int, str] = {}
     model, decision = model.double(), decision or Decision()
     for names, index, _ in corpus.groups:
         view = corpus.domain.to(model.encoding.device).with_sensitive(*names)
@@ -124,14 +124,14 @@ def replay_regression_set(corpus: RegressionSet, model: Model, decision: Decisio
             flips[part] = evaluation.discriminates.cpu()
             still = evaluation.discriminates.nonzero()[:SHOWN, 0]
             for i, *pair in zip(part[still.cpu()].tolist(), *evaluation[still].pairs(), strict=True):
-                told[i] = _sentence(view, decision, *pair)
+                sentences[i] = _sentence(view, decision, *pair)
     return RegressionSetReport(
         file=str(corpus.file),
         replayed=len(corpus),
         still_flips=int(flips.sum()),
         fixed=int((~flips).sum()),
         unfit=len(corpus.unfit),
-        examples=tuple(told[i] for i in sorted(told)[:SHOWN]),
+        examples=tuple(sentences[i] for i in sorted(sentences)[:SHOWN]),
         notes=corpus.unfit[:SHOWN],
     )
 

@@ -141,8 +141,8 @@ def notes_of(attributes: Sequence[AttributeReport]) -> list[str]:
 
 def left_out_pairs(attributes: Sequence[AttributeReport]) -> list[str]:
     """Return which records the flip rates over plausible pairs leave out, a sentence for each attribute."""
-    told = ((one.name, one.rates.pairs.omission) for one in attributes if one.rates.pairs is not None)
-    return [f"{name}: {sentence}" for name, sentence in told if sentence]
+    omissions = ((one.name, one.rates.pairs.omission) for one in attributes if one.rates.pairs is not None)
+    return [f"{name}: {sentence}" for name, sentence in omissions if sentence]
 
 
 @dataclass(frozen=True)
@@ -297,12 +297,12 @@ class Finding:
         return self.plausibility is None or self.plausibility >= PLAUSIBLE
 
     @property
-    def how_usual(self) -> str:
+    def plausibility_text(self) -> str:
         """How usual the person is, and whether the twin is plausible, in sentences; nothing where that is not known."""
         if self.plausibility is None:
             return ""
-        told = likelihood(self.plausibility)
-        text = f"Plausible: {told}." if self._person_is_plausible else f"Not plausible: {told}."
+        percentile = likelihood(self.plausibility)
+        text = f"Plausible: {percentile}." if self._person_is_plausible else f"Not plausible: {percentile}."
         return text if self.twin_is_plausible else f"{text} The twin is not plausible."
 
 
@@ -472,10 +472,10 @@ class Proved:
     @staticmethod
     def nothing(people: int, reason: str) -> Proved:
         """Return that nothing can be proved, and why."""
-        nobody = Part.of(0, people)
+        none = Part.of(0, people)
         return Proved(
             str(people),
-            *(nobody, nobody, Part.of(people, people)),
+            *(none, none, Part.of(people, people)),
             boxes=0,
             seconds=0.0,
             complete=False,

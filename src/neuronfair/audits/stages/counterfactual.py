@@ -46,15 +46,15 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
     turn = torch.where(flips, same.tril(-1).sum(1), len(order))  # the place of each record in its group
     chosen = turn.argsort(stable=True)[: min(SHOWN, int(flips.sum()))]
     table = case.domain.clip(case.data.rows)
-    told = []
+    shown = []
     for i in chosen.tolist():
         row = int((table == pairs.rows[i]).all(1).nonzero()[0])
         pair = phrases.DescribedPair(*(part[i] for part in pairs))
         moved = (pair.row != pair.twin).nonzero()[:, 0].tolist()
         named = [*moved, *(c for c in case.importance_order if c not in moved)]
         person = phrases.finding(domain, case.decision, pair, named, row, TABLE, case.scale)
-        told.append(CounterfactualPerson(person, float(effect.shares[order[i]])))
-    return tuple(told)
+        shown.append(CounterfactualPerson(person, float(effect.shares[order[i]])))
+    return tuple(shown)
 
 
 LEARNED, SECONDARY = 50_000, 10_000  # records that twins are learned from, some forty times; fewer if flips lead

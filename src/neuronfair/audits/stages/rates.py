@@ -99,8 +99,8 @@ def population_report(
     text, known = "Plausible people are drawn from a model of the table", quality()
     if known is None:
         return PopulationReport("table", rows, f"{text}.{kept}", least=least)
-    told = f"; a classifier tells them from real ones with an AUC of {known.auc:.2f} (0.5: not at all)"
-    return PopulationReport("table", rows, f"{text}{told}.{kept}", known.auc, known.log_likelihood, least)
+    quality_text = f"; a classifier tells them from real ones with an AUC of {known.auc:.2f} (0.5: not at all)"
+    return PopulationReport("table", rows, f"{text}{quality_text}.{kept}", known.auc, known.log_likelihood, least)
 
 
 MAX_ROUNDED_RECORDS = 10_000  # records that are evaluated on the grid

@@ -123,7 +123,7 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
 
 def _search(figures: SearchSummary, place: str | None) -> SearchReport:
     random, directed, seconds = figures["random"], figures["random_direction"], figures["seconds"]
-    usual = figures["plausibility"]
+    plausibility = figures["plausibility"]
     return SearchReport(
         method=figures["method"],
         folder=place,
@@ -138,7 +138,7 @@ def _search(figures: SearchSummary, place: str | None) -> SearchReport:
         lift_over_random_direction=figures["lift_over_random_direction"],
         violations=figures["violations"],
         stop="; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),
-        plausible_share=usual and usual["share"],
+        plausible_share=plausibility and plausibility["share"],
     )
 
 
@@ -152,12 +152,12 @@ class Candidates(NamedTuple):
     rows: Tensor  # (f, d), packed
     once: Tensor  # the numbers of different records among them
     gaps: Tensor  # of those
-    usual: Tensor  # whether they and their twins are plausible
+    plausible: Tensor  # whether they and their twins are plausible
 
-    def only(self, usual: bool) -> Candidates:
+    def only(self, plausible: bool) -> Candidates:
         """Return those that are, or are not, plausible."""
-        chosen = self.usual == usual
-        return Candidates(self.rows, self.once[chosen], self.gaps[chosen], self.usual[chosen])
+        chosen = self.plausible == plausible
+        return Candidates(self.rows, self.once[chosen], self.gaps[chosen], self.plausible[chosen])
 
 
 class _Shown(NamedTuple):
@@ -174,9 +174,9 @@ def worst_findings(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tens
     and others last.
     """
     domain = case.domain
-    parts = [_shrunk(case, case.near[0], found.only(usual=True))]
+    parts = [_shrunk(case, case.near[0], found.only(plausible=True))]
     if case.population is not None and len(torch.unique(domain.key(parts[0].people))) < WORST:
-        parts += [_shrunk(case, domain, found.only(usual=False)), _real(case)]
+        parts += [_shrunk(case, domain, found.only(plausible=False)), _real(case)]
     which, people, goals = map(torch.cat, zip(*parts, strict=True))
     order = case.decision.gap(*evaluated_pairs(case, people)[2:]).argsort(descending=True, stable=True)
     rank = torch.where(case.plausible(people) & flips_plausibly(case, people), (which < 0).long(), 2)
@@ -192,13 +192,16 @@ def evaluated_pairs(case: AttributeCase, people: Tensor) -> Pairs:
 
     Where the decision differs from that of a plausible twin, the twin is a plausible one.
     """
-    parts = [_preferred(case, judged).pairs() for judged in _evaluations(case, people)]
+    parts = [_preferred(case, evaluation).pairs() for evaluation in _evaluations(case, people)]
     return Pairs(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def flips_plausibly(case: AttributeCase, people: Tensor) -> Tensor:
     """Return for each person whether the decision differs from that of a plausible twin: bool, (n,)."""
-    parts = [(judged.differs & case.pairs.twins(judged.rows).valid).any(1) for judged in _evaluations(case, people)]
+    parts = [
+        (evaluation.differs & case.pairs.twins(evaluation.rows).valid).any(1)
+        for evaluation in _evaluations(case, people)
+    ]
     return torch.cat([people.new_zeros(0, dtype=torch.bool), *parts])
 
 
@@ -207,12 +210,12 @@ def _evaluations(case: AttributeCase, people: Tensor) -> Iterator[Evaluation]:
         yield evaluate(case.exact, case.domain, part, case.decision)
 
 
-def _preferred(case: AttributeCase, judged: Evaluation) -> Evaluation:
+def _preferred(case: AttributeCase, evaluation: Evaluation) -> Evaluation:
     """Return an evaluation without implausible twins, where the decision differs from a plausible one's."""
-    good = case.pairs.twins(judged.rows).valid & judged.valid
-    some = (judged.differs & good).any(1, keepdim=True)
-    valid = torch.where(some, good, judged.valid)
-    return replace(judged, valid=valid, apart=judged.apart & valid)
+    good = case.pairs.twins(evaluation.rows).valid & evaluation.valid
+    some = (evaluation.differs & good).any(1, keepdim=True)
+    valid = torch.where(some, good, evaluation.valid)
+    return replace(evaluation, valid=valid, apart=evaluation.apart & valid)
 
 
 def _shrunk(case: AttributeCase, domain: TableDomain, found: Candidates) -> _Shown:
@@ -294,13 +297,13 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
     unique = found[once]
     scores, others = unique.scores.double(), unique.twin_scores.double()
     gaps = case.decision.gap(scores, others)
-    usual = case.plausible(rows[once]) & _plausible_twin(case, rows[once].long(), unique.twins(domain).long())
+    plausible = case.plausible(rows[once]) & _plausible_twin(case, rows[once].long(), unique.twins(domain).long())
     generator = torch.Generator().manual_seed(case.seed)
     order = torch.randperm(len(once), generator=generator).to(once.device)
     drawn = once[order]
     audit.report = replace(
         audit.report,
-        plausible_found=None if case.population is None else int(usual.sum()),
+        plausible_found=None if case.population is None else int(plausible.sum()),
         severity=_severity(gaps.cpu().numpy()),
         probability_gaps=_probability_gaps(case, scores, others),
         direction=(*audit.report.direction, *_found_direction(case, unique)),
@@ -308,8 +311,8 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
         regions=regions(domain, rows[once].long(), seed=case.seed),
         coverage=_coverage(case, outcomes[0], rows[drawn[sources.search[drawn] == 0][:LOOK]]),
     )
-    sample = once[order[(~usual[order]).long().argsort(stable=True)[:SAMPLE]]]
-    worst = worst_findings(case, Candidates(rows, once, gaps, usual))
+    sample = once[order[(~plausible[order]).long().argsort(stable=True)[:SAMPLE]]]
+    worst = worst_findings(case, Candidates(rows, once, gaps, plausible))
     audit.report = replace(
         audit.report,
         worst=_in_words(case, sources, *worst),

@@ -374,7 +374,7 @@ def counterfactual_report(
         carried=_carried(domain, effect.mediators) if claimed else "",
         sensitivity=_sensitivity(domain, effect.sensitivity) if claimed else None,
         auc=effect.auc,
-        told=_told(domain, effect.auc),
+        told=_group_predictability(domain, effect.auc),
         fixed=tuple(a.name for _, a in kept if a.fixed),
         legitimate=tuple(
             ResolvingAttribute(a.name, _differs(domain, rows, c, effect.left_out)) for c, a in kept if a.legitimate
@@ -493,7 +493,7 @@ def _carried(domain: TableDomain, carriers: Sequence[Mediator]) -> str:
     return f"Holding {names} fixed removes {part_of(one.share)} of the excess."
 
 
-def _told(domain: TableDomain, auc: float | None) -> str:
+def _group_predictability(domain: TableDomain, auc: float | None) -> str:
     if auc is None:
         return ""
     by = listed([plain(name) for name in domain.sensitive])
@@ -521,11 +521,11 @@ def _differs(domain: TableDomain, rows: Tensor, column: int, left_out: Sequence[
         every = torch.stack(list(shares.values()))
         label = int((every.amax(0) - every.amin(0)).argmax())
         figures, what = {name: float(share[label]) for name, share in shares.items()}, attribute.value(label)
-        told = [f"for {percent(figures[name])} of {name}" for name in _ends(figures)]
-        return f"{kept}: it is {what} {' and '.join(told)}."
+        values = [f"for {percent(figures[name])} of {name}" for name in _ends(figures)]
+        return f"{kept}: it is {what} {' and '.join(values)}."
     figures = {name: float(attribute.low + attribute.step * group.mean()) for name, group in known.items()}
-    told = [f"{number(figures[name])} for {name}" for name in _ends(figures)]
-    return f"{kept}: on average it is {' and '.join(told)}."
+    values = [f"{number(figures[name])} for {name}" for name in _ends(figures)]
+    return f"{kept}: on average it is {' and '.join(values)}."
 
 
 def _ends(figures: Mapping[str, float]) -> tuple[str, ...]:
@@ -538,5 +538,5 @@ def _group(domain: TableDomain, codes: Sequence[int]) -> str:
     return ", ".join(str(a.value(code)) for a, code in zip(columns, codes, strict=True))
 
 
-def _names(domain: TableDomain, carrier: Mediator) -> tuple[str, ...]:
-    return tuple(domain.names[column] for column in carrier.columns)
+def _names(domain: TableDomain, mediator: Mediator) -> tuple[str, ...]:
+    return tuple(domain.names[column] for column in mediator.columns)

@@ -98,7 +98,7 @@ def realistic_pairs(attributes: Sequence[AttributeReport], most: int) -> list[Fi
 
 def described(finding: Finding) -> str:
     """Return a pair in words: both decisions, and how realistic the person is."""
-    return f"{finding.sentence} {finding.how_usual}".rstrip()
+    return f"{finding.sentence} {finding.plausibility_text}".rstrip()
 
 
 def _steps(report: Report) -> list[Step]:
@@ -139,9 +139,9 @@ def _disparate_impact(one: AttributeReport) -> Metric:
         return Metric(name, NOT_MEASURED, "Not known." if disparity.favourable else unset)
     shares = {group.values: group.selection_rate for group in one.groups}
     group = "({})" if len(one.sensitive) > 1 else "{}"  # the values of several attributes
-    told = " versus ".join(f"{percent(shares.get(name))} of {group.format(name)}" for name in (gap.least, gap.most))
+    rates = " versus ".join(f"{percent(shares.get(name))} of {group.format(name)}" for name in (gap.least, gap.most))
     people = plural(sum(group.rows for group in one.groups), "record")
-    of = f"'{disparity.selected}' for {told}, of {people} in the data set"
+    of = f"'{disparity.selected}' for {rates}, of {people} in the data set"
     return Metric(name, f"{gap.value:.2f}", of, f"{gap.low:.2f}–{gap.high:.2f}", disparity.confidence)
 
 

@@ -177,10 +177,10 @@ def _synthetic(one: AttributeReport) -> list[str]:
         return []
     if _hit(one):
         synthetic = [rate for rate in one.rates.measured if rate.population in SYNTHETIC]
-        told = [f"{percent(rate.rate)} of {_who(rate)}" for rate in synthetic]
-        return [f"Decisions also depend on {by(one)} for {listed(told)}."] if told else []
-    told_apart = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
-    none = [rate for rate in told_apart if not rate.rate and rate.high > 0]
+        rates = [f"{percent(rate.rate)} of {_who(rate)}" for rate in synthetic]
+        return [f"Decisions also depend on {by(one)} for {listed(rates)}."] if rates else []
+    assessed = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
+    none = [rate for rate in assessed if not rate.rate and rate.high > 0]
     if not none:
         return []
     return [
@@ -199,9 +199,9 @@ def _others(attributes: Sequence[AttributeReport], worst: AttributeReport) -> st
     rest = [one for one in attributes if one is not worst and one.depends]
     known = [f"{by(one)} ({percent(hit.rate)} of {_who(hit)})" for one in rest if (hit := _hit(one))]
     drawn = [by(one) for one in rest if not _hit(one)]
-    told = [f"Decisions also depend on {listed(known)}."] if known else []
+    real = [f"Decisions also depend on {listed(known)}."] if known else []
     return " ".join(
-        [*told, f"For synthetic records only, decisions also depend on {listed(drawn)}."] if drawn else told
+        [*real, f"For synthetic records only, decisions also depend on {listed(drawn)}."] if drawn else real
     )
 
 
@@ -213,8 +213,8 @@ def _found(one: AttributeReport) -> str:
         tried = sum(search.tried for search in one.searches)
         return f"The searches tried {tried:,} synthetic records and found none." if tried else ""
     every = ", which is plausible" if one.people_found == 1 else ", all of them plausible"
-    usual = {None: "", 0: ", none of them plausible", one.people_found: every}
-    plausible = usual.get(one.plausible_found, f", {one.plausible_found or 0:,} of them plausible")
+    shares = {None: "", 0: ", none of them plausible", one.people_found: every}
+    plausible = shares.get(one.plausible_found, f", {one.plausible_found or 0:,} of them plausible")
     return f"The searches found {plural(one.people_found, 'discriminatory input')} (synthetic){plausible}."
 
 

@@ -180,9 +180,13 @@ class CounterfactualTwins:
         moving, tied = set(sensitive), set()
         for column in population.order:
             step, shift = population.steps.get(column), self.latent.shifts.get(column)
-            parents = population.trees.asked(column)
+            parents = population.trees.split_columns(column)
             if shift is not None:
-                parents = {*self.latent.trees.asked(column), *shift.asked, *(sensitive if shift.by_group else ())}
+                parents = {
+                    *self.latent.trees.split_columns(column),
+                    *shift.parents,
+                    *(sensitive if shift.by_group else ()),
+                }
             if column not in self.kept | moving and (parents & moving or (step and step.group in tied)):
                 moving.add(column)
             if step and column in moving:

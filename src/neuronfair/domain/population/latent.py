@@ -55,7 +55,7 @@ class GroupShift:
     def mean(self, group: Tensor, scores: Tensor, places: Tensor) -> Tensor:
         """Return the expected score of rows: their groups (n,), scores (d, n) and places of nominal columns (d, n)."""
         total = branch_taken(self.level, group)
-        for column in self.asked:
+        for column in self.parents:
             if column in self.labels:
                 total = total + branch_taken(self.labels[column], places[column])
             else:
@@ -66,7 +66,7 @@ class GroupShift:
         return total
 
     @cached_property
-    def asked(self) -> tuple[int, ...]:
+    def parents(self) -> tuple[int, ...]:
         """The columns that it depends on, besides the group."""
         return (*(self.slopes != 0).any(0).any(1).nonzero()[:, 0].tolist(), *self.labels)
 

@@ -126,8 +126,8 @@ def fits(places: Bins, size: int, class_of: Tensor | None) -> bool:
 def is_forest(trees: ChanceForest, widths: list[int], place_counts: list[int], order: tuple[int, ...]) -> bool:
     """Whether every node has later children in its tree, splits on an earlier column, and has a distribution.
 
-    `widths` are the numbers of places of each tree's column; `asked` those of what a tree can split on: the columns,
-    then 1 for a leaf, then what every tree may use.
+    `widths` are the numbers of places of each tree's column; `place_counts` those of what a tree can split on: the
+    columns, then 1 for a leaf, then what every tree may use.
     """
     d, count = len(order), torch.diff(trees.roots, append=torch.tensor([len(trees.asks)]))
     if trees.widths.tolist() != widths or len(trees.roots) != d or int(trees.roots[0]) or int(count.min()) < 1:
@@ -240,7 +240,7 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
         labels = {other: table for (own, other), table in zip(pairs, tables, strict=True) if own == column}
         shifts[column] = GroupShift(level, slopes, labels, spread, cuts.contiguous(), rest[i])
     scales = {c: Coupling(places[c], True, None, chances[None]) for c, chances in zip(scaled, pooled, strict=True)}
-    if any(set(shift.asked) - {*scales, *shift.labels} or column not in scales for column, shift in shifts.items()):
+    if any(set(shift.parents) - {*scales, *shift.labels} or column not in scales for column, shift in shifts.items()):
         raise ValueError("a column shifts that has no scale")
     return Latent(scales, shifts, trees)
 

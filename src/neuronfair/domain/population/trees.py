@@ -359,7 +359,7 @@ class ChanceForest:
         start, width = int(self._starts[column]), int(self.widths[column])
         return self.chances[start : start + self._counts[column] * width].view(-1, width)
 
-    def asked(self, column: int) -> set[int]:
+    def split_columns(self, column: int) -> set[int]:
         """Return the columns on which a column's tree splits."""
         root = int(self.roots[column])
         return set(self.asks[root : root + self._counts[column]].tolist()) - {len(self.roots)}

@@ -106,7 +106,7 @@ class _Python:
         own = file.startswith(_OWN) or _is_standard(file)
         if event == "call" and not own:
             self._globals[code] = frame.f_globals
-            if self.left is None and (found := _tells_tracing(code)):
+            if self.left is None and (found := _tracing_check_in(code)):
                 self.left = refused(found, "tells forward() how it is called, so that it may compute other things here")
             held = {name: frame.f_locals.get(name) for name in code.co_freevars}  # as it is now: it may be set anew
             self._held |= {f"{name}, which {code.co_name}() holds": value for name, value in held.items()}
@@ -134,16 +134,16 @@ class _Python:
 
 
 @cache
-def _tells_tracing(code: CodeType) -> str | None:
+def _tracing_check_in(code: CodeType) -> str | None:
     """Return a name in the code of a function by which it could notice that it is traced."""
     texts = {one for one in code.co_consts if isinstance(one, str)}  # hasattr(x, "fake_mode")
-    asked = _WATCHERS & {*code.co_names, *texts}
+    watched = _WATCHERS & {*code.co_names, *texts}
     if "type" in code.co_names:
         steps = pairwise(get_instructions(code))
         if any(one.argval == "type" and "LOAD_GLOBAL" in one.opname and two.argval != "self" for one, two in steps):
-            asked = {*asked, "type"}  # of another thing than the module itself
-    inner = (found for part in code.co_consts if isinstance(part, CodeType) and (found := _tells_tracing(part)))
-    return min(asked, default=next(inner, None))
+            watched = {*watched, "type"}  # of another thing than the module itself
+    inner = (found for part in code.co_consts if isinstance(part, CodeType) and (found := _tracing_check_in(part)))
+    return min(watched, default=next(inner, None))
 
 
 @contextmanager
