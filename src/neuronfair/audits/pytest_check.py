@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -130,7 +131,7 @@ class Fairness:
         problems = _encoding_problems(case, settings)
         if measured.excess:
             problems += [*measured.excess, *self._worst_pair(case, measured, twins, seconds, settings)]
-        elif not any(rate.found for rate in measured.rates) and decides_alike(case, measured.samples, settings.seed):
+        elif not any(rate.found for rate in measured.rates) and _decides_alike(case, measured.samples, settings.seed):
             problems.append(ALIKE)
         proved = None if least is None else _prove(case, settings, has_table=isinstance(domain, Dataset))
         if proved is not None and least is not None and proved.certified_share < least:
@@ -163,7 +164,7 @@ class Fairness:
         limits = read_expressions(fail_if, [name], [])
         if not limits or any(limit.figure not in GROUP_METRICS for limit in limits):
             raise NeuronFairError(f"expected thresholds on {listed(GROUP_METRICS)}, got {listed(fail_if) or 'none'}")
-        if decides_alike(case, DRAWN, 0):
+        if _decides_alike(case, DRAWN, 0):
             raise AssertionError(ALIKE)
         records = records_of(opened, data)
         _, disparity = group_metrics(records.model, records.data, opened.decision, confidence)
@@ -237,16 +238,16 @@ def _measure(
     case: AuditInput, max_rate: float, twins: TwinKind, settings: CheckSettings, *, has_table: bool
 ) -> _Measured:
     """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
-    data, confidence, seed = case.data, settings.confidence, settings.seed
+    data, confidence = case.data, settings.confidence
     limit = Threshold(f"flip_rate > {exact(max_rate)}", None, "flip_rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (records_needed(limit, 0.0, confidence) or SAMPLES))
-    population = population_if_plausible(data, seed) if has_table else None
-    rates = sampled_rates(case.opened, data, samples, confidence, seed, data if has_table else None, population)
+    population = population_if_plausible(data, settings.seed) if has_table else None
+    rates = _flip_rates(case, samples, settings, population, has_table=has_table)
     measured = _Measured(rates, samples, population, data, None, [])
     if twins == "flip":
-        return replace(measured, excess=too_many(measured.largest, limit, data))
-    counterpart, searched = compared(case.opened, data, settings.samples, confidence, seed)
-    return replace(measured, searched=searched, counterpart=counterpart, excess=too_large(counterpart, max_rate))
+        return replace(measured, excess=_rate_problems(measured.largest, limit, data))
+    counterpart, searched = _counterfactual_test(case, settings)
+    return replace(measured, searched=searched, counterpart=counterpart, excess=_excess_problems(counterpart, max_rate))
 
 
 def _checked_twins(max_rate: float, domain: TableDomain | Dataset | str | Path, demands: Demands) -> TwinKind:
@@ -273,54 +274,35 @@ def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> Pro
     return ProofStage(case.opened, case.data, None, settings.prove).prove(has_table=has_table).proved
 
 
-def sampled_rates(
-    opened: Opened,
-    data: Dataset,
-    samples: int,
-    confidence: float,
-    seed: int,
-    table: Dataset | None = None,
-    population: PopulationModel | None = None,
+def _flip_rates(
+    case: AuditInput, samples: int, settings: CheckSettings, population: PopulationModel | None, *, has_table: bool
 ) -> tuple[Rate, ...]:
     """Return the flip rate of each available population and of the whole domain.
 
-    With both a data set `table` and a `population` model, the rate of plausible pairs comes first.
+    With both a data set and a `population` model, the rate of plausible pairs comes first.
     """
-    every: tuple[Population | Dataset | PopulationModel | None, ...] = (table, population, "domain")
-    pairs = None
-    if table is not None and population is not None:
+    opened, data, confidence, seed = case.opened, case.data, settings.confidence, settings.seed
+    rates: list[Rate] = []
+    if has_table and population is not None:
+        twins = plausible_twins(data.domain, population, data.rows)
         pairs = plausible_pair_rate(
-            opened,
-            plausible_twins(data.domain, population, table.rows),
-            table,
-            samples=samples,
-            confidence=confidence,
-            decision=opened.decision,
-            seed=seed,
+            opened, twins, data, samples=samples, confidence=confidence, decision=opened.decision, seed=seed
         )
-    return (() if pairs is None else (pairs.rate,)) + tuple(
-        flip_rate(
-            opened,
-            data.domain,
-            population=one,
-            samples=samples,
-            confidence=confidence,
-            decision=opened.decision,
-            seed=seed,
-        )
-        for one in every
-        if one is not None
-    )
+        rates += [] if pairs is None else [pairs.rate]
+    known = [] if population is None else [population]
+    every: list[Population | Dataset | PopulationModel] = [*([data] if has_table else []), *known, "domain"]
+    measure = partial(flip_rate, samples=samples, confidence=confidence, decision=opened.decision, seed=seed)
+    return (*rates, *(measure(opened, data.domain, population=one) for one in every))
 
 
-def decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
+def _decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
     """Return whether all records, and `samples` more from the domain, get the same decision."""
     model, data, opened = case.opened.model, case.data, case.opened
     people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
     return opened.decision.alike(batched_scores(model, people))
 
 
-def too_many(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
+def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
     """Return sentences on a rate that may exceed the limit; none if the sample excludes it."""
     low, high = rate.interval
     if not limit.met_by(high):
@@ -341,24 +323,23 @@ def too_many(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
     return lines
 
 
-def compared(
-    opened: Opened, data: Dataset, samples: int | None, confidence: float, seed: int
-) -> tuple[CounterfactualReport, Dataset]:
+def _counterfactual_test(case: AuditInput, settings: CheckSettings) -> tuple[CounterfactualReport, Dataset]:
     """Return the counterfactual test of a data set, and the data set with these twins."""
+    opened, data = case.opened, case.data
     effect = CounterfactualTest(
         opened.model,
         data.domain,
         data.rows,
         decision=opened.decision,
-        thorough=Thoroughness(people=samples),
-        confidence=confidence,
-        seed=seed,
+        thorough=Thoroughness(people=settings.samples),
+        confidence=settings.confidence,
+        seed=settings.seed,
     ).measure()
     domain = with_counterfactuals(data.domain, effect.counterparts)
-    return counterfactual_report(data.domain, data.rows, effect, confidence), replace(data, domain=domain)
+    return counterfactual_report(data.domain, data.rows, effect, settings.confidence), replace(data, domain=domain)
 
 
-def too_large(report: CounterfactualReport, most: float) -> list[str]:
+def _excess_problems(report: CounterfactualReport, most: float) -> list[str]:
     """Return sentences on a counterfactual excess that may be too large; none if its interval excludes it."""
     if report.effect.high <= most:
         return []

@@ -395,26 +395,39 @@ def audit_images(
         return search_once(folder, name, where, search)
 
     found = compare(under_test, list(image_methods()), settings, run_once)
-    right, balanced = accuracies(classifier, *split.faces(held=True))
-    worst, layers = under_test.profile.worst, under_test.profile.layers
-    report = ImageReport(
+    report = _report(pictures, under_test, card, found, own_body=settings.own_body)
+    files = tuple(pictures.files[i] for i in under_test.numbers.tolist())
+    return ImageAudit(report, under_test, found, card.classes, files)
+
+
+def _report(
+    pictures: ImageSet,
+    subject: DetectorSubject,
+    card: DetectorCard,
+    found: Mapping[str, ImageSearch],
+    *,
+    own_body: bool,
+) -> ImageReport:
+    """Return the report of an audit: the detector, the classifier of the attribute, and what the searches found."""
+    sensitive = subject.domain.sensitive[0]
+    right, balanced = accuracies(subject.attribute, *subject.split.faces(held=True))
+    worst, layers = subject.profile.worst, subject.profile.layers
+    return ImageReport(
         pictures=len(pictures),
         notes=pictures.notes,
         sensitive=sensitive,
-        classes=classes,
+        classes=pictures.attribute(sensitive)[0],
         body=card.body,
-        detection_rate=accuracies(module, *split.part(held=True))[0],
+        detection_rate=accuracies(subject.detector, *subject.split.part(held=True))[0],
         classifier_accuracy=right,
         classifier_balanced_accuracy=balanced,
-        own_body=settings.own_body,
-        shift=under_test.report(),
+        own_body=own_body,
+        shift=subject.report(),
         worst_layer=worst.name,
         auc=worst.auc,
         auc_by_layer={layer.name: layer.auc for layer in layers},
-        methods={name: image_search_report(classifier, one) for name, one in found.items()},
+        methods={name: image_search_report(subject.attribute, one) for name, one in found.items()},
     )
-    files = tuple(pictures.files[i] for i in under_test.numbers.tolist())
-    return ImageAudit(report, under_test, found, card.classes, files)
 
 
 def _trained(split: ImageSplit, settings: ImageSettings, show: Progress) -> tuple[Detector, DetectorCard]:

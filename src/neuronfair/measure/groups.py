@@ -200,17 +200,9 @@ def subgroups(
         people = people[:samples]
     else:
         people = (population or domain).sample(samples, generator)
-    hit = torch.cat(
-        [
-            evaluate(network, domain, part, decision).discriminates
-            for (part,) in zip(*families(network.encoding, domain, people), strict=True)
-        ]
-    )
-    wanted = people[hit]
-    if len(wanted) < ENOUGH:
-        drawn = torch.randperm(len(findings), generator=generator)[: ENOUGH - len(wanted)]
-        wanted = torch.cat([wanted, findings[drawn.to(findings.device)].long()])
-    rules = list(_rules(domain, wanted, people[~hit][:OTHERS]))
+    parts = zip(*families(network.encoding, domain, people), strict=True)
+    hit = torch.cat([evaluate(network, domain, part, decision).discriminates for (part,) in parts])
+    rules = _learned_rules(domain, people, hit, findings, generator)
     inside: list[tuple[TableDomain, Population | Tensor, float]]
     if others is not None:
         met = (others[_meet(cuts, others)] for cuts in rules)
@@ -240,6 +232,17 @@ def subgroups(
             lift = rate.rate / overall.rate if overall.found else None
             result.append(Subgroup(cuts, part, share, rate, lift))
     return tuple(sorted(result, key=lambda group: -group.rate.rate))
+
+
+def _learned_rules(
+    domain: TableDomain, people: Tensor, hit: Tensor, findings: Tensor, generator: torch.Generator
+) -> list[tuple[Cut, ...]]:
+    """Return rules that separate the people who are hit from the others; findings are added where these are few."""
+    wanted = people[hit]
+    if len(wanted) < ENOUGH:
+        drawn = torch.randperm(len(findings), generator=generator)[: ENOUGH - len(wanted)]
+        wanted = torch.cat([wanted, findings[drawn.to(findings.device)].long()])
+    return list(_rules(domain, wanted, people[~hit][:OTHERS]))
 
 
 def _people_who_meet(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -88,6 +88,7 @@ class DirectionTally:
         return Direction(self.people, tuple(sides))
 
 
+Sampled = TypeVar("Sampled", bound=Population | Tensor | PopulationModel)
 FIRST_LOOK = 1_000  # samples before the first look at the error; each further look doubles them
 
 
@@ -184,12 +185,7 @@ def flip_rate(
     most, error = (samples.samples, samples.error) if isinstance(samples, Until) else (samples, None)
     if most < 1:
         raise NeuronFairError(f"samples must be 1 or more, got {most}")
-    if isinstance(population, Dataset):
-        population = records_of(network, replace(population, domain=domain))
-    if isinstance(population, Records):
-        network, domain, population = population.model, population.data.domain, population.data.rows
-    if isinstance(network, Opened):
-        network = network.model
+    network, domain, population = _original_cells(network, domain, population)
     name, draw, total = _source(domain, population, most, seed)
     looks = (total,) if error is None else _looks(total)
     favourable = favourable_class(domain, decision or Decision(), network.outputs)
@@ -237,12 +233,7 @@ def plausible_pair_rate(
     a plausible twin. `pairs` is a domain with plausible twins (`plausible_twins`). Records are sampled and scored as in
     `flip_rate`.
     """
-    domain = replace(pairs, twinning=FLIPS)
-    if isinstance(population, Dataset):
-        population = records_of(network, replace(population, domain=domain))
-    if isinstance(population, Records):
-        network, domain, population = population.model, population.data.domain, population.data.rows
-    model, rows = network.model if isinstance(network, Opened) else network, population
+    model, domain, rows = _original_cells(network, replace(pairs, twinning=FLIPS), population)
     check_rows(domain, rows, "flip rate over plausible pairs")
     favourable = favourable_class(domain, decision or Decision(), model.outputs)
     tally = None if favourable is None else DirectionTally(domain, favourable)
@@ -266,6 +257,17 @@ def plausible_pair_rate(
         return None
     direction = None if tally is None else tally.direction()
     return PairRate(Rate(found, paired, "pairs", confidence, direction=direction), left_out, seen - paired)
+
+
+def _original_cells(
+    network: Model | Opened, domain: TableDomain, population: Sampled | Dataset | Records
+) -> tuple[Model, TableDomain, Sampled | Tensor]:
+    """Return what measures a population: for a data set, a model that reads its original cells where it can."""
+    if isinstance(population, Dataset):
+        population = records_of(network, replace(population, domain=domain))
+    if isinstance(population, Records):
+        return population.model, population.data.domain, population.data.rows
+    return network.model if isinstance(network, Opened) else network, domain, population
 
 
 def _looks(total: int) -> tuple[int, ...]:

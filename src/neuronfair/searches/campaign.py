@@ -44,6 +44,11 @@ class Count:
     findings: int
     judged: int
 
+    @staticmethod
+    def of(findings: Findings) -> Count:
+        """Return the counts of findings that are in memory."""
+        return Count(findings.tried, len(findings), findings.judged)
+
     @property
     def gsr(self) -> float:
         """The success rate: findings among the distinct records evaluated."""

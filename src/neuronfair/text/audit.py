@@ -412,9 +412,9 @@ def _search(one: TextSearch) -> reports.TextSearchReport:
         one.method,
         one.own.findings,
         one.own.tried,
-        one.own.rate,
-        None if one.random is None else one.random.rate,
-        None if one.random_direction is None else one.random_direction.rate,
+        one.own.gsr,
+        None if one.random is None else one.random.gsr,
+        None if one.random_direction is None else one.random_direction.gsr,
     )
 
 

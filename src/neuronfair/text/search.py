@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.progress import Progress, silent
+from neuronfair.searches.campaign import Count
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import World
@@ -20,28 +21,15 @@ from neuronfair.text.models import NO_ANSWER, TextModel
 from neuronfair.text.network import PASS
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a search, or a control, found in how many different texts."""
-
-    findings: int
-    tried: int
-
-    @property
-    def rate(self) -> float:
-        """The share of the texts tried that are findings; 0 where none was tried."""
-        return self.findings / self.tried if self.tried else 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class TextSearch:
     """What one method found, next to its controls at an equal number of texts."""
 
     method: str
     findings: Findings
-    own: Found
-    random: Found | None = None  # random words in the same texts
-    random_direction: Found | None = None  # the same walk along noise instead of gradients
+    own: Count
+    random: Count | None = None  # random words in the same texts
+    random_direction: Count | None = None  # the same walk along noise instead of gradients
     interrupted: bool = False
 
 
@@ -94,14 +82,14 @@ def search_texts(world: World, method: str, seeds: Tensor, *, steps: int, progre
     noise. Ctrl-C ends the search and keeps what was found.
     """
     found, stopped = _both_phases(world, method, seeds, steps, progress)
-    own = Found(len(found), found.tried)
+    own = Count.of(found)
     if stopped:
         return TextSearch(method, found, own, interrupted=True)
     random = _random(world, seeds, found.tried, progress)
     direction = None
     if METHODS[method].gradients:
         walked, _ = _both_phases(replace(world, blind=True), method, seeds, steps, silent)
-        direction = Found(len(walked), walked.tried)
+        direction = Count.of(walked)
     return TextSearch(method, found, own, random, direction)
 
 
@@ -124,7 +112,7 @@ def _both_phases(world: World, method: str, seeds: Tensor, steps: int, progress:
     return Findings.join(parts), "interrupted" in (first.stop, local and local.stop)
 
 
-def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> Found | None:
+def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> Count | None:
     """Evaluate about as many texts with random words, all from the same seed texts."""
     steps = math.ceil(tried / max(1, len(seeds)))
     if not steps:
@@ -132,7 +120,7 @@ def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> Foun
     progress("control: random words", 0, None)
     budget = Budget(steps, instances=tried)
     found = run_phase(world, _RandomWords(), seeds, budget=budget, seen=KeySet(world.domain.device)).findings
-    return Found(len(found), found.tried)
+    return Count.of(found)
 
 
 class _RandomWords(Uniform):
