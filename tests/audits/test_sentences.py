@@ -23,7 +23,7 @@ from neuronfair.audits.report.attribute import (
     SeverityReport,
     SideReport,
 )
-from neuronfair.audits.wording.verdict import SET_ONE, conclude
+from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
 from tests.reports import REPRODUCTION, attribute, counterpart, fair, proved, rate, report, search
 
@@ -65,8 +65,10 @@ def test_a_dependence_is_told_as_a_fact_about_the_people_of_the_data_set():
         f"Decisions also depend on sex and race ({percent(0.005)} of records in the data set).",
         "The searches found 100 discriminatory inputs (synthetic).",
     )
-    assert (told.thresholds, told.threshold_text) == ("none set", SET_ONE)
-    assert "--fail-if 'flip_rate > 1%'" in SET_ONE
+    assert (told.thresholds, told.threshold_text) == (
+        "none set",
+        "No threshold set; set one with --fail-if 'flip_rate > 1%'.",
+    )
 
 
 def test_one_synthetic_record_of_50000_is_a_dependence_and_no_alarm():
@@ -135,7 +137,11 @@ def test_proxy_evidence_is_never_an_alarm_by_itself():
     one = fair(health=UNUSED, counterpart=counterpart(), search_twins="counterpart")
     told = verdict(one)
     assert (told.level, told.tone) == ("proxy evidence", "neutral")
-    assert told.headline == "The model does not use sex, so no decision depends on it directly."
+    assert told.headline == (
+        "The model does not use sex, but there is proxy evidence: counterfactual twins get a different decision "
+        "19.0 percentage points more often than by chance."
+    )
+    assert told.threshold_text.endswith("--fail-if 'counterpart.effect > 5%'.")
     found = counterpart()
     assert told.details == (
         f"Counterfactual test (sex): {found.sentence}",

@@ -8,11 +8,10 @@ from dataclasses import replace
 from neuronfair.audits.report import GateCheck, Report, ThresholdState, Verdict, worst_of
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
-from neuronfair.audits.wording.summary import by
-from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, whole_percent
+from neuronfair.audits.wording.summary import by, example
+from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, points, whole_percent
 
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
-SET_ONE = "No threshold set; set one with --fail-if 'flip_rate > 1%'."
 # Of several attributes the first of these speaks for the model: a known dependence matters more than an unknown.
 _ORDER: tuple[Conclusion, ...] = (
     "above the threshold", "dependence found", "proxy evidence", "not assessable", "no dependence found"
@@ -62,7 +61,8 @@ def _unassessable(report: Report) -> str:
 
 def _thresholds(report: Report, thresholds_set: bool) -> tuple[ThresholdState, str]:
     if report.gate is None:
-        return ("not evaluated", "The thresholds were not evaluated.") if thresholds_set else ("none set", SET_ONE)
+        none = f"No threshold set; set one with --fail-if {example(report)}."
+        return ("not evaluated", "The thresholds were not evaluated.") if thresholds_set else ("none set", none)
     fired = [check for check in report.gate.checks if check.fired]
     failed = list(dict.fromkeys(check.expression for check in fired))
     expressions = list(dict.fromkeys(check.expression for check in report.gate.checks))
@@ -131,6 +131,10 @@ def _headline(one: AttributeReport, rows: int) -> str:
         if len(drawn) == drawn[0].discriminated == 1:
             does = "does"
         return f"{known}; {flips} {does}." if known else f"Decisions depend on {either} for {flips}."
+    if one.is_unused and one.counterpart is not None and one.counterpart.claimed:
+        more = f"{points(one.counterpart.effect.rate).replace('pp', 'percentage points')} more often than by chance"
+        proxies = f"counterfactual twins get a different decision {more}"
+        return f"The model does not use {either}, but there is proxy evidence: {proxies}."
     if one.is_unused:
         return f"The model does not use {either}, so no decision depends on it directly."
     if one.lacks_twins:
