@@ -54,10 +54,10 @@ Which claims of the NeuronFair paper held when we repeated its experiments, and 
 {overview}
 
 **Held**: in all cases. **Held in part**: in at least half of them, or the findings bring only part of the effect. In \
-brackets: the version of neuronfair that measured it. Three algorithms bear the name NeuronFair here \
-([Methods](methods.md#neuronfair) compares them). Only the first is the paper's to the letter, so only its column \
-judges the paper; the last is our own. A dash: the claim needs no search by NeuronFair. The cases are data sets with a \
-sensitive attribute, such as adult-sex.
+brackets: the version of neuronfair that measured it. Only the first column is the paper's algorithm to the letter, so \
+only it judges the paper. The [four changes](methods.md#neuronfair): one attribute in a local step, a random sign, a \
+random step where a chain is stuck, a return after a miss. The last column is our own redesign. A dash: the claim needs \
+no search by NeuronFair.
 
 ## What else was measured
 
