@@ -56,8 +56,8 @@ Which claims of the NeuronFair paper held when we repeated its experiments, and 
 **Held**: in all cases. **Held in part**: in at least half of them, or the findings bring only part of the effect. In \
 brackets: the version of neuronfair that measured it. Only the first column is the paper's algorithm to the letter, so \
 only it judges the paper. The [four changes](methods.md#neuronfair): one attribute in a local step, a random sign, a \
-random step where a chain is stuck, a return after a miss. The last column is our own redesign. A dash: the claim needs \
-no search by NeuronFair.
+random step where a chain is stuck, a return after a miss. The last column is our own redesign. A dash: the claim \
+needs no search by NeuronFair.
 
 ## What else was measured
 

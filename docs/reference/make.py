@@ -92,7 +92,8 @@ def command_line() -> str:
         "# Command line\n",
         "Which commands and options are there? `neuronfair COMMAND --help` shows the same, with examples.\n",
         "Errors are one line on standard error. Exit status: 0 success, 1 a failed threshold or certificate, "
-        "2 wrong use, 3 a defect of neuronfair, 130 after Ctrl-C. `NO_COLOR` is honoured.\n",
+        "2 wrong use, 3 a defect of neuronfair, 130 after Ctrl-C. `NO_COLOR` is honoured. "
+        "`[tool.neuronfair]` in `pyproject.toml` sets defaults of `audit`.\n",
         "## Shared options\n",
         f"Each has the same meaning in at least {SHARED} commands.\n",
         *_table(shared),
