@@ -147,7 +147,7 @@ def test_guides_are_parted_as_brute_force_parts_them(seed):
     guides, tree, boxes = Guides.at(rows, drawn), CutTree.of_roots(1, CPU), SPACE.everything()
     assert (int(guides.rows.sum()), int(guides.drawn.sum())) == (700, 500)
     assert len(guides) == len(torch.unique(torch.cat([rows, drawn]), dim=0))
-    seats = guides.seated(torch.tensor([0]), tree)
+    segments = guides.segments_at(torch.tensor([0]), tree)
     for _ in range(8):
         axis = torch.tensor([draw.randrange(3) for _ in range(len(boxes))])
         some = (boxes.high.gather(1, axis[:, None]) > boxes.low.gather(1, axis[:, None]))[:, 0].nonzero()[:, 0]
@@ -155,16 +155,16 @@ def test_guides_are_parted_as_brute_force_parts_them(seed):
         axis = axis[some]
         last = SPACE.middle(boxes[some], axis)
         halves = SPACE.halves(boxes[some], axis, last)
-        seats, boxes = guides.cut(seats[some], axis, last, tree), halves
+        segments, boxes = guides.cut(segments[some], axis, last, tree), halves
         decided = torch.rand(len(guides)) < 0.05
         guides.decide(decided.nonzero()[:, 0], torch.ones(int(decided.sum()), dtype=torch.bool), ~decided[decided])
-        seats = guides.undecided(seats)
-        owner, guide = guides.of(seats)
+        segments = guides.undecided(segments)
+        owner, guide = guides.of(segments)
         held = ((guides.places[:, None] >= boxes.low) & (guides.places[:, None] <= boxes.high)).all(2)
         held &= (guides.status == UNDECIDED)[:, None]
         assert sorted(map(list, zip(guide.tolist(), owner.tolist(), strict=True))) == sorted(held.nonzero().tolist())
         weights = (held * guides.weight[:, None]).sum(0)
-        assert guides.weights(seats).tolist() == pytest.approx(weights.tolist())
+        assert guides.weights(segments).tolist() == pytest.approx(weights.tolist())
 
 
 @pytest.mark.parametrize("name", DECISIONS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -101,17 +102,8 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
         "the cuts of the trees",
         times=2,
     )
-    cuts: dict[int, list[npt.NDArray[np.bool_]]] = {column: [] for column in range(len(domain.attributes))}
-    places, starts = list[tuple[int, int]](), list[int]()
-    for tree in trees:
-        starts.append(len(places))
-        for node, feature in enumerate(tree.feature.tolist()):
-            if feature < 0 or feature not in known.column_of:  # a feature that never changes sends all rows one way
-                places.append((-1 if feature < 0 else 0, -1))
-                continue
-            column = known.column_of[feature]
-            cuts[column].append(tree.goes_left(node, known.of_codes[column][:, feature]))
-            places.append((column, len(cuts[column]) - 1))
+    cuts, places = _cuts(trees, known, len(domain.attributes))
+    starts = [0, *accumulate(len(tree.feature) for tree in trees[:-1])]
     cells, sides = _cells(cuts, domain)
     most = max(len(side[0]) if side else 1 for side in sides.values())
     count = len(places)
@@ -145,6 +137,26 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
         link,
         _depth(roots, left, right),
     )
+
+
+def _cuts(
+    trees: list[Tree], known: _Features, columns: int
+) -> tuple[dict[int, list[npt.NDArray[np.bool_]]], list[tuple[int, int]]]:
+    """Return the cuts of each column, and for each node its column, or -1 in a leaf, and the number of its cut there.
+
+    A node without a cut, -1, splits on a feature that never changes and sends all rows one way.
+    """
+    cuts: dict[int, list[npt.NDArray[np.bool_]]] = {column: [] for column in range(columns)}
+    places = list[tuple[int, int]]()
+    for tree in trees:
+        for node, feature in enumerate(tree.feature.tolist()):
+            if feature < 0 or feature not in known.column_of:
+                places.append((-1 if feature < 0 else 0, -1))
+                continue
+            column = known.column_of[feature]
+            cuts[column].append(tree.goes_left(node, known.of_codes[column][:, feature]))
+            places.append((column, len(cuts[column]) - 1))
+    return cuts, places
 
 
 class _Features(NamedTuple):

@@ -182,7 +182,7 @@ class _Team:
                 state = search.state()
         columns, guides = state.undecided, Guides(state.guides)
         share = shares_of(problem, columns)
-        guided = guides.weights(guides.seated(columns["node"], CutTree(state.cuts)))
+        guided = guides.weights(guides.segments_at(columns["node"], CutTree(state.cuts)))
         leads = self.source is not None and self.source.leads
         priority = guided * leads + VOLUME * share * (1 - columns["fair"] - columns["flips"])
         order = priority.argsort(descending=True, stable=True)

@@ -22,9 +22,9 @@ from neuronfair.proof.state import (
     UNDECIDED,
     BoxQueue,
     Guides,
+    GuideSegments,
     GuideSource,
     ProofState,
-    Seats,
     boxes_in,
     certified_boxes,
     certified_columns,
@@ -155,8 +155,8 @@ class BranchAndBound:
         self._proved = certified_shares(problem, state.done)
         self._cuts, self._guides = CutTree(state.cuts.clone()), Guides({n: c.clone() for n, c in state.guides.items()})
         self._settle(self._guides)
-        seats = self._guides.seated(state.undecided["node"], self._cuts)
-        columns = {**state.undecided, **seats.columns}
+        segments = self._guides.segments_at(state.undecided["node"], self._cuts)
+        columns = {**state.undecided, **segments.columns}
         self._queue = BoxQueue({name: column[:0] for name, column in columns.items()})
         self._put(columns, None)
 
@@ -195,30 +195,30 @@ class BranchAndBound:
         self._redraw()
         taken = self._queue.take(self._batch)
         boxes, pattern, axis = boxes_in(taken), taken["pattern"], taken["axis"].long()
-        seats = Seats.of(taken)
+        segments = GuideSegments.of(taken)
         few = can_enumerate(self._space, boxes, SMALL) & (axis >= 0)
         small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
         if len(small):
             counts = enumerated_people(self.problem, boxes[small], pattern[small].long())
-            owner, guide = self._guides.of(seats[small])
+            owner, guide = self._guides.of(segments[small])
             self._guides.decide(guide, *self._evaluated(self._guides.places[guide], pattern[small][owner]))
             columns = enumerated_columns(self.problem, boxes[small], pattern[small], counts)
-            self._finish({**columns, "node": seats.node[small]})
+            self._finish({**columns, "node": segments.node[small]})
         if len(new):
-            self._bound(boxes[new], pattern[new].long(), seats[new])
+            self._bound(boxes[new], pattern[new].long(), segments[new])
         if len(old):
             inner = taken["inner"][old].repeat(2, 1, 1) if "inner" in taken else None
             last = taken["last"][old].long()
             if self._leads:
-                last = self._nearer(boxes[old], axis[old], last, seats[old])
+                last = self._nearer(boxes[old], axis[old], last, segments[old])
             halves = self._space.halves(boxes[old], axis[old], last)
-            seats = self._guides.cut(seats[old], axis[old], last, self._cuts)
-            self._bound_or_wait(halves, pattern[old].long().repeat(2), seats, inner)
+            segments = self._guides.cut(segments[old], axis[old], last, self._cuts)
+            self._bound_or_wait(halves, pattern[old].long().repeat(2), segments, inner)
         self._steps += 1
 
-    def _nearer(self, boxes: Boxes, axis: Tensor, last: Tensor, seats: Seats) -> Tensor:
+    def _nearer(self, boxes: Boxes, axis: Tensor, last: Tensor, segments: GuideSegments) -> Tensor:
         """Return where to cut: nearer to the guides, where all of them lie in one half."""
-        owner, guide = self._guides.of(seats)
+        owner, guide = self._guides.of(segments)
         place = self._guides.places[guide, axis[owner]].long()
         least = torch.full_like(last, torch.iinfo(last.dtype).max).scatter_reduce(0, owner, place, "amin")
         most = torch.full_like(last, -1).scatter_reduce(0, owner, place, "amax")
@@ -229,17 +229,17 @@ class BranchAndBound:
         cut = torch.where(least > last, torch.maximum(last, upper), cut)
         return torch.where(most >= 0, cut, last)
 
-    def _bound_or_wait(self, boxes: Boxes, pattern: Tensor, seats: Seats, inner: Tensor | None) -> None:
+    def _bound_or_wait(self, boxes: Boxes, pattern: Tensor, segments: GuideSegments, inner: Tensor | None) -> None:
         """Bound boxes; where guides lead, small boxes without any wait in the queue as they are."""
         wait = torch.zeros(len(boxes), dtype=torch.bool, device=pattern.device)
         if self._leads:
-            wait = (seats.count == 0) & (self._people.share(self._space, boxes, pattern) < SMALL_SHARE)
+            wait = (segments.count == 0) & (self._people.share(self._space, boxes, pattern) < SMALL_SHARE)
         now, later = (~wait).nonzero()[:, 0], wait.nonzero()[:, 0]
         if len(later):
-            columns = waiting_columns(boxes[later], pattern[later]) | seats[later].columns
+            columns = waiting_columns(boxes[later], pattern[later]) | segments[later].columns
             self._put(columns, None if inner is None else inner[later])
         if len(now):
-            self._bound(boxes[now], pattern[now], seats[now], None if inner is None else inner[now])
+            self._bound(boxes[now], pattern[now], segments[now], None if inner is None else inner[now])
 
     def _evaluated(self, places: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor]:
         """Return which records do not flip and which do, by the margins of each."""
@@ -262,11 +262,11 @@ class BranchAndBound:
         self._guides = mine.chosen(kept).added(others.chosen(others.status == UNDECIDED))
         if lists := self._queue.drained():
             nodes = [part["node"] for part in lists]
-            seats = self._guides.seated(torch.cat(nodes), self._cuts)
+            segments = self._guides.segments_at(torch.cat(nodes), self._cuts)
             ends = torch.tensor([len(node) for node in nodes]).cumsum(0).tolist()
             for part, begin, end in zip(lists, [0, *ends], ends, strict=False):
                 inner, _ = part.pop("inner", None), part.pop("share")
-                self._put(part | seats[begin:end].columns, inner)
+                self._put(part | segments[begin:end].columns, inner)
         self._drawing += time.perf_counter() - begun
 
     def _settle(self, guides: Guides) -> None:
@@ -314,22 +314,22 @@ class BranchAndBound:
             numbers = (self.left + len(inner)) * inner.shape[1:].numel()
             self._keeps_inner = numbers < INNER[self.problem.device.type]
             columns = {**columns, "inner": inner} if self._keeps_inner else columns
-        self._queue.put(columns, share, self._guides.weights(Seats.of(columns)) if self._leads else 0.0)
+        self._queue.put(columns, share, self._guides.weights(GuideSegments.of(columns)) if self._leads else 0.0)
 
-    def _bound(self, boxes: Boxes, pattern: Tensor, seats: Seats, inner: Tensor | None = None) -> None:
+    def _bound(self, boxes: Boxes, pattern: Tensor, segments: GuideSegments, inner: Tensor | None = None) -> None:
         """Bound boxes, each thread some of them: those that are decided are done, the others go back into the queue."""
         self.boxes += len(boxes)
         bounder = self.problem.bounder
         if bounder is None:  # only to be cut until the people can be enumerated
             longest = (boxes.high - boxes.low).argmax(1)
             columns = waiting_columns(boxes, pattern, longest, self._space.middle(boxes, longest))
-            self._put(columns | seats.columns, None)
+            self._put(columns | segments.columns, None)
             return
         if bounder.ways > 1 and self._steps % EVERY == TRIED:
             self._way = self._best_way(boxes, pattern, inner)
         size = -(-len(boxes) // self._threads.count)
         parts = [slice(i, i + size) for i in range(0, len(boxes), size)]
-        work = [(boxes[p], pattern[p], seats[p], None if inner is None else inner[p]) for p in parts]
+        work = [(boxes[p], pattern[p], segments[p], None if inner is None else inner[p]) for p in parts]
         for (some, kind, mine, _), found in zip(work, self._threads.map(self._bounded, work), strict=True):
             self._guides.decide(found.guides, found.guides_fair, found.guides_flip)
             whole = found.whole.nonzero()[:, 0]
@@ -338,11 +338,11 @@ class BranchAndBound:
             left = self._guides.undecided(mine[(~found.whole).nonzero()[:, 0]])
             self._put(found.rest | left.columns, found.inner)
 
-    def _bounded(self, part: tuple[Boxes, Tensor, Seats, Tensor | None]) -> _Bounded:
+    def _bounded(self, part: tuple[Boxes, Tensor, GuideSegments, Tensor | None]) -> _Bounded:
         """Return what lines say of some boxes and of their guides."""
         bounder, margins = self.problem.bounder, self.problem.margins
         assert bounder is not None
-        boxes, pattern, seats, inner = part
+        boxes, pattern, segments, inner = part
         valid = self._people.valid[pattern]
         lines = bounder.lines(boxes, inner, self._way)
         signs = box_signs(margins, self._space, boxes, lines, valid)
@@ -353,7 +353,7 @@ class BranchAndBound:
         columns = undecided_columns(boxes[rest], pattern[rest], alike, flips)
         cut = self._to_cut(boxes, lines, signs)[rest].int()
         columns["axis"], columns["last"] = cut[:, 0], cut[:, 1]
-        owner, guide = self._guides.of(seats)
+        owner, guide = self._guides.of(segments)
         found = decided_at(margins, self._space, lines, owner, self._guides.places[guide], valid)
         guides = guide, found[0] | fair[owner], (found[1] | signs.unfair[owner]) & ~fair[owner]
         return _Bounded(whole, fair, columns, None if lines.inner is None else lines.inner[rest], *guides)

@@ -37,15 +37,15 @@ class GuideSource:
 
 
 @dataclass(frozen=True)
-class Seats:
+class GuideSegments:
     """Boxes of a proof: their leaves in the tree of cuts, and their segments of guides."""
 
     node: Tensor  # (n,)
     start: Tensor  # (n,)
     count: Tensor  # (n,)
 
-    def __getitem__(self, index: Tensor | slice) -> Seats:
-        return Seats(self.node[index], self.start[index], self.count[index])
+    def __getitem__(self, index: Tensor | slice) -> GuideSegments:
+        return GuideSegments(self.node[index], self.start[index], self.count[index])
 
     def __len__(self) -> int:
         return len(self.node)
@@ -56,9 +56,9 @@ class Seats:
         return {"node": self.node, "start": self.start, "count": self.count}
 
     @staticmethod
-    def of(columns: Mapping[str, Tensor]) -> Seats:
+    def of(columns: Mapping[str, Tensor]) -> GuideSegments:
         """Return those of boxes in a queue."""
-        return Seats(columns["node"], columns["start"], columns["count"])
+        return GuideSegments(columns["node"], columns["start"], columns["count"])
 
 
 class Guides:
@@ -107,57 +107,57 @@ class Guides:
         """Return these guides and others."""
         return Guides({name: torch.cat([mine, other.columns[name]]) for name, mine in self.columns.items()})
 
-    def seated(self, node: Tensor, cuts: CutTree) -> Seats:
+    def segments_at(self, node: Tensor, cuts: CutTree) -> GuideSegments:
         """Give each box, by its leaf, a segment of its undecided guides."""
         owner = cuts.owners(node, self.places, self.root)
         owner = torch.where((self.status == UNDECIDED) & (owner >= 0), owner, len(node))
         self._order = owner.argsort(stable=True)
         count = torch.bincount(owner, minlength=len(node) + 1)[: len(node)]
-        return Seats(node, count.cumsum(0) - count, count)
+        return GuideSegments(node, count.cumsum(0) - count, count)
 
-    def of(self, seats: Seats) -> tuple[Tensor, Tensor]:
+    def of(self, segments: GuideSegments) -> tuple[Tensor, Tensor]:
         """Return the guides of boxes, box by box: the number of each one's box, and of the guide."""
-        owner, place = _segments(seats)
+        owner, place = _segments(segments)
         return owner, self._order[place]
 
-    def parted(self, seats: Seats, later: Tensor) -> Tensor:
+    def parted(self, segments: GuideSegments, later: Tensor) -> Tensor:
         """Put some guides of each box behind the others of its segment; return how many stay in front.
 
         `later` says of each guide, in the order of `of`, whether it goes behind.
         """
-        owner, place = _segments(seats)
+        owner, place = _segments(segments)
         self._order[place] = self._order[place][(2 * owner + later).argsort(stable=True)]
-        return torch.bincount(owner[~later], minlength=len(seats))
+        return torch.bincount(owner[~later], minlength=len(segments))
 
-    def cut(self, seats: Seats, axis: Tensor, last: Tensor, cuts: CutTree) -> Seats:
+    def cut(self, segments: GuideSegments, axis: Tensor, last: Tensor, cuts: CutTree) -> GuideSegments:
         """Cut boxes behind a place of an axis; return their halves: first all lower, then all upper ones."""
-        owner, guide = self.of(seats)
-        front = self.parted(seats, self.places[guide, axis[owner]] > last[owner])
-        node = cuts.cut(seats.node.long(), axis, last).to(seats.node.dtype)
-        start = torch.cat([seats.start, seats.start + front])
-        return Seats(node, start, torch.cat([front, seats.count - front]))
+        owner, guide = self.of(segments)
+        front = self.parted(segments, self.places[guide, axis[owner]] > last[owner])
+        node = cuts.cut(segments.node.long(), axis, last).to(segments.node.dtype)
+        start = torch.cat([segments.start, segments.start + front])
+        return GuideSegments(node, start, torch.cat([front, segments.count - front]))
 
-    def undecided(self, seats: Seats) -> Seats:
+    def undecided(self, segments: GuideSegments) -> GuideSegments:
         """Return boxes with the segments of those of their guides that are undecided."""
-        _, guide = self.of(seats)
-        return Seats(seats.node, seats.start, self.parted(seats, self.status[guide] != UNDECIDED))
+        _, guide = self.of(segments)
+        return GuideSegments(segments.node, segments.start, self.parted(segments, self.status[guide] != UNDECIDED))
 
-    def weights(self, seats: Seats) -> Tensor:
+    def weights(self, segments: GuideSegments) -> Tensor:
         """Return how much the guides of each box count together: float64 (n,)."""
-        owner, guide = self.of(seats)
-        sums = torch.zeros(len(seats), dtype=torch.float64, device=owner.device)
+        owner, guide = self.of(segments)
+        sums = torch.zeros(len(segments), dtype=torch.float64, device=owner.device)
         return sums.index_add_(0, owner, self.weight[guide])
 
 
 GUIDE_COLUMNS = ("places", "rows", "drawn", "status", "root")
 
 
-def _segments(seats: Seats) -> tuple[Tensor, Tensor]:
+def _segments(segments: GuideSegments) -> tuple[Tensor, Tensor]:
     """Return for each place of the boxes' segments, box by box, the number of the box, and the place."""
-    count = seats.count.long()
+    count = segments.count.long()
     owner = torch.arange(len(count), device=count.device).repeat_interleave(count)
     before = count.cumsum(0) - count
-    return owner, torch.arange(len(owner), device=count.device) + (seats.start - before)[owner]
+    return owner, torch.arange(len(owner), device=count.device) + (segments.start - before)[owner]
 
 
 UNKNOWN = (-math.inf, math.inf)  # bounds of which nothing is known

@@ -363,20 +363,8 @@ def checked_region(certificate: Certificate) -> CheckedRegion:
         )
     columns = tuple(domain.names.index(name) for name in names)
     sensitive = tuple(domain.names.index(name) for name in domain.sensitive)
-    places = []
-    for axis, column in zip(certificate.axes, columns, strict=True):
-        size = domain.attributes[column].size
-        place = np.full(size, -1)
-        if axis.linear:
-            first, last = axis.runs[0][0]
-            place[first : last + 1] = np.arange(len(axis))
-        else:
-            for number, runs in enumerate(axis.runs):
-                for first, last in runs:
-                    place[first : last + 1] = number
-        if not np.array_equal(place >= 0, allowed[column]):
-            raise CertificateError(f"the places of '{axis.column}' do not hold just the values of the region")
-        places.append(place)
+    axes = zip(certificate.axes, columns, strict=True)
+    places = tuple(_places(axis, allowed[column]) for axis, column in axes)
     if domain.has_bands:
         raise CertificateError("a sensitive attribute is in bands, about which nothing can be certified")
     values = _combinations([domain.attributes[column].size for column in sensitive])
@@ -394,7 +382,22 @@ def checked_region(certificate: Certificate) -> CheckedRegion:
             for part in parts
         )
         rules.append((when, then))
-    return CheckedRegion(domain, certificate.axes, columns, sensitive, tuple(places), values, counted, tuple(rules))
+    return CheckedRegion(domain, certificate.axes, columns, sensitive, places, values, counted, tuple(rules))
+
+
+def _places(axis: AxisCodes, allowed: Bools) -> Ints:
+    """Return the place of each code of an axis, -1 outside the region; places that hold other codes are refused."""
+    place = np.full(len(allowed), -1)
+    if axis.linear:
+        first, last = axis.runs[0][0]
+        place[first : last + 1] = np.arange(len(axis))
+    else:
+        for number, runs in enumerate(axis.runs):
+            for first, last in runs:
+                place[first : last + 1] = number
+    if not np.array_equal(place >= 0, allowed):
+        raise CertificateError(f"the places of '{axis.column}' do not hold just the values of the region")
+    return place
 
 
 def _combinations(sizes: Sequence[int]) -> Ints:

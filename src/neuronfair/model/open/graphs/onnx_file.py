@@ -263,34 +263,16 @@ def _predictor(
     session = _session(request, model.SerializeToString())
     names = [one.name for one in inputs]
     kinds = {one.name: one.type for one in session.get_inputs()}
-    remarks = []
     if found is None and len(names) == 1 and kinds[names[0]] in ("tensor(float)", "tensor(double)"):
         found = declared_numbers(request)
-    if found is not None:
-        order_of, tensors = found.names or names, found.of_rows
-        remarks.append(found.note)
-
-        def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
-            made = zip(order_of, tensors(rows), strict=True)
-            return {n: x.numpy().astype(_TYPES.get(kinds[n], np.float32)) for n, x in made}
-    else:
-        frames = table_inputs(request.domain, names)
-        remarks.append("it reads the table itself")
-
-        def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
-            types = {
-                n: object if kind == "tensor(string)" else _TYPES.get(kind, np.float32) for n, kind in kinds.items()
-            }
-            return {n: cells.to_numpy(dtype=types[n])[:, None] for n, cells in frames.of_rows(rows).items()}
-
+    arrays_of = _arrays_of_table(request, names, kinds) if found is None else _arrays_of_tensors(found, names, kinds)
     scores = _scores(model.graph)
     # A graph may end in dictionaries of class and probability, whose classes have names.
     named = (a for node in model.graph.node if node.op_type == "ZipMap" for a in node.attribute)
     known = ([*a.ints, *(text.decode() for text in a.strings)] for a in named)
     classes: list[Any] | None = None if scores else next(known, None)
     order = class_order(request.domain, classes)
-    remarks.append(class_note(request.domain, classes))
-
+    remarks = ("it reads the table itself" if found is None else found.note, class_note(request.domain, classes))
     lengths = (one.shape[0] for one in session.get_inputs() if one.shape)
     fixed = next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
@@ -317,6 +299,32 @@ def _predictor(
         return np.asarray(floats[-1] if floats else answers[0]).reshape(len(rows), -1)
 
     return predict, "; ".join(filter(None, remarks))
+
+
+def _arrays_of_tensors(
+    inputs: ModelInputs, names: list[str], kinds: dict[str, str]
+) -> Callable[[Tensor], dict[str, np.ndarray]]:
+    """Return what makes the inputs of a graph from tensors, in its own types."""
+    types = {name: _TYPES.get(kind, np.float32) for name, kind in kinds.items()}
+
+    def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
+        made = zip(inputs.names or names, inputs.of_rows(rows), strict=True)
+        return {name: tensor.numpy().astype(types[name]) for name, tensor in made}
+
+    return arrays_of
+
+
+def _arrays_of_table(
+    request: Request, names: list[str], kinds: dict[str, str]
+) -> Callable[[Tensor], dict[str, np.ndarray]]:
+    """Return what makes the inputs of a graph that reads the columns of the table itself."""
+    types = {n: object if kind == "tensor(string)" else _TYPES.get(kind, np.float32) for n, kind in kinds.items()}
+    inputs = table_inputs(request.domain, names)
+
+    def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
+        return {name: cells.to_numpy(dtype=types[name])[:, None] for name, cells in inputs.of_rows(rows).items()}
+
+    return arrays_of
 
 
 def _session(request: Request, model: bytes) -> Any:
