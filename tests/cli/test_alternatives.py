@@ -17,7 +17,7 @@ SMALL = ("--budget", 2, "--families", "leave-out", "--families", "reweight", "--
 def people(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     nothing_to_have(0).to_csv("people.csv", index=False)
-    Path("mine.py").write_text(
+    Path("maker.py").write_text(
         "from sklearn.dummy import DummyClassifier\ndef make():\n    return DummyClassifier()\n", encoding="utf-8"
     )
 
@@ -49,7 +49,7 @@ def test_a_file_of_a_model_and_code_of_the_users(run):
     assert run(*CALL, "--model", "found/baseline.skops", *other, "-q").status == 0
     found = json.loads(Path("other/alternatives.json").read_text(encoding="utf-8"))
     assert found["estimator"] == "found/baseline.skops"
-    assert run(*CALL, "--estimator", "mine:make", *SMALL[:-1], "third", "-q").status == 0
+    assert run(*CALL, "--estimator", "maker:make", *SMALL[:-1], "third", "-q").status == 0
     audited = run("audit", "people.csv", "--sensitive", "sex", "--target", "hired", "--model", "found/baseline.skops",
                   "--quick", "--starts", 5, "--steps", 2, "--samples", 500, "--out", "audit")  # fmt: skip
     assert audited.status == 0

@@ -56,7 +56,7 @@ class TextSettings:
     seed: int = 0
 
 
-class Stages:
+class TextStages:
     """The stages after the flip rate, and their results so far: Ctrl-C may end them anywhere."""
 
     def __init__(
@@ -277,7 +277,7 @@ def audit_texts(
     if place is not None:
         _check_same(place, opened)
     number = _favourable(opened, options.get("favourable"))
-    work = Stages(opened, domain, settings, number, show)
+    work = TextStages(opened, domain, settings, number, show)
     pairs, spent = measure.measure_pairs(opened, domain, favourable=number, seed=settings.seed, progress=show)
     if spent and not pairs.measured:
         raise DataError(f"--max-calls {settings.max_calls}: too few to ask about a text and its twins")
@@ -362,7 +362,7 @@ _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 def assemble(
     read: TextColumn,
     counted: dict[Reason, int],
-    work: Stages,
+    work: TextStages,
     pairs: measure.TextPairs,
     accuracy: float | None,
     column: str,
@@ -418,7 +418,7 @@ def _search(one: TextSearch) -> reports.TextSearchReport:
     )
 
 
-def _worst(work: Stages, pairs: measure.TextPairs) -> list[reports.TextFinding]:
+def _worst(work: TextStages, pairs: measure.TextPairs) -> list[reports.TextFinding]:
     """Return the pairs of the data set with the widest change of score, then those of the searches."""
     flips = np.flatnonzero(pairs.flips)
     order = flips[np.argsort(-np.abs(pairs.twin_score - pairs.score)[flips], kind="stable")]
@@ -436,7 +436,7 @@ def _worst(work: Stages, pairs: measure.TextPairs) -> list[reports.TextFinding]:
     return found
 
 
-def _findings(work: Stages, rows: Tensor, twins: Tensor, found_by: str) -> list[reports.TextFinding]:
+def _findings(work: TextStages, rows: Tensor, twins: Tensor, found_by: str) -> list[reports.TextFinding]:
     """Return rows and twins with different decisions as pairs of texts."""
     if not len(rows):
         return []
@@ -463,7 +463,7 @@ def _findings(work: Stages, rows: Tensor, twins: Tensor, found_by: str) -> list[
     ]
 
 
-def _notes(read: TextColumn, work: Stages, pairs: measure.TextPairs, *, spent: bool) -> list[str]:
+def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs, *, spent: bool) -> list[str]:
     """Return what may mislead."""
     notes = []
     decisions = np.concatenate([pairs.decision, pairs.twin_decision])
