@@ -213,7 +213,9 @@ def adult(
         verdict=r.Verdict("above the threshold", text, ("More.",), "failed", "1 of 2 thresholds failed: rate > 0.01."),
         data=r.DataReport(
             "adult", 45_222, 13 + extra, names, "income", classes,
-            population=r.PopulationReport("table", 45_222, "Plausible people are drawn from a model.", 0.61, -19.2),
+            population=r.PopulationReport(
+                "table", 45_222, "Realistic synthetic records are drawn from a model.", 0.61, -19.2
+            ),
         ),
         model=replace(
             MODEL, source="trained on adult", kind="neuronfair", trained_here=True, fingerprint="9f2c61d0a4b7",

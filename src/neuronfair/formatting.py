@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Literal
 
 UNKNOWN = "not known"
+APART = " and, separately, of "  # joins groups by different attributes, which are not one group
 _MINUS = "\N{MINUS SIGN}"
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PARTS = {1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 3 / 4: "three quarters"}
@@ -20,8 +21,11 @@ POPULATIONS: dict[Population, str] = {  # the records of a rate
     "domain": "synthetic records drawn uniformly from the declared input space",
     "combinations": "combinations of values drawn uniformly, rules ignored",
 }
+# which twins the records of a rate are compared with
+TWINS = {"pairs": "plausible twins only; people without one are not counted"}
+TWINS |= dict.fromkeys(("table", "plausible", "domain"), "all twins that the rules allow")
 OF: dict[Population, str] = {  # the same behind a share, where there is little room
-    "pairs": "of plausible pairs",
+    "pairs": "of realistic pairs",
     "table": "of the data set",
     "plausible": "of realistic synthetic records",
     "domain": "of the declared input space",
@@ -83,18 +87,6 @@ def _looks_extreme(value: float, decimals: int) -> bool:
 
 def _decimal(value: float, decimals: int) -> str:
     return f"{value:,.{decimals}f}".replace("-", _MINUS)
-
-
-def whole_percent(share: float) -> str:
-    """Return a share as a whole percentage, for headlines; only 1 is "all".
-
-    >>> [whole_percent(share) for share in (1, 0.99107, 0.998, 0.94, 0.004)]
-    ['all', '99%', 'over 99%', '94%', 'under 1%']
-    """
-    if share == 1:
-        return "all"
-    whole = round(100 * share)
-    return "over 99%" if whole == 100 else "under 1%" if whole == 0 else f"{whole}%"
 
 
 def part_of(share: float) -> str:

@@ -26,10 +26,10 @@ def test_two_values():
     sides = Side((0,), 88, 812), Side((1,), 812, 88)
     for order in (sides, sides[::-1]):
         assert said(DOMAIN, 900, *order) == (
-            "Disadvantaged group: sex Female. It loses 'yes' in 812 of 900 pairs in the data set."
+            "In 812 of 900 pairs in the data set (all allowed twins), the decision is worse for sex Female: not 'yes'."
         )
     assert said(DOMAIN, 1, Side((0,), 1, 0), Side((1,), 0, 1), population="findings") == (
-        "Disadvantaged group: sex Male. It loses 'yes' in 1 of 1 pair that the searches found."
+        "In 1 of 1 pair that the searches found, the decision is worse for sex Male: not 'yes'."
     )
     (entry,) = direction(DOMAIN, "domain", Direction(900, sides))
     assert entry.sides == (attribute.SideReport("Female", 88, 812), attribute.SideReport("Male", 812, 88))
@@ -40,11 +40,12 @@ def test_of_several_groups_those_that_lose_most_often_are_named():
     sides = Side((0, 0), 1, 90), Side((1, 2), 88, 0), Side((0, 1), 2, 80), Side((0, 2), 3, 40), Side((1, 1), 5, 5)
     assert said(DOMAIN.with_sensitive("sex", "skin_colour"), 1200, *sides, population="domain") == (
         "In 1,200 cases drawn uniformly from the declared input space, 'yes' depends on sex and skin colour, mostly to "
-        "the disadvantage of sex Female and skin colour A."
+        "the disadvantage of sex Female and, separately, of skin colour A."
     )
     even = [Side((code,), 2, 2) for code in range(3)]
     assert said(DOMAIN.with_sensitive("skin_colour"), 4, *even) == (
-        "In 4 cases in the data set, 'yes' depends on skin colour, with no group clearly at a disadvantage."
+        "In 4 cases in the data set (all allowed twins), 'yes' depends on skin colour, with no group clearly at a "
+        "disadvantage."
     )
 
 

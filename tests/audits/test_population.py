@@ -15,6 +15,7 @@ from neuronfair.audits.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import case as stage
 from neuronfair.audits.stages.rates import audited_population, population_if_plausible, population_report
+from neuronfair.audits.stages.search import REAL, WORST
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DataError, RunError
 from tests.conftest import FLIPS
@@ -81,13 +82,14 @@ def test_plausible_people_to_be_brought_near_to_may_all_come_late_in_the_table(m
     assert inside.valid(near).all()
 
 
-def test_plausible_findings_come_before_rows_of_the_table_and_others_last():
+def test_a_few_rows_of_the_table_come_first_then_plausible_findings():
     """SymbGen starts from the table, so it finds some who are old and some who are rich."""
     (entry,) = audit(model(), people(), settings=replace(SMALL, methods=("symbgen", "uniform"))).report.attributes
     assert all(finding.is_plausible for finding in entry.worst)
-    searched = [finding.method != "table" for finding in entry.worst]
-    assert searched == sorted(searched, reverse=True)
-    assert searched[0]
+    assert [finding.is_real for finding in entry.worst] == [True] * REAL + [False] * (WORST - REAL)
+    order = people().domain.to_table(people().rows)
+    for finding in entry.worst[:REAL]:
+        assert finding.row == {name: values[finding.number] for name, values in order.items()}
     order = [finding.is_plausible for finding in entry.findings]
     assert order == sorted(order, reverse=True)
     assert 0 < sum(order) < len(order)
@@ -141,7 +143,7 @@ def test_others_are_shown_last_and_marked():
     assert entry.worst
     for finding in entry.worst:
         assert finding.row["gain"] >= RICH
-        assert finding.plausibility_text.startswith("Not plausible: below the 1st likelihood percentile.")
+        assert finding.plausibility_text.startswith("Not realistic: below the 1st likelihood percentile.")
     assert entry.rates.table.rate == 0
     assert entry.rates.plausible.rate < 0.01 < 0.4 < entry.rates.domain.rate
 
@@ -196,7 +198,7 @@ def test_of_a_few_rows_nobody_is_called_plausible():
     told = population_report(population, why, len(few), 0.0, lambda: None)
     assert population is population_if_plausible(few, 0) is None
     assert told.kind == "none"
-    assert told.text.startswith("Nothing is said of plausible people. people: ")
+    assert told.text.startswith("There are no realistic synthetic records. people: ")
     (entry,) = audit(model(), few, settings=SMALL).report.attributes
     assert entry.rates.plausible is None
     assert {finding.plausibility for finding in (*entry.worst, *entry.findings)} == {None}

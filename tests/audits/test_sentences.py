@@ -23,7 +23,8 @@ from neuronfair.audits.report.attribute import (
     SeverityReport,
     SideReport,
 )
-from neuronfair.audits.wording.verdict import conclude
+from neuronfair.audits.wording.summary import next_steps
+from neuronfair.audits.wording.verdict import SET_ONE, conclude
 from neuronfair.formatting import percent
 from tests.reports import REPRODUCTION, attribute, counterpart, fair, proved, rate, report, search
 
@@ -65,10 +66,7 @@ def test_a_dependence_is_told_as_a_fact_about_the_people_of_the_data_set():
         f"Decisions also depend on sex and race ({percent(0.005)} of records in the data set).",
         "The searches found 100 discriminatory inputs (synthetic).",
     )
-    assert (told.thresholds, told.threshold_text) == (
-        "none set",
-        "No threshold set; set one with --fail-if 'flip_rate > 1%'.",
-    )
+    assert (told.thresholds, told.threshold_text) == ("none set", SET_ONE)
 
 
 def test_one_synthetic_record_of_50000_is_a_dependence_and_no_alarm():
@@ -141,7 +139,7 @@ def test_proxy_evidence_is_never_an_alarm_by_itself():
         "The model does not use sex, but there is proxy evidence: counterfactual twins get a different decision "
         "19.0 percentage points more often than by chance."
     )
-    assert told.threshold_text.endswith("--fail-if 'counterpart.effect > 5%'.")
+    assert next_steps(conclude(made(one)))[-1].command.endswith("--fail-if 'counterpart.effect > 5%'")
     found = counterpart()
     assert told.details == (
         f"Counterfactual test (sex): {found.sentence}",
@@ -210,7 +208,7 @@ def test_the_data_set_decides_which_attribute_leads():
 
 @pytest.mark.parametrize(
     ("plausible", "said"),
-    [(None, ""), (0, ", none of them plausible"), (7, ", 7 of them plausible"), (80, ", all of them plausible")],
+    [(None, ""), (0, ", none of them realistic"), (7, ", 7 of them realistic"), (80, ", all of them realistic")],
 )
 def test_how_many_of_those_found_are_plausible(plausible, said):
     one = fair(rates=both(10), searches=(search("frontier", 80),), plausible_found=plausible)
@@ -298,13 +296,18 @@ def test_plausible_pairs_lead_and_the_raw_rate_follows():
 def test_the_headline_names_the_disadvantaged_group_of_two():
     found = DirectionReport("table", 100, (SideReport("Female", 6, 94), SideReport("Male", 94, 6)), "…")
     one = attribute(rates=both(100), direction=(found,))
-    assert verdict(one).headline.endswith(
-        f"(100 of 1,000); {percent(0.94)} of these disadvantage people with sex Female."
-    )
+    assert verdict(one).headline.endswith("(100 of 1,000); in 94 of these the decision is worse for sex Female.")
     several = replace(
         found, sides=(SideReport("A", 1, 9), SideReport("B", 5, 5), SideReport("C", 9, 1)), losers=("skin A",)
     )
     assert verdict(replace(one, direction=(several,))).headline.endswith(", mostly to the disadvantage of skin A.")
+    pair = replace(several, losers=("sex Female", "race Other"))
+    told = verdict(replace(one, direction=(pair,))).headline
+    assert told.endswith(", mostly to the disadvantage of sex Female and, separately, of race Other.")  # no one group
+    every = replace(found, sides=(SideReport("Female", 0, 100), SideReport("Male", 100, 0)))
+    assert verdict(replace(one, direction=(every,))).headline.endswith(
+        "in all of these the decision is worse for sex Female."
+    )
     even = replace(found, sides=(SideReport("Female", 50, 50), SideReport("Male", 50, 50)))
     assert verdict(replace(one, direction=(even,))).headline.endswith("(100 of 1,000).")
     assert verdict(replace(one, direction=(replace(found, population="domain"),))).headline.endswith("(100 of 1,000).")

@@ -6,9 +6,19 @@ from dataclasses import replace
 
 from neuronfair.audits.report import EncodingCheckReport, Gate, GateCheck
 from neuronfair.audits.report.attribute import NOT_READ, Note, Proved, Rates
-from neuronfair.audits.wording.summary import NOT_MEASURED, limits_of, metrics, next_steps, realistic_pairs, status
+from neuronfair.audits.settings import AuditSettings
+from neuronfair.audits.wording.summary import (
+    NOT_MEASURED,
+    described,
+    limits_of,
+    metrics,
+    next_steps,
+    realistic_pairs,
+    status,
+)
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
+from neuronfair.render.tables import overview
 from tests.reports import (
     DISPARITY,
     GROUPS,
@@ -30,10 +40,10 @@ def test_every_metric_says_of_how_many_and_of_whom():
     assert (flips.value, flips.of) == ("4.0%", f"of {one.rates.table.people}")
     assert flips.interval.startswith(f"{percent(0.95)} CI 0.5–")
     assert (impact.value, impact.range) == ("0.40", "0.28–0.55")
-    assert impact.of == f"'yes' for {percent(0.26)} of F versus {percent(0.65)} of M, of 209 records in the data set"
+    assert impact.of == f"the model decides 'yes' for {percent(0.26)} of F versus {percent(0.65)} of M, of 209 records"
     assert excess.value == "19.0 pp"
-    assert excess.of.endswith("than by chance (permutation baseline), of 20,000 people in the data set")
-    assert excess.note == "rests on causal assumptions that the data cannot test"
+    assert excess.of.endswith("than by chance, of 20,000 real people")
+    assert excess.note == "rests on untested causal assumptions"
     assert certified.value == percent(0.9)
     assert certified.of == "of the declared input space (1,000 records)"
     assert certified.note == f"proved not to depend on sex; {percent(0.07)} undecided"
@@ -69,6 +79,8 @@ def test_the_certified_share_is_that_of_records_with_an_allowed_twin():
     assert certified.value == percent(4_557 / 26_799) == "17.0%"
     assert certified.of == "of 26,799 records in the data set with an allowed twin; 22,043 more have none"
     assert certified.note == "proved not to depend on sex; 82.0% undecided, 1.0% proved to depend"
+    flips = metrics(attribute(proved=proved(900, data_set=certified_rows(0, 45, 1000))))[3]
+    assert flips.text == "Undecided: 95.5% of 1,000 records in the data set; 4.5% proved to depend"  # 0% is no verdict
     alone = replace(certified_rows(100, 0, 100), without_twin=100)
     nobody = metrics(attribute(proved=proved(900, data_set=alone)))[3]
     assert (nobody.value, nobody.of) == (NOT_MEASURED, "None of 100 records in the data set has an allowed twin.")
@@ -76,7 +88,7 @@ def test_the_certified_share_is_that_of_records_with_an_allowed_twin():
 
 def test_the_status_is_that_of_the_thresholds_alone():
     one = conclude(report(attribute()))
-    assert status(one) == "○ No threshold set; set one with --fail-if 'flip_rate > 1%'."
+    assert status(one) == "○ No threshold was set, so this report does not pass or fail the model."
     check = GateCheck("rate > 1%", "sex", 0.0, None, None, "value", fired=True, text="…")
     assert status(conclude(replace(one, gate=Gate(False, (check,))))) == "▲ Threshold breached: rate > 1%."
     unsure = replace(one, gate=Gate(False, (replace(check, exceeded=False),)))
@@ -84,7 +96,7 @@ def test_the_status_is_that_of_the_thresholds_alone():
     passed = replace(one, gate=Gate(True, (replace(check, fired=False),)))
     assert status(conclude(passed)) == "● No threshold breached (rate > 1%)."
     empty = conclude(report(fair(rates=Rates(), searches=())))
-    assert status(empty).startswith("◆ Not assessable. No threshold set")
+    assert status(empty).startswith("◆ Not assessable. No threshold was set")
 
 
 def test_one_flipped_synthetic_record_is_no_alarm_and_a_failed_threshold_is():
@@ -101,6 +113,32 @@ def test_three_steps_each_with_a_command():
     assert len(next_steps(adult())) == 3
     silent = report(fair(), reproduction=replace(report().reproduction, command=""))
     assert next_steps(conclude(silent)) == ()  # a call from Python
+
+
+def test_real_records_come_before_synthetic_ones():
+    found, real = finding(gap=9.0, plausibility=0.3), finding(method="table", gap=1.0, plausibility=0.3, replay=None)
+    made = report(attribute(worst=(found, real)))
+    assert realistic_pairs(made.attributes, 3) == [real, found]
+    assert described(real).startswith("real record: ")
+    assert described(found).startswith("synthetic record: ")
+    assert next_steps(conclude(made))[0].command == found.replay  # a record of the data set has no run to show it
+
+
+def test_a_quick_look_says_what_is_smaller():
+    reduced = AuditSettings.quick(samples=50_000).reduced
+    parts = "starting rows 50/200", "search steps 30/100", "proof seconds 2/6", "permutations 5/20"
+    assert reduced == parts
+    assert AuditSettings().reduced == AuditSettings(steps=400).reduced == ()
+    made = report(reproduction=replace(report().reproduction, reduced=reduced[:2]))
+    told = "A quick look (of the default): starting rows 50/200, search steps 30/100."
+    assert limits_of(made) == [told]
+
+
+def test_people_without_a_plausible_twin_are_counted():
+    pairs = replace(rate(112, 10_866, "pairs"), alone=9134)
+    one = attribute(rates=Rates(pairs=pairs))
+    assert metrics(one)[0].note == "9,134 more have no plausible twin"
+    assert overview((one,)).rows[0][:3] == ("sex", "1", "10,866")
 
 
 def test_plausible_pairs_are_shown_alone_if_there_are_any():

@@ -347,7 +347,7 @@ def test_without_thresholds_nothing_fails_whatever_was_found():
     )
     told = first.find("system-out").text
     assert told.startswith("Dependence found. Decisions depend on sex for 4% of people (2 of 50).")
-    assert "Worst pair: A person with age 39" in told
+    assert "Worst pair, synthetic record: A person with age 39" in told
 
 
 def test_thresholds_that_were_not_evaluated_are_an_error_and_no_failure():

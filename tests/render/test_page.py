@@ -26,7 +26,7 @@ from neuronfair.audits.report.attribute import (
     SideReport,
 )
 from neuronfair.domain.schema.column_types import LeftOut
-from neuronfair.formatting import interval_ends, percent
+from neuronfair.formatting import POPULATIONS, TWINS, interval_ends, percent
 from neuronfair.proof.report import FreshClaims, ShareInterval
 from neuronfair.render.page import audit_page, cells, layer_maps, top_of
 from tests import reports
@@ -146,6 +146,43 @@ def test_no_heading_occurs_twice():
     assert len(headings) == len(set(headings))
 
 
+def test_rates_that_look_alike_say_in_what_they_differ():
+    rates = Rates(*(replace(reports.rate(152, 1000), population=one) for one in ("table", "plausible")))
+    text = read(reports.with_first(reports.report(), rates=replace(rates, pairs=reports.rate(175, 1000, "pairs")))).text
+    for population in ("pairs", "table", "plausible"):
+        assert f"{POPULATIONS[population]} {TWINS[population]}" in text
+
+
+def test_the_top_line_has_version_and_day_and_a_quick_look():
+    made = reports.report()
+    assert f"NeuronFair {made.neuronfair} fairness audit of people by sex, 2024-05-06" in read(made).text
+    quick = replace(made, reproduction=replace(made.reproduction, reduced=("permutations 5/20",)))
+    assert "by sex, quick look, 2024-05-06" in read(quick).text
+
+
+def test_real_pairs_come_before_synthetic_ones_each_under_its_name():
+    real = reports.finding(method="table", number=7, replay=None)
+    text = read(reports.with_first(reports.report(), worst=(real, reports.finding()))).text
+    assert text.index("Worst pairs: records of the data set, by sex") < text.index("record 8 of the data set")
+    assert text.index("record 8 of the data set") < text.index("Worst pairs: synthetic records, by sex")
+
+
+def test_small_groups_and_subgroups_are_marked():
+    assert "X too few to compare" in read(reports.with_first(reports.report(), groups=reports.GROUPS)).text
+    made = reports.adult()
+    one = made.attributes[0].subgroups[0]
+    few = replace(one, rate=replace(one.rate, of=99), sentence="Of a few.")
+    text = read(reports.with_first(made, subgroups=(one, few))).text
+    assert text.index("1 subgroup with few fresh records") < text.index("Of a few.")
+    assert text.index(one.sentence) < text.index("1 subgroup with few")
+
+
+def test_that_a_black_box_has_no_layers_is_said_once():
+    made = reports.report(*(reports.attribute(name, interpretation=None) for name in ("sex", "race")))
+    text = read(replace(made, model=replace(made.model, white_box=False))).text
+    assert text.count("The model is a black box, so its layers are not known.") == 1
+
+
 def test_findings_can_be_sorted_by_their_likelihood():
     made = reports.adult(findings=12)
     page = audit_page(made)
@@ -154,7 +191,7 @@ def test_findings_can_be_sorted_by_their_likelihood():
     assert '<th scope="col" data-sort="number">Likelihood</th>' in page
     text = Page(page).text
     assert made.attributes[0].worst[0].plausibility_text in text
-    assert "Plausible people are drawn from a model." in text
+    assert "Realistic synthetic records are drawn from a model." in text
     plain = audit_page(reports.report(reports.attribute(findings=(reports.finding(),))))
     assert '<th scope="col" data-sort="number">Likelihood</th>' not in plain
 
@@ -352,7 +389,7 @@ def test_three_classes_an_interruption_and_a_guessed_domain():
     )
     text = read(made).text
     assert "income: low or middle or high" in text
-    assert "the share that gets high" in text
+    assert "the share for which the model decides high" in text
     assert "The audit was interrupted" in text
     assert "The input schema was inferred" in text
     assert "threshold 0.5" in text
@@ -447,7 +484,7 @@ def test_probabilities_stand_in_the_place_of_margins():
     assert "probability of yes 58%" in parsed.text
     assert "probability of yes 34%" in parsed.text
     assert "Gap 24.3 pp" in parsed.text
-    assert "median 20%" in parsed.text
+    assert "median 20 pp" in parsed.text
     assert "the softmax or sigmoid of its scores" in parsed.text
     assert "score 1" not in parsed.text
     assert [float(td["data-value"]) for td in parsed.all("td") if td.get("class") == "gap"] == [pytest.approx(0.2431)]

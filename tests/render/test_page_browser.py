@@ -258,8 +258,11 @@ def test_it_prints_every_panel_and_opens_its_sections(show):
     assert browser.eval(closed) == before > 5  # and closed again
     browser.media("print")
     assert browser.eval("[...document.querySelectorAll('.panel')].every((panel) => panel.offsetHeight > 0)")
-    assert browser.eval("document.querySelector('#a1 .findings tbody tr').offsetHeight") > 0
     assert browser.eval("document.querySelector('.tabs').offsetHeight") == 0
+    assert browser.eval("document.querySelector('#a1 .finder').offsetHeight") == 0
+    assert "Not printed: " in browser.eval("document.querySelector('#a1-findings').innerText")  # left out, and said
+    shown = "document.querySelector('.tiles').getBoundingClientRect().right <= document.body.clientWidth - 1"
+    assert browser.eval(shown)  # the border of the last tile is on the paper
 
 
 def test_without_its_script_everything_is_there(show, browser):

@@ -27,13 +27,13 @@ def cells(line: str) -> list[str]:
 def test_it_shows_headline_metrics_steps_and_pairs():
     text = markdown(conclude(report(attribute("sex"), fair("race"))))
     assert text.startswith("## Decisions depend on sex for ")
-    assert text.split("\n\n")[1].startswith("○ No threshold set")
+    assert text.split("\n\n")[1].startswith("○ No threshold was set")
     table = [cells(line) for line in text.splitlines() if line.startswith("|")]
     assert table[2][:2] == ["Flip rate", "4.0%"]
     assert table[2][3].startswith("of 50 ")
     assert [line[0] for line in table[2:6]] == [one.name for one in metrics(attribute())]
     assert [line[0] for line in table[6:10]] == ["by", "---", "sex", "race"]
-    assert "1. Look at the worst realistic pair" in text
+    assert "1. Look at the worst pair of a search" in text
     assert "`neuronfair show RUN/sex/frontier 17`" in text
     assert "with sex M instead of F: high." in text
     assert "To reproduce: `neuronfair audit people.csv`" in text
@@ -168,7 +168,7 @@ def test_what_is_not_known_is_left_out_of_a_model_card():
     text = model_card(replace(made, decision=DecisionReport("tolerance", 0.1), data=replace(made.data, target=None)))
     assert "black box" in text
     assert "more than 0.1" in text
-    for words in ("None", "Accuracy", "Favourable", "Worst realistic", "Decides"):
+    for words in ("None", "Accuracy", "Favourable", "Worst pairs", "Decides"):
         assert words not in text
 
 

@@ -37,10 +37,11 @@ def test_one_screen_ends_with_the_next_command_and_the_report():
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("Decisions depend on sex for ")
-    assert lines[1].startswith("○ No threshold set")
+    assert lines[1].startswith("○ No threshold was set")
     assert lines[-2:] == ["  neuronfair show RUN/sex/frontier 17", "Report: RUN/report.html"]
     text = "\n".join(lines)
-    for words in ("Flip rate", "Disparate-impact ratio", "Proxy excess", "Certified share", "Worst pair: A person",
+    for words in ("Flip rate", "Disparate-impact ratio", "Proxy excess", "Certified share",
+                  "Worst pair, synthetic record: A person",
                   "Note: Something. Do. (1 more: --verbose)"):  # fmt: skip
         assert words in text, words
     assert "lift" not in text  # of searches: with --verbose
@@ -49,7 +50,7 @@ def test_one_screen_ends_with_the_next_command_and_the_report():
 def test_all_tables_are_shown_when_asked():
     text = shown(reports.report(reports.attribute("sex"), reports.fair("race", rates=Rates(), searches=())))
     for words in ("All sensitive attributes", "Flip rates", "Appendix: searches for discriminatory inputs",
-                  "• A person with age 39 is decided low; with sex M instead of F: high.",
+                  "• synthetic record: A person with age 39 is decided low; with sex M instead of F: high.",
                   "  neuronfair show RUN/sex/frontier 17"):  # fmt: skip
         assert words in text, words
 

@@ -13,6 +13,7 @@ import torch
 
 from neuronfair.audits.folder import WEIGHTS
 from neuronfair.audits.report import DataReport, DecisionReport, ModelReport, Reproduction
+from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.tables.dataset import DATASETS, Dataset
 from neuronfair.model.blackbox import batched_scores
@@ -161,13 +162,13 @@ def alternatives_command(opened: Opened, data: Dataset, origin: Origin, folder: 
 
 
 def reproduction(
-    opened: Opened, data: Dataset, seed: int, origin: Origin, interrupted: bool, folder: Path | None
+    opened: Opened, data: Dataset, settings: AuditSettings, origin: Origin, interrupted: bool, folder: Path | None
 ) -> Reproduction:
     """Return how to repeat an audit, and how to export its findings."""
     used = versions()
     return Reproduction(
         command=origin.command,
-        seed=seed,
+        seed=settings.seed,
         created=used["created"],
         python=used["python"],
         torch=used["torch"],
@@ -177,6 +178,7 @@ def reproduction(
         rows=rows_digest(data.rows),
         model=opened.fingerprint,
         interrupted=interrupted,
+        reduced=settings.reduced,
         export=None if folder is None else shlex.join(["neuronfair", "show", str(folder), "--out", "findings.xlsx"]),
         alternatives=alternatives_command(opened, data, origin, folder),
     )

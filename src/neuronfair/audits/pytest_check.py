@@ -25,6 +25,7 @@ from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.rates import group_metrics, population_if_plausible
 from neuronfair.audits.stages.search import describe_findings, search
 from neuronfair.audits.wording.phrases import counterfactual_report, importance
+from neuronfair.audits.wording.summary import described
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.population.plausible import plausible_twins
@@ -210,11 +211,11 @@ class Fairness:
         found = AttributeAudit.of(data.domain)
         search(one, found, silent)
         describe_findings(one, found, silent)
-        if not found.report.worst:
+        searched = next((finding for finding in found.report.worst if finding.replay), None)
+        if searched is None:
             return []
-        worst = found.report.worst[0]
-        again = f"{worst.replay}{' --model (its file, or package.module:name)' if reopen is None else ''}"
-        return [f"Worst pair: {worst.sentence} {worst.plausibility_text}".rstrip(), f"See it again: {again}"]
+        again = f"{searched.replay}{' --model (its file, or package.module:name)' if reopen is None else ''}"
+        return [f"Worst pair, {described(searched)}", f"See it again: {again}"]
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
         attributes=tuple(audit.report for audit in stages.audits),
         feeding=stages.encoding_check,
         seconds=stages.clock.figures(),
-        reproduction=reproduction(opened, data, prepared.settings.seed, origin, stages.interrupted, prepared.folder),
+        reproduction=reproduction(opened, data, prepared.settings, origin, stages.interrupted, prepared.folder),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from neuronfair.formatting import number
 from neuronfair.parameters import parameter
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ WHITE, BLACK = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
 FAMILY = 8  # records, twins included, for which the budgets are meant; with more twins there are fewer steps
 RANDOM_SEARCHES = 4  # counterparts of a person where the flip test leads
+BUDGETS = "starting rows", "search steps", "samples", "proof seconds", "permutations"  # those of QUICK
 MINIMUM_BUDGET = {"seeds": 20, "steps": 10, "samples": 2_000}
 
 
@@ -71,6 +73,13 @@ class AuditSettings:
     def quick(**changes: Any) -> AuditSettings:
         """Return settings for a first look: a quarter of the time."""
         return replace(AuditSettings(**AuditSettings.QUICK), **changes)
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """Return which budgets are smaller than the defaults, in words."""
+        both = [(getattr(self, key), getattr(AuditSettings, key)) for key in self.QUICK]
+        named = zip(BUDGETS, both, strict=True)
+        return tuple(f"{name} {number(own)}/{number(usual)}" for name, (own, usual) in named if own < usual)
 
     def thorough(self, samples: int, *, leads: bool) -> Thoroughness:
         """Return the budget of the counterfactual test for a sample of records; smaller unless that test leads."""

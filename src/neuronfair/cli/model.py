@@ -119,7 +119,7 @@ def _rates(
         except NeuronFairError as why:
             if settings.population is not None:
                 raise
-            console.print(f"No rate of plausible records. {why}")
+            console.print(f"No rate of realistic synthetic records. {why}")
     confidence, seed, decision = settings.confidence, settings.seed, opened.decision
     until = Until(settings.error, settings.samples)
     measured: dict[Population, tuple[RateOf, float]] = {}

@@ -428,21 +428,18 @@ def check_against_model(
 
 
 def evaluated_flips(problem: Problem, opened: Opened | Model, rows: Tensor) -> Tensor:
-    """Return which rows get a decision that differs from a twin's by more than rounding; of a black box, of the first.
-
-    A network is computed in float64, as in a proof.
-    """
+    """Return which rows flip, by more than rounding; of a black box only the first are evaluated."""
     model = opened.model if isinstance(opened, Opened) else opened
-    near, most = EXACT, len(rows)
-    if isinstance(model, BlackBox):
-        near, most = FLOAT32_TOLERANCE, min(len(rows), EVALUATED, MEMBERS // len(problem.domain.sensitive_values))
-    else:
-        model = model.double()
-    domain = problem.domain.to(model.encoding.device)
     step = max(1, MEMBERS // len(problem.domain.sensitive_values))
-    parts = torch.split(rows[:most].long(), step)
-    found = (evaluate(model, domain, part.to(domain.device), problem.decision) for part in parts if len(part))
-    return torch.cat([torch.zeros(0, dtype=torch.bool), *(_certainly(one, near)[0].cpu() for one in found)])
+    if isinstance(model, BlackBox):
+        near, rows = FLOAT32_TOLERANCE, rows[: min(EVALUATED, step)]
+    else:
+        near, model = EXACT, model.double()
+    domain = problem.domain.to(model.encoding.device)
+    found = [
+        evaluate(model, domain, part.to(domain.device), problem.decision) for part in torch.split(rows.long(), step)
+    ]
+    return torch.cat([_certainly(part, near)[0].cpu() for part in found]) if len(rows) else rows.new_zeros(0).bool()
 
 
 @dataclass(frozen=True)

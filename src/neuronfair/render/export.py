@@ -361,7 +361,7 @@ def _worst(attribute: AttributeReport) -> list[str]:
         return []
     worst = attribute.worst[0]
     return [
-        f"Worst pair: {described(worst)}",
+        f"Worst pair, {described(worst)}",
         *([f"Show it again: {worst.replay}"] if worst.replay else []),
     ]
 

@@ -17,6 +17,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from neuronfair import __version__, formatting
 from neuronfair.audits.report import AuditIndex, Report, Seconds, Tone, worst_of
 from neuronfair.audits.report.attribute import (
+    FEW_RECORDS,
+    MIN_GROUP_ROWS,
     NOT_READ,
     UNMOVED,
     AttributeReport,
@@ -117,7 +119,8 @@ def _layers(layers: Mapping[str, int]) -> str:
 
 
 def _parts(seconds: Seconds) -> str:
-    return ", ".join(f"{step} {formatting.duration(value)}" for step, value in asdict(seconds).items())
+    named = {"rate": "flip rates", "proof": "proof and its checks", "counterparts": "counterfactual test"}
+    return ", ".join(f"{named.get(step, step)} {formatting.duration(value)}" for step, value in asdict(seconds).items())
 
 
 def _spanned(rate: Interval | CounterfactualReport, unit: str = "%") -> str:
@@ -163,8 +166,10 @@ def _environment() -> Environment:
         "AMONG": AMONG,
         "UNREAD": (NOT_READ, UNMOVED),
         "TONES": TONES,
-        "OF": formatting.OF,
+        "FEW_RECORDS": FEW_RECORDS,
+        "MIN_GROUP_ROWS": MIN_GROUP_ROWS,
         "POPULATIONS": formatting.POPULATIONS,
+        "TWINS": formatting.TWINS,
         "at": at,
         "ticks": ticks,
         "top_of": top_of,

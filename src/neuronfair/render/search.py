@@ -96,7 +96,7 @@ def _plausibility(outcome: SearchResult, figures: PlausibilityFigures | None) ->
         lines.append(f"{found}Minimum likelihood percentile of the records: {percent(least)}.")
     if figures:
         lines.append(
-            f"{percent(figures['share'])} of the findings are plausible: at or above the 1st likelihood percentile of "
+            f"{percent(figures['share'])} of the findings are realistic: at or above the 1st likelihood percentile of "
             f"your data. Their median: {likelihood(figures['median'])}."
         )
     return lines

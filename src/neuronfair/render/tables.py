@@ -29,8 +29,11 @@ class Tabulated(NamedTuple):
 def overview(attributes: Sequence[AttributeReport]) -> Tabulated:
     """Return the four metrics of each choice of sensitive attributes, a line each."""
     every = [metrics(one) for one in attributes]
-    heads = ("by", *(metric.name for metric in every[0])) if every else ("by",)
-    rows = [(by(one), *(metric.with_range for metric in found)) for one, found in zip(attributes, every, strict=True)]
+    heads = ("by", "twins per person", "people tested", *(metric.name for metric in every[0])) if every else ("by",)
+    rows = [
+        (by(one), f"{one.twins:,}", f"{one.tested:,}", *(metric.with_range for metric in found))
+        for one, found in zip(attributes, every, strict=True)
+    ]
     confidence = next((metric.confidence for found in every for metric in found if metric.confidence), None)
     sure = "" if confidence is None else f" ({percent(confidence)} CI)"
     return Tabulated(f"All sensitive attributes{sure}", heads, rows)
@@ -161,7 +164,7 @@ def _searches(attributes: Sequence[AttributeReport]) -> Tabulated:
         for one in attributes
         for search in one.searches
     ]
-    heads = ("by", "search", "found (synthetic)", "plausible", "tried", "lift over random")
+    heads = ("by", "search", "found (synthetic)", "realistic", "tried", "lift over random")
     return Tabulated("Appendix: searches for discriminatory inputs", heads, rows, is_appendix=True)
 
 
@@ -250,7 +253,7 @@ def _steps(report: Report) -> Iterator[str]:
 def _worst(report: Report) -> Iterator[str]:
     pairs = realistic_pairs(report.attributes, SHOWN_PAIRS)
     if pairs:
-        yield "### Worst realistic pairs"
+        yield "### Worst pairs"
         yield "\n".join(
             f"- {words(described(pair))}" + (f"<br>{code(pair.replay)}" if pair.replay else "") for pair in pairs
         )

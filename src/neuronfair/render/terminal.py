@@ -187,7 +187,7 @@ def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
             lines += [_table(one), *one.notes, ""]
     pairs = realistic_pairs(attributes, SHOWN_PAIRS if verbose else 1)
     for pair in pairs:
-        lines.append(f"{'• ' if verbose else 'Worst pair: '}{described(pair)}")
+        lines.append(f"{'• ' if verbose else 'Worst pair, '}{described(pair)}")
         if pair.replay and verbose:
             lines.append(Text(visible(f"  {pair.replay}"), style="dim", overflow="fold"))
     if verbose:

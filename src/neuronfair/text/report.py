@@ -224,7 +224,7 @@ def lines(report: TextReport) -> list[str]:
     if report.gate is not None:
         found += [f"{'●' if not c.fired else '▲'} {c.text}" for c in report.gate.checks]
     else:
-        found.append("○ No threshold set; set one with --fail-if 'flip_rate > 1%'.")
+        found.append("○ No threshold was set, so this report does not pass or fail the model.")
     found += [""]
     if rate is not None:
         found.append(

@@ -226,6 +226,7 @@ class Reproduction:
     model: str  # fingerprint of the model
     interrupted: bool = False  # by Ctrl-C
     export: str | None = None  # the command that writes all findings as a table; null without a folder
+    reduced: tuple[str, ...] = ()  # budgets below the defaults, in words: the audit was a quick look
     alternatives: str | None = None  # the command that searches for a less discriminatory model; null where none can
 
 

@@ -112,13 +112,15 @@ NOT_READ = "not-read"  # the name of a note: the sensitive attribute is not amon
 UNMOVED = "no-score-moves"  # the name of a note: no score in the data set changes with the sensitive attribute
 SYNTHETIC: tuple[Population, ...] = ("plausible", "domain", "combinations")  # people who are drawn, not given
 NO_TWIN = "no-plausible-twin"  # the name of a note: no record of the data set has a plausible twin
+MIN_GROUP_ROWS = 30  # rows that the rate of a group is made of, at least, to be compared with that of another
+FEW_RECORDS = 100  # fresh records below which a subgroup is shown apart
 TABLE = "table"  # in the place of a method: the person was not searched for
 
 
-def worst_cases(attributes: Sequence[AttributeReport], most: int) -> list[Finding]:
-    """Return the worst findings by any of these: plausible pairs first, then those with the widest gap."""
+def worst_cases(attributes: Sequence[AttributeReport], most: int | None = None) -> list[Finding]:
+    """Return the worst findings by any of these: plausible pairs first, real records first, then the widest gap."""
     worst = (finding for one in attributes for finding in one.worst)
-    return sorted(worst, key=lambda finding: (not finding.is_plausible, -finding.gap))[:most]
+    return sorted(worst, key=lambda one: (not one.is_plausible, not one.is_real, -one.gap))[:most]
 
 
 def is_constant(attributes: Sequence[AttributeReport]) -> bool:
@@ -281,9 +283,14 @@ class Finding:
     twin_is_plausible: bool = True  # false: such a twin (nearly) never occurs; as far as is known
 
     @property
+    def is_real(self) -> bool:
+        """Whether it is a record of the data set, not a synthetic one."""
+        return self.method == TABLE
+
+    @property
     def place(self) -> str:
         """Where the record was found."""
-        if self.method == TABLE:
+        if self.is_real:
             return f"record {self.number + 1:,} of the data set"
         return f"finding {self.number:,} of {self.method}"
 
@@ -302,7 +309,7 @@ class Finding:
         if self.plausibility is None:
             return ""
         percentile = likelihood(self.plausibility)
-        text = f"Plausible: {percentile}." if self._person_is_plausible else f"Not plausible: {percentile}."
+        text = f"Realistic: {percentile}." if self._person_is_plausible else f"Not realistic: {percentile}."
         return text if self.twin_is_plausible else f"{text} The twin is not plausible."
 
 
@@ -371,7 +378,7 @@ class AttributeReport:
     mean_distance: float | None = None  # mean distance between two findings
     regions: int | None = None  # regions of the input space in which findings lie
     coverage: CoverageReport | None = None  # null without misses
-    worst: tuple[Finding, ...] = ()  # up to ten, plausible pairs first, then those with the widest gap, shrunk
+    worst: tuple[Finding, ...] = ()  # up to ten: plausible real records first, then plausible synthetic ones, shrunk
     findings: tuple[Finding, ...] = ()  # up to 300, drawn at random, plausible pairs first, as found
     subgroups: tuple[SubgroupReport, ...] = ()  # subgroups in which flips are frequent
     health: tuple[Note, ...] = ()  # notes on what may mislead
@@ -380,6 +387,11 @@ class AttributeReport:
     def data_set_rates(self) -> tuple[RateOf, ...]:
         """The flip rates of records in the data set, the one that leads first: real people, not synthetic ones."""
         return tuple(rate for rate in self.rates.measured if rate.population not in SYNTHETIC)
+
+    @property
+    def tested(self) -> int:
+        """How many records of the data set its first flip rate is made of; of synthetic ones without a data set."""
+        return next((rate.of for rate in (*self.data_set_rates, *self.rates.measured)), 0)
 
     @property
     def is_unused(self) -> bool:
@@ -506,11 +518,11 @@ def _of_rows(rows: DataSetClaims, what: str, seconds: float) -> str:
     fair, unfair, rest, of = rows.with_twin, rows.certified_discriminatory, rows.undecided, rows.of - rows.without_twin
     people, alone = f"{plural(of, 'record')} in the data set", ""
     if rows.without_twin:
-        people, alone = f"{people} with an allowed twin", f"; {rows.without_twin:,} more have none"
+        people, alone = f"{people} with an allowed twin", f" {rows.without_twin:,} more have none."
     if not fair.count and not unfair.count:
-        return f"No decision was certified in {duration(seconds)}, for any of {people}{alone}."
+        return f"No decision was certified in {duration(seconds)}, for any of {people}.{alone}"
     depends = f", and to depend on it for {percent(unfair.count / of)}" if unfair.count else ""
     left = f"; {percent(rest.count / of)} are undecided" if rest.count else ""
     return (
-        f"Decisions are certified not to depend on {what} for {percent(fair.share)} of {people}{depends}{left}{alone}."
+        f"Decisions are certified not to depend on {what} for {percent(fair.share)} of {people}{depends}{left}.{alone}"
     )

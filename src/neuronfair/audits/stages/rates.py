@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neuronfair.audits.report import PopulationReport
 from neuronfair.audits.report.attribute import (
+    MIN_GROUP_ROWS,
     NO_TWIN,
     Disparity,
     Gap,
@@ -91,12 +92,12 @@ def population_report(
 ) -> PopulationReport:
     """Return the report on a population model; `quality` is asked for that of a model of the data set."""
     if model is None:
-        return PopulationReport("none", rows, f"Nothing is said of plausible people. {why}")
+        return PopulationReport("none", rows, f"There are no realistic synthetic records. {why}")
     kept = f" The searches kept to records at or above the {percent(least)} likelihood percentile." if least else ""
     if isinstance(model, OwnPopulation):
-        text = f"Plausible people are those of the population that was given.{kept}"
+        text = f"Realistic synthetic records are those of the population that was given.{kept}"
         return PopulationReport("own", rows, text, least=least)
-    text, known = "Plausible people are drawn from a model of the table", quality()
+    text, known = "Realistic synthetic records are drawn from a model of the data set", quality()
     if known is None:
         return PopulationReport("table", rows, f"{text}.{kept}", least=least)
     quality_text = f"; a classifier tells them from real ones with an AUC of {known.auc:.2f} (0.5: not at all)"
@@ -227,7 +228,6 @@ def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progres
     )
 
 
-MIN_GROUP_ROWS = 30  # rows that the rate of a group is made of, at least, to be compared with that of another
 NO_LABELS = "the table has no labels, or not those of the classes that the model tells apart. Name the target column"
 
 

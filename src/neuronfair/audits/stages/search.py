@@ -143,6 +143,7 @@ def _search(figures: SearchSummary, place: str | None) -> SearchReport:
 
 
 WORST = 10  # findings described in full
+REAL = 4  # of them real records, where there are as many
 LOOK = 20_000  # findings among which the widest gaps of different people are looked for
 
 
@@ -169,17 +170,19 @@ class _Shown(NamedTuple):
 def worst_findings(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tensor, list[list[int]]]:
     """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns.
 
-    Plausible pairs come first, and stay plausible when they are shrunk. Where the searches found too few of them,
-    plausible records whose decision differs from a plausible twin's come next (their numbers are below 0),
-    and others last.
+    Plausible records of the data set whose decision differs from a plausible twin's come first (their numbers are below
+    0), then plausible pairs of the searches, which stay plausible when they are shrunk, then others. There are more
+    than `REAL` records of the data set only where the searches found too few plausible pairs.
     """
     domain = case.domain
     parts = [_shrunk(case, case.near[0], found.only(plausible=True))]
-    if case.population is not None and len(torch.unique(domain.key(parts[0].people))) < WORST:
-        parts += [_shrunk(case, domain, found.only(plausible=False)), _real(case)]
+    if case.population is not None:
+        most_real = max(REAL, WORST - len(torch.unique(domain.key(parts[0].people))))
+        others = [_shrunk(case, domain, found.only(plausible=False))] if most_real > REAL else []
+        parts += [_real(case, most_real), *others]
     which, people, goals = map(torch.cat, zip(*parts, strict=True))
     order = case.decision.gap(*evaluated_pairs(case, people)[2:]).argsort(descending=True, stable=True)
-    rank = torch.where(case.plausible(people) & flips_plausibly(case, people), (which < 0).long(), 2)
+    rank = torch.where(case.plausible(people) & flips_plausibly(case, people), (which >= 0).long(), 2)
     order = order[rank[order].argsort(stable=True)]
     _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
     order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
@@ -230,13 +233,15 @@ def _shrunk(case: AttributeCase, domain: TableDomain, found: Candidates) -> _Sho
     return _Shown(wide, shrink(case.exact, domain, rows, goals, case.decision), goals)
 
 
-def _real(case: AttributeCase) -> _Shown:
-    """Return the plausible records whose decision differs from a plausible twin's: the widest gaps."""
+def _real(case: AttributeCase, most: int) -> _Shown:
+    """Return different plausible records whose decision differs from a plausible twin's: the widest gaps."""
     rows = case.data.rows[: min(NEAR, case.samples)]
     numbers = (case.near[0].valid(rows)).nonzero()[:, 0]
     numbers = numbers[flips_plausibly(case, rows[numbers])]
     gaps = case.decision.gap(*evaluated_pairs(case, rows[numbers])[2:])
-    numbers = numbers[gaps.topk(min(len(gaps), case.shrunk)).indices]
+    numbers = numbers[gaps.argsort(descending=True, stable=True)]
+    _, first = np.unique(case.domain.key(rows[numbers]).cpu().numpy(), return_index=True)
+    numbers = numbers[torch.from_numpy(np.sort(first)[:most]).to(numbers.device)]
     return _Shown(-1 - numbers, rows[numbers], rows[numbers])
 
 

@@ -36,6 +36,7 @@ from neuronfair.domain.population.plausible import PlausibleTwins
 from neuronfair.domain.population.trees import caused
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import (
+    APART,
     aligned_percents,
     distinct_numbers,
     distinct_percents,
@@ -277,8 +278,8 @@ def rate_of(rate: Rate) -> RateOf:
 KEPT = 20  # sides in the report
 CLEAR = 0.05  # part by which a group must lose more often than all to be named
 AMONG = {
-    "pairs": "in the data set, both people plausible",
-    "table": "in the data set",
+    "pairs": "in the data set (plausible twins)",
+    "table": "in the data set (all allowed twins)",
     "plausible": "of realistic synthetic records",
     "domain": "drawn uniformly from the declared input space",
     "findings": "that the searches found",
@@ -301,14 +302,14 @@ def direction(
     outcome, among = f"'{domain.favourable}'", AMONG[population]
     if len(said) == 2:
         loser, side = max(said, key=lambda one: one[1].loses)
-        sentence = (
-            f"Disadvantaged group: {loser}. It loses {outcome} in {side.loses:,} of {plural(counted.people, 'pair')} "
-            f"{among}."
-        )
+        pairs = f"{side.loses:,} of {plural(counted.people, 'pair')} {among}"
+        sentence = f"In {pairs}, the decision is worse for {loser}: not {outcome}."
     else:
         by = listed([plain(name) for name in domain.sensitive])
         most = (
-            f"mostly to the disadvantage of {listed(losers)}" if losers else "with no group clearly at a disadvantage"
+            "mostly to the disadvantage of " + APART.join(losers)
+            if losers
+            else "with no group clearly at a disadvantage"
         )
         sentence = f"In {plural(counted.people, 'case')} {among}, {outcome} depends on {by}, {most}."
     sides = [SideReport(", ".join(own), side.gets, side.loses) for own, side in zip(values, counted.sides, strict=True)]
@@ -398,14 +399,15 @@ def assumptions(domain: TableDomain) -> Assumptions:
 def _sentence(domain: TableDomain, effect: CounterfactualEffect) -> str:
     """Return how many twins get a different decision: as a causal statement only where causes were declared."""
     other = "the other" if len(domain.sensitive_values) == 2 else "another"
-    rate, declared = percent(effect.rate.rate), assumptions(domain)
+    rate, baseline = (f"{aligned_percents(*one)[0]}%" for one in (effect.rate, effect.placebo))
+    declared = assumptions(domain)
     if declared == "none declared":
         said = f"{rate} of counterfactual twins (same place in {other} group's distribution) get a different decision"
     else:
         by = "by the declared causal graph" if declared == "graph declared" else "with what is fixed held fixed"
         said = f"Had they been of {other} group, {rate} of people would get a different decision, {by}"
     versus = "versus" if effect.claimed else "not clearly more than"
-    return f"{said}, {versus} {percent(effect.placebo.rate)} with shuffled groups (permutation baseline)."
+    return f"{said}, {versus} {baseline} with shuffled groups (permutation baseline)."
 
 
 def _excess(effect: CounterfactualEffect, confidence: float) -> str:
@@ -413,7 +415,8 @@ def _excess(effect: CounterfactualEffect, confidence: float) -> str:
     excess, low, high = aligned_percents(effect.effect.rate, effect.effect.low, effect.effect.high)
     few = "" if effect.placebos >= PLACEBOS else f" The permutation baseline has {effect.placebos} shuffles only."
     none = "" if effect.claimed else " No excess is claimed."
-    return f"The excess is {excess} percentage points ({percent(confidence)} CI {low} to {high}).{none}{few}"
+    why = f"CI {low} to {high}). It is not the plain difference: the further twins move, the less chance adds."
+    return f"The excess is {excess} percentage points ({percent(confidence)} {why}{none}{few}"
 
 
 def _sensitivity(domain: TableDomain, found: Sensitivity | None) -> SensitivityReport | None:

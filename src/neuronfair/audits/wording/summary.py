@@ -12,7 +12,7 @@ from neuronfair.formatting import aligned_percents, interval_ends, listed, many,
 
 NOT_MEASURED = "–"
 STEPS = 3  # that are proposed
-ASSUMES = "rests on causal assumptions that the data cannot test"
+ASSUMES = "rests on untested causal assumptions"
 SIGNS: dict[Tone, str] = {"alarm": "▲", "caution": "◆", "calm": "●", "neutral": "○"}  # so that nothing needs a colour
 
 
@@ -82,6 +82,8 @@ def limits_of(report: Report) -> list[str]:
         found.append(check.text)
     if report.data.domain_inferred:
         found.append("The input schema was inferred from the data set. Correct domain.toml and audit again.")
+    if report.reproduction.reduced:
+        found.append(f"A quick look (of the default): {', '.join(report.reproduction.reduced)}.")
     return [*found, *notes_of(report.attributes)]
 
 
@@ -97,16 +99,16 @@ def realistic_pairs(attributes: Sequence[AttributeReport], most: int) -> list[Fi
 
 
 def described(finding: Finding) -> str:
-    """Return a pair in words: both decisions, and how realistic the person is."""
-    return f"{finding.sentence} {finding.plausibility_text}".rstrip()
+    """Return a pair in words: both decisions, whether the record is real, and how realistic it is."""
+    kind = "real" if finding.is_real else "synthetic"
+    return f"{kind} record: {finding.sentence} {finding.plausibility_text}".rstrip()
 
 
 def _steps(report: Report) -> list[Step]:
     verdict, again = report.verdict, report.reproduction
-    worst = realistic_pairs(report.attributes, 1)
     steps = []
-    if worst and worst[0].replay:
-        steps.append(Step("Look at the worst realistic pair, and decide whether it is acceptable.", worst[0].replay))
+    if (replay := next((one.replay for one in worst_cases(report.attributes) if one.replay), None)) is not None:
+        steps.append(Step("Look at the worst pair of a search, and decide whether it is acceptable.", replay))
     if again.alternatives and any(one.depends or one.has_proxy_evidence for one in report.attributes):
         steps.append(Step("Search for a model that is as good and less discriminatory.", again.alternatives))
     if verdict.thresholds == "none set" and again.command:
@@ -128,7 +130,8 @@ def _flip_rate(one: AttributeReport) -> Metric:
     rate = next(iter((*one.data_set_rates, *one.rates.measured)), None)
     if rate is None:
         return Metric("Flip rate", NOT_MEASURED, "Not measured.")
-    note = f"the model does not use {by(one)}" if one.is_unused else ""
+    alone = f"{rate.alone:,} more have no plausible twin" if rate.alone else ""
+    note = f"the model does not use {by(one)}" if one.is_unused else alone
     twin = f": the same record with {_other(one)} that fits the rest" if rate.population == "pairs" else ""
     range_ = "" if rate.low == rate.high else interval_ends(rate.rate, rate.low, rate.high)
     value = f"{aligned_percents(rate.rate, rate.low, rate.high)[0]}%" if range_ else percent(rate.rate)
@@ -147,7 +150,7 @@ def _disparate_impact(one: AttributeReport) -> Metric:
     group = "({})" if len(one.sensitive) > 1 else "{}"  # the values of several attributes
     rates = " versus ".join(f"{percent(shares.get(name))} of {group.format(name)}" for name in (gap.least, gap.most))
     people = plural(sum(group.rows for group in one.groups), "record")
-    of = f"'{disparity.selected}' for {rates}, of {people} in the data set"
+    of = f"the model decides '{disparity.selected}' for {rates}, of {people}"
     return Metric(name, f"{gap.value:.2f}", of, f"{gap.low:.2f}–{gap.high:.2f}", disparity.confidence)
 
 
@@ -157,10 +160,7 @@ def _proxy_excess(one: AttributeReport) -> Metric:
         return Metric(name, NOT_MEASURED, "No counterfactual test.")
     effect = (found.effect.rate, found.effect.low, found.effect.high)
     range_ = interval_ends(*effect, " pp")
-    people = (
-        "more counterfactual twins get a different decision than by chance (permutation baseline), of "
-        f"{plural(found.of, 'person', 'people')} in the data set"
-    )
+    people = f"more counterfactual twins get a different decision than by chance, of {found.of:,} real people"
     chance = "" if found.claimed else "this may be chance; "
     return Metric(name, f"{aligned_percents(*effect)[0]} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
 
@@ -185,11 +185,11 @@ def _certified(one: AttributeReport) -> Metric:
     people = f"{plural(of, 'record')} in the data set"
     if rows.without_twin:
         people = f"{people} with an allowed twin; {rows.without_twin:,} more have none"
-    if rows.undecided.count == of:  # 0% would read as a verdict
-        return Metric(name, "Undecided", f"all {people}")
-    flips = rows.certified_discriminatory.count
-    depends = f", {percent(flips / of)} proved to depend" if flips else ""
-    note = f"{shown}; {percent(rows.undecided.count / of)} undecided{depends}"
+    undecided, flips = percent(rows.undecided.count / of), percent(rows.certified_discriminatory.count / of)
+    depends = f"{flips} proved to depend" if rows.certified_discriminatory.count else ""
+    if not rows.with_twin.count and rows.undecided.count:  # 0% would read as a verdict
+        return Metric(name, "Undecided", f"{undecided if depends else 'all'} of {people}", note=depends)
+    note = f"{shown}; {', '.join(filter(None, (f'{undecided} undecided', depends)))}"
     return Metric(name, percent(rows.with_twin.share), f"of {people}", note=note)
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from neuronfair.audits.report import GateCheck, Report, ThresholdState, Verdict, worst_of
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
-from neuronfair.audits.wording.summary import by, example
-from neuronfair.formatting import POPULATIONS, listed, many, percent, plain, plural, points, whole_percent
+from neuronfair.audits.wording.summary import by
+from neuronfair.formatting import APART, POPULATIONS, listed, many, percent, plain, plural, points
 
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
+SET_ONE = "No threshold was set, so this report does not pass or fail the model."
 # Of several attributes the first of these speaks for the model: a known dependence matters more than an unknown.
 _ORDER: tuple[Conclusion, ...] = (
     "above the threshold", "dependence found", "proxy evidence", "not assessable", "no dependence found"
@@ -61,8 +62,7 @@ def _unassessable(report: Report) -> str:
 
 def _thresholds(report: Report, thresholds_set: bool) -> tuple[ThresholdState, str]:
     if report.gate is None:
-        none = f"No threshold set; set one with --fail-if {example(report)}."
-        return ("not evaluated", "The thresholds were not evaluated.") if thresholds_set else ("none set", none)
+        return ("not evaluated", "The thresholds were not evaluated.") if thresholds_set else ("none set", SET_ONE)
     fired = [check for check in report.gate.checks if check.fired]
     failed = list(dict.fromkeys(check.expression for check in fired))
     expressions = list(dict.fromkeys(check.expression for check in report.gate.checks))
@@ -95,7 +95,7 @@ def _sentences(report: Report, level: Conclusion) -> tuple[str, tuple[str, ...]]
         _others(attributes, worst),
         _found(worst),
         *_untested(attributes, worst),
-        *_counterfactuals(attributes),
+        *_counterfactuals(attributes, worst),
         _certified(attributes),
         _doubt(report, level),
         last,
@@ -150,11 +150,13 @@ def _against(one: AttributeReport, rate: RateOf) -> str:
     if found is None:
         return ""
     if len(found.sides) != 2:
-        return f", mostly to the disadvantage of {listed(found.losers)}" if found.losers else ""
+        return f", mostly to the disadvantage of {APART.join(found.losers)}" if found.losers else ""
     loser = max(found.sides, key=lambda side: side.loses)
     if 2 * loser.loses <= found.people:
         return ""
-    return f"; {whole_percent(loser.loses / found.people)} of these disadvantage people with {by(one)} {loser.values}"
+    part = "all" if loser.loses == found.people else f"{loser.loses:,}"
+    these = "these" if found.people == rate.discriminated else f"{found.people:,} pairs"
+    return f"; in {part} of {these} the decision is worse for {by(one)} {loser.values}"
 
 
 def _hit(one: AttributeReport) -> RateOf | None:
@@ -216,10 +218,10 @@ def _found(one: AttributeReport) -> str:
     if not one.people_found:
         tried = sum(search.tried for search in one.searches)
         return f"The searches tried {tried:,} synthetic records and found none." if tried else ""
-    every = ", which is plausible" if one.people_found == 1 else ", all of them plausible"
-    shares = {None: "", 0: ", none of them plausible", one.people_found: every}
-    plausible = shares.get(one.plausible_found, f", {one.plausible_found or 0:,} of them plausible")
-    return f"The searches found {plural(one.people_found, 'discriminatory input')} (synthetic){plausible}."
+    every = ", which is realistic" if one.people_found == 1 else ", all of them realistic"
+    usual = {None: "", 0: ", none of them realistic", one.people_found: every}
+    realistic = usual.get(one.plausible_found, f", {one.plausible_found or 0:,} of them realistic")
+    return f"The searches found {plural(one.people_found, 'discriminatory input')} (synthetic){realistic}."
 
 
 def _untested(attributes: Sequence[AttributeReport], worst: AttributeReport) -> list[str]:
@@ -235,11 +237,12 @@ def _untested(attributes: Sequence[AttributeReport], worst: AttributeReport) -> 
     ]
 
 
-def _counterfactuals(attributes: Sequence[AttributeReport]) -> list[str]:
-    """Return what the counterfactual test says: of each attribute that the model does not read, and where it claims."""
+def _counterfactuals(attributes: Sequence[AttributeReport], worst: AttributeReport) -> list[str]:
+    """Return what the counterfactual test says: of unread attributes, and the claim of the headline or the largest."""
     empty = [one for one in attributes if one.leads_with_counterparts and len(one.sensitive) == 1]
     claimed = [one for one in attributes if one.has_proxy_evidence]
-    largest = sorted(claimed, key=lambda one: -one.counterpart.effect.rate if one.counterpart else 0.0)[:1]
+    claimed.sort(key=lambda one: (one is not worst, -one.counterpart.effect.rate if one.counterpart else 0.0))
+    largest = claimed[:1]
     parts = []
     for one in (*largest, *(one for one in empty if one not in largest)):
         if (report := one.counterpart) is not None:
