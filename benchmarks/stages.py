@@ -84,7 +84,7 @@ STAGES: dict[str, dict[str, Stage]] = {
     "reproduce": {
         "experiments.lab:run_jobs": "jobs in another process",
         "experiments.lab:_work": "jobs in another process",
-        "experiments.lab:write_report": "tables and pictures",
+        "experiments.page:write_record": "tables and pictures",
         "neuronfair.atomic:replacing": _kept,
     },
 }

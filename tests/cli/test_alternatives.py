@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ SMALL = ("--budget", 2, "--families", "leave-out", "--families", "reweight", "--
 @pytest.fixture(autouse=True)
 def people(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "maker", raising=False)
     nothing_to_have(0).to_csv("people.csv", index=False)
     Path("maker.py").write_text(
         "from sklearn.dummy import DummyClassifier\ndef make():\n    return DummyClassifier()\n", encoding="utf-8"

@@ -10,6 +10,7 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from time import sleep
 
 import pytest
 import torch
@@ -42,6 +43,11 @@ def small_shares(monkeypatch):
     monkeypatch.setattr(forked, "MIN_CHAINS", 10)
     monkeypatch.setattr(forked, "MIN_ROWS", 1)
     monkeypatch.setattr(forked, "BLOCK", 100)
+
+
+@pytest.fixture(autouse=True)
+def forks():
+    assert forked.can_fork(), f"an earlier test left {threading.enumerate()}"
 
 
 @pytest.fixture
@@ -155,7 +161,10 @@ def test_where_a_fork_is_not_safe_one_process_does_all(monkeypatch, teams):
     assert not forked.can_fork()
     gate.set()
     thread.join()
+    bar = type("TMonitor", (threading.Thread,), {"__module__": "tqdm._monitor"})(target=sleep, args=(0.5,))
+    bar.start()  # as tqdm does with its first progress bar
     assert forked.can_fork()
+    bar.join()
     world = networks.world(networks.one_biased_neuron(), DOMAIN_OF_RUN)
     assert forked.team_size(world, 40, 1000, 2) == 2
     assert forked.team_size(world, 19, 1000, 2) == 1

@@ -6,8 +6,9 @@ many codes, so a threshold on the feature is a set of codes. Codes that no node 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -21,8 +22,11 @@ from neuronfair.errors import ModelError
 from neuronfair.limits import check_size
 
 MOST_NODES, DEEPEST = 200_000, 500  # of all trees
+WORD = 63  # leaves, a bit each
+WORDS = 1 << 16  # that are handled at a time: they stay in the cache
+MANTISSA, BEFORE = 52, 1022  # the bits of a float64 below its exponent, and the exponent one below that of 1
 Link = Literal["none", "sigmoid", "softmax"]
-Floats = npt.NDArray[np.float64]
+Floats, Ints = npt.NDArray[np.float64], npt.NDArray[np.int64]
 Features = Callable[[Tensor], Floats]  # from rows of codes to the features of the trees
 GoesLeft = Callable[[int, Floats], npt.NDArray[np.bool_]]  # which values of its feature go left at a node
 
@@ -76,13 +80,85 @@ class Forest:
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return the scores of rows of codes: (n, outputs)."""
-        cells = torch.stack([cell[rows[:, column]] for column, cell in enumerate(self.cells)], 1)
-        node = self.roots.expand(len(rows), -1)
-        for _ in range(self.depth):
-            cell = cells.gather(1, self.attribute[node].clamp(min=0))
-            node = torch.where(self.side[node, cell], self.left[node], self.right[node])
-        total = self.value[node].sum(1) + self.base
+        step = max(1, WORDS // len(self._leaves.first))
+        parts = [self._leaves.sums(self.cells, some) for some in rows.split(step)]
+        total = torch.cat(parts) + self.base
         return {"none": total, "sigmoid": total.sigmoid(), "softmax": total.softmax(-1)}[self.link]
+
+    @cached_property
+    def _leaves(self) -> _Leaves:
+        return _leaves(self)
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """The leaves that each cell can reach, as bits of words: the cells of a row have one leaf of each tree in common.
+
+    So a row takes a few operations on whole words, whatever the depth of the trees.
+    """
+
+    reached: dict[int, Tensor]  # by attribute: (cells, words)
+    value: Tensor  # (words · (1 + WORD), outputs) what each leaf adds; the first of a word is for no leaf
+    first: Tensor  # (words,) the row of that first one
+    every: Tensor  # (words,) all leaves
+
+    def sums(self, cells: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """Return what the leaves of rows add up to: (n, outputs)."""
+        common = self.every.repeat(len(rows), 1)
+        for column, reached in self.reached.items():
+            common &= reached.index_select(0, cells[column][rows[:, column]])
+        bit = common.double().view(torch.int64) >> MANTISSA  # of the only one; 0 if the leaf is in another word
+        at = (bit.clamp_(min=BEFORE) + (self.first - BEFORE)).flatten()
+        return torch.stack([value.index_select(0, at).view_as(common).sum(1) for value in self.value], 1)
+
+
+def _leaves(forest: Forest) -> _Leaves:
+    """Return the leaves of a forest as bits. Those below a node follow each other, those of a tree begin a word."""
+    device, side = forest.value.device, forest.side.cpu().numpy()
+    numbers = forest.roots, forest.left, forest.right, forest.attribute
+    roots, left, right, attribute = (tensor.cpu().numpy() for tensor in numbers)
+    levels = _levels(roots, left, right)
+    count, start = np.ones(len(left), dtype=np.int64), np.zeros(len(left), dtype=np.int64)
+    for level in reversed(levels):
+        count[level] = count[left[level]] + count[right[level]]
+    words = -(-count[roots] // WORD)
+    start[roots] = WORD * (words.cumsum() - words)
+    for level in levels:
+        start[left[level]], start[right[level]] = start[level], start[level] + count[left[level]]
+    inner = np.concatenate([*levels, roots[:0]])
+    leaves = np.setdiff1d(np.concatenate([roots, left[inner], right[inner]]), inner)
+    word, bit = start[leaves] // WORD, start[leaves] % WORD
+    first = np.arange(words.sum()) * (1 + WORD)
+    value = torch.zeros(forest.value.shape[1], len(first) * (1 + WORD), dtype=forest.value.dtype, device=device)
+    value[:, first[word] + 1 + bit] = forest.value[leaves].T
+    every = np.zeros(len(first), dtype=np.int64)
+    np.bitwise_or.at(every, word, np.int64(1) << bit)
+    reached = {}
+    for column in np.unique(attribute[inner]).tolist():
+        nodes = np.repeat(inner[attribute[inner] == column], 2)
+        goes = side[nodes, : int(forest.cells[column].max()) + 1]
+        goes[::2] ^= True  # who goes right reaches no leaf on the left, and the reverse
+        child = np.where(np.arange(len(nodes)) % 2, right[nodes], left[nodes])
+        reached[column] = _without(goes, start[child], count[child], len(first)).to(device)
+    return _Leaves(reached, value, *(torch.from_numpy(array).to(device) for array in (first, every)))
+
+
+def _without(cells: npt.NDArray[np.bool_], start: Ints, count: Ints, words: int) -> Tensor:
+    """Return all bits of words but ranges, each for some cells, (ranges, cells): (cells, words)."""
+    begin = start // WORD
+    spans = (start + count - 1) // WORD - begin + 1
+    check_size(spans.sum() * cells.shape[1], "the leaves of the trees", times=WORD // 4)
+    of = np.repeat(np.arange(len(start)), spans)
+    word = begin[of] + np.arange(len(of)) - np.repeat(spans.cumsum() - spans, spans)
+    low, high = np.maximum(start[of] - WORD * word, 0), np.minimum((start + count)[of] - WORD * word, WORD)
+    one, every = np.uint64(1), ~np.uint64(0)
+    bits = (one << high.astype(np.uint64)) - (one << low.astype(np.uint64))
+    order = np.argsort(word, kind="stable")
+    found, where = np.unique(word[order], return_index=True)
+    kept = np.where(cells[of[order]], ~bits[order, None], every)
+    result = np.full((words, cells.shape[1]), every)
+    result[found] = np.bitwise_and.reduceat(kept, where, axis=0)
+    return torch.from_numpy(result.view(np.int64).T.copy())
 
 
 def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Tensor) -> Forest:
@@ -135,7 +211,7 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
         cells,
         torch.tensor(base, dtype=torch.float64),
         link,
-        _depth(roots, left, right),
+        len(_levels(roots.numpy(), left.numpy(), right.numpy())),
     )
 
 
@@ -208,11 +284,17 @@ def _cells(
     return tuple(cells), sides
 
 
-def _depth(roots: Tensor, left: Tensor, right: Tensor) -> int:
-    node, depth = roots, 0
-    while bool((left[node] != node).any()):
-        node = torch.unique(torch.cat([left[node], right[node]]))
-        depth += 1
-        if depth > DEEPEST:  # or a branch leads back
+def _levels(roots: Ints, left: Ints, right: Ints) -> list[Ints]:
+    """Return the inner nodes by their distance from the roots."""
+    levels, nodes = list[Ints](), roots
+    while len(nodes := nodes[left[nodes] != nodes]):
+        levels.append(nodes)
+        nodes = np.concatenate([left[nodes], right[nodes]])
+        if len(levels) > DEEPEST:
             raise ModelError(f"its trees are deeper than {DEEPEST}")
-    return depth
+        if len(nodes) > len(left):
+            raise ModelError("a node of its trees has several parents")
+    every = np.concatenate([roots, *(side[level] for level in levels for side in (left, right))])
+    if len(np.unique(every)) < len(every):
+        raise ModelError("a node of its trees has several parents")
+    return levels

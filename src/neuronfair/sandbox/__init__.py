@@ -95,6 +95,7 @@ class _Server:
             return answer
         finally:
             timer.cancel()
+            timer.join()  # who looks for other threads finds none
             if not FORKS or not answered:  # its next answer would belong to this request
                 self.stop()
 

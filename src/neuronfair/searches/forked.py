@@ -45,8 +45,8 @@ def cores() -> int:
 
 def can_fork() -> bool:
     """Return whether a fork is safe here: no other thread of Python may hold a lock that the child needs."""
-    # The thread that draws a progress bar holds none, and neither do idle threads of torch.
-    others = [thread for thread in threading.enumerate() if not type(thread).__module__.startswith("rich.")]
+    # The threads of progress bars hold none, and neither do idle threads of torch.
+    others = [t for t in threading.enumerate() if not type(t).__module__.startswith(("rich.", "tqdm."))]
     alone = others == [threading.current_thread()] and not current_process().daemon
     foreign = torch.cuda.is_available() or any(name in sys.modules for name in _FOREIGN)
     return sys.platform == "linux" and alone and not foreign
@@ -164,7 +164,14 @@ def forked(
 ) -> Iterator[Chains | ForkedChains]:
     """Yield the chains dealt to forked processes, which end with the block; as they are if that is not possible."""
     each = -(-len(chains) // (size * EVEN)) * EVEN  # full batches, so that few rows are computed in vain
+    threads: list[threading.Thread] = []
+
+    def join() -> None:  # or the next phase could not fork
+        for thread in threads:
+            thread.join()
+
     with ExitStack() as stack:
+        stack.callback(join)  # comes last, when all processes have ended
         team: list[_Process] = []
         ends: list[Connection] = []  # of this process, which the next fork would keep open
         sent = [
@@ -173,7 +180,8 @@ def forked(
         ]
         for orders, results in sent:  # threads start after the last fork
             queue: SimpleQueue[object] = SimpleQueue()
-            threading.Thread(target=_receive, args=(results, queue), daemon=True).start()
+            threads.append(threading.Thread(target=_receive, args=(results, queue), daemon=True))
+            threads[-1].start()
             team.append(_Process(orders, queue))
         try:
             for process in team:
