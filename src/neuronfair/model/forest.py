@@ -26,7 +26,8 @@ WORD = 63  # leaves, a bit each
 WORDS = 1 << 16  # that are handled at a time: they stay in the cache
 MANTISSA, BEFORE = 52, 1022  # the bits of a float64 below its exponent, and the exponent one below that of 1
 Link = Literal["none", "sigmoid", "softmax"]
-Floats, Ints = npt.NDArray[np.float64], npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Features = Callable[[Tensor], Floats]  # from rows of codes to the features of the trees
 GoesLeft = Callable[[int, Floats], npt.NDArray[np.bool_]]  # which values of its feature go left at a node
 
@@ -81,9 +82,14 @@ class Forest:
     def scores(self, rows: Tensor) -> Tensor:
         """Return the scores of rows of codes: (n, outputs)."""
         step = max(1, WORDS // len(self._leaves.first))
-        parts = [self._leaves.sums(self.cells, some) for some in rows.split(step)]
+        parts = [self._leaves.sums(self.cells, some) for some in torch.split(rows, step)]
         total = torch.cat(parts) + self.base
         return {"none": total, "sigmoid": total.sigmoid(), "softmax": total.softmax(-1)}[self.link]
+
+    @property
+    def operations(self) -> int:
+        """How many numbers the scores of a row take, about."""
+        return len(self._leaves.first) * (len(self._leaves.reached) + 6)
 
     @cached_property
     def _leaves(self) -> _Leaves:

@@ -15,7 +15,7 @@ from torch import Tensor
 from neuronfair.model.training_loop import Threads, threads
 from neuronfair.progress import Interruption, interruptible
 from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at, share_above
-from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate
+from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, combinations
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem, enumerated_people, unread
 from neuronfair.proof.state import (
@@ -193,10 +193,9 @@ class BranchAndBound:
     def step(self) -> None:
         """Take the boxes that come first, enumerate the records of small ones, and cut the others."""
         self._redraw()
-        taken = self._queue.take(self._batch)
+        taken, few = self._taken()
         boxes, pattern, axis = boxes_in(taken), taken["pattern"], taken["axis"].long()
         segments = GuideSegments.of(taken)
-        few = can_enumerate(self._space, boxes, SMALL) & (axis >= 0)
         small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
         if len(small):
             counts = enumerated_people(self.problem, boxes[small], pattern[small].long())
@@ -215,6 +214,22 @@ class BranchAndBound:
             segments = self._guides.cut(segments[old], axis[old], last, self._cuts)
             self._bound_or_wait(halves, pattern[old].long().repeat(2), segments, inner)
         self._steps += 1
+
+    def _taken(self) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the boxes that come first, and which of them are small; not so many small ones that it takes long."""
+        bounder, taken = self.problem.bounder, self._queue.take(self._batch)
+        boxes = boxes_in(taken)
+        most = SMALL if bounder is None else int(SMALL * bounder.patience)
+        few = can_enumerate(self._space, boxes, most) & (taken["axis"] >= 0)
+        later = few & (torch.where(few, combinations(boxes), 0).cumsum(0) > max(most, SMALL * self._batch))
+        if bool(later.any()):
+            back, taken = ({name: column[some] for name, column in taken.items()} for some in (later, ~later))
+            self._queue.put({n: c for n, c in back.items() if n != "share"}, back["share"], self._weights(back))
+        return taken, few[~later]
+
+    def _weights(self, columns: Mapping[str, Tensor]) -> Tensor | float:
+        """Return how much the undecided guides of boxes count."""
+        return self._guides.weights(GuideSegments.of(columns)) if self._leads else 0.0
 
     def _nearer(self, boxes: Boxes, axis: Tensor, last: Tensor, segments: GuideSegments) -> Tensor:
         """Return where to cut: nearer to the guides, where all of them lie in one half."""
@@ -314,7 +329,7 @@ class BranchAndBound:
             numbers = (self.left + len(inner)) * inner.shape[1:].numel()
             self._keeps_inner = numbers < INNER[self.problem.device.type]
             columns = {**columns, "inner": inner} if self._keeps_inner else columns
-        self._queue.put(columns, share, self._guides.weights(GuideSegments.of(columns)) if self._leads else 0.0)
+        self._queue.put(columns, share, self._weights(columns))
 
     def _bound(self, boxes: Boxes, pattern: Tensor, segments: GuideSegments, inner: Tensor | None = None) -> None:
         """Bound boxes, each thread some of them: those that are decided are done, the others go back into the queue."""

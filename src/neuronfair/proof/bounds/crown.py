@@ -107,6 +107,8 @@ class Crown:
         )
         return Lines(low, low_at, high, high_at, inner)
 
+    patience = 1.0  # how many times as many records as usual are evaluated before a box is bounded
+
     def cost(self, way: int) -> float:
         """Return about how long a step takes in some way, compared with others."""
         inner, last, policies = self._ways[way]

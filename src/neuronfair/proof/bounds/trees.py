@@ -420,6 +420,12 @@ class TreeBounds:
         return 1.0
 
     @cached_property
+    def patience(self) -> float:
+        """How many times as many records as of a network are evaluated before a box is bounded, which takes longer."""
+        bounding = 2 * len(self.margins.matrix) * self.branches.rows
+        return min(16.0, max(1.0, bounding / (2 * len(self.kinds) * self.forest.operations)))
+
+    @cached_property
     def slack(self) -> Tensor:
         """How far the margins of rows may be off by rounding: (margins,)."""
         forest, matrix = self.forest, self.margins.matrix.abs().to(self.space.device)
