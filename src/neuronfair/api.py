@@ -48,7 +48,7 @@ from neuronfair.scale.pool import Pool
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.forked import cores
+from neuronfair.searches.forked import default_workers
 from neuronfair.text.audit import TextAudit, TextSettings, audit_texts
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
@@ -513,5 +513,5 @@ def search(
     process does all where it cannot be forked safely: in a notebook or another program with threads, on a GPU, on
     systems other than Linux, for functions as models, and for short searches.
     """
-    runner = partial(campaign.in_one_piece, workers=workers or cores())
+    runner = partial(campaign.in_one_piece, workers=workers or default_workers())
     return campaign.search(network, domain, rows, config, runner=runner, **options)

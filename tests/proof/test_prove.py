@@ -18,12 +18,12 @@ from neuronfair.domain.tables.dataset import catalog_domain
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.model.training_loop import Threads
 from neuronfair.model.weights import fully_connected
 from neuronfair.proof import prove as proving
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.state import ProofState
+from neuronfair.scale.tasks import Threads
 from tests.planted import networks
 from tests.proof import worlds
 from tests.proof.enumerable import DECISIONS, RULES, domain_of, figures, network_of, tiles, truth

@@ -178,7 +178,7 @@ def test_where_a_fork_is_not_safe_one_process_does_all(monkeypatch, teams):
 
 
 def test_the_public_search_chooses_the_number_of_processes(monkeypatch, teams):
-    monkeypatch.setattr("neuronfair.api.cores", lambda: 2)
+    monkeypatch.setattr("neuronfair.api.default_workers", lambda: 2)
     config = SearchConfig("uniform", seeds=40, steps=5, controls=False)
     search(planted(), DOMAIN_OF_RUN, ROWS, config)
     assert set(teams) == {2}

@@ -1,4 +1,4 @@
-"""Candidates: what they may use of the fit part, what they change in the making of a model, and how they are asked."""
+"""Candidates: what they may use of the fit part, what they change in the making of a model, and how they are scored."""
 
 from __future__ import annotations
 

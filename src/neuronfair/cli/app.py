@@ -256,7 +256,7 @@ def _run() -> Any:
     try:
         return app(prog_name="neuronfair", standalone_mode=False)
     except SystemExit as error:  # raised by code of the model, not by ours
-        if isinstance(error.__context__, BrokenPipeError):  # rich ends so when nobody reads its output any more
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends so when its output is closed
             raise error.__context__ from None
         if error.code not in (None, 0, 1):  # other codes could be mistaken for a verdict
             raise

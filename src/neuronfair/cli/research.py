@@ -212,12 +212,12 @@ def _search(
     from neuronfair.domain.population.model import fit_population
     from neuronfair.render.terminal import progress_bar, stage_progress
     from neuronfair.searches import campaign
-    from neuronfair.searches.forked import cores
+    from neuronfair.searches.forked import default_workers
     from neuronfair.store.sharding import ShardRunner
 
     with progress_bar("Fitting the population", quiet=console.quiet):
         population = run.population or fit_population(data.domain, people)
-    workers = cores()
+    workers = default_workers()
     sharded = None if spread is None else ShardRunner(spread[0], run.folder / SHARDS, spread[1], run, workers)
     with stage_progress("Searching", quiet=console.quiet) as show:
         outcome = campaign.search(

@@ -361,7 +361,7 @@ def audit_images(
     """Audit a detector with pictures: how often does its decision flip when only a sensitive attribute changes?
 
     The detector is one that an earlier audit left in its folder, or is trained now. With a folder, it is kept there,
-    and so is what each search finds: after a kill the same audit goes on from there, or with `force` begins anew.
+    and so is what each search finds: after a kill the same audit resumes, or with `force` starts again.
     """
     settings, show = settings or ImageSettings(), progress or silent
     split, (classes, _) = ImageSplit.of(pictures, sensitive, device, settings.seed), pictures.attribute(sensitive)

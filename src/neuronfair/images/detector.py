@@ -201,7 +201,7 @@ def predictions(module: nn.Module, pixels: Tensor) -> Tensor:
 
 
 def accuracies(module: nn.Module, pixels: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return the share of pictures that are told rightly, and its mean over the classes (balanced accuracy)."""
+    """Return the share of pictures that are classified correctly, and its mean over the classes (balanced accuracy)."""
     right = (predictions(module, pixels) == labels).double()
     per_class = [float(right[labels == c].mean()) for c in sorted(set(labels.tolist()))]
     return float(right.mean()), sum(per_class) / len(per_class)

@@ -213,7 +213,7 @@ def subgroups(
         inside = [(domain, *some) for some in _people_who_meet(population, rules, samples, generator)]
     result = []
     for number, (cuts, (view, source, part)) in enumerate(zip(rules, inside, strict=True)):
-        if not part:  # nobody meets it
+        if not part:  # no record meets it
             continue
         rate = flip_rate(
             network,
@@ -276,7 +276,7 @@ def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -
     """Return the best rule of a beam search over conditions; () where none is good.
 
     A rule is worth p log(p / q)²: p is the share of the wanted people it holds for, and q that of the others. A rule
-    that holds for everybody or for nobody is worth nothing. The square keeps broad rules from winning.
+    that holds for all records or for none is worth nothing. The square keeps broad rules from winning.
     """
     if not cuts:
         return ()

@@ -28,7 +28,6 @@ from neuronfair.model.training_loop import (
     check_rows,
     first_linear,
     initialised,
-    one_thread,
     run_epochs,
     scores_of,
     seeded,
@@ -36,6 +35,7 @@ from neuronfair.model.training_loop import (
     stream,
 )
 from neuronfair.model.weights import HFCN, LFCN, Card, fingerprint, fully_connected
+from neuronfair.scale.tasks import one_torch_thread
 
 # Initialisations that die (see `train`) are replaced by new ones, this many at most.
 REPLACEMENTS = 5
@@ -275,7 +275,7 @@ def train_modules(
         chosen = torch.arange(len(x), device=x.device).expand(len(plain), -1) if chosen is None else chosen
         stack = Stack(plain)
         products = task.settings.batch * sum(weight.numel() for weight in stack.parameters())
-        with one_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
+        with one_torch_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
             order = shuffles_of(task.seed, numbers)
             courses = run_epochs(stack, task, order, chosen=chosen, learn=stack.learn, progress=progress)
         stack.unstack(plain)

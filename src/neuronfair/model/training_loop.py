@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -18,50 +17,6 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from neuronfair.errors import ModelError
 from neuronfair.model.network import Network, evaluating
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-@contextmanager
-def one_thread(small: bool) -> Iterator[None]:
-    """Run small work on one thread, where several would mostly wait for each other; restore their number afterwards."""
-    before = torch.get_num_threads()
-    if small:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if small:
-            torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class Threads:
-    """Threads that work on one part each, which is faster than several threads for each small operation."""
-
-    count: int
-    pool: ThreadPoolExecutor | None
-
-    def map(self, work: Callable[[T], R], parts: Iterable[T]) -> list[R]:
-        """Return the results of all parts, in their order."""
-
-        def quietly(part: T) -> R:
-            with torch.no_grad():  # a thread has its own setting
-                return work(part)
-
-        return list(map(work, parts) if self.pool is None else self.pool.map(quietly, parts))
-
-
-@contextmanager
-def threads(device: torch.device) -> Iterator[Threads]:
-    """Return as many threads as torch would use for an operation on the CPU; one on a GPU."""
-    count = torch.get_num_threads() if device.type == "cpu" else 1
-    if count == 1:
-        yield Threads(1, None)
-        return
-    with one_thread(True), ThreadPoolExecutor(count) as pool:
-        yield Threads(count, pool)
 
 
 class WeightMean:

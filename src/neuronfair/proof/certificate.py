@@ -56,7 +56,7 @@ class Proof:
 
     @property
     def undecided(self) -> int:
-        """The number of people of whom nothing is proved."""
+        """The number of undecided people."""
         return self.people - self.fair - self.discriminatory
 
     @property
@@ -105,7 +105,7 @@ class AxisCodes:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is claimed, of whom, and about which model."""
+    """What is certified, for which records, and about which model."""
 
     domain: TableDomain
     decision: Decision

@@ -21,7 +21,6 @@ from torch import Tensor
 from neuronfair.atomic import replacing
 from neuronfair.errors import RunError
 from neuronfair.limits import check_size
-from neuronfair.model.training_loop import threads
 from neuronfair.progress import Interruption, PieceProgress, interruptible
 from neuronfair.proof.bounds.space import CutTree
 from neuronfair.proof.certificate import Proof
@@ -29,6 +28,7 @@ from neuronfair.proof.problem import Problem
 from neuronfair.proof.prove import BranchAndBound, Keep, ProofProgress, advance, proof_of
 from neuronfair.proof.state import VOLUME, BoxColumns, Guides, GuideSource, ProofState, certified_shares, shares_of
 from neuronfair.scale.pool import Pool
+from neuronfair.scale.tasks import threads
 from neuronfair.store.files import load_state, save_state, writing
 
 EACH = 2  # pieces for each worker in a round: who is done early takes another one

@@ -124,7 +124,7 @@ def _bounder(
 
 
 def _comparable_people(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> People:
-    """Return the people of a region; rules that leave nobody a twin are refused: no flip would then say nothing."""
+    """Return the people of a region; rules that leave no record a twin are refused, as no decision could flip."""
     people = people_of(domain, space, allowed)
     if bool(people.valid.any()) and not bool((people.valid.sum(1) > 1).any()):
         names = ", ".join(domain.sensitive)

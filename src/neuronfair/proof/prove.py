@@ -12,7 +12,6 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from neuronfair.model.training_loop import Threads, threads
 from neuronfair.progress import Interruption, interruptible
 from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at, share_above
 from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, combinations
@@ -35,6 +34,7 @@ from neuronfair.proof.state import (
     undecided_columns,
     waiting_columns,
 )
+from neuronfair.scale.tasks import Threads, threads
 
 BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
 FIRST = 256  # and before it is known how long it takes

@@ -393,7 +393,7 @@ class Evidence:
 
 EVALUATED = 20_000  # people of boxes, and as many rows, with all their twins; fewer where there are many twins
 MEMBERS = 200_000  # people and twins together
-ORIGINAL = 2_000  # people about whom the source of a rebuilt model decides
+ORIGINAL = 2_000  # records evaluated by the source of a rebuilt model
 FLOAT32_TOLERANCE = 1e-4  # of the scores: how near to the boundary float32 and float64 may differ
 EXACT = 1e-9  # the same for float64
 
@@ -444,7 +444,7 @@ def evaluated_flips(problem: Problem, opened: Opened | Model, rows: Tensor) -> T
 
 @dataclass(frozen=True)
 class _ClaimedPeople:
-    """People about whom something is proved: their boxes, and whether it is that their decision does not flip."""
+    """Certified records: their boxes, and whether it is certified that their decision does not flip."""
 
     rows: Tensor
     box: Tensor
@@ -502,7 +502,7 @@ class _Claims:
         return rows
 
     def of_people(self, rows: Tensor) -> _ClaimedPeople:
-        """Return those about whom something is proved."""
+        """Return those that are certified."""
         places = places_of(self.problem, rows).to(self.problem.device)
         box, status = self.evidence.boxes_of(places).cpu(), self.evidence.status_of(places).cpu()
         claimed = status != UNDECIDED

@@ -89,7 +89,7 @@ class ProofRun:
         """Keep where the proof stands, and return the folder in which pieces of it may keep theirs."""
         entry = {"boxes": state.boxes, "seconds": state.seconds}
         self.ledger.part(PROOF, entry, {"state": partial(save_state, state.tensors)})
-        shutil.rmtree(self.folder / SHARDS, ignore_errors=True)  # a lost worker may still write there; nobody reads it
+        shutil.rmtree(self.folder / SHARDS, ignore_errors=True)  # a lost worker may still write there; it is never read
         return self._pieces
 
     @property

@@ -1,4 +1,4 @@
-"""Tasks that do not depend on each other: done by forks of this process, which share its memory, and by itself.
+"""Tasks that do not depend on each other: done in threads, or by forks of this process, which share its memory.
 
 Nothing is sent to a fork, so models and tables need not be pickled; a result comes back as a pickle. A fork has the
 locks and the pools of threads as they were, so a process whose other threads are unknown does all tasks itself.
@@ -15,11 +15,16 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
 MOST_PROCESSES = 4  # of one computation: each takes memory
 MOST_TASKS = 10_000  # whose numbers fit into a pipe
 _NUMBER = struct.Struct("<H")
@@ -44,21 +49,53 @@ def has_other_threads() -> bool:
 
 
 @contextmanager
+def one_torch_thread(wanted: bool = True) -> Iterator[None]:
+    """Let torch compute in one thread where several would mostly wait for each other; restore their number then."""
+    before = torch.get_num_threads()
+    if wanted:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if wanted:
+            torch.set_num_threads(before)
+
+
+@contextmanager
 def one_thread(wanted: bool = True) -> Iterator[None]:
-    """Let every library compute in one thread, so that processes share the cores."""
+    """Let torch and all other libraries compute in one thread, so that processes share the cores."""
     from threadpoolctl import threadpool_limits
 
-    torch = sys.modules.get("torch")
-    if not wanted or torch is None:
+    with one_torch_thread(wanted), threadpool_limits(1) if wanted else nullcontext():
         yield
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Threads that work on one part each, which is faster than several threads for each small operation."""
+
+    count: int
+    pool: ThreadPoolExecutor | None
+
+    def map(self, work: Callable[[T], R], parts: Iterable[T]) -> list[R]:
+        """Return the results of all parts, in their order."""
+
+        def quietly(part: T) -> R:
+            with torch.no_grad():  # a thread has its own setting
+                return work(part)
+
+        return list(map(work, parts) if self.pool is None else self.pool.map(quietly, parts))
+
+
+@contextmanager
+def threads(device: torch.device) -> Iterator[Threads]:
+    """Return as many threads as torch would use for an operation on the CPU; one on a GPU."""
+    count = torch.get_num_threads() if device.type == "cpu" else 1
+    if count == 1:
+        yield Threads(1, None)
         return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with one_torch_thread(), ThreadPoolExecutor(count) as pool:
+        yield Threads(count, pool)
 
 
 @dataclass(frozen=True)
@@ -74,7 +111,7 @@ class Tasks:
     """Functions without arguments, done side by side in the order of their numbers.
 
     Forks begin at once; this process does those that are left when it asks for results. A task whose fork is lost is
-    done again here. Without forks, a task is done when its result is asked for. Leaving the block ends all forks.
+    done again here. Without forks, a task is done when its result is needed. Leaving the block ends all forks.
     """
 
     def __init__(self, works: Sequence[Callable[[], Any]], processes: int = 1) -> None:
@@ -122,7 +159,7 @@ class Tasks:
                 self._do(self._made)
                 self._collect()
         except KeyboardInterrupt:
-            while os.read(self._queue, _NUMBER.size):  # nobody begins another task
+            while os.read(self._queue, _NUMBER.size):  # no other process begins a task
                 pass
             for process in self._forks:
                 with suppress(ProcessLookupError):
@@ -154,7 +191,7 @@ class Tasks:
 
     def _do(self, made: dict[int, _Made]) -> None:
         """Do tasks until none is left that no process has begun."""
-        while taken := os.read(self._queue, _NUMBER.size):  # whole numbers: nobody reads or writes a part of one
+        while taken := os.read(self._queue, _NUMBER.size):  # whole numbers: no process reads or writes a part of one
             (number,) = _NUMBER.unpack(taken)
             made[number] = self._one(number)
 

@@ -20,8 +20,8 @@ from neuronfair.domain.population.model import PopulationModel
 from neuronfair.errors import NeuronFairError, OtherRunError
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
-from neuronfair.model.training_loop import one_thread
 from neuronfair.progress import PieceProgress, interruptible
+from neuronfair.scale.tasks import one_torch_thread
 from neuronfair.searches.evaluate import not_finite
 from neuronfair.searches.findings import (
     DOUBTFUL,
@@ -149,7 +149,7 @@ def run_phase(
     with run.in_processes():
         with (
             interruptible() as interruption,
-            one_thread(run.needs_one_thread),
+            one_torch_thread(run.needs_one_thread),
             background_writer(run.writes_in_background) as writer,
         ):
             while (stop := run.reason_to_stop(interrupted=interruption.requested)) is None:

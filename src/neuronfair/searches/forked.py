@@ -38,7 +38,7 @@ READY = 10.0  # seconds to start in, after which the phase is stepped in one pro
 _FOREIGN = ("jax", "tensorflow")  # their threads may hold locks for ever in a fork
 
 
-def cores() -> int:
+def default_workers() -> int:
     """Return how many processes to search in by default: one for each core that this process may use."""
     return min(MOST, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
 

@@ -250,7 +250,7 @@ def audit_texts(
     `sensitive` is the name of a bundled lexicon (gender, religion, ethnicity, …), a CSV file, or a `Lexicon`. The model
     is a torch module with its `tokenizer`, a fitted pipeline that takes texts, a function from a list of texts to
     scores or names of classes, or the name of one. `labels` name the classes and give the accuracy. With a folder,
-    answers of a function are kept there, so that after a kill no text is asked about twice.
+    answers of a function are kept there, so that after a kill no text is scored twice.
 
     >>> texts = ["She is a kind neighbour.", "He is a kind neighbour.", "The weather is kind to all."] * 9
     >>> audit_texts(lambda texts: [float(text.startswith("He")) for text in texts], texts, "gender").verdict

@@ -359,7 +359,7 @@ def _has_unknown_man(text: str, lexicon: Lexicon) -> bool:
 
 
 def _is_name(before: str, after: str) -> bool:
-    """Return whether a first name belongs to the full name of somebody, who may be known."""
+    """Return whether a first name belongs to the full name of a person, who may be known."""
     return bool(_TITLE_AFTER.match(after)) or bool(_TITLED.search(before) and not _ends_sentence(before.rstrip()))
 
 

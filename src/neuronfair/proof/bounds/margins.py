@@ -127,7 +127,7 @@ def margins_of(decision: Decision, outputs: int, end: End) -> Margins:
     if end != "none":
         if ROUNDING_IMMUNE <= threshold <= 1:
             raise Unprovable(f"its threshold of {threshold:g} is so near 1 that rounding decides who reaches it")
-        if not 0 < threshold < 1:  # everybody lies on one side
+        if not 0 < threshold < 1:  # all records lie on one side
             return Margins(torch.zeros_like(score), torch.tensor([1.0 if threshold <= 0 else -1.0]).double(), either)
         threshold = math.log(threshold) - math.log1p(-threshold)
     return Margins(score, torch.tensor([-threshold], dtype=torch.float64), either)
@@ -146,8 +146,8 @@ class HalfSpaces:
 class BoxSigns:
     """What lines say about boxes."""
 
-    fair: Tensor  # (n,) nobody in the box flips
-    unfair: Tensor  # (n,) everybody in the box flips
+    fair: Tensor  # (n,) no decision in the box flips
+    unfair: Tensor  # (n,) every decision in the box flips
     alike: HalfSpaces  # of common lines, by signed margin; with a tolerance one
     flips: HalfSpaces  # of the two or more lines that must be positive for a flip
     undecided: Tensor  # (n, values or 1, margins) whose sign is not known

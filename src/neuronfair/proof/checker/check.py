@@ -47,7 +47,7 @@ from neuronfair.proof.checker.trees import CheckedTrees, fingerprint_of_trees, t
 
 Bounds = Layers | CheckedTrees  # a model over the places of a certificate
 BOXES = 1 << 14  # that are verified together
-DRAWN = 1 << 14  # people, with all their twins, about whom the model itself decides
+DRAWN = 1 << 14  # records, with all their twins, that the model itself evaluates
 LONGEST = 10**24  # numbers of people that are written in full
 SINGLE = 1e-5  # of the sizes of trees' sums: what their libraries may be off, which add in float32
 
@@ -73,7 +73,7 @@ def check(
     """Verify a certificate about a model; the first thing that is wrong, or cannot be verified, is an error.
 
     Where a domain or a decision is given, or the model has a decision of its own, it must be that of the certificate.
-    `progress` is told how many boxes of how many are verified.
+    `progress` receives how many boxes are verified, and of how many.
     """
     certificate = read(Path(path))
     try:
@@ -511,7 +511,7 @@ def _piece(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], 
     people = ground.combinations(low, high) * ((valid & ground.counted).sum(1) * whole).astype(ground.exact)
     fair: Any = np.zeros(n, dtype=ground.exact)
     flips: Any = np.zeros(n, dtype=ground.exact)
-    alone = whole & (twins < 2)  # nobody has a twin
+    alone = whole & (twins < 2)  # no record has a twin
     fair[alone] = people[alone]
     open_ = np.flatnonzero(whole & ~alone & (people > 0).astype(bool) & (claims[0] + claims[1] > 0).astype(bool))
     alike = bounds.same(low[open_], high[open_], valid[open_])

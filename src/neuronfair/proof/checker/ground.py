@@ -182,7 +182,7 @@ def signed(decision: Decision, outputs: int, end: str) -> Signed:
     if end != "none":
         if 1 - 1e-9 <= limit <= 1:
             raise CertificateError(f"a threshold of {limit:g} is so near 1 that rounding decides who reaches it")
-        if not 0 < limit < 1:  # everybody lies on one side; the sums do not matter
+        if not 0 < limit < 1:  # all records lie on one side; the sums do not matter
             sign = 1.0 if limit <= 0 else -1.0
             return Signed(0 * both, np.array([sign, -sign]), either, either[::-1])
         limit = math.log(decision.value) - math.log1p(-decision.value)

@@ -73,7 +73,7 @@ class _Map(NamedTuple):
 
 
 class _Numbers(torch.Tensor):
-    """Numbers of a batch that nobody knows: they have a shape, and a map that they are the image of."""
+    """Unknown numbers of a batch: they have a shape, and a map that they are the image of."""
 
     image: _Map
     reading: _Reading

@@ -1,4 +1,4 @@
-"""ExpGA: people whom an explanation calls sensitive, and a genetic algorithm that breeds from them.
+"""ExpGA: records that an explanation calls sensitive, and a genetic algorithm that breeds from them.
 
 Fan, Wei, Jin, Yang and Liu, "Explanation-Guided Fairness Testing through Genetic Algorithm", ICSE 2022. It asks
 for scores only, so the model may be a black box. There all seeds are one population; here every chain owns a small
