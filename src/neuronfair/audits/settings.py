@@ -26,15 +26,10 @@ MINIMUM_BUDGET = {"seeds": 20, "steps": 10, "samples": 2_000}
 class AuditSettings:
     """How thorough an audit is; the defaults suit a minute on two cores.
 
-    `methods` are those of `neuronfair search`; None takes two that can search the model: `frontier` and
-    `neuronfair-plus`, for a black box `frontier-free` and `aequitas`. `seconds` limits each search, and makes its
-    result depend on the machine. A black box, which is slow, gets a part of the budget; so does a choice
-    of sensitive attributes with many values. `prove` is for how many seconds proofs are tried, for all choices
-    of sensitive attributes together; 0: for none. `plausible` is the minimum likelihood percentile of the records
-    that are searched, as a share. `twins` chooses the test: "flip" changes the sensitive attributes only, "counterpart"
-    compares with counterfactual twins, in the searches, too; None does both, and searches by counterfactual twins where
-    the model does not read the attribute.
-    `placebos` is the number of permutations of the groups in the baseline of the counterfactual test.
+    `methods` None takes `frontier` and `neuronfair-plus`, for a black box `frontier-free` and `aequitas`. A black box
+    and sensitive attributes with many values get a part of the budget. All choices of attributes share `prove`.
+    With `twins` None both tests run, and searches use counterfactual twins where the model does not use the attribute.
+    `placebos` is the number of permutations of the groups in the counterfactual test.
     """
 
     seeds: int = parameter(200, "Starting rows of each search.", "--starts", least=1)

@@ -340,9 +340,7 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
 
     `neuronfair audit` (trains a network on Adult and tests it for sex)
 
-    `neuronfair audit table.csv --model m.onnx --target income --sensitive sex`
-
-    `neuronfair audit table.csv --model m.skops --domain table.toml --out run --fail-if 'flip_rate > 1%'`
+    `neuronfair audit table.csv --model m.onnx --target income --sensitive sex --out run --fail-if 'flip_rate > 1%'`
 
     `neuronfair audit text.csv --text comment --sensitive gender --model m:predict`
 
@@ -461,13 +459,9 @@ def audit_all(
     The same command resumes after Ctrl-C and repeats only what has changed. Exit status: 0, 1 if a threshold failed, 2
     after an error, 3 after an internal error, 130 after Ctrl-C.
 
-    Examples:
-
-    `neuronfair audit-all audits.toml --out audits`
+    Example:
 
     `neuronfair audit-all audits.toml --workers 8 --junit audits.xml`
-
-    `neuronfair audit-all audits.toml --ray head:6379`
     """
     from neuronfair.audits.report import as_json
     from neuronfair.cli.audit_batch import INDEX, AuditFile, Batch, BatchFolder

@@ -79,11 +79,9 @@ def rate(table: TableOptions, model: ModelOptions, output: OutputOptions, settin
     --twins counterpart compares records with their counterfactual twins, next to a permutation baseline; --population,
     --error and --samples have no effect then.
 
-    Examples:
+    Example:
 
     `neuronfair rate adult --sensitive sex --model adult.safetensors --population table`
-
-    `neuronfair rate adult --sensitive sex --model adult.safetensors --twins counterpart`
     """
     console = output.console()
     opened, data, card = options.open_all(table, model, console, settings.seed)
@@ -423,11 +421,9 @@ def alternatives(
     Candidates are fitted to one part of the table, chosen by another, and a few are measured on a third part, once. The
     folder has the models, the report, every fit of the search and a paragraph for the file of a regulator.
 
-    Examples:
+    Example:
 
     `neuronfair alternatives loans.csv --target paid --sensitive sex --favourable yes --model m.skops --out run`
-
-    `neuronfair alternatives adult --sensitive sex --estimator lightgbm --budget 60 --workers 2 --out run`
     """
     if (model is None) == (estimator is None):
         raise DataError("name one of the two: the --model that is in use, or an --estimator to fit")

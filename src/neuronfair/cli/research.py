@@ -61,11 +61,9 @@ def interpret(
 ) -> None:
     """Show which layers and neurons react when only the sensitive attribute changes.
 
-    Examples:
+    Example:
 
     `neuronfair interpret adult --sensitive sex --plot curves.png`
-
-    `neuronfair interpret table.csv --target income --sensitive sex,race --model mine.safetensors --json -`
     """
     model.check()
     from neuronfair.measure.neurons import ablate
@@ -141,11 +139,9 @@ def search(
     The run folder holds all findings as Parquet files. After Ctrl-C or a kill the same command resumes. --ray searches
     on all cores or machines, with the same result.
 
-    Examples:
+    Example:
 
     `neuronfair search adult --sensitive sex --starts 200 --steps 200 --out run`
-
-    `neuronfair search adult --sensitive sex --twins counterpart --out run`
     """
     model.check()
     console = output.console()
@@ -311,11 +307,9 @@ def compare(
     Controls run alongside: random records and, for methods that follow gradients, random directions. The lift of a
     method is its success rate divided by that of the strongest control. Audits use frontier and neuronfair-plus.
 
-    Examples:
+    Example:
 
     `neuronfair compare adult --sensitive sex --model adult.safetensors --plot methods.png`
-
-    `neuronfair compare adult --methods neuronfair-plus,adf,eidig5 --starts 1000 --repeats 10 --json -`
     """
     model.check()
     from neuronfair.audits.comparison import compare_methods

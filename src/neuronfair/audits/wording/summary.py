@@ -112,18 +112,14 @@ def _steps(report: Report) -> list[Step]:
     if again.alternatives and any(one.depends or one.has_proxy_evidence for one in report.attributes):
         steps.append(Step("Search for a model that is as good and less discriminatory.", again.alternatives))
     if verdict.thresholds == "none set" and again.command:
-        steps.append(Step("Set a threshold for your build.", f"{again.command} --fail-if {example(report)}"))
+        proxies = all(one.leads_with_counterparts for one in report.attributes)  # a flip rate would be 0
+        threshold = "counterpart.effect > 5%" if proxies else "flip_rate > 1%"
+        steps.append(Step("Set a threshold for your build.", f"{again.command} --fail-if '{threshold}'"))
     if again.export and any(one.people_found for one in report.attributes):
         steps.append(Step("Export all findings as a table.", again.export))
     if again.command and verdict.thresholds != "none set":
         steps.append(Step("Audit the model again after a change.", again.command))
     return steps
-
-
-def example(report: Report) -> str:
-    """Return a threshold to begin with, quoted: a flip rate, or the excess where the model uses no such attribute."""
-    proxies = report.attributes and all(one.leads_with_counterparts for one in report.attributes)
-    return "'counterpart.effect > 5%'" if proxies else "'flip_rate > 1%'"
 
 
 def _flip_rate(one: AttributeReport) -> Metric:

@@ -133,8 +133,8 @@ def _headline(one: AttributeReport, rows: int) -> str:
         return f"{known}; {flips} {does}." if known else f"Decisions depend on {either} for {flips}."
     if one.is_unused and one.counterpart is not None and one.counterpart.claimed:
         more = f"{points(one.counterpart.effect.rate).replace('pp', 'percentage points')} more often than by chance"
-        proxies = f"counterfactual twins get a different decision {more}"
-        return f"The model does not use {either}, but there is proxy evidence: {proxies}."
+        proxies = f"there is proxy evidence: counterfactual twins get a different decision {more}"
+        return f"The model does not use {either}, but {proxies}."
     if one.is_unused:
         return f"The model does not use {either}, so no decision depends on it directly."
     if one.lacks_twins:
