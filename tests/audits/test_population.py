@@ -217,7 +217,7 @@ def test_an_impossible_twin_counts_second():
     assert pairs.left_out > 20
     assert pairs.alone + pairs.of == 2000
     assert entry.rates.measured[0] is pairs
-    assert f"{pairs.left_out} flips were left out because the twin is not plausible." in pairs.omission
+    assert f"Left out because the twin is not plausible: {pairs.left_out} flips." in pairs.omission
     order = [finding.is_plausible for finding in entry.worst]
     assert order == sorted(order, reverse=True)
     for finding in entry.worst:

@@ -28,10 +28,9 @@ def test_the_interval_of_drawn_people_covers_that_of_the_data_set():
 def test_who_is_not_in_the_pairs_is_said():
     rate = reports.rate(10, 500, "pairs")
     assert rate.omission == ""
-    assert replace(rate, alone=1).omission == (
-        "1 of 501 people has no plausible twin and is not in the flip rate over pairs."
-    )
+    assert replace(rate, alone=1).omission == ("Not counted, without a plausible twin: 1 of 501 people.")
     assert replace(rate, alone=2000, left_out=30).omission == (
-        "2,000 of 2,500 people have no plausible twin and are not in the flip rate over pairs. "
-        "30 flips were left out because the twin is not plausible."
+        "Not counted, without a plausible twin: 2,000 of 2,500 people. "
+        "Left out because the twin is not plausible: 30 flips."
     )
+    assert replace(rate, left_out=7).omission == "Left out because the twin is not plausible: 7 flips."

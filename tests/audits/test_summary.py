@@ -137,7 +137,7 @@ def test_a_quick_look_says_what_is_smaller():
 def test_people_without_a_plausible_twin_are_counted():
     pairs = replace(rate(112, 10_866, "pairs"), alone=9134)
     one = attribute(rates=Rates(pairs=pairs))
-    assert metrics(one)[0].note == "9,134 more have no plausible twin"
+    assert metrics(one)[0].note == "9,134 more have no such twin"
     assert overview((one,)).rows[0][:3] == ("sex", "1", "10,866")
 
 

@@ -202,7 +202,7 @@ def _round(largest: float) -> float:
     if largest <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(largest))
-    steps = (step * power for step in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10))
+    steps = (step * power for step in (1, 1.6, 2, 3, 4, 5, 6, 8, 10))
     return min(1.0, next(step for step in steps if largest <= step * (1 + 1e-9)))
 
 

@@ -215,7 +215,7 @@ def _table(one: Tabulated) -> Table:
         title=one.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False
     )
     for heading in one.heads:
-        table.add_column(heading, overflow="fold", header_style="dim")
+        table.add_column(heading, overflow="fold", header_style="dim", min_width=max(map(len, heading.split())))
     for cells in one.rows:
         table.add_row(*cells)
     return table

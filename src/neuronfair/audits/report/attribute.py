@@ -34,14 +34,9 @@ class RateOf:
     @property
     def omission(self) -> str:
         """Which records a flip rate over plausible pairs leaves out, as a sentence; empty where none."""
-        if not self.left_out and not self.alone:
-            return ""
-        alone = f"{self.alone:,} of {self.of + self.alone:,} people {'has' if self.alone == 1 else 'have'}"
-        text = f"{alone} no plausible twin and {'is' if self.alone == 1 else 'are'} not in the flip rate over pairs."
-        if self.left_out:
-            flips = plural(self.left_out, "flip")
-            text += f" {flips} {'was' if self.left_out == 1 else 'were'} left out because the twin is not plausible."
-        return text
+        alone = f"Not counted, without a plausible twin: {self.alone:,} of {self.of + self.alone:,} people."
+        flips = f"Left out because the twin is not plausible: {plural(self.left_out, 'flip')}."
+        return " ".join([alone] * (self.alone > 0) + [flips] * (self.left_out > 0))
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _flip_rate(one: AttributeReport) -> Metric:
     rate = next(iter((*one.data_set_rates, *one.rates.measured)), None)
     if rate is None:
         return Metric("Flip rate", NOT_MEASURED, "Not measured.")
-    alone = f"{rate.alone:,} more have no plausible twin" if rate.alone else ""
+    alone = f"{rate.alone:,} more have no such twin" if rate.alone else ""
     note = f"the model does not use {by(one)}" if one.is_unused else alone
     twin = f": the same record with {_other(one)} that fits the rest" if rate.population == "pairs" else ""
     range_ = "" if rate.low == rate.high else interval_ends(rate.rate, rate.low, rate.high)
@@ -168,7 +168,7 @@ def _certified(one: AttributeReport) -> Metric:
         return Metric(name, NOT_MEASURED, "Certification was not tried.")
     if not proved.method:
         return Metric(name, NOT_MEASURED, proved.sentence)
-    shown = f"proved not to depend on {by(one)}"
+    shown = f"proved not to depend on {by(one)}".replace(" and ", " or ")
     if proved.data_set is None:
         space = f"of the declared input space ({many(int(proved.people))} records)"
         return Metric(

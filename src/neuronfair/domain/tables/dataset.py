@@ -157,7 +157,7 @@ def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Ten
     column = columns[target.column]
     cells = column if isinstance(column, Cells) else Cells.of(list(map(str, column)))
     number = {label: i for i, label in enumerate(target.classes)}
-    labels = torch.tensor([number.get(text, UNKNOWN) for text in cells.texts])[torch.from_numpy(cells.numbers).long()]
+    labels = torch.tensor([number.get(text, UNKNOWN) for text in cells.texts])[torch.tensor(cells.numbers).long()]
     if UNKNOWN in labels:
         row = int((labels == UNKNOWN).nonzero()[0])
         suggestion = did_you_mean(cells[row], target.classes)
