@@ -36,8 +36,8 @@ from neuronfair.proof.state import (
 )
 from neuronfair.searches.evaluate import evaluate
 from tests.proof import worlds
+from tests.proof.bounds.test_space import CPU, held_by, places
 from tests.proof.enumerable import DECISIONS, RULES, domain_of, figures, network_of, tiles, truth
-from tests.proof.test_space import CPU, held_by, places
 
 
 def _columns(ids, fair=0.0, flips=0.0):

@@ -27,7 +27,7 @@ CHECK = """
 import re, sys, time
 from neuronfair.proof.checker.check import check
 from neuronfair.errors import NeuronFairError
-from tests.proof.test_check_forged import network_for
+from tests.proof.checker.test_check_forged import network_for
 for path in sys.argv[1:]:
     begun = time.perf_counter()
     try:

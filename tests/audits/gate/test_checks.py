@@ -9,7 +9,7 @@ import pytest
 from neuronfair import AuditSettings, Checks, NeuronFairError, audit
 from neuronfair.audits.gate.checks import attribute_sets
 from neuronfair.domain.table import Target
-from tests.audits.test_audit import table
+from tests.audits.test_run import table
 from tests.conftest import FLIPS
 from tests.planted import networks
 
