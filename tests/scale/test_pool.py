@@ -81,7 +81,7 @@ def test_processes_end_with_the_caller_even_if_that_is_killed(tmp_path):
     """The caller is killed by force, so that it can tell nobody."""
     program = (
         "from pathlib import Path; from neuronfair.scale.pool import Processes; from tests.scale import "
-        f"test_processes as here; list(Processes(1).map(here.endless, Path({str(tmp_path)!r}), [1]))"
+        f"test_pool as here; list(Processes(1).map(here.endless, Path({str(tmp_path)!r}), [1]))"
     )
     caller = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2])
     pids = tmp_path / "pids"
