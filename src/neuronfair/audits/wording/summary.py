@@ -108,7 +108,7 @@ def _steps(report: Report) -> list[Step]:
     verdict, again = report.verdict, report.reproduction
     steps = []
     if (replay := next((one.replay for one in worst_cases(report.attributes) if one.replay), None)) is not None:
-        steps.append(Step("Look at the worst pair of a search, and decide whether it is acceptable.", replay))
+        steps.append(Step("Decide whether the worst pair that a search found is acceptable.", replay))
     if again.alternatives and any(one.depends or one.has_proxy_evidence for one in report.attributes):
         steps.append(Step("Search for a model that is as good and less discriminatory.", again.alternatives))
     if verdict.thresholds == "none set" and again.command:
