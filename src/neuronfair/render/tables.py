@@ -29,14 +29,14 @@ class Tabulated(NamedTuple):
 def overview(attributes: Sequence[AttributeReport]) -> Tabulated:
     """Return the four metrics of each choice of sensitive attributes, a line each."""
     every = [metrics(one) for one in attributes]
-    heads = ("by", "twins per person", "people tested", *(metric.name for metric in every[0])) if every else ("by",)
+    heads = ("by", "twins", "people", *(metric.name for metric in every[0])) if every else ("by",)
     rows = [
         (by(one), f"{one.twins:,}", f"{one.tested:,}", *(metric.with_range for metric in found))
         for one, found in zip(attributes, every, strict=True)
     ]
     confidence = next((metric.confidence for found in every for metric in found if metric.confidence), None)
-    sure = "" if confidence is None else f" ({percent(confidence)} CI)"
-    return Tabulated(f"All sensitive attributes{sure}", heads, rows)
+    sure = "" if confidence is None else f"; {percent(confidence)} CI"
+    return Tabulated(f"All sensitive attributes (twins per person, people tested{sure})", heads, rows)
 
 
 def first_screen(one: AttributeReport) -> Tabulated:
