@@ -132,8 +132,8 @@ def test_every_note_is_shown_once_with_the_attributes_that_it_is_about():
     text = shown(reports.report(sex, race))
     assert text.count("In train mode. Call eval().") == 1
     assert "Note: In train mode." in text
-    assert "Note: (race) One value only. Check the column." in text
-    assert "Note: (race) adf, by race. Compare." in text
+    assert "Note: (by race) One value only. Check the column." in text
+    assert "Note: (by race) adf, by race. Compare." in text
 
 
 @pytest.mark.parametrize(

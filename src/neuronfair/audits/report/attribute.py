@@ -129,9 +129,9 @@ def notes_of(attributes: Sequence[AttributeReport]) -> list[str]:
     about: dict[Note, list[str]] = {}
     for one in attributes:
         for note in one.health:
-            about.setdefault(note, []).append(one.name)
+            about.setdefault(note, []).append(f"by {listed(one.sensitive)}")
     return [
-        f"{'' if len(names) == len(attributes) else f'({listed(names)}) '}{note.seen} {note.remedy}"
+        f"{'' if len(names) == len(attributes) else '(' + ', '.join(names) + ') '}{note.seen} {note.remedy}"
         for note, names in about.items()
     ]
 
