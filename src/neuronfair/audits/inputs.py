@@ -162,11 +162,7 @@ def read_input(
     table, chosen = with_columns(table, sensitive)
     if names is not None and takes_sensitive_features(source.model):
         names = tuple(dict.fromkeys((*names, *chosen)))
-    if isinstance(table, Dataset) and (domain is not None or target is not None):
-        raise DataError(f"{table.name}: this table has its own domain and target. Leave out others")
-    if domain is not None and target is not None:
-        raise DataError(f"target '{target}': the domain names the target. Leave one of the two out")
-    declared = isinstance(table, Dataset) or domain is not None
+    declared = _check_domain(table, domain, target, take_rules)
     order = None if source.columns is None else tuple(map(str, source.columns))
     if order is not None:
         _check_order(order, names, declared=declared)
@@ -175,15 +171,36 @@ def read_input(
         if order is not None:
             table = _in_order(read_sheet(table), order)
         find = partial(_inferred, table, source, fits, chosen, target, take_rules)
-    elif take_rules != "none":
-        raise DataError(f"take rules '{take_rules}': only for an inferred domain. Write the rules into the domain file")
     else:
-        find = partial(
-            _declared, table, fits, *_described(table.domain if isinstance(table, Dataset) else domain, chosen)
-        )
+        described = _described(table.domain if isinstance(table, Dataset) else domain, chosen)
+        find = partial(_declared, table, fits, *described)
     found = find(() if order is None else tuple(name for name in chosen if name not in order))
     if order is not None:
         found = replace(found, data=replace(found.data, ordered=True))
+    _check_reads(found, source, target)
+    if source.is_fitted_by_width and found.reads is None and not found.not_inputs:
+        found = _fitting(find, found, source)
+    if source.is_fitted_by_width and found.inferred and names is None:
+        found = _as_cells(found, source)
+    if found.reads is None and found.not_inputs:
+        found = replace(found, reads=tuple(name for name in found.data.domain.names if name not in found.not_inputs))
+    return replace(found, source=source)
+
+
+def _check_domain(table: Any, domain: object, target: str | None, take_rules: TakeRules) -> bool:
+    """Return whether the domain is declared, not inferred; refuse what contradicts it."""
+    if isinstance(table, Dataset) and (domain is not None or target is not None):
+        raise DataError(f"{table.name}: this table has its own domain and target. Leave out others")
+    if domain is not None and target is not None:
+        raise DataError(f"target '{target}': the domain names the target. Leave one of the two out")
+    declared = isinstance(table, Dataset) or domain is not None
+    if declared and take_rules != "none":
+        raise DataError(f"take rules '{take_rules}': only for an inferred domain. Write the rules into the domain file")
+    return declared
+
+
+def _check_reads(found: AuditInput, source: ModelSource, target: str | None) -> None:
+    """Refuse a model that reads a column that is no input, or the target."""
     for name in set(found.reads or ()) & set(found.not_inputs):
         raise ModelError(
             f"{source_of(source.model)}: reads '{name}', which is no input: {_why(found, name)}. Add "
@@ -193,13 +210,6 @@ def read_input(
         raise ModelError(
             f"{source_of(source.model)}: reads the target '{target}' itself. Name the column that it predicts"
         )
-    if source.is_fitted_by_width and found.reads is None and not found.not_inputs:
-        found = _fitting(find, found, source)
-    if source.is_fitted_by_width and found.inferred and names is None:
-        found = _as_cells(found, source)
-    if found.reads is None and found.not_inputs:
-        found = replace(found, reads=tuple(name for name in found.data.domain.names if name not in found.not_inputs))
-    return replace(found, source=source)
 
 
 def drawn_from(domain: TableDomain, seed: int = 0) -> Dataset:
