@@ -171,6 +171,13 @@ def test_where_a_fork_is_not_safe_one_process_does_all(monkeypatch, teams):
     assert forked.team_size(world, 40, 0, 2) == 1
     function = BlackBox(lambda rows: rows[:, :2].float(), world.network.encoding)
     assert forked.team_size(replace(world, network=function), 40, 1000, 2) == 1
+    work = forked._work
+
+    def late(*given) -> None:
+        sleep(1)
+        work(*given)
+
+    monkeypatch.setattr(forked, "_work", late)
     monkeypatch.setattr(forked, "READY", 0.0)
     found = phase(Uniform(), partial(in_one_piece, workers=2))  # no process is ready so soon
     assert teams == []
