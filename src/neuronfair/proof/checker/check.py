@@ -517,7 +517,8 @@ def _piece(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], 
     alike = bounds.same(low[open_], high[open_], valid[open_])
     fair[open_[alike]] = people[open_[alike]]
     open_ = open_[~alike]
-    count, few = (high[open_] - low[open_] + 1.0).prod(1), MAX_ENUMERATED_AT_ONCE if first else MAX_ENUMERATED
+    count = (high[open_] - low[open_] + 1.0).prod(1)
+    few = MAX_ENUMERATED_AT_ONCE if first and bounds.quick_lines else MAX_ENUMERATED
     little = open_[count <= few]
     fair[little], flips[little] = _enumerated(bounds, low[little], high[little], valid[little])
     open_ = open_[count > few]

@@ -224,6 +224,8 @@ class Layers:
         copies = values if self.single else 1
         return len(self.rows.matrix) * (copies * self.frame.features + 2 * values)
 
+    quick_lines = True  # before many records are enumerated
+
     @property
     def single(self) -> bool:
         """Whether lines for each sensitive value are worth their time."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from neuronfair.limits import check_size
@@ -21,6 +23,15 @@ from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, F
 from neuronfair.proof.checker.network import CheckedLines
 
 NUMBERS = 1 << 22  # of the largest array of a pass
+WORD = 64  # leaves, a bit each
+
+
+class _Leaves(NamedTuple):
+    """The leaves of all trees as bits of words: what a record reaches is what its places have in common."""
+
+    below: npt.NDArray[np.uint64]  # (features + values, words)
+    value: Floats  # (words · (1 + WORD), rows) what a leaf adds; the first of a word is for none
+    first: Ints  # (words,) the number of that first one
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class CheckedTrees:
     by_value: Bools  # (nodes, values) which sensitive values it sends left
     depth: int
     single: bool = False  # its lines are of each value anyway
+    quick_lines: bool = False  # whether its lines are found before many records are enumerated
 
     @cached_property
     def _slack(self) -> Floats:
@@ -74,7 +86,7 @@ class CheckedTrees:
     @property
     def width(self) -> int:
         """How many numbers one person with one sensitive value takes, at most."""
-        return len(self.roots) * max(4, len(self.base))
+        return len(self._leaves.first) * max(4, len(self.base))
 
     @property
     def numbers(self) -> int:
@@ -101,16 +113,38 @@ class CheckedTrees:
 
     def points(self, places: Ints) -> Floats:
         """Return signed margins of people at places, rounded down: (n, values, rows)."""
-        n, k = len(places), len(self.frame.ground.values)
-        feature = np.append(places + self.frame.starts[:-1], np.zeros((n, 2), dtype=np.int64), 1)  # of leaves: any
-        node = np.broadcast_to(self.roots, (n, k, len(self.roots)))
-        who, value = np.arange(n)[:, None, None], np.arange(k)[:, None]
-        for _ in range(self.depth):
-            sent = np.where(
-                self.axis[node] == -2, self.by_value[node, value], self.by_place[node, feature[who, self.axis[node]]]
-            )
-            node = np.where(sent, self.left[node], self.right[node])
-        return np.asarray(self.value[node].sum(2) + self.base - self._slack)
+        features = self.frame.features
+        common = self._leaves.below[features:][None].repeat(len(places), 0)  # (n, values, words)
+        for start, place in zip(self.frame.starts[:-1], places.T, strict=True):
+            common &= self._leaves.below[start + place][:, None]
+        at = np.frexp(common.astype(np.float64))[1] + self._leaves.first  # the only leaf left, or 0: it is elsewhere
+        return np.asarray(self._leaves.value[at].sum(2) + self.base - self._slack)
+
+    @cached_property
+    def _leaves(self) -> _Leaves:
+        """Which leaves each place and each sensitive value can reach."""
+        reach = np.concatenate([self.by_place, self.by_value], 1)
+        of = np.repeat(np.arange(len(self.frame.starts) - 1), np.diff(self.frame.starts))
+        cut = self.axis[:, None] == np.append(of, np.full(self.by_value.shape[1], -2))
+        ways = (self.left, reach | ~cut), (self.right, ~reach | ~cut)
+        allowed = np.ones_like(reach)
+        tree = np.full(len(self.axis), -1)
+        tree[self.roots] = np.arange(len(self.roots))
+        for level in self._levels[::-1]:
+            for child, way in ways:
+                allowed[child[level]] = allowed[level] & way[level]
+                tree[child[level]] = tree[level]
+        leaves = np.flatnonzero((self.left == np.arange(len(self.left))) & (tree >= 0))
+        leaves = leaves[np.argsort(tree[leaves], kind="stable")]
+        count = np.bincount(tree[leaves], minlength=len(self.roots))
+        words = -(-count // WORD)
+        bit = np.arange(len(leaves)) + np.repeat(WORD * (words.cumsum() - words) - (count.cumsum() - count), count)
+        table = np.zeros((reach.shape[1], WORD * words.sum()), bool)
+        table[:, bit] = allowed[leaves].T
+        first = np.arange(words.sum()) * (1 + WORD)
+        value = np.zeros((len(first) * (1 + WORD), len(self.base)))
+        value[first[bit // WORD] + 1 + bit % WORD] = self.value[leaves]
+        return _Leaves(np.packbits(table, axis=1, bitorder="little").view("<u8"), value, first)
 
     def _goes(self, low: Ints, high: Ints) -> tuple[Bools, Bools]:
         """Return whether some places of each box are sent left by each node, and whether some right: (n, nodes)."""
@@ -160,7 +194,8 @@ def fingerprint_of_trees(forest: Forest) -> str:
 def trees_of(forest: Forest, ground: CheckedRegion, rows: Signed) -> CheckedTrees:
     """Return a forest over the places of a certificate; places that a tree tells apart are refused."""
     frame = Frame(ground)
-    check_size(len(forest.attribute) * (frame.features + len(ground.values)), "the places of its axes", times=4)
+    nodes = len(forest.attribute) + WORD * len(forest.roots)
+    check_size(nodes * (frame.features + len(ground.values)), "the places of its axes", times=4)
     attribute, side = forest.attribute.numpy(), forest.side.numpy()
     axis = np.full(len(attribute), -1)
     by_place = np.zeros((len(attribute), frame.features), bool)
