@@ -303,10 +303,15 @@ def test_a_figure_that_is_not_known_fails_but_the_page_is_written(run):
     assert Path("run/report.html").exists()
 
 
+def synthetic(report: dict) -> list[dict]:
+    """The worst findings without records of the data set, which no regression set holds."""
+    return [one for one in report["attributes"][0]["worst"] if one["method"] != "table"]
+
+
 def test_corpus_and_baseline(run):
     first = figures(run(*AUDIT, "--corpus", "past.jsonl", "--json", "first.json", "--json", "-"))
     lines = Path("past.jsonl").read_text(encoding="utf-8").splitlines()
-    assert first["corpus"]["added"] == len(lines) == len(first["attributes"][0]["worst"])
+    assert first["corpus"]["added"] == len(lines) == len(synthetic(first))
     shutil.copy("run/audit.json", "first.json")
     words = (*AUDIT[:-1], "second", "--corpus", "past.jsonl", "--baseline", "first.json")
     second = figures(
@@ -336,7 +341,7 @@ def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run
         assert run(*words).status == 137
     assert not Path("past.jsonl").exists()
     resumed = figures(run(*words))  # would fail if it replayed what it has itself added
-    assert (resumed["corpus"]["replayed"], resumed["corpus"]["added"]) == (0, len(resumed["attributes"][0]["worst"]))
+    assert (resumed["corpus"]["replayed"], resumed["corpus"]["added"]) == (0, len(synthetic(resumed)))
     assert len(Path("past.jsonl").read_text(encoding="utf-8").splitlines()) == resumed["corpus"]["added"] > 0
 
 
