@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import resource
@@ -43,7 +44,7 @@ def child(options: argparse.Namespace) -> None:
     from neuronfair.model import weights
     from neuronfair.model.network import Network
     from neuronfair.searches.config import SearchConfig
-    from neuronfair.store.ledger import make_manifest
+    from neuronfair.store import ledger
     from neuronfair.store.run import Run
 
     import torch
@@ -58,7 +59,8 @@ def child(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = None
         if options.store:
-            manifest = make_manifest(config, data, model=str(path), weights="w", outputs=network.outputs)
+            place = ledger if hasattr(ledger, "make_manifest") else importlib.import_module("neuronfair.store.manifest")
+            manifest = place.make_manifest(config, data, model=str(path), weights="w", outputs=network.outputs)
             run = Run.create_or_open(Path(folder) / "run", manifest, data.domain, network.outputs)
         outcome = search(network, data.domain, data.rows, config, recorder=run, population=usual)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
