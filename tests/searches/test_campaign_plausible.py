@@ -65,7 +65,7 @@ def test_a_bound_between_those_who_are_found():
     assert torch.equal(outcome.findings.plausibility, torch.full((len(outcome.findings),), 2 / 9))
     assert outcome.summary()["plausibility"] == {"least": 0.01, "share": 1.0, "median": pytest.approx(2 / 9)}
     assert outcome.summary()["violations"] == 0
-    assert "100% of the findings are plausible" in told(outcome)
+    assert "100% of the findings are realistic" in told(outcome)
     assert "Their median: 22nd likelihood percentile." in told(outcome)
 
 
