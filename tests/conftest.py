@@ -18,6 +18,7 @@ from neuronfair import cli
 from neuronfair.audits import comparison
 from neuronfair.audits import run as audits
 from neuronfair.audits.settings import AuditSettings
+from neuronfair.audits.stages import attributes
 from neuronfair.audits.stages import rates as usual
 from neuronfair.domain.population import model
 from neuronfair.domain.schema.toml import parse_domain
@@ -63,7 +64,8 @@ def fitted_once() -> Iterator[None]:
     def remembered(fit):
         def fitted(domain, rows, **options):
             table = (rows.cpu().numpy().tobytes(), rows.shape, rows.device)
-            key = (fit, domain.fingerprint, domain.sensitive, table, tuple(sorted(options.items())))
+            chosen = tuple(sorted((name, value) for name, value in options.items() if name != "progress"))
+            key = (fit, domain.fingerprint, domain.sensitive, table, chosen)
             if key not in known:
                 known[key] = fit(domain, rows, **options)
             return known[key]
@@ -72,7 +74,7 @@ def fitted_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         fit = remembered(model.fit_population)
-        for module in (model, model, campaign, comparison, usual):
+        for module in (model, campaign, comparison, usual):
             patch.setattr(module, "fit_population", fit)
         patch.setattr(audits, "population_quality", remembered(model.population_quality))
         yield
@@ -84,6 +86,16 @@ def in_one_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audits, "usable_cores", lambda: 1)
         yield
+
+
+@pytest.fixture
+def forgotten_modules(tmp_path: Path) -> Iterator[None]:
+    """Forget the modules of the test's folder: another test has modules of the same names in another folder."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -111,7 +123,7 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     def briefly_certified(problem, opened, records, seconds, **others):
         return certify(problem, opened, records, min(seconds, 0.1), **others)
 
-    patch.setattr(session, "certify", briefly_certified)
+    patch.setattr(attributes, "certify", briefly_certified)
     patch.setattr(proving, "certify_problem", briefly_certified)
 
 

@@ -57,12 +57,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 @pytest.fixture
-def shell(monkeypatch, tmp_path):
-    """Run lines as a shell would, but in this process, which is quicker, and forget the modules of the folder."""
+def shell(monkeypatch, tmp_path, forgotten_modules):
+    """Run lines as a shell would, but in this process, which is quicker."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    before = set(sys.modules)
 
     def call(line: str) -> int:
         words = shlex.split(line, comments=True)
@@ -83,10 +82,7 @@ def shell(monkeypatch, tmp_path):
             pytest.fail(f"the tests do not know how to run: {line}")
         return 0
 
-    yield call
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
+    return call
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ NOTEBOOKS = {
 
 
 @pytest.fixture
-def call(monkeypatch, tmp_path, capsys, briefly):
+def call(monkeypatch, tmp_path, capsys, briefly, forgotten_modules):
     """Run a script in an empty folder, and return what it prints."""
     monkeypatch.chdir(tmp_path)
 
