@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.audits import run as audit
-from neuronfair.audits.folder import FIGURES, NEARER, WEIGHTS, begin, own_weights, shrunk_pair
+from neuronfair.audits.folder import FIGURES, WEIGHTS, WORST_FINDINGS, begin, own_weights, shrunk_pair
 from neuronfair.audits.gate.checks import read_baseline
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.settings import AuditSettings
@@ -132,7 +132,9 @@ def make_audit(folder: Path, opened: Opened, card: Card, data: Dataset) -> list[
 
 
 def looking(run: Path) -> Way:
-    return Way("looking", lambda: looked_at(run), lambda path: path.parent == run or path.name in (NEARER, WEIGHTS))
+    return Way(
+        "looking", lambda: looked_at(run), lambda path: path.parent == run or path.name in (WORST_FINDINGS, WEIGHTS)
+    )
 
 
 def loans() -> Dataset:
@@ -197,7 +199,7 @@ class Trial:
         whole, seen = path.read_bytes(), Counter[str]()
         others = [p for p in path.parent.iterdir() if p.suffixes == path.suffixes and p.read_bytes() != whole]
         contents = [None, b"", whole[: len(whole) // 2], whole + b"\0", *(other.read_bytes() for other in others[:2])]
-        if path.name == NEARER:  # gone is the same as not written yet
+        if path.name == WORST_FINDINGS:  # gone is the same as not written yet
             del contents[0]
         if path.name == JOURNAL:
             lines = whole.splitlines(keepends=True)

@@ -31,7 +31,7 @@ from neuronfair.store.ledger import DOMAIN, MANIFEST, is_unused, load_manifest, 
 from neuronfair.store.run import Run
 
 WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"
-NEARER = "worst.json"  # next to the runs of one choice of attributes: the worst findings, shrunk
+WORST_FINDINGS = "worst.json"  # next to the runs of one choice of attributes: the worst findings, shrunk
 STARTED_WITH = {
     "weights": "another model",
     "domain": "another domain",
@@ -158,9 +158,9 @@ def keep_figures(folder: Path, report: Report) -> None:
     _keep(folder / FIGURES, msgspec.to_builtins(report))
 
 
-def keep_nearer(folder: Path, worst: Sequence[Finding]) -> None:
+def write_worst_findings(folder: Path, worst: Sequence[Finding]) -> None:
     """Write the worst findings, shrunk, next to the runs: `neuronfair show` shows the same records."""
-    _keep(folder / NEARER, {"worst": msgspec.to_builtins(worst)})
+    _keep(folder / WORST_FINDINGS, {"worst": msgspec.to_builtins(worst)})
 
 
 def _keep(path: Path, entry: Json) -> None:
@@ -237,7 +237,7 @@ def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:
         return None
     method = run.folder.absolute().name  # an older audit had other names of methods
     try:
-        worst = read_sealed(run.folder.absolute().parent / NEARER)["worst"]
+        worst = read_sealed(run.folder.absolute().parent / WORST_FINDINGS)["worst"]
         findings = msgspec.convert(worst, tuple[Finding, ...])
         one = next(f for f in findings if (f.method, f.number) == (method, number))
         twin = {**one.row, **{change.attribute: change.twin for change in one.changed}}

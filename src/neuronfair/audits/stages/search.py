@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.audits.folder import NEARER, keep_nearer
+from neuronfair.audits.folder import WORST_FINDINGS, write_worst_findings
 from neuronfair.audits.report.attribute import (
     TABLE,
     CoverageReport,
@@ -94,7 +94,7 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
                 outputs=case.model.outputs,
                 extra_weights=runs.extra_weights,
             )
-            manifest["worst"] = f"../{NEARER}"
+            manifest["worst"] = f"../{WORST_FINDINGS}"
             run = Run.create_or_open(runs.path / config.method, manifest, case.domain, case.model.outputs)
 
         def show(what: str, done: int, total: int | None, note: str = "", method: str = config.method) -> None:
@@ -324,7 +324,7 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
         findings=_in_words(case, sources, sample, rows[sample].long(), [[] for _ in sample]),
     )
     if case.runs is not None:
-        keep_nearer(case.runs.path, audit.report.worst)
+        write_worst_findings(case.runs.path, audit.report.worst)
 
 
 def _in_words(
