@@ -87,7 +87,7 @@ def rate(table: TableOptions, model: ModelOptions, output: OutputOptions, settin
     opened, data, card = options.open_all(table, model, console, settings.seed)
     if card is None:
         options.warn_of_encoding(opened, data, console)
-    about = options.subject(data, opened) | {"confidence": settings.confidence}
+    about = options.result_header(data, opened) | {"confidence": settings.confidence}
     if settings.twins == "counterpart":
         report = _counterfactual_test(opened, data, settings, console)
         output.write(about | {"counterpart": asdict(report)})

@@ -231,7 +231,7 @@ def open_all(
     return opened, data.to(model.device), card
 
 
-def subject(data: Dataset, opened: Opened | None = None) -> dict[str, object]:
+def result_header(data: Dataset, opened: Opened | None = None) -> dict[str, object]:
     """Return the first keys of a JSON result: data set, sensitive attributes and, of a model, its fingerprint."""
     about: dict[str, object] = {
         "data": data.name,

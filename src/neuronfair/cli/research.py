@@ -96,7 +96,7 @@ def interpret(
             profile.plot(figure.add_subplot(), title=title)
         console.print(f"AS curves: {plot}", soft_wrap=True)
     output.write(
-        options.subject(data, opened)
+        options.result_header(data, opened)
         | {"rows": len(data), "domain_fingerprint": data.domain.fingerprint}
         | interpretation_json(profile, ablation)
     )
@@ -236,7 +236,7 @@ def _search(
 
 def _results(outcome: SearchResult, data: Dataset) -> dict[str, object]:
     """Return the result of a search as JSON."""
-    return options.subject(data) | {"twins": outcome.config.twins} | outcome.summary()
+    return options.result_header(data) | {"twins": outcome.config.twins} | outcome.summary()
 
 
 def _in_shards(settings: SearchConfig, out: Path, ray: str | None, shards: str | None) -> bool:
@@ -345,7 +345,7 @@ def compare(
         plot_comparison(result, plot, title=title)
         console.print(f"Picture: {plot}", soft_wrap=True)
     output.write(
-        options.subject(data, opened)
+        options.result_header(data, opened)
         | {
             "twins": settings.twins,
             "seeds": result.seeds,
