@@ -28,8 +28,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from neuronfair import load_dataset
 from neuronfair.alternative_models import AlternativesSettings
-from neuronfair.alternative_models.candidates import Workshop
-from neuronfair.alternative_models.objectives import ModelAnswers, Yardstick
+from neuronfair.alternative_models.candidates import CandidateFitter
+from neuronfair.alternative_models.objectives import ModelAnswers, PartEvaluator
 from neuronfair.alternative_models.parts import search_table
 from neuronfair.alternative_models.search import best_of
 from neuronfair.alternative_models.session import Alternatives, alternatives
@@ -48,14 +48,14 @@ def aside(name: str, sensitive: str | None, split: int) -> tuple[Any, Any]:
     return data.take(order[cut:].sort().values), data.take(order[:cut].sort().values)
 
 
-def on(other: Any, result: Alternatives) -> tuple[Workshop, Yardstick]:
+def on(other: Any, result: Alternatives) -> tuple[CandidateFitter, PartEvaluator]:
     """Return what asks models of a search about other records, and measures the answers."""
     table = search_table(other, 0)
-    workshop = Workshop(table, result.workshop.recipe, result.workshop.settings, result.workshop.guides)
+    fitter = CandidateFitter(table, result.fitter.recipe, result.fitter.settings, result.fitter.hints)
     everybody = np.arange(len(other))
     settings = AlternativesSettings(measure=result.report.measure, quality=result.report.quality)
-    yardstick = Yardstick.of(table, "test", settings, None)
-    return workshop, Yardstick(table, everybody, yardstick.quality, yardstick.measure)
+    evaluator = PartEvaluator.of(table, "test", settings, None)
+    return fitter, PartEvaluator(table, everybody, evaluator.quality, evaluator.measure)
 
 
 def compared(
@@ -68,10 +68,10 @@ def compared(
         estimator, data, budget=options.budget, seed=split, tolerance=options.tolerance, workers=options.workers
     )
     report = result.report
-    workshop, yardstick = on(second, result)
+    fitter, evaluator = on(second, result)
 
     def asked(fit: str) -> ModelAnswers:
-        return workshop.ask(result._made(fit), yardstick.rows)
+        return fitter.answers(result._made(fit), evaluator.rows)
 
     baseline = asked("baseline")
     control = best_of([one for one in report.shown if one.candidate.kind == "control"])
@@ -86,19 +86,19 @@ def compared(
         "conclusion": report.conclusion,
         "measure": report.measure,
         "seconds": round(time.perf_counter() - start, 1),
-        "baseline": [yardstick.quality_of(baseline), yardstick.measured(baseline)],
+        "baseline": [evaluator.quality_of(baseline), evaluator.measured(baseline)],
     }
     for kind, shown in models.items():
         if shown is not None:
             answers = asked(shown.candidate.name)
-            figures = [yardstick.quality_of(answers), yardstick.measured(answers)]
+            figures = [evaluator.quality_of(answers), evaluator.measured(answers)]
             holds = figures[0] >= found["baseline"][0] - options.tolerance and figures[1] < found["baseline"][1]
             found[kind] = {"name": shown.candidate.name, "second": figures, "holds": holds}
-    found["fairlearn"] = {} if estimator == "network" else fairlearn(result, workshop, yardstick)
+    found["fairlearn"] = {} if estimator == "network" else fairlearn(result, fitter, evaluator)
     return found
 
 
-def fairlearn(result: Alternatives, workshop: Workshop, yardstick: Yardstick) -> dict[str, list[float]]:
+def fairlearn(result: Alternatives, fitter: CandidateFitter, evaluator: PartEvaluator) -> dict[str, list[float]]:
     """Return quality and measure of two methods of Fairlearn on the part put aside; nothing where it is missing."""
     try:
         from fairlearn.postprocessing import ThresholdOptimizer
@@ -107,7 +107,7 @@ def fairlearn(result: Alternatives, workshop: Workshop, yardstick: Yardstick) ->
         return {}
     from neuronfair.alternative_models import estimators
 
-    table, recipe, other = result.workshop.table, result.workshop.recipe, workshop.table
+    table, recipe, other = result.fitter.table, result.fitter.recipe, fitter.table
     columns, fit = list(recipe.columns), table.fit
     x, y, groups = table.frame.iloc[fit][columns], (table.labels[fit] == table.positive).astype(int), table.group[fit]
     made = estimators.seeded(recipe.estimator, 0, {})
@@ -124,7 +124,7 @@ def fairlearn(result: Alternatives, workshop: Workshop, yardstick: Yardstick) ->
         decided = np.asarray(method.predict(other.frame[columns], random_state=0, **given)).astype(int)
         decided = np.where(decided == 1, other.positive, 1 - other.positive)
         answers = ModelAnswers(decided, None, np.zeros(len(decided), dtype=bool))
-        found[name] = [yardstick.quality_of(answers), yardstick.measured(answers)]
+        found[name] = [evaluator.quality_of(answers), evaluator.measured(answers)]
     return found
 
 

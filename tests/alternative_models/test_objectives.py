@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
 
 from neuronfair.alternative_models import AlternativesSettings
-from neuronfair.alternative_models.objectives import ModelAnswers, Yardstick
+from neuronfair.alternative_models.objectives import ModelAnswers, PartEvaluator
 from neuronfair.alternative_models.parts import SearchTable, search_table
 from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.errors import NeuronFairError
@@ -24,11 +24,11 @@ def table(n: int = 400) -> SearchTable:
     return search_table(found.data, 0)
 
 
-def yardstick(quality: str = "accuracy", measure: str | None = None) -> Yardstick:
-    return Yardstick.of(table(), "test", AlternativesSettings(quality=quality, measure=measure), None)
+def evaluator(quality: str = "accuracy", measure: str | None = None) -> PartEvaluator:
+    return PartEvaluator.of(table(), "test", AlternativesSettings(quality=quality, measure=measure), None)
 
 
-def answers(one: Yardstick, decided: np.ndarray, chance: np.ndarray | None = None) -> ModelAnswers:
+def answers(one: PartEvaluator, decided: np.ndarray, chance: np.ndarray | None = None) -> ModelAnswers:
     chance = decided.astype(float) if chance is None else chance
     return ModelAnswers(decided, np.stack([1 - chance, chance], 1), np.zeros(len(decided), dtype=bool))
 
@@ -46,7 +46,7 @@ def test_parts_share_no_record_and_hold_as_many_of_each_label_and_group() -> Non
 
 
 def test_measures_by_hand() -> None:
-    one = yardstick()
+    one = evaluator()
     group, labels = one.table.group[one.rows], one.labels
     men = group == one.table.groups.index("m")
     decided = np.where(men, 1, 0)  # all men and no women are selected
@@ -72,7 +72,7 @@ def test_measures_by_hand() -> None:
     ],
 )
 def test_qualities_are_those_of_scikit_learn_and_their_intervals_cover(quality, expected) -> None:
-    one, draw, covered = yardstick(quality), np.random.default_rng(1), 0
+    one, draw, covered = evaluator(quality), np.random.default_rng(1), 0
     true = None
     for _ in range(60):
         labels = draw.integers(0, 2, len(one.rows))
@@ -90,7 +90,7 @@ def test_qualities_are_those_of_scikit_learn_and_their_intervals_cover(quality, 
 
 def test_claims_of_less_discrimination_are_seldom_wrong() -> None:
     """Two models that select alike, but not the same records: a lower measure is claimed in 1 of 20 samples or less."""
-    one, draw, claims = yardstick(measure="selection_gap"), np.random.default_rng(2), 0
+    one, draw, claims = evaluator(measure="selection_gap"), np.random.default_rng(2), 0
     men = one.table.group[one.rows] == one.table.groups.index("m")
     for _ in range(200):
         both = [(draw.random(len(men)) < np.where(men, 0.7, 0.3)).astype(int) for _ in range(2)]
@@ -102,7 +102,7 @@ def test_claims_of_less_discrimination_are_seldom_wrong() -> None:
 
 
 def test_a_quality_that_needs_probabilities() -> None:
-    one = yardstick("roc_auc")
+    one = evaluator("roc_auc")
     with pytest.raises(NeuronFairError, match="needs probabilities"):
         one.quality_of(ModelAnswers(one.labels, None, np.zeros(len(one.labels), dtype=bool)))
     with pytest.raises(NeuronFairError, match="quality 'beauty'"):

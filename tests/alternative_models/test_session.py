@@ -54,7 +54,7 @@ def test_a_proxy_that_can_be_left_out_for_free_is_found() -> None:
     assert report.baseline_reads == report.winner.reads == ()
     assert "club" not in result.model.feature_names_in_
     again = result.make(report.chosen)
-    frame = result.workshop.table.frame.iloc[:50]
+    frame = result.fitter.table.frame.iloc[:50]
     assert (again.predict(frame) == result.model.predict(frame)).all()
     assert AlternativesReport.from_json(report.to_json()) == report
 
@@ -148,7 +148,7 @@ def test_groups_that_are_too_small_are_fitted_but_not_compared() -> None:
     people.loc[::40, "sex"] = "x"  # 25 of 1,000, which a rule of the inferred domain excludes
     people.loc[1::25, "sex"] = "y"  # 40 of 1,000
     result = search(people)
-    report, table = result.report, result.workshop.table
+    report, table = result.report, result.fitter.table
     assert (report.groups, report.left_out) == (("f", "m"), {"x": 25, "y": 40})
     assert [len(table.fit), len(table.choose), len(table.test)] == [600, 200, 200]
     assert ((table.group >= 0) == people.sex.isin(["f", "m"])).all()
@@ -166,7 +166,7 @@ def test_a_sensitive_number_is_put_into_bands(empty: int) -> None:
     model = make_pipeline(words, HistGradientBoostingClassifier(max_iter=20))
     model.fit(people[["age", "club", "merit"]], people.hired)
     result = search(people, model, sensitive="age")
-    report, table = result.report, result.workshop.table
+    report, table = result.report, result.fitter.table
     assert report.groups == ("below 32", "32 to below 45", "45 to below 57", "57 or more")
     assert (table.group == -1).sum() == empty
     assert any("compared in bands that begin at the quartiles" in note for note in report.notes)
@@ -271,7 +271,7 @@ def test_a_network(tmp_path) -> None:
     result = search(people, "network", budget=8, families=("neurons", "leave-out", "threshold"), out=tmp_path)
     report = result.report
     assert report.failed == 0
-    assert any(line.candidate.parameters["turned"] for line in report.searched.candidates)
+    assert any(line.candidate.parameters["silenced_share"] for line in report.searched.candidates)
     assert (tmp_path / "baseline.safetensors").exists()
     assert "sex" not in {a.name for a in result.make("candidate-0").domain_.attributes if a.is_input}
 
@@ -281,9 +281,9 @@ def test_numbers_and_empty_cells_of_a_file(tmp_path) -> None:
     people.loc[::50, "pay"] = np.nan
     people.to_csv(tmp_path / "people.csv", index=False)
     result = search(tmp_path / "people.csv", "boosting", budget=3, families=("monotone", "coarsen", "counterfactuals"))
-    assert pd.api.types.is_float_dtype(result.workshop.table.frame["pay"])
+    assert pd.api.types.is_float_dtype(result.fitter.table.frame["pay"])
     assert result.report.failed == 0
-    assert result.workshop.table.frame["pay"].isna().sum() == 20
+    assert result.fitter.table.frame["pay"].isna().sum() == 20
 
 
 def test_the_files_and_an_audit(tmp_path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neuronfair.alternative_models import AlternativesSettings, estimators
 from neuronfair.alternative_models.estimators import Dimension, Recipe
-from neuronfair.alternative_models.objectives import Floats, ModelAnswers, QualityFunction, Yardstick
+from neuronfair.alternative_models.objectives import Floats, ModelAnswers, PartEvaluator, QualityFunction
 from neuronfair.alternative_models.parts import Integers, SearchTable
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals
 from neuronfair.errors import ModelError, NeuronFairError, needs
@@ -32,7 +32,7 @@ NUMBERS_OF = 20  # different values from which on a number can be put into bands
 
 
 @dataclass(frozen=True)
-class FitGuides:
+class CandidateHints:
     """What was learned from the fit part.
 
     `proxies` are attributes in the order in which they are left out: those that mediate the effect of the sensitive
@@ -51,9 +51,9 @@ class FitGuides:
     notes: tuple[str, ...] = ()
 
 
-def guides(
+def learn_hints(
     table: SearchTable, columns: Sequence[str], baseline: Opened | None, settings: AlternativesSettings
-) -> FitGuides:
+) -> CandidateHints:
     """Return what the fit part teaches; `baseline` is the model that was fitted to it, None if it cannot be opened."""
     domain, fit = table.data.domain, torch.from_numpy(table.fit)
     rows = domain.clip(table.data.rows[fit])
@@ -83,7 +83,7 @@ def guides(
     proxies = tuple(dict.fromkeys([*first, *tied]))[: min(MOST_PROXIES, len(others) - 1)]
     numeric = table.frame.iloc[table.fit].select_dtypes("number")
     numbers = [n for n in others if n in numeric and numeric[n].notna().all() and numeric[n].nunique() >= NUMBERS_OF]
-    return FitGuides(
+    return CandidateHints(
         proxies,
         tuple(mediated[name] for name in proxies if name in mediated),
         tuple(name for name in proxies if name in numbers),
@@ -225,13 +225,13 @@ class MadeModel:
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """Makes candidates from the fit part and asks them about other parts."""
+class CandidateFitter:
+    """Fits candidates to the fit part and computes their answers for other parts."""
 
     table: SearchTable
     recipe: Recipe
     settings: AlternativesSettings
-    guides: FitGuides | None = None  # None: baseline and controls only
+    hints: CandidateHints | None = None  # None: baseline and controls only
     own: QualityFunction | None = None  # a quality function of the user's
 
     @cached_property
@@ -244,11 +244,11 @@ class Workshop:
         table, recipe, wanted = self.table, self.recipe, candidate.parameters
         blind = candidate.kind == "candidate" and not self.settings.allow_disparate_treatment
         gone = list(recipe.reads(table.sensitive)) if blind else []
-        gone += self.guides.proxies[: int(wanted.get("leave_out", 0))] if self.guides is not None else []
+        gone += self.hints.proxies[: int(wanted.get("leave_out", 0))] if self.hints is not None else []
         hyper = {one.name: wanted[one.name] for one in self.hyper if one.name in wanted}
         estimator = estimators.seeded(recipe.estimator, candidate.seed, hyper)
-        if recipe.is_network and wanted.get("turned", 0):
-            estimator.set_params(turned=float(wanted["turned"]), layer=int(wanted.get("layer", 0)))
+        if recipe.is_network and wanted.get("silenced_share", 0):
+            estimator.set_params(silenced_share=float(wanted["silenced_share"]), layer=int(wanted.get("layer", 0)))
         if gone:
             estimators.without(estimator, gone)
         columns = recipe.columns if recipe.is_network else tuple(c for c in recipe.columns if c not in gone)
@@ -259,8 +259,8 @@ class Workshop:
         if wanted.get("bands", 0) and bands:
             estimator = estimators.banded(estimator, bands, int(wanted["bands"]))
         y = np.array(table.values, dtype=table.y.dtype)[labels]
-        if wanted.get("monotone", 0) and self.guides is not None:
-            estimators.constrain(estimator, frame, y, self.guides.signs)
+        if wanted.get("monotone", 0) and self.hints is not None:
+            estimators.constrain(estimator, frame, y, self.hints.signs)
         estimator = estimators.fitted(estimator, frame, y, weights, candidate.seed)
         if (threshold := float(wanted.get("threshold", 0.5))) != 0.5:
             estimator = estimators.at_threshold(estimator, threshold, table.values, table.positive)
@@ -269,11 +269,11 @@ class Workshop:
     @property
     def banded(self) -> tuple[str, ...]:
         """The numbers that candidates may be given in bands."""
-        return self.guides.numbers if self.guides is not None and not self.recipe.is_network else ()
+        return self.hints.numbers if self.hints is not None and not self.recipe.is_network else ()
 
     def _lesson(self, candidate: Candidate, columns: tuple[str, ...]) -> tuple[Any, Integers, Floats | None]:
         """Return the rows that a candidate learns from, the numbers of their classes, and their weights."""
-        table, wanted, guides = self.table, candidate.parameters, self.guides
+        table, wanted, hints = self.table, candidate.parameters, self.hints
         random = np.random.default_rng(candidate.seed)
         share = float(wanted.get("rows", CONTROL_ROWS if candidate.kind == "control" else 1.0))
         fit = table.fit
@@ -282,10 +282,10 @@ class Workshop:
         frames, labels = [table.frame.iloc[fit][list(columns)]], [table.labels[fit]]
         power = float(wanted.get("reweight", 0.0))
         weights = [self._weights(fit, power)]
-        if guides is not None:
+        if hints is not None:
             added = (
-                ("twins", guides.twins, table.labels[guides.twinned]),
-                ("pairs", guides.pairs, guides.pair_labels),
+                ("twins", hints.twins, table.labels[hints.twinned]),
+                ("pairs", hints.pairs, hints.pair_labels),
             )
             for name, rows, classes in added:
                 count = round(float(wanted.get(name, 0.0)) * len(classes))
@@ -307,7 +307,7 @@ class Workshop:
         expected = both.sum(1, keepdims=True) * both.sum(0, keepdims=True)
         return np.asarray((expected[group, label] / both[group, label]) ** power)
 
-    def ask(self, made: MadeModel, rows: Integers) -> ModelAnswers:
+    def answers(self, made: MadeModel, rows: Integers) -> ModelAnswers:
         """Return a model's answers for some records."""
         decided, scores = self._answers(made, self.table.frame.iloc[rows])
         flips = np.zeros(len(rows), dtype=bool)
@@ -332,16 +332,16 @@ class Workshop:
                 given = np.asarray(made.estimator.predict_proba(frame), dtype=np.float64)
             classes = [number[value] for value in np.asarray(made.estimator.classes_).tolist()]
         except Exception as error:  # the estimator's own code
-            raise ModelError(f"the model cannot be asked ({type(error).__name__}: {error})") from error
+            raise ModelError(f"the model fails on these records ({type(error).__name__}: {error})") from error
         scores = np.zeros((len(frame), len(number)))
         scores[:, classes] = given
         if not np.isfinite(scores).all():
             raise ModelError("the model gives NaN or infinite probabilities")
         return decided, scores
 
-    def yardstick(self, part: str) -> Yardstick:
-        """Return what measures answers for a part."""
-        return Yardstick.of(self.table, part, self.settings, self.own)
+    def evaluator(self, part: str) -> PartEvaluator:
+        """Return the evaluator of a part."""
+        return PartEvaluator.of(self.table, part, self.settings, self.own)
 
     @property
     def thresholded(self) -> bool:

@@ -49,8 +49,8 @@ COMPARED = 2_000  # rows that show which neurons react
 class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A fully connected ReLU network of the records of a domain.
 
-    It is not given the attributes in `without`. After training, the share `turned` of the neurons of a layer that react
-    most to the sensitive attribute, or to what goes with it, is multiplied by `factor`.
+    After training, it silences `silenced_share` of the neurons of `layer`, by weights of 0 in the next layer: those
+    that react most to the sensitive attribute or to what goes with it. It does not read the attributes in `without`.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: float = 0.003,
         without: tuple[str, ...] = (),
         layer: int = 0,
-        turned: float = 0.0,
+        silenced_share: float = 0.0,
         random_state: int = 0,
     ) -> None:
         self.domain, self.hidden, self.epochs, self.lr, self.without = domain, hidden, epochs, lr, without
-        self.layer, self.turned, self.random_state = layer, turned, random_state
+        self.layer, self.silenced_share, self.random_state = layer, silenced_share, random_state
 
     def fit(self, table: Any, y: Any) -> NetworkClassifier:
         """Train the network."""
@@ -93,8 +93,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             settings=TrainingSettings(restarts=1, epochs=self.epochs, lr=self.lr, batch=256, patience=3),
             seed=self.random_state,
         ).module
-        if self.turned > 0:
-            self.module_ = self._turned(self.module_, rows)
+        if self.silenced_share > 0:
+            self.module_ = self._silenced(self.module_, rows)
         return self
 
     def predict_proba(self, table: Any) -> Any:
@@ -136,15 +136,15 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _rows(self, table: Any) -> Tensor:
         return read_table(table, self.domain).rows
 
-    def _turned(self, module: nn.Sequential, rows: Tensor) -> nn.Sequential:
-        """Turn down the neurons that differ most between records and their counterfactual twins."""
+    def _silenced(self, module: nn.Sequential, rows: Tensor) -> nn.Sequential:
+        """Silence the neurons that differ most between records and their counterfactual twins."""
         some = rows[:COMPARED]
         twins = with_counterfactuals(self.domain_, fit_counterfactuals(self.domain_, some))
         profile = interpret(Network(module, self.domain_), twins, some)
         layer = min(self.layer, len(profile.layers) - 1)
         order = torch.argsort(profile.layers[layer].act_diff, descending=True)
         with torch.no_grad():
-            linear_layers(module)[layer + 1].weight[:, order[: max(1, round(self.turned * len(order)))]] = 0.0
+            linear_layers(module)[layer + 1].weight[:, order[: max(1, round(self.silenced_share * len(order)))]] = 0.0
         return module
 
 

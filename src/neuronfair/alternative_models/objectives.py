@@ -66,7 +66,7 @@ class Gain(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class PartEvaluator:
     """Measures the answers of models for the records of one part."""
 
     table: SearchTable
@@ -75,15 +75,15 @@ class Yardstick:
     measure: Measure
 
     @staticmethod
-    def of(table: SearchTable, part: str, settings: AlternativesSettings, own: QualityFunction | None) -> Yardstick:
-        """Return the yardstick of a part; `own` is a quality function of the user's."""
+    def of(table: SearchTable, part: str, settings: AlternativesSettings, own: QualityFunction | None) -> PartEvaluator:
+        """Return what measures answers for a part; `own` is a quality function of the user's."""
         known: Measure = "selection_gap" if table.data.domain.favourable is None else "disparate_impact"
         if settings.measure == "disparate_impact" and known != settings.measure:
             raise DataError("the disparate-impact ratio needs the favourable outcome. Name it: --favourable CLASS")
         quality = own if own is not None else settings.quality
         if isinstance(quality, str) and ":" in quality:
             quality = imported(ModelFile(quality), quality)
-        return Yardstick(table, table.part(part), quality, settings.measure or known)
+        return PartEvaluator(table, table.part(part), quality, settings.measure or known)
 
     @cached_property
     def labels(self) -> Integers:

@@ -102,15 +102,13 @@ def changes(one: Candidate, report: AlternativesReport) -> str:
     said += [f"{words} {number(float(values.pop(name)))}" for name, words in names.items() if values.get(name)]
     if values.pop("monotone", 0):
         said.append("monotone constraints")
-    if float(values.get("turned", 0)):
-        said.append(
-            f"{percent(float(values['turned']))} of the neurons of layer {int(values.get('layer', 0)) + 1} turned down"
-        )
+    if share := float(values.get("silenced_share", 0)):
+        said.append(f"{percent(share)} of the neurons of layer {int(values.get('layer', 0)) + 1} silenced")
     if float(values.pop("threshold", 0.5)) != 0.5:
         said.append(f"threshold {number(float(one.parameters['threshold']))}")
     if float(values.pop("rows", 1.0)) < 1:
         said.append(f"{percent(float(one.parameters['rows']))} of the rows")
-    own = {"turned", "layer", "leave_out", *names}
+    own = {"silenced_share", "layer", "leave_out", *names}
     other = [name for name in values if name not in own and values[name] != report.hyper.get(name)]
     said += [f"{name.rpartition('__')[2]} {number(float(values[name]))}" for name in other]
     return ", ".join(said) or "the baseline without the sensitive attribute"

@@ -17,9 +17,9 @@ import numpy as np
 from scipy.stats import beta, norm
 
 from neuronfair.alternative_models import Measure, estimators
-from neuronfair.alternative_models.candidates import Candidate, Value, Workshop
+from neuronfair.alternative_models.candidates import Candidate, CandidateFitter, Value
 from neuronfair.alternative_models.estimators import Dimension
-from neuronfair.alternative_models.objectives import CHOICE_DRAWS, Gain, MeasuredValue, ModelAnswers, Yardstick
+from neuronfair.alternative_models.objectives import CHOICE_DRAWS, Gain, MeasuredValue, ModelAnswers, PartEvaluator
 from neuronfair.errors import NeuronFairError, RunError, needs, one_line
 from neuronfair.limits import TEXT, read_bytes
 from neuronfair.progress import PieceProgress, Progress
@@ -127,40 +127,42 @@ class Searched:
     interrupted: bool = False
 
 
-def measure(workshop: Workshop, candidate: Candidate, baseline: ModelAnswers | None) -> FitLine:
+def measure(fitter: CandidateFitter, candidate: Candidate, baseline: ModelAnswers | None) -> FitLine:
     """Fit one candidate and measure it on the choose part; a failure is a result, too."""
     start = time.perf_counter()
     try:
-        yardstick = workshop.yardstick("choose")
-        answers = workshop.ask(workshop.make(candidate), yardstick.rows)
-        values = yardstick.quality_of(answers), yardstick.measured(answers)
+        evaluator = fitter.evaluator("choose")
+        answers = fitter.answers(fitter.make(candidate), evaluator.rows)
+        values = evaluator.quality_of(answers), evaluator.measured(answers)
         gains = (0.0, 0.0, 0.0, 0.0)
         if baseline is not None:
-            gain = yardstick.quality_gain(answers, baseline, workshop.settings.confidence)
-            less = yardstick.measure_gain(answers, baseline, workshop.settings.confidence, CHOICE_DRAWS)
+            gain = evaluator.quality_gain(answers, baseline, fitter.settings.confidence)
+            less = evaluator.measure_gain(answers, baseline, fitter.settings.confidence, CHOICE_DRAWS)
             gains = gain.value, gain.error, less.value, less.error
     except NeuronFairError as error:
         return FitLine(candidate, time.perf_counter() - start, one_line(error))
     return FitLine(candidate, time.perf_counter() - start, None, *values, *gains)
 
 
-def _piece(shared: tuple[Workshop, ModelAnswers], candidate: Candidate, note: PieceProgress) -> FitLine:
+def _piece(shared: tuple[CandidateFitter, ModelAnswers], candidate: Candidate, note: PieceProgress) -> FitLine:
     note(0, 1, 0)
     return measure(shared[0], candidate, shared[1])
 
 
-def run_search(workshop: Workshop, baseline: ModelAnswers, file: SearchFile, pool: Pool, show: Progress) -> Searched:
+def run_search(
+    fitter: CandidateFitter, baseline: ModelAnswers, file: SearchFile, pool: Pool, show: Progress
+) -> Searched:
     """Fit candidates and as many controls, in turn, until the budget or the time is used up.
 
     A fit that the file has already is not made again. The same budget gives the same candidates, however often the
     search is killed and however many processes fit them.
     """
-    settings, start, proposals = workshop.settings, time.perf_counter(), OptunaProposals(workshop)
+    settings, start, proposals = fitter.settings, time.perf_counter(), OptunaProposals(fitter)
     candidates, controls, interrupted = list[FitLine](), list[FitLine](), False
 
     def fits(some: Sequence[Candidate], into: list[FitLine]) -> None:
         missing = [one for one in some if one.name not in file.fits]
-        made = iter(pool.map(_piece, (workshop, baseline), missing)) if missing else iter(())
+        made = iter(pool.map(_piece, (fitter, baseline), missing)) if missing else iter(())
         for one in some:
             if one.name not in file.fits:
                 file.add(next(made))
@@ -187,12 +189,12 @@ def run_search(workshop: Workshop, baseline: ModelAnswers, file: SearchFile, poo
 class OptunaProposals:
     """Which parameters are tried: some planned ones, some drawn at random, then those that Optuna proposes."""
 
-    def __init__(self, workshop: Workshop) -> None:
+    def __init__(self, fitter: CandidateFitter) -> None:
         optuna = needs("optuna", "alternatives", "a search for alternatives")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._failed = optuna.trial.TrialState.FAIL
-        self._space = space(workshop)
-        settings = workshop.settings
+        self._space = space(fitter)
+        settings = fitter.settings
         planned, random = plan(self._space), np.random.default_rng(settings.seed)
         drawn = [{one.name: one.random(random, KEPT) for one in self._space} for _ in range(DRAWN)]
         with warnings.catch_warnings():
@@ -227,26 +229,26 @@ class OptunaProposals:
                 self._study.tell(trial, [one.quality, one.measure])
 
 
-def space(workshop: Workshop) -> list[Dimension]:
+def space(fitter: CandidateFitter) -> list[Dimension]:
     """Return everything that candidates may differ in."""
-    settings, guides, recipe = workshop.settings, workshop.guides, workshop.recipe
-    assert guides is not None
-    last, proxies, tries = estimators.last_of(recipe.estimator), len(guides.proxies), settings.tries
+    settings, hints, recipe = fitter.settings, fitter.hints, fitter.recipe
+    assert hints is not None
+    last, proxies, tries = estimators.last_of(recipe.estimator), len(hints.proxies), settings.tries
     hidden, network = len(getattr(last, "hidden", ())), tries("neurons") and recipe.is_network
-    constrained = bool(guides.signs and {*last.get_params(deep=False)} & {*estimators.CONSTRAINTS})
+    constrained = bool(hints.signs and {*last.get_params(deep=False)} & {*estimators.CONSTRAINTS})
     others = [
         (True, Dimension("rows", 0.8, 1.0, 1.0, step=0.1)),
         (tries("leave-out") and proxies > 0, Dimension("leave_out", 0, proxies, 0, step=1, planned=(1, 2, 3))),
-        (tries("coarsen") and len(workshop.banded) > 0, Dimension("bands", 0, 8, 0, step=2, planned=(4,))),
+        (tries("coarsen") and len(fitter.banded) > 0, Dimension("bands", 0, 8, 0, step=2, planned=(4,))),
         (tries("reweight"), Dimension("reweight", 0.0, 1.5, 0.0, step=0.25, planned=(0.25, 0.5, 0.75, 1.0))),
-        (guides.twins is not None, Dimension("twins", 0.0, 1.0, 0.0, step=0.25, planned=(0.25, 1.0))),
-        (guides.pairs is not None, Dimension("pairs", 0.0, 1.0, 0.0, step=0.5, planned=(1.0,))),
+        (hints.twins is not None, Dimension("twins", 0.0, 1.0, 0.0, step=0.25, planned=(0.25, 1.0))),
+        (hints.pairs is not None, Dimension("pairs", 0.0, 1.0, 0.0, step=0.5, planned=(1.0,))),
         (tries("monotone") and constrained, Dimension("monotone", 0, 1, 0, step=1, planned=(1,))),
-        (network, Dimension("turned", 0.0, 0.5, 0.0, step=0.25, planned=(0.25,))),
+        (network, Dimension("silenced_share", 0.0, 0.5, 0.0, step=0.25, planned=(0.25,))),
         (network and hidden > 1, Dimension("layer", 0, hidden - 1, 0, step=1)),
-        (tries("threshold") and workshop.thresholded, Dimension("threshold", 0.3, 0.7, 0.5, step=0.02)),
+        (tries("threshold") and fitter.thresholded, Dimension("threshold", 0.3, 0.7, 0.5, step=0.02)),
     ]
-    return [*workshop.hyper, *(one for tried, one in others if tried)]
+    return [*fitter.hyper, *(one for tried, one in others if tried)]
 
 
 def plan(dimensions: Sequence[Dimension]) -> list[dict[str, Value]]:
@@ -342,26 +344,26 @@ def chance(searched: Searched, tolerance: float, confidence: float) -> Chance:
     return Chance(better, len(drawn), float(beta.ppf(confidence, better + 1, len(drawn) - better)))
 
 
-def evaluated(workshop: Workshop, some: Sequence[FitLine], yardstick: Yardstick) -> list[Shown]:
-    """Fit the baseline and some fits again, and measure them on the part of a yardstick, the baseline first.
+def evaluated(fitter: CandidateFitter, some: Sequence[FitLine], evaluator: PartEvaluator) -> list[Shown]:
+    """Fit the baseline and some fits again, and measure them on the part of an evaluator; the baseline is first.
 
     Each of the fits is compared with the baseline at a confidence divided among them (Bonferroni), so that all claims
     hold together. Better means: the quality is not worse than the tolerance, and the measure is lower.
     """
-    settings, results = workshop.settings, list[Shown]()
+    settings, results = fitter.settings, list[Shown]()
     each = 1 - (1 - settings.confidence) / max(1, len(some))
     both = 1 - (1 - settings.confidence) / (2 * len(some) + 2)  # two intervals for each model
     first: ModelAnswers | None = None
     for candidate in (BASELINE, *(one.candidate for one in some)):
-        made = workshop.make(candidate)
-        answers = workshop.ask(made, yardstick.rows)
-        spans = yardstick.quality_span(answers, both), yardstick.measure_span(answers, both)
-        shown = Shown(candidate, made.reads, *spans, yardstick.every(answers))
+        made = fitter.make(candidate)
+        answers = fitter.answers(made, evaluator.rows)
+        spans = evaluator.quality_span(answers, both), evaluator.measure_span(answers, both)
+        shown = Shown(candidate, made.reads, *spans, evaluator.every(answers))
         if first is None:
             first = answers
         else:
-            quality = yardstick.quality_gain(answers, first, each)
-            less = yardstick.measure_gain(answers, first, each)
+            quality = evaluator.quality_gain(answers, first, each)
+            less = evaluator.measure_gain(answers, first, each)
             better = quality.low > -settings.tolerance and less.low > 0
             shown = replace(shown, quality_gain=quality, measure_gain=less, better=better)
         results.append(shown)

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from neuronfair.alternative_models import AlternativesSettings, Measure, estimators
-from neuronfair.alternative_models.candidates import MadeModel, Workshop, guides
+from neuronfair.alternative_models.candidates import CandidateFitter, MadeModel, learn_hints
 from neuronfair.alternative_models.estimators import NetworkClassifier
 from neuronfair.alternative_models.objectives import MEASURES, QualityFunction
 from neuronfair.alternative_models.parts import SearchTable, search_table
@@ -106,7 +106,7 @@ class Alternatives:
     """The result of a search for alternatives; `make` gives any of its models again."""
 
     report: AlternativesReport
-    workshop: Workshop
+    fitter: CandidateFitter
     file: SearchFile
 
     def make(self, name: str) -> Any:
@@ -167,7 +167,7 @@ class Alternatives:
 
     def audit(self, name: str, progress: Progress = silent) -> Report:
         """Return a short audit of one of the models, by the records of the test part."""
-        table = self.workshop.table
+        table = self.fitter.table
         data = table.data.take(torch.from_numpy(table.test))
         opened = _opened(table, self._made(name))
         return run(opened, data, settings=AuditSettings.quick(seed=self.report.settings.seed), progress=progress).report
@@ -176,7 +176,7 @@ class Alternatives:
         found = self.file.fits.get(name)
         if found is None or found.error is not None:
             raise RunError(f"there is no {name} that could be fitted")
-        return self.workshop.make(found.candidate)
+        return self.fitter.make(found.candidate)
 
     def write(self, out: Path) -> Alternatives:
         """Write the models that were shown, the domain and the report into a folder; return the result with the names.
@@ -186,11 +186,11 @@ class Alternatives:
         files = {}
         for one in self.report.shown:
             name = one.candidate.name
-            path = out / f"{'model' if name == self.report.chosen else name}{self.workshop.recipe.suffix}"
+            path = out / f"{'model' if name == self.report.chosen else name}{self.fitter.recipe.suffix}"
             estimators.write(self.make(name), path, one.quality.value)
             files[name] = path.name
         made = replace(self, report=replace(self.report, files=files))
-        write_text(out / "domain.toml", format_domain(self.workshop.table.data.domain))
+        write_text(out / "domain.toml", format_domain(self.fitter.table.data.domain))
         write_text(out / RESULT, made.report.to_json())
         return made
 
@@ -223,17 +223,17 @@ def alternatives(
     settings = replace(settings or AlternativesSettings(), **options)
     if isinstance(own, str):
         settings, own = replace(settings, quality=own), None
-    workshop, notes, reads = _workshop(
+    fitter, notes, reads = _fitter_for(
         estimator, data, settings, own, trust=trust, described=(sensitive, target, domain, favourable)
     )
     if out is None:
-        return _searched(workshop, notes, reads, None, progress)
+        return _searched(fitter, notes, reads, None, progress)
     Path(out).mkdir(parents=True, exist_ok=True)
     _lock = Lock.of(Path(out))  # until the search ends
-    return _searched(workshop, notes, reads, Path(out), progress)
+    return _searched(fitter, notes, reads, Path(out), progress)
 
 
-def _workshop(
+def _fitter_for(
     estimator: Any,
     data: Any,
     settings: AlternativesSettings,
@@ -241,7 +241,7 @@ def _workshop(
     *,
     trust: bool,
     described: tuple[Any, str | None, TableDomain | str | Path | None, str | None],
-) -> tuple[Workshop, tuple[str, ...], tuple[str, ...]]:
+) -> tuple[CandidateFitter, tuple[str, ...], tuple[str, ...]]:
     """Return what makes candidates, notes for the report, and the sensitive attributes that the baseline reads."""
     sensitive, target, domain, favourable = described
     fitted = _is_fitted(estimator)
@@ -263,7 +263,7 @@ def _workshop(
         notes.append(
             f"The given model reads {', '.join(reads)}. The candidates do not, so they may lose what it gained by that."
         )
-    return Workshop(table, made, settings, own=own), tuple(notes), reads
+    return CandidateFitter(table, made, settings, own=own), tuple(notes), reads
 
 
 def _is_fitted(estimator: Any) -> bool:
@@ -279,17 +279,17 @@ def _networks(estimator: Any) -> bool:
 
 
 def _searched(
-    workshop: Workshop, notes: Sequence[str], reads: tuple[str, ...], out: Path | None, show: Progress
+    fitter: CandidateFitter, notes: Sequence[str], reads: tuple[str, ...], out: Path | None, show: Progress
 ) -> Alternatives:
     """Do the whole work."""
-    table, settings = workshop.table, workshop.settings
-    file = SearchFile(None if out is None else out / FILE, _header(workshop))
+    table, settings = fitter.table, fitter.settings
+    file = SearchFile(None if out is None else out / FILE, _header(fitter))
     show("Fitting the baseline", 0, None)
-    made = workshop.make(BASELINE)
-    yardstick = workshop.yardstick("choose")
-    answers = workshop.ask(made, yardstick.rows)
+    made = fitter.make(BASELINE)
+    evaluator = fitter.evaluator("choose")
+    answers = fitter.answers(made, evaluator.rows)
     if BASELINE.name not in file.fits:
-        line = measure(workshop, BASELINE, None)
+        line = measure(fitter, BASELINE, None)
         if line.error is not None:
             raise NeuronFairError(line.error)
         file.add(line)
@@ -298,18 +298,18 @@ def _searched(
         opened = _opened(table, made)
     except NeuronFairError as error:
         opened, notes = None, [*notes, f"The baseline cannot be searched: {error}."]
-    learned = guides(table, made.columns, opened, settings)
-    workshop = replace(workshop, guides=learned)
+    learned = learn_hints(table, made.columns, opened, settings)
+    fitter = replace(fitter, hints=learned)
     pool = Serial() if settings.workers == 1 else Processes(settings.workers)
-    searched = run_search(workshop, answers, file, pool, show)
+    searched = run_search(fitter, answers, file, pool, show)
     shown: list[Shown] = []
     if not searched.interrupted:
         show("Measuring on the test part", 0, None)
         some = chosen(searched, settings.tolerance, settings.shown, settings.confidence)
         file.touch_test((BASELINE.name, *(one.candidate.name for one in some)))
-        shown = evaluated(workshop, some, workshop.yardstick("test"))
-    report = _report(workshop, searched, shown, reads, [*notes, *learned.notes])
-    result = Alternatives(report, workshop, file)
+        shown = evaluated(fitter, some, fitter.evaluator("test"))
+    report = _report(fitter, searched, shown, reads, [*notes, *learned.notes])
+    result = Alternatives(report, fitter, file)
     return result if out is None else result.write(out)
 
 
@@ -321,10 +321,10 @@ def _opened(table: SearchTable, made: MadeModel) -> Opened:
     return wrap_model(made.estimator, data.domain, data)
 
 
-def _header(workshop: Workshop) -> dict[str, str]:
+def _header(fitter: CandidateFitter) -> dict[str, str]:
     """Return what must be the same when a search resumes."""
-    table, recipe, settings = workshop.table, workshop.recipe, workshop.settings
-    own = "" if workshop.own is None else getattr(workshop.own, "__qualname__", repr(workshop.own))
+    table, recipe, settings = fitter.table, fitter.recipe, fitter.settings
+    own = "" if fitter.own is None else getattr(fitter.own, "__qualname__", repr(fitter.own))
     kept = replace(settings, budget=1, seconds=None, workers=1, shown=1)
     return {
         "version of a package": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
@@ -336,9 +336,9 @@ def _header(workshop: Workshop) -> dict[str, str]:
 
 
 def _report(
-    workshop: Workshop, searched: Searched, shown: Sequence[Shown], reads: tuple[str, ...], notes: Sequence[str]
+    fitter: CandidateFitter, searched: Searched, shown: Sequence[Shown], reads: tuple[str, ...], notes: Sequence[str]
 ) -> AlternativesReport:
-    table, settings, learned = workshop.table, workshop.settings, workshop.guides
+    table, settings, learned = fitter.table, fitter.settings, fitter.hints
     target, best = table.data.domain.target, best_of(shown)
     assert target is not None
     assert learned is not None
@@ -351,14 +351,14 @@ def _report(
         target.column,
         target.classes[table.positive],
         {name: len(table.part(name)) for name in ("fit", "choose", "test")},
-        workshop.recipe.name,
+        fitter.recipe.name,
         reads,
         settings,
-        settings.quality if workshop.own is None else str(getattr(workshop.own, "__name__", workshop.own)),
-        workshop.yardstick("choose").measure,
+        settings.quality if fitter.own is None else str(getattr(fitter.own, "__name__", fitter.own)),
+        fitter.evaluator("choose").measure,
         learned.proxies,
         learned.mediated,
-        {one.name: one.default for one in workshop.hyper},
+        {one.name: one.default for one in fitter.hyper},
         searched,
         tuple(one.candidate.name for one in front(searched.candidates)),
         tuple(shown),
