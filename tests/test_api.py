@@ -273,6 +273,24 @@ def test_the_flip_rate_of_a_table_and_of_a_domain():
     assert nf.rate(make(), domain, decision=Decision("threshold", 0.0), random_state=3).population == "domain"
 
 
+def test_the_flip_rate_of_a_domain_is_of_the_attributes_that_the_call_names():
+    domain, options = parse_domain(DOMAIN), {"decision": Decision("threshold", 0.0), "samples": 4000}
+    network = nf.Network(make(), domain)
+    own, other = nf.rate(network, domain, **options), nf.rate(network, domain.with_sensitive("job"), **options)
+    assert own.rate != other.rate
+    assert nf.rate(network, domain, sensitive="job", **options) == other
+    assert nf.rate(network, domain, sensitive_features=["job"], **options) == other
+    with pytest.raises(DataError, match="Name its sensitive attributes"):
+        nf.rate(network, domain, sensitive=pandas.Series(["a", "b"]), **options)
+    with pytest.raises(NeuronFairError, match="there is no option 'sensitve'"):
+        nf.rate(network, domain, sensitve="job", **options)
+
+
+def test_a_proof_has_no_random_state():
+    with pytest.raises(NeuronFairError, match="there is no option 'random_state'"):
+        certify(make(), parse_domain(DOMAIN), random_state=7)
+
+
 def test_sensitive_features_and_random_state():
     table = wide(60)
     by_name = nf.rate(model_of(table), table, sensitive="sex", target="hired", random_state=1)

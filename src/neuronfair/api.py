@@ -24,7 +24,7 @@ from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.domain.tables.files import read_sheet
+from neuronfair.domain.tables.files import read_sheet, with_columns
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, EncodingError, NeuronFairError, did_you_mean
 from neuronfair.formatting import OF, visible
@@ -150,7 +150,6 @@ class ModelKeywords(TypedDict, total=False):
     trust_pickle: bool  # open pickle files, which can run any code
     device: str
     sensitive_features: Any  # the same as `sensitive`
-    random_state: int | None  # the same as the seed
 
 
 class AuditOptions(ModelKeywords, total=False):
@@ -164,6 +163,7 @@ class AuditOptions(ModelKeywords, total=False):
     plausible: float  # minimum likelihood percentile of generated records; default: that of the settings
     twins: TwinKind | None  # only the attribute-flip test ("flip"), or only the counterfactual test ("counterpart")
     pool: Pool | None  # workers that audit several attributes in parallel
+    random_state: int | None  # the same as the seed
 
 
 class TextKeywords(TypedDict, total=False):
@@ -433,6 +433,7 @@ class RateOptions(ModelKeywords, total=False):
 
     target: str | None  # the column that the model predicts
     seed: int
+    random_state: int | None  # the same as the seed
     progress: Callable[[int, int], None] | None
 
 
@@ -459,12 +460,14 @@ def rate(
     (0.75, [0.58, 0.88])
     """
     opened: Any = model
+    drawn = drawn_from(data) if isinstance(data, TableDomain) else data
+    source = ModelSource(model, **_opening(options, RateOptions.__annotations__))
+    chosen = _sensitive(drawn, sensitive, options)
     if isinstance(data, TableDomain) and isinstance(model, Opened | Network | BlackBox):
-        domain, table = data, None
+        names, table = with_columns(drawn, chosen)[1], None
+        domain = data.with_sensitive(*names) if names else data
     else:
-        drawn = drawn_from(data) if isinstance(data, TableDomain) else data
-        source = ModelSource(model, **_opening(options, RateOptions.__annotations__))
-        case = prepare(drawn, source, sensitive=_sensitive(drawn, sensitive, options), target=options.get("target"))
+        case = prepare(drawn, source, sensitive=chosen, target=options.get("target"))
         opened, domain = case.opened, case.data.domain
         table = None if isinstance(data, TableDomain) else case.data
     if population is None or isinstance(population, str):
