@@ -227,6 +227,9 @@ def test_past_counterexamples_must_be_fixed(outcome, pytester):
     [
         ("fair, domain, max_rate=0", "max_rate must lie between 0 and 1"),
         ("fair, domain, corpus='none.jsonl'", "no such regression set"),
+        ("fair, domain, corpsu='none.jsonl'", "there is no option 'corpsu'"),
+        ("fair, domain, prooved=0.9", "there is no option 'prooved'"),
+        ("fair, domain, max_rates=0.5", "there is no option 'max_rates'"),
         ("fair, 'none.toml'", "none.toml"),
         ("3, domain", "or a function of a table, got an int"),
         ("'none.onnx', domain", "none.onnx"),

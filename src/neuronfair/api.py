@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -26,7 +26,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.files import read_sheet, with_columns
 from neuronfair.domain.twins import TwinKind
-from neuronfair.errors import DataError, EncodingError, NeuronFairError, did_you_mean
+from neuronfair.errors import DataError, EncodingError, NeuronFairError, did_you_mean, refuse_unknown
 from neuronfair.formatting import OF, visible
 from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.model.blackbox import BlackBox, Model
@@ -292,11 +292,9 @@ def _audit_table(
     return Audit(result.report, result.outcomes, None if folder is None else Path(folder), case.remarks)
 
 
-def _opening(options: ModelKeywords, known: Iterable[str]) -> Values:
+def _opening(options: ModelKeywords, known: Collection[str]) -> Values:
     """Return the options that open a model; refuse names that are not known."""
-    for name in options:
-        if name not in known:
-            raise NeuronFairError(f"there is no option '{name}'. {did_you_mean(name, known)}")
+    refuse_unknown(options, known)
     return {name: value for name, value in options.items() if name in _OPENING}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,13 @@ def repeated(words: Iterable[str]) -> str | None:
     """
     seen: set[str] = set()
     return next((word for word in words if word in seen or seen.add(word)), None)  # type: ignore[func-returns-value]
+
+
+def refuse_unknown(options: Iterable[str], known: Collection[str]) -> None:
+    """Raise an error for the first option that is not known."""
+    for name in options:
+        if name not in known:
+            raise NeuronFairError(f"there is no option '{name}'. {did_you_mean(name, known)}")
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import TwinKind
-from neuronfair.errors import DataError, NeuronFairError
+from neuronfair.errors import DataError, NeuronFairError, refuse_unknown
 from neuronfair.formatting import POPULATIONS, Population, exact, interval_ends, listed, percent, plain, visible
 from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
 from neuronfair.measure.rate import Rate, flip_rate, plausible_pair_rate
@@ -123,6 +123,7 @@ class Fairness:
         so does one that fails the input encoding check, unless the settings trust the encoding.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
+        refuse_unknown(demands, Demands.__annotations__)
         settings = settings or CheckSettings()
         least, twins = demands.get("proved"), _checked_twins(max_rate, domain, demands)
         source = ModelSource(model, decision=decision, preprocess=settings.preprocess)
