@@ -220,6 +220,10 @@ def test_past_counterexamples_must_be_fixed(outcome, pytester):
     assert "a0 5, a1 5, a2 5, a3 4, s 0: gets class 0; with s 1: class 1" in text
     assert "is allowed" not in text
     outcome("assert fairness.check(fair, domain, corpus='corpus.jsonl').corpus.fixed == 2").assert_outcomes(passed=1)
+    path.write_text(path.read_text().replace('"a3":', '"b3":', 1))
+    text = said(outcome("fairness.check(fair, domain, corpus='corpus.jsonl')"))
+    assert "1 of 2 past counterexamples in corpus.jsonl no longer fit the domain, so they were not evaluated:" in text
+    assert "line 1: " in text
 
 
 @pytest.mark.parametrize(

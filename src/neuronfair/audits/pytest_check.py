@@ -141,6 +141,9 @@ class Fairness:
         if past is not None and past.still_flips:
             count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
             problems += [f"{count} still flip:", *past.examples]
+        if past is not None and past.unfit:
+            count = f"{past.unfit:,} of {past.replayed + past.unfit:,} past counterexamples in {past.file}"
+            problems += [f"{count} no longer fit the domain, so they were not evaluated:", *past.notes]
         if problems:
             raise AssertionError("\n".join(map(visible, problems)))
         return FairnessResult(measured.largest, max_rate, past, measured.rates, proved, measured.counterpart)

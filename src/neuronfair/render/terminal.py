@@ -248,8 +248,9 @@ def _build(report: Report) -> list[str]:
     """Return the results of the regression set and of the comparison with an earlier audit."""
     lines = []
     if (corpus := report.corpus) is not None:
+        unfit = f"{corpus.unfit:,} no longer fit the input schema; " if corpus.unfit else ""
         lines.append(
-            f"Regression set: {corpus.still_flips:,} of {corpus.replayed:,} past counterexamples still flip; "
+            f"Regression set: {corpus.still_flips:,} of {corpus.replayed:,} past counterexamples still flip; {unfit}"
             f"{corpus.added:,} added to {corpus.file}."
         )
     if report.baseline is not None:

@@ -361,6 +361,10 @@ def test_accuracy_is_that_on_unseen_rows_or_else_on_the_table():
 def test_the_corpus_can_be_limited():
     audit = report(corpus=replace(CORPUS, replayed=5, still_flips=2, fixed=3, unfit=1))
     assert fired(audit, "corpus.still_flips > 0", "corpus.fixed < 3", "corpus.unfit >= 1") == [True, False, True]
+    unfit = report(corpus=replace(CORPUS, replayed=0, still_flips=0, fixed=0, unfit=4))
+    assert fired(unfit, "corpus.unfit > 0") == [True]
+    with pytest.raises(NeuronFairError, match="none of the 4 counterexamples in c.jsonl fits the domain"):
+        check(unfit, ["corpus.still_flips > 0"])
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(300, 300, False), (300, 330, False), (300, 500, True)])
