@@ -18,7 +18,8 @@ from safetensors.torch import save as to_bytes
 from benchmarks.fuzzing import models, readings, specimens
 from benchmarks.fuzzing.mutate import wreck
 from benchmarks.fuzzing.specimens import DOMAIN, TABLE
-from neuronfair.audits.gate.checks import compare_with, read_baseline
+from neuronfair.audits.folder import read_report
+from neuronfair.audits.gate.checks import compare_with
 from neuronfair.audits.gate.thresholds import check, read_expressions
 from neuronfair.domain.schema.infer import infer_domain
 from neuronfair.domain.schema.toml import parse_domain
@@ -124,7 +125,7 @@ AUDIT = report().to_json().encode()
 def test_baselines(content):
     def read(place: Path) -> None:
         path = place / "audit.json"
-        replace(report(), baseline=compare_with(report(), read_baseline(path), path)).to_json()
+        replace(report(), baseline=compare_with(report(), read_report(path), path)).to_json()
 
     survives(content, "audit.json", read)
 

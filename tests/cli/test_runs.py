@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from neuronfair.audits.folder import keep_figures
 from tests import reports
 from tests.render.test_export import run as make_run
 
@@ -50,6 +51,16 @@ def test_reports_in_other_formats(run, tmp_path, suffix, starts):
     (tmp_path / "found" / "audit.json").write_text(reports.report().to_json())
     assert run("show", "found", "--out", f"r{suffix}").status == 0
     assert (tmp_path / f"r{suffix}").read_text().startswith(starts)
+
+
+def test_an_edited_audit_is_refused(run, refused, tmp_path):
+    make_run(tmp_path / "found")
+    keep_figures(tmp_path / "found", reports.report())
+    assert run("show", "found").status == 0
+    path = tmp_path / "found" / "audit.json"
+    path.write_bytes(path.read_bytes().replace(b'"m.onnx"', b'"n.onnx"'))
+    for more in ((), ("0",), *(("--out", f"r{suffix}") for suffix in (".html", ".xml", ".md"))):
+        refused("show", "found", *more, says=("audit.json: damaged or edited",))
 
 
 def test_the_old_names_work_and_say_so(run, tmp_path):

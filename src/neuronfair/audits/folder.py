@@ -20,13 +20,14 @@ from neuronfair.audits.report import Report
 from neuronfair.audits.report.attribute import Finding
 from neuronfair.audits.wording.phrases import DescribedPair
 from neuronfair.domain.schema.toml import quoted
-from neuronfair.errors import DomainError, ModelError, OtherRunError, RunError
+from neuronfair.errors import DataError, DomainError, ModelError, OtherRunError, RunError
+from neuronfair.limits import TREE, read_bytes
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.weights import Card, save
 from neuronfair.searches.evaluate import flip_share_of_drawn_twins
 from neuronfair.searches.findings import NO_SEED
-from neuronfair.store.files import Json, Lock, check_digest, read_sealed, seal, sha256, write_whole
+from neuronfair.store.files import Json, Lock, check_digest, is_sealed, read_sealed, seal, sha256, unseal, write_whole
 from neuronfair.store.ledger import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
 from neuronfair.store.run import Run
 
@@ -156,6 +157,20 @@ def keep_weights(folder: Path, module: nn.Module, card: Card) -> None:
 def keep_figures(folder: Path, report: Report) -> None:
     """Write the figures of an audit into its folder."""
     _keep(folder / FIGURES, msgspec.to_builtins(report))
+
+
+def read_report(path: str | Path) -> Report:
+    """Read the audit.json of an audit; one that was edited is refused."""
+    path = Path(path)
+    try:
+        content = read_bytes(path, times=TREE)
+        if is_sealed(content):
+            unseal(content)
+        return Report.from_json(content, path)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: damaged or edited. Expected the audit.json of an audit") from None
 
 
 def write_worst_findings(folder: Path, worst: Sequence[Finding]) -> None:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from neuronfair import __version__
 from neuronfair.atomic import write_text
-from neuronfair.audits.folder import FIGURES, PAGE, check_writable, refuse_links
-from neuronfair.audits.gate.checks import attribute_sets, read_baseline
+from neuronfair.audits.folder import FIGURES, PAGE, check_writable, read_report, refuse_links
+from neuronfair.audits.gate.checks import attribute_sets
 from neuronfair.audits.gate.thresholds import read_expressions
 from neuronfair.audits.report import AuditIndex, AuditLine, Report, as_json, line_of
 from neuronfair.cli import options
@@ -299,7 +299,7 @@ class BatchFolder:
         try:
             if self.force or read_text(place / DONE) != _stamp(place, audit.digest):
                 return None
-            return read_baseline(place / FIGURES)
+            return read_report(place / FIGURES)
         except (OSError, UnicodeDecodeError, NeuronFairError):
             return None
 
@@ -407,7 +407,7 @@ class Batch:
         self.internal |= ended.internal
         if ended.reported:
             try:
-                report = read_baseline(self.place.out / audit.name / FIGURES)
+                report = read_report(self.place.out / audit.name / FIGURES)
             except NeuronFairError as unread:  # such as a folder on another machine
                 error = error or str(unread)
         if error is not None:

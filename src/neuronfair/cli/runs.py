@@ -174,11 +174,9 @@ def _write(folder: Path, out: Path) -> None:
 
 
 def _report(folder: Path) -> Report:
-    from neuronfair.audits.folder import FIGURES
-    from neuronfair.audits.report import Report
-    from neuronfair.limits import TREE, read_bytes
+    from neuronfair.audits.folder import FIGURES, read_report
 
     path = folder / FIGURES
     if not path.is_file():
         raise RunError(f"{folder}: has no {FIGURES}. Reports and model cards need a finished audit")
-    return Report.from_json(read_bytes(path, times=TREE), path)
+    return read_report(path)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.audits.gate.checks import compare_with, read_baseline
+from neuronfair.audits.folder import read_report
+from neuronfair.audits.gate.checks import compare_with
 from neuronfair.audits.report import DecisionReport
 from neuronfair.audits.report.attribute import Interpretation, Rates
 from neuronfair.errors import DataError
@@ -107,13 +108,13 @@ def test_another_table_is_mentioned():
 def test_a_baseline_is_read_back(tmp_path):
     path = tmp_path / "audit.json"
     path.write_text(report().to_json(), encoding="utf-8")
-    assert read_baseline(path) == report()
+    assert read_report(path) == report()
 
 
 def test_a_folder_or_nothing_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(DataError, match=str(path)):
-            read_baseline(path)
+            read_report(path)
 
 
 def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch):
@@ -121,7 +122,7 @@ def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch
     path.write_text("[" + "[]," * 1000 + "[]]")
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "90000")
     with pytest.raises(TooLarge, match=r"audit\.json"):
-        read_baseline(path)
+        read_report(path)
 
 
 def test_counterparts_are_compared_where_both_have_them():

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from neuronfair.audits.folder import read_report
 from neuronfair.audits.gate.regression_set import RegressionSet, extend, read_regression_set, replay_regression_set
 from neuronfair.audits.gate.thresholds import CHANGES, CORPUS, GROUP_METRICS, LABELLED, METRICS, check, read_expressions
 from neuronfair.audits.report import BaselineReport, FigureChange, RegressionSetReport, Report
@@ -14,27 +15,11 @@ from neuronfair.audits.report.counterfactual import CounterfactualReport, Interv
 from neuronfair.audits.stages.rates import favourable_missing
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinKind
-from neuronfair.errors import DataError, EncodingError, NeuronFairError
+from neuronfair.errors import EncodingError, NeuronFairError
 from neuronfair.formatting import exact, listed, percent, with_interval
-from neuronfair.limits import TREE, read_bytes
 from neuronfair.model.open import Opened
-from neuronfair.store.files import is_sealed, unseal
 
 RateWithInterval = RateOf | CounterfactualReport | Interval
-
-
-def read_baseline(path: str | Path) -> Report:
-    """Read the audit.json of an earlier audit."""
-    path = Path(path)
-    try:
-        content = read_bytes(path, times=TREE)
-        if is_sealed(content):
-            unseal(content)
-        return Report.from_json(content, path)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise DataError(f"{path}: damaged or edited. Expected the audit.json of an audit") from None
 
 
 def compare_with(report: Report, earlier: Report, file: str | Path = "") -> BaselineReport:
@@ -155,7 +140,7 @@ class Checks:
             checks=self,
             domain=domain,
             corpus=None if self.corpus is None else read_regression_set(self.corpus, domain),
-            earlier=None if self.baseline is None else read_baseline(self.baseline),
+            earlier=None if self.baseline is None else read_report(self.baseline),
         )
 
 

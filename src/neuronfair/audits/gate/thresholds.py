@@ -353,7 +353,9 @@ def _of_the_audit(limit: Threshold, report: Report) -> _Measured:
         return _Measured(_known(limit, accuracy.get(part), f"the accuracy was not measured ({part})"))
     corpus = _known(limit, report.corpus, "no regression set was evaluated. Set --corpus FILE")
     if corpus.unfit and not corpus.replayed and limit.figure != "corpus.unfit":
-        raise refusal(limit.expression, f"none of the {corpus.unfit:,} counterexamples in {corpus.file} fits the domain")
+        raise refusal(
+            limit.expression, f"none of the {corpus.unfit:,} counterexamples in {corpus.file} fits the domain"
+        )
     return _Measured(getattr(corpus, limit.figure.partition(".")[2]))
 
 
