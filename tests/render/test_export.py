@@ -275,7 +275,7 @@ def read(audit) -> ElementTree.Element:
 
 
 def check(expression: str, name: str | None, *, fired: bool) -> GateCheck:
-    return GateCheck(expression, name, 0.03, 0.02, 0.04, "upper end", fired, "its upper end is above 1%.")
+    return GateCheck(expression, name, 0.03, 0.02, 0.04, "upper end", fired, "its upper end is above 1%.", expression.split()[0])
 
 
 def gated(*checks: GateCheck, attributes, **more):
@@ -324,6 +324,9 @@ def test_a_failed_corpus_shows_the_people():
     limit = check("corpus.still_flips > 0", None, fired=True)
     (failure,) = read(gated(limit, attributes=[attribute()], corpus=CORPUS)).iter("failure")
     assert "age 39: decided low" in failure.text
+    limit = check("accuracy < 90%", None, fired=True)
+    (failure,) = read(gated(limit, attributes=[attribute()], corpus=CORPUS)).iter("failure")
+    assert "age 39: decided low" not in failure.text
 
 
 def test_a_limit_may_fire_without_a_pair_to_show():

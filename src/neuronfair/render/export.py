@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from neuronfair.atomic import replacing
+from neuronfair.audits.gate.thresholds import CORPUS
 from neuronfair.audits.report import AuditIndex, Report
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording.phrases import class_names, introduction
@@ -330,7 +331,7 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
         suite = check.attribute or WHOLE
         case = _case(suite, check.expression)
         if check.fired:
-            examples = report.corpus.examples if report.corpus is not None else ()
+            examples = report.corpus.examples if report.corpus is not None and check.figure in CORPUS else ()
             _fail(case, check.explained, _worst(attributes[suite]) if check.attribute else examples)
         suites.setdefault(suite, []).append(case)
     return suites
