@@ -16,8 +16,10 @@ from neuronfair.audits.report.attribute import Note, Proved, Rates
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import percent
-from neuronfair.render.terminal import audit_report, make_console, print_audit, progress_bar
+from neuronfair.model.profile import interpret
+from neuronfair.render.terminal import audit_report, make_console, print_audit, progress_bar, verdict
 from tests import reports
+from tests.planted import networks
 
 
 def shown(report, width: int = 200, *, verbose: bool = True) -> str:
@@ -237,3 +239,10 @@ def test_names_in_a_progress_bar(monkeypatch, capsys):
     assert text.count(SHOWN) >= 2  # what and note
     assert not {"\x07", "\x9b", "\u202e"} & set(text)
     assert "\x1b]" not in text
+
+
+def test_neurons_that_do_not_react_are_a_finding_about_the_records():
+    domain = networks.domain()
+    fair = networks.network(networks.one_biased_neuron(weight=0.0), domain)
+    profile = interpret(fair, domain, networks.uniform_rows(domain, 50))
+    assert verdict(profile, None, domain) == "No neuron reacted to s in 50 pairs of a record and a twin."

@@ -106,7 +106,7 @@ def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain
     """Return in plain words what the interpretation found; nothing about an accuracy that is not known."""
     worst, sensitive = profile.worst, listed(domain.sensitive)
     if not worst.reacts:
-        return f"No neuron of this network reacts to {sensitive}: its decisions cannot depend on it."
+        return f"No neuron reacted to {sensitive} in {profile.pairs:,} pairs of a record and a twin."
     count = len(worst.biased)
     sentences = [
         f"Most biased layer: {worst.name}. {count} of its {len(worst.act_diff)} neurons "
