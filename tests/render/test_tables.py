@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from neuronfair.audits.report import BaselineReport, DecisionReport, FigureChange, Gate, GateCheck
-from neuronfair.audits.report.attribute import DirectionReport, Proved, SideReport
+from neuronfair.audits.report.attribute import DirectionReport, Proved, Rates, SideReport
 from neuronfair.audits.wording.summary import metrics
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
@@ -39,6 +39,14 @@ def test_it_shows_headline_metrics_steps_and_pairs():
     assert "To reproduce: `neuronfair audit people.csv`" in text
     assert "interrupted" not in text
     assert "None" not in text
+
+
+def test_tables_name_the_confidence_of_their_intervals():
+    made = attribute("sex")
+    rates = {rate.population: replace(rate, confidence=0.9) for rate in made.rates.measured}
+    for form in (markdown, model_card):
+        assert "flip rate (95% CI)" in form(report(made))
+        assert "95%" not in form(report(replace(made, rates=Rates(**rates))))
 
 
 def test_it_shows_what_is_certified():

@@ -104,7 +104,8 @@ def _flip_rates(report: Report) -> Tabulated:
         for rate in one.rates.measured
     ]
     notes = [*left_out_pairs(attributes), *([population.text] if population is not None else [])]
-    return Tabulated("Flip rates", ("by", "population", "flip rate (95% CI)", "flips"), rows, notes)
+    sure = dict.fromkeys(f" ({percent(rate.confidence)} CI)" for one in attributes for rate in one.rates.measured)
+    return Tabulated("Flip rates", ("by", "population", f"flip rate{' or'.join(sure)}", "flips"), rows, notes)
 
 
 def _counterfactual(attributes: Sequence[AttributeReport]) -> Tabulated:

@@ -394,6 +394,11 @@ def test_plausible_people_count_as_the_others_do():
     assert (one.fired, one.value) == (True, pytest.approx(0.02))
 
 
+def _at_confidence(one, confidence: float):
+    rates = {rate.population: replace(rate, confidence=confidence) for rate in one.rates.measured}
+    return replace(one, rates=Rates(**rates))
+
+
 def test_a_change_of_one_population_is_enough():
     drawn = (rate(300, 10_000, "plausible"), rate(100, 10_000, "plausible"))
     then = report(attribute(rates=Rates(table=rate(10, 1000, "table"), plausible=drawn[0])))
@@ -401,6 +406,10 @@ def test_a_change_of_one_population_is_enough():
     (one,) = check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"]).checks
     assert (one.fired, one.figure) == (True, "table.rate.change")
     assert one.value == pytest.approx(0.08)
+    assert "95% CI" in one.text
+    less = [replace(one, attributes=(_at_confidence(one.attributes[0], 0.9),)) for one in (now, then)]
+    (one,) = check(replace(less[0], baseline=compare_with(*less)), ["rate.change > 0"]).checks
+    assert "90% CI" in one.text
     (one,) = check(replace(now, baseline=compare_with(now, then)), ["rate.change < 0"]).checks
     assert (one.fired, one.figure) == (True, "plausible.rate.change")
 

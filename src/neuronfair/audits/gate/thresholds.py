@@ -288,7 +288,7 @@ def _of_an_attribute(limit: Threshold, attribute: AttributeReport, report: Repor
             "this data set and domain, and the --decision",
         )
     if limit.figure in CHANGES:
-        return _change(limit, attribute.name, report.baseline)
+        return _change(limit, attribute, report.baseline)
     if limit.figure in RATES:
         return _flip_rate(limit, attribute, report.data.rows)
     if limit.figure in COUNTERPART:
@@ -448,18 +448,20 @@ def records_needed(limit: Threshold, share: float, confidence: float) -> int | N
     return math.ceil(records / unit) * unit
 
 
-def _change(limit: Threshold, attribute: str, baseline: BaselineReport | None) -> _Measured:
+def _change(limit: Threshold, attribute: AttributeReport, baseline: BaselineReport | None) -> _Measured:
     baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
     on: Literal["lower end", "upper end"] = "lower end" if limit.looks_up else "upper end"
     figure = limit.figure.removesuffix(".change")
     words = {figure: ""} if figure in COUNTERPART else {f"{one}.rate": POPULATIONS[one] for one in AUDITED}
-    known = {change.figure.removeprefix(f"{attribute}."): change for change in baseline.changes}
+    known = {change.figure.removeprefix(f"{attribute.name}."): change for change in baseline.changes}
+    measured = filter(None, (*attribute.rates.measured, attribute.counterpart))
+    confidence = next((one.confidence for one in measured), 0.95)  # one setting for all intervals
     changes = {
-        f"{name}.change": _Measured(c.after - c.before, c.low, c.high, on, of=of, note=c.text)
+        f"{name}.change": _Measured(c.after - c.before, c.low, c.high, on, confidence, of, c.text)
         for name, of in words.items()
         if (c := known.get(name)) is not None and c.figure != name
     }
-    return _strictest(limit, changes, f"{attribute} cannot be compared with the earlier audit. {baseline.text}")
+    return _strictest(limit, changes, f"{attribute.name} cannot be compared with the earlier audit. {baseline.text}")
 
 
 def _known(limit: Threshold, value: _T | None, why: str) -> _T:

@@ -26,7 +26,7 @@ class Interval:
     """A share, and how sure it is."""
 
     rate: float  # the share
-    low: float  # lower end of its 95% confidence interval
+    low: float  # lower end of its confidence interval
     high: float  # upper end of it
 
 
