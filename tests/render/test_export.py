@@ -275,7 +275,9 @@ def read(audit) -> ElementTree.Element:
 
 
 def check(expression: str, name: str | None, *, fired: bool) -> GateCheck:
-    return GateCheck(expression, name, 0.03, 0.02, 0.04, "upper end", fired, "its upper end is above 1%.", expression.split()[0])
+    return GateCheck(
+        expression, name, 0.03, 0.02, 0.04, "upper end", fired, "its upper end is above 1%.", expression.split()[0]
+    )
 
 
 def gated(*checks: GateCheck, attributes, **more):
