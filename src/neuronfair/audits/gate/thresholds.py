@@ -454,8 +454,9 @@ def _change(limit: Threshold, attribute: AttributeReport, baseline: BaselineRepo
     figure = limit.figure.removesuffix(".change")
     words = {figure: ""} if figure in COUNTERPART else {f"{one}.rate": POPULATIONS[one] for one in AUDITED}
     known = {change.figure.removeprefix(f"{attribute.name}."): change for change in baseline.changes}
-    measured = filter(None, (*attribute.rates.measured, attribute.counterpart))
-    confidence = next((one.confidence for one in measured), 0.95)  # one setting for all intervals
+    levels = [rate.confidence for rate in attribute.rates.measured]
+    levels += [] if attribute.counterpart is None else [attribute.counterpart.confidence]
+    confidence = levels[0] if levels else 0.95  # one setting for all intervals
     changes = {
         f"{name}.change": _Measured(c.after - c.before, c.low, c.high, on, confidence, of, c.text)
         for name, of in words.items()
