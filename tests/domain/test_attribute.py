@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from neuronfair.domain.attribute import Attribute, check_graph, graph
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables import Cells
 from neuronfair.domain.tables.dataset import limited
-from neuronfair.domain.tables.sheet import Cells
 from neuronfair.errors import CellError, DomainError
 
 AGE = Attribute("age", "ordinal", low=17, high=90)

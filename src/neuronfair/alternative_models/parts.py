@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.domain.rules import left_out as excluded_labels
+from neuronfair.domain.tables import Cells
 from neuronfair.domain.tables.dataset import Dataset, Original
-from neuronfair.domain.tables.sheet import Cells
 from neuronfair.errors import DataError, needs
 from neuronfair.formatting import listed
 from neuronfair.model.records import OriginalCells

@@ -17,9 +17,9 @@ from neuronfair.domain.schema.infer import InferenceSettings, draft_domain
 from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import format_domain, quoted, read_domain, with_favourable
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables import JoinedColumns, Sheet
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limited, read_table
 from neuronfair.domain.tables.files import read_sheet, with_columns
-from neuronfair.domain.tables.sheet import JoinedColumns, Sheet
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision

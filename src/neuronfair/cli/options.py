@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from neuronfair.audits.inputs import AuditInput, ModelSource
+    from neuronfair.domain.tables import Sheet
     from neuronfair.domain.tables.dataset import Dataset
-    from neuronfair.domain.tables.sheet import Sheet
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import Opened
     from neuronfair.model.training_loop import TrainingSettings
@@ -149,8 +149,8 @@ class TableOptions:
         if not self.join_words or self.attributes_file is None:
             return table
         from neuronfair.domain.schema.toml import read_domain
+        from neuronfair.domain.tables import joined_columns
         from neuronfair.domain.tables.files import read_sheet
-        from neuronfair.domain.tables.sheet import joined_columns
 
         known = None if self.domain is None else read_domain(self.domain)
         wanted = names(self.sensitive) or ([] if known is None else list(known.sensitive))

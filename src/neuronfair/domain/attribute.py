@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.domain.tables.sheet import Cells
+from neuronfair.domain.tables import Cells
 from neuronfair.errors import CellError, DomainError, did_you_mean, repeated
 
 _SIGN = r"(?:[$€£¥₹]|EUR|USD|GBP|CHF)"

@@ -9,8 +9,8 @@ from neuronfair.domain.attribute import DECIMALS
 from neuronfair.domain.schema.column_types import LeftOut, described
 from neuronfair.domain.schema.infer import InferenceSettings, draft_domain, favourable_guess, suggested
 from neuronfair.domain.schema.toml import format_domain, parse_domain
+from neuronfair.domain.tables import Cells
 from neuronfair.domain.tables.dataset import DATASETS, ENCODINGS, catalog_domain
-from neuronfair.domain.tables.sheet import Cells
 from neuronfair.errors import DataError
 from neuronfair.model.open.frames import cells_of
 

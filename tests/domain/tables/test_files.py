@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from neuronfair.cli.audit import AuditJob
 from neuronfair.cli.options import TableOptions
 from neuronfair.domain.schema.toml import parse_domain
-from neuronfair.domain.tables import files
+from neuronfair.domain.tables import MAX_COLUMNS, files
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.domain.tables.files import read_header, read_sheet, table_file
-from neuronfair.domain.tables.sheet import MAX_COLUMNS
 from neuronfair.errors import DataError
 from neuronfair.limits import VARIABLE, TooLarge
 from tests.bombs import lying_archive, zipped
@@ -173,7 +172,7 @@ def test_what_a_parquet_file_says_of_itself_is_checked_first(tmp_path, monkeypat
         read_sheet(path)
     names = [f"c{i}" for i in range(50)]
     pyarrow.parquet.write_table(pyarrow.table([[1]] * 50, names=names), path)
-    monkeypatch.setattr("neuronfair.domain.tables.sheet.MAX_COLUMNS", 49)
+    monkeypatch.setattr("neuronfair.domain.tables.MAX_COLUMNS", 49)
     with pytest.raises(DataError, match="has 50 columns"):
         read_sheet(path)
 

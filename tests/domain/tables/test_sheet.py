@@ -7,9 +7,9 @@ import pytest
 
 from neuronfair.domain.schema.infer import draft_domain
 from neuronfair.domain.schema.toml import parse_domain
+from neuronfair.domain.tables import Sheet, joined_columns
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.domain.tables.files import read_sheet, with_columns
-from neuronfair.domain.tables.sheet import Sheet, joined_columns
 from neuronfair.errors import DataError
 
 PEOPLE = "id,age,hired\np1,20,no\np2,30,yes\np3,40,no\np4,50,yes\n"

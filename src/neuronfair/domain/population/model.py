@@ -32,9 +32,9 @@ from neuronfair.domain.population.trees import (
 from neuronfair.domain.rules import CompletionStep, RuleBook, RuleGroup
 from neuronfair.domain.rules import steps as steps_of
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables import Sheet
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.domain.tables.files import read_sheet
-from neuronfair.domain.tables.sheet import Sheet
 from neuronfair.errors import DataError, DomainError, one_line
 
 FOLDS = 5  # parts of the table, each of which is scored by a model of the others

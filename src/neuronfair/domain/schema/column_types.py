@@ -24,7 +24,7 @@ from neuronfair.domain.attribute import (
     number,
 )
 from neuronfair.domain.schema.toml import quoted, toml_value
-from neuronfair.domain.tables.sheet import Cells
+from neuronfair.domain.tables import Cells
 from neuronfair.formatting import visible
 
 MAX_LABELS = 100  # in a column with more, the most frequent ones are kept and all others are "other"

@@ -16,8 +16,8 @@ from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_
 from neuronfair.domain.schema.rule_mining import CLASSES, MIN_RECORDS, TakeRules, check_take, propose, written_rule
 from neuronfair.domain.schema.toml import domain_of, quoted, target_entry, toml_value
 from neuronfair.domain.table import TableDomain, Target
+from neuronfair.domain.tables import Cells, Sheet
 from neuronfair.domain.tables.files import read_sheet
-from neuronfair.domain.tables.sheet import Cells, Sheet
 from neuronfair.errors import DataError, DomainError, did_you_mean
 from neuronfair.formatting import listed, plural, visible
 

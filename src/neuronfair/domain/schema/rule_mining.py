@@ -18,7 +18,7 @@ from neuronfair.domain.attribute import ISO, Attribute, day
 from neuronfair.domain.rules import Rule, RuleBook, RuleCondition, Span, meets
 from neuronfair.domain.schema.toml import rule_lines, toml_value
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.sheet import Cells
+from neuronfair.domain.tables import Cells
 from neuronfair.errors import DomainError
 from neuronfair.formatting import plural, visible
 

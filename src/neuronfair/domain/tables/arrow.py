@@ -25,7 +25,7 @@ from narwhals.exceptions import DuplicateError
 from pyarrow import types
 from pyarrow.interchange import from_dataframe
 
-from neuronfair.domain.tables.sheet import (
+from neuronfair.domain.tables import (
     CELL,
     TEXT,
     Cells,

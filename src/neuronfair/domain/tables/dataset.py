@@ -17,9 +17,8 @@ from neuronfair.domain.draws import random_order
 from neuronfair.domain.rules import left_out
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables import sources
+from neuronfair.domain.tables import Cells, ColumnType, Sheet, sources
 from neuronfair.domain.tables.files import read_sheet
-from neuronfair.domain.tables.sheet import Cells, ColumnType, Sheet
 from neuronfair.domain.tables.sources import RECIPES
 from neuronfair.errors import CellError, DataError, did_you_mean
 

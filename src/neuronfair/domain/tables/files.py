@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from neuronfair.domain.tables.sheet import (
+from neuronfair.domain.tables import (
     CELL,
     ROW,
     ColumnBuilder,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, MISSING_CELLS, Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.sheet import ColumnType
+from neuronfair.domain.tables import ColumnType
 from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
 

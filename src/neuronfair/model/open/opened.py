@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables import ColumnType
 from neuronfair.domain.tables.dataset import limited
-from neuronfair.domain.tables.sheet import ColumnType
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.formatting import listed
 from neuronfair.limits import read_bytes
