@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -16,99 +14,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from neuronfair.domain.cells import (
+    DECIMALS,
+    cell_text,
+    format_day,
+    is_date_form,
+    is_day,
+    is_missing,
+    parse_days,
+    parse_number,
+    plain_float,
+)
 from neuronfair.domain.tables import Cells
 from neuronfair.errors import CellError, DomainError, did_you_mean, repeated
-
-_SIGN = r"(?:[$€£¥₹]|EUR|USD|GBP|CHF)"
-_GROUP = {".": r"[,'’ \u00a0\u202f]", ",": r"[.'’ \u00a0\u202f]"}  # between thousands, by the decimal mark
-_FORMS = {
-    mark: re.compile(
-        rf"(\()?([+-]?) ?{_SIGN}?\s?([+-]?)(\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+)?"
-        rf"(?:{re.escape(mark)}(\d*))?([eE][+-]?\d+)?\s?(?:%|{_SIGN})?(?(1)\))"
-    )
-    for mark, group in _GROUP.items()
-}
-DECIMALS = tuple(_FORMS)
-
-ISO = "iso"  # 1999-12-31, with or without a time
-_DAYS = ("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%B %d, %Y")
-_TIMES = ("", " %H:%M", " %H:%M:%S")
-_EPOCH = date(1970, 1, 1).toordinal()
-
-
-def number(text: str, decimal: str = ".") -> float | None:
-    """Return the number in a text, without its unit, or None.
-
-    >>> number("$1,234.50"), number("(3)"), number("12.5%"), number("1.234,5 €", ","), number("1,5")
-    (1234.5, -3.0, 12.5, 1234.5, None)
-    """
-    if decimal == ".":
-        try:
-            return float(text)
-        except ValueError:
-            pass
-    match = _FORMS[decimal].fullmatch(text)
-    if match is None:
-        return None
-    bracket, before, after, digits, decimals, power = match.groups()
-    if not (digits or decimals) or (before and after):
-        return None
-    size = float(f"{re.sub('[^0-9]', '', digits or '0')}.{decimals or '0'}{power or ''}")
-    return -size if bracket or "-" in (before, after) else size
-
-
-def days(text: str, form: str) -> int | None:
-    """Return a date as days since 1970-01-01, or None for a text in another form; a time of day is dropped.
-
-    >>> days("31.12.1999", "%d.%m.%Y"), days("1970-01-02 10:30", ISO), days("Monday", ISO)
-    (10956, 1, None)
-    """
-    try:
-        moment = datetime.fromisoformat(text) if form == ISO else datetime.strptime(text, form)
-    except ValueError:
-        return None
-    return moment.toordinal() - _EPOCH
-
-
-def day(number: float, form: str) -> str:
-    """Return the date a number of days after 1970-01-01, in a form.
-
-    >>> day(10956, "%d.%m.%Y")
-    '31.12.1999'
-    """
-    moment = date.fromordinal(_EPOCH + int(number))
-    return moment.isoformat() if form == ISO else moment.strftime(form)
-
-
-def as_days(moment: date) -> int:
-    """Return a date as days since 1970-01-01."""
-    return moment.toordinal() - _EPOCH
-
-
-def is_day(number: float) -> bool:
-    """Return whether a number of days gives a date."""
-    return float(number).is_integer() and 0 < number + _EPOCH <= date.max.toordinal()
-
-
-def is_form(form: str) -> bool:
-    """Return whether dates can be written and read in a form."""
-    try:
-        return days(day(0, form), form) == 0
-    except (ValueError, re.error):  # the latter if a part occurs twice
-        return False
-
-
-def date_forms(texts: Sequence[str]) -> list[str]:
-    """Return the forms that read all texts as dates.
-
-    >>> date_forms(["03/04/2020", "12/11/2021"])
-    ['%m/%d/%Y', '%d/%m/%Y']
-    """
-    forms = [ISO, *(form + time for form in _DAYS for time in _TIMES)]
-    for sample in (texts[:1], texts[:100], texts):  # the first cells exclude most columns
-        forms = [form for form in forms if all(days(text, form) is not None for text in sample)]
-    return forms
-
 
 AttributeKind = Literal["ordinal", "nominal", "flag", "continuous"]
 EncodingKind = Literal["raw", "scaled", "onehot", "none"]
@@ -116,7 +34,6 @@ Outside = Literal["error", "keep"]
 Outliers = Literal["clip"]
 
 MISSING = "missing"  # the name of an empty cell
-MISSING_CELLS = frozenset({"", "?", "nan", "na", "n/a", "null", "none", "<na>"})
 MAX_VALUES = 2**53  # beyond this a code is no longer exact as a float64
 MAX_ONEHOT = 1_000_000  # values of an attribute that becomes one model input per value
 KEEP = "keep"  # the `missing` of a number whose empty cell is a value of its own
@@ -204,7 +121,7 @@ class Attribute:
             yield f'outliers must be "clip", and is for numbers only; it is {self.outliers!r}'
         if self.fixed and self.legitimate:
             yield "is fixed and legitimate: set one of the two"
-        if self.date is not None and (self.values or not is_form(str(self.date))):
+        if self.date is not None and (self.values or not is_date_form(str(self.date))):
             yield f'date = {self.date!r}: expected "iso" or a form such as "%d.%m.%Y", and no values'
         if self.date is not None and not (is_day(self.low) and is_day(self.high) and float(self.step).is_integer()):
             yield "needs dates as low and high, and a step of whole days"
@@ -287,7 +204,7 @@ class Attribute:
         if code == self.empty:
             return MISSING
         if self.date is not None and is_day(self.low + self.step * code):
-            return day(self.low + self.step * code, self.date)
+            return format_day(self.low + self.step * code, self.date)
         number = round(self.low + self.step * code, self._decimals)
         return int(number) if float(number).is_integer() else number
 
@@ -324,7 +241,7 @@ class Attribute:
             try:
                 # A label may have blanks at its ends; anything else is read without them.
                 label = self._label_codes.get(cell) if isinstance(cell, str) else None
-                yield cell, self._code(_text(cell), outside) if label is None else label
+                yield cell, self._code(cell_text(cell), outside) if label is None else label
             except DomainError as error:
                 raise CellError(row(place), str(error)) from None
 
@@ -333,7 +250,7 @@ class Attribute:
         if self.values or self.date is not None or self.decimal != ".":
             return None
         try:
-            numbers = np.array([float(text) if text else np.nan for text in texts])
+            numbers = np.array([plain_float(text) if text else np.nan for text in texts])
         except ValueError:
             return None
         empty = np.isnan(numbers)
@@ -362,7 +279,7 @@ class Attribute:
             code = self._label_codes.get(text)
             if code is not None:
                 return code
-        if text.casefold() in MISSING_CELLS or (self.empty is not None and text == MISSING):
+        if is_missing(text) or (self.empty is not None and text == MISSING):
             if self.empty is not None:
                 return self.empty
             if self.missing is None:
@@ -402,9 +319,9 @@ class Attribute:
     def number(self, text: str) -> float | None:
         """Return the number in a text, for a date its days since 1970-01-01; None if there is none."""
         if self.date is not None:
-            return days(text, self.date)
+            return parse_days(text, self.date)
         truth = {"true": 1.0, "false": 0.0}.get(text.casefold())
-        return number(text, self.decimal) if truth is None else truth
+        return parse_number(text, self.decimal) if truth is None else truth
 
     def _missing_code(self) -> int:
         if self.values:
@@ -428,15 +345,6 @@ def _is_finite(number: float) -> bool:
 
 def _is_nan(cell: Any) -> bool:
     return isinstance(cell, (float, np.floating)) and math.isnan(cell)
-
-
-def _text(cell: Any) -> str:
-    """Return a cell as text, so that 1, 1.0, np.int64(1) and "1" are equal."""
-    if isinstance(cell, str):
-        return cell.strip()
-    if isinstance(cell, (float, np.floating)) and float(cell).is_integer():
-        return str(int(cell))
-    return str(cell)
 
 
 def check_graph(attributes: Sequence[Attribute]) -> None:

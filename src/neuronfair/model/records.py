@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.cells import cell_text
 from neuronfair.domain.tables.dataset import Dataset, Original
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import ModelError, needs, one_line
@@ -24,7 +25,6 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding, TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open.estimator_networks import FeatureCurve
-from neuronfair.model.open.frames import as_text
 from neuronfair.model.open.opened import Opened
 
 RECORD = "number of the record"
@@ -175,7 +175,7 @@ class OriginalCells:
         number, attribute = self._columns[column]
         if (column, code) not in self._known:
             having = np.flatnonzero(self._own[:, column] == code)
-            same = self._frame.iloc[having, number].map(as_text).to_numpy() == str(attribute.value(code))
+            same = self._frame.iloc[having, number].map(cell_text).to_numpy() == str(attribute.value(code))
             self._known[column, code] = int(having[same.argmax()]) if len(having) else None
         return self._known[column, code]
 

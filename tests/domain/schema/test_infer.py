@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from neuronfair import TableEncoding, infer_domain, read_table
-from neuronfair.domain.attribute import DECIMALS
+from neuronfair.domain.cells import DECIMALS
 from neuronfair.domain.schema.column_types import LeftOut, described
 from neuronfair.domain.schema.infer import InferenceSettings, draft_domain, favourable_guess, suggested
 from neuronfair.domain.schema.toml import format_domain, parse_domain

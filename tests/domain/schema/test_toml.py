@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from neuronfair import read_domain
-from neuronfair.domain.attribute import Attribute, as_days
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.cells import as_days
 from neuronfair.domain.rules import MAX_CONDITIONS, Span
 from neuronfair.domain.schema.toml import allowed_codes, format_domain, parse_domain, read_conditions, written
 from neuronfair.domain.table import TableDomain

@@ -12,9 +12,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 from neuronfair import certify, parse_domain
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.cells import canonical_number
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.classes import class_note, class_order
-from neuronfair.model.open.frames import category_cells, cells_of, spelling
+from neuronfair.model.open.frames import category_cells, cells_of
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 
@@ -75,9 +76,9 @@ def test_classes_of_seven_digits_are_not_one_class(model):
 def test_spellings_are_one_only_for_the_same_number():
     same = [(1, 1.0, "1", "1.0", np.int64(1), np.float32(1)), (0.1, np.float32(0.1), "0.10"), (-0.0, 0, "0", "-0.0")]
     same += [(1e16, 10**16, "1E16"), (np.nan, "nan", "NaN"), (10**16 + 1, "10000000000000001")]
-    keys = [{spelling(one) for one in group} for group in same]
+    keys = [{canonical_number(one) for one in group} for group in same]
     assert all(len(key) == 1 for key in keys)
-    others = {spelling(x) for x in (1000001, 1000002, 0.1 + 0.2, 0.3, True, "yes", 10**16 + 2)}
+    others = {canonical_number(x) for x in (1000001, 1000002, 0.1 + 0.2, 0.3, True, "yes", 10**16 + 2)}
     assert len(others) == 7
     assert len(set.union(others, *keys)) == 7 + len(keys)
 

@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.domain.attribute import (
+from neuronfair.domain.attribute import GRID_TOLERANCE, MISSING
+from neuronfair.domain.cells import (
     DECIMALS,
-    GRID_TOLERANCE,
     ISO,
-    MISSING,
-    MISSING_CELLS,
     date_forms,
-    day,
-    days,
-    number,
+    format_day,
+    is_missing,
+    numbers_first,
+    parse_days,
+    parse_number,
+    plain_float,
 )
 from neuronfair.domain.schema.toml import quoted, toml_value
 from neuronfair.domain.tables import Cells
@@ -42,7 +43,6 @@ TIES = 10  # pairs of equal whole numbers expected by chance; with ten times few
 _NAMED = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|key|index|nr|no|number|ref)$|[a-z](?:Id|ID|Number|No)$")
 _PADDED = re.compile(r"0\d+")  # a postcode keeps its zeros
 _UNITS = "$€£¥₹%"
-_LONGEST = max(map(len, MISSING_CELLS))
 
 Decimals = npt.NDArray[np.float64]
 Entry = dict[str, Any]  # an attribute of a domain file, as values of TOML
@@ -121,23 +121,10 @@ def _split(column: Cells) -> tuple[dict[str, int], list[str], npt.NDArray[np.int
 
 def _huge(texts: Sequence[str]) -> str | None:
     """Return an infinite or too large number of a column that has nothing but numbers."""
-    values = [number(text) for text in texts]
+    values = [parse_number(text) for text in texts]
     if None in values:
         return None
     return next((text for text, value in zip(texts, values, strict=True) if not abs(value or 0) < LARGEST), None)
-
-
-def is_missing(cell: str) -> bool:
-    """Return whether a cell is empty or holds a word for that, such as n/a."""
-    return len(cell) <= _LONGEST and cell.casefold() in MISSING_CELLS
-
-
-def order(text: str) -> tuple[bool, float, str]:
-    """Sort numbers by value before all other texts."""
-    try:
-        return (False, float(text), text)
-    except ValueError:
-        return (True, 0.0, text)
 
 
 def decimal_marks(columns: Sequence[Cells]) -> Sequence[str]:
@@ -146,7 +133,7 @@ def decimal_marks(columns: Sequence[Cells]) -> Sequence[str]:
     for column in columns:
         texts = [text for text in column.texts[:1000] if not is_missing(text)]
         if any("," in text for text in texts) or ("," in certain and any("." in text for text in texts)):
-            marks = [mark for mark in DECIMALS if all(number(text, mark) is not None for text in texts)]
+            marks = [mark for mark in DECIMALS if all(parse_number(text, mark) is not None for text in texts)]
             certain |= {*marks} if len(marks) == 1 else set()
     return DECIMALS[::-1] if certain == {","} else DECIMALS
 
@@ -166,12 +153,12 @@ class _Numbers:
             return None
         if decimals[0] == ".":
             with suppress(ValueError):
-                return cls._measured(np.array([float(text) for text in texts]), ".", None)
+                return cls._measured(np.array([plain_float(text) for text in texts]), ".", None)
         units = {sign for sign in _UNITS if any(sign in text for text in texts)}
         if len(units) > 1 or ("%" in units and not all("%" in text for text in texts)):
             return None
         for decimal in decimals:
-            found = [number(text, decimal) for text in texts]
+            found = [parse_number(text, decimal) for text in texts]
             if None not in found:
                 odd = (text for text, value in zip(texts, found, strict=True) if not _is_plain(text, value))
                 return cls._measured(np.array(found, dtype=np.float64), decimal, next(odd, None))
@@ -200,13 +187,13 @@ class _Numbers:
         """Return the entry of the decimal mark where it is needed, and add a remark on how numbers were read."""
         if self.example is None:
             return {}
-        remarks.append(f"{self.example[:40]} is read as {number(self.example, self.decimal):.12g}")
+        remarks.append(f"{self.example[:40]} is read as {parse_number(self.example, self.decimal):.12g}")
         return {"decimal": self.decimal} if self.decimal != "." else {}
 
 
 def _is_plain(text: str, value: float | None) -> bool:
     try:
-        return float(text) == value
+        return plain_float(text) == value
     except ValueError:
         return False
 
@@ -238,11 +225,11 @@ def _dates(
     texts: Sequence[str], counts: npt.NDArray[np.int64], forms: Sequence[str], empty: int, remarks: list[str]
 ) -> Entry:
     form = forms[0]
-    numbers = np.array([days(text, form) for text in texts], dtype=np.float64)
+    numbers = np.array([parse_days(text, form) for text in texts], dtype=np.float64)
     entry = _grid(numbers, counts, empty)
     entry["kind"] = "ordinal"
-    entry |= {key: date.fromisoformat(day(entry[key], ISO)) for key in ("low", "high")}
-    entry |= {"missing": day(entry["missing"], form)} if empty else {}
+    entry |= {key: date.fromisoformat(format_day(entry[key], ISO)) for key in ("low", "high")}
+    entry |= {"missing": format_day(entry["missing"], form)} if empty else {}
     remarks.append("dates, read as days since 1970-01-01")
     if len(forms) > 1:
         remarks.append(f"day and month may be the other way round: date = {quoted(forms[1])}")
@@ -262,7 +249,7 @@ def _labels(texts: Sequence[str], counts: npt.NDArray[np.int64], empty: int, rem
         further.append(OTHER)
         if OTHER not in pooled:  # the label that a model gets for it
             entry["extra"] = {pooled[0]: len(frequent) + len(further) - 1}
-    labels = sorted(frequent, key=order) + further
+    labels = sorted(frequent, key=numbers_first) + further
     kind = "flag" if len(labels) == 2 else "nominal"
     entry = {"kind": kind, "values": labels} | entry
     return entry | ({"missing": MISSING} if empty else {})

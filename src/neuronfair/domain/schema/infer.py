@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from neuronfair.domain.attribute import KEEP, MISSING, number
+from neuronfair.domain.attribute import KEEP, MISSING
+from neuronfair.domain.cells import is_missing, numbers_first, parse_number
 from neuronfair.domain.rules import Rule
-from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, described, is_missing, order
+from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, described
 from neuronfair.domain.schema.rule_mining import CLASSES, MIN_RECORDS, TakeRules, check_take, propose, written_rule
 from neuronfair.domain.schema.toml import domain_of, quoted, target_entry, toml_value
 from neuronfair.domain.table import TableDomain, Target
@@ -255,12 +256,12 @@ def _target(name: str, sheet: Sheet, regression: bool) -> Target:
     cells = sheet.columns[name]
     for place, text in enumerate(cells.texts):
         wrong = "is empty. Remove such rows or fill the cell" if is_missing(text) else None
-        if wrong is None and regression and number(text) is None and number(text, ",") is None:
+        if wrong is None and regression and parse_number(text) is None and parse_number(text, ",") is None:
             wrong = f"is {text!r}; a number is expected"
         if wrong is not None:
             raise DataError(f"{sheet.path}: {sheet.where(cells.first(place))}: the target '{name}' {wrong}")
-    classes = sorted(cells.texts, key=order)
-    if regression or (len(classes) > MAX_CLASSES and all(number(text) is not None for text in classes)):
+    classes = sorted(cells.texts, key=numbers_first)
+    if regression or (len(classes) > MAX_CLASSES and all(parse_number(text) is not None for text in classes)):
         return Target(name, ())
     if not 2 <= len(classes) <= MAX_CLASSES:
         raise DataError(

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln, pdtr, rel_entr
 
-from neuronfair.domain.attribute import ISO, Attribute, day
+from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.cells import ISO, format_day
 from neuronfair.domain.rules import Rule, RuleBook, RuleCondition, Span, meets
 from neuronfair.domain.schema.toml import rule_lines, toml_value
 from neuronfair.domain.table import TableDomain
@@ -463,7 +464,7 @@ def _length(condition: RuleCondition) -> int:
 def _ends(attribute: Attribute, span: Span) -> dict[str, str]:
     """Return the finite ends of a range as text."""
     ends = {key: end for key, end in {"min": span.low, "max": span.high}.items() if math.isfinite(end)}
-    return {key: f"{end:.12g}" if attribute.date is None else day(end, ISO) for key, end in ends.items()}
+    return {key: f"{end:.12g}" if attribute.date is None else format_day(end, ISO) for key, end in ends.items()}
 
 
 def _words(attribute: Attribute, condition: RuleCondition) -> str:

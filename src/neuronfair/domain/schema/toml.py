@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neuronfair.domain.attribute import MAX_VALUES, MISSING, Attribute, Outside, as_days, check_graph
+from neuronfair.domain.attribute import MAX_VALUES, MISSING, Attribute, Outside, check_graph
+from neuronfair.domain.cells import as_days
 from neuronfair.domain.rules import MAX_RULE_VALUES, Rule, RuleCondition, Span, meets
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.errors import CellError, DomainError, did_you_mean

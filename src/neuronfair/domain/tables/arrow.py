@@ -9,7 +9,7 @@ import csv
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, time, timedelta
+from datetime import timedelta
 from importlib.util import find_spec
 from numbers import Number
 from operator import eq
@@ -25,6 +25,7 @@ from narwhals.exceptions import DuplicateError
 from pyarrow import types
 from pyarrow.interchange import from_dataframe
 
+from neuronfair.domain.cells import cell_text
 from neuronfair.domain.tables import (
     CELL,
     TEXT,
@@ -211,8 +212,7 @@ def _cells(column: Any, meter: Meter) -> tuple[Cells, ValueOf]:
         stands_for: ValueOf = {}
         builder.add(_noted(column.to_native() if isinstance(column, narwhals.Series) else column, stands_for))
         return builder.cells(), stands_for
-    days = all(isinstance(value, datetime) and value.time() == time.min for value in distinct if value is not None)
-    texts = [str(value.date()) if days and value is not None else _text(value) for value in distinct]
+    texts = list(map(cell_text, distinct))
     numbers = np.zeros(len(dictionary) + 1, dtype=np.int32)
     numbers[used] = [builder[text] for text in texts]
     builder.add_numbers(numbers[places])
@@ -226,19 +226,7 @@ def _cells(column: Any, meter: Meter) -> tuple[Cells, ValueOf]:
 def _noted(values: Iterable[Any], stands_for: ValueOf) -> Iterator[str]:
     for item in values:
         value = item.as_py() if isinstance(item, pyarrow.Scalar) else item
-        text = _text(value)
+        text = cell_text(value)
         if text:
             stands_for[text] = value
         yield text
-
-
-def _text(value: Any) -> str:
-    """Return a value as the text of a cell: an empty one as '', a whole number without a point."""
-    if isinstance(value, str):
-        return value.strip()
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    text = str(value)
-    if value is None or text in ("nan", "NaT", "<NA>"):
-        return ""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else text.strip().removesuffix(".0")

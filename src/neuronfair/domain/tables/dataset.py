@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neuronfair.domain.attribute import MISSING_CELLS, Attribute, without_others
+from neuronfair.domain.attribute import Attribute, without_others
+from neuronfair.domain.cells import is_missing
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.rules import left_out
 from neuronfair.domain.schema.toml import read_domain
@@ -190,13 +191,13 @@ class Original:
     def numbers(self, attribute: Attribute) -> npt.NDArray[np.float64]:
         """Return the numbers of a column, NaN for an empty cell: (n,)."""
         cells = self.columns[attribute.name]
-        values = [None if _is_empty(text) else attribute.number(text) for text in cells.texts]
+        values = [None if is_missing(text) else attribute.number(text) for text in cells.texts]
         return np.array([np.nan if value is None else value for value in values])[cells.numbers[self.rows]]
 
     def texts(self, attribute: Attribute) -> npt.NDArray[np.object_]:
         """Return the texts of a column, None for an empty cell: (n,)."""
         cells = self.columns[attribute.name]
-        texts = [None if _is_empty(text) and text not in attribute.values else text for text in cells.texts]
+        texts = [None if is_missing(text) and text not in attribute.values else text for text in cells.texts]
         return np.array(texts, dtype=object)[cells.numbers[self.rows]]
 
     def off_grid(self, domain: TableDomain, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -207,12 +208,8 @@ class Original:
         if attribute.values:
             labels = {*attribute.values, *attribute.extra} - ({*attribute.extra} if attribute.other else set())
             cells = self.columns[attribute.name]
-            beyond = np.array([text not in labels and not _is_empty(text) for text in cells.texts])
+            beyond = np.array([text not in labels and not is_missing(text) for text in cells.texts])
             return beyond[cells.numbers[self.rows]]
         numbers, step = self.numbers(attribute), float(attribute.step)
         close = EXACT * step + 4 * np.finfo(np.float64).eps * np.abs(numbers)
         return ~(np.isnan(numbers) | (np.abs(attribute.low + step * codes - numbers) <= close))
-
-
-def _is_empty(text: str) -> bool:
-    return text.casefold() in MISSING_CELLS

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import date, datetime
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,6 +19,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from neuronfair.domain.cells import cell_text
 from neuronfair.domain.tables import (
     CELL,
     ROW,
@@ -251,7 +251,7 @@ def read_workbook(content: bytes, path: Path, wanted: str | None) -> Sheet:
         with closing(book):
             name = one_of(path, "sheet", [page.title for page in book.worksheets], wanted)
             rows = enumerate(book[name].iter_rows(values_only=True), 1)
-            texts = ((number, [_containers_text(cell) for cell in row]) for number, row in rows)
+            texts = ((number, [_container_text(cell) for cell in row]) for number, row in rows)
             return _table(_padded(_filled(texts, path)), path, Meter(path))
     except (DataError, TooLarge):
         raise
@@ -279,7 +279,7 @@ def read_json_lines(content: bytes, path: Path) -> Sheet:
             if name in row or isinstance(value, (list, _Pairs)):
                 problem = "comes twice" if name in row else "holds a list or an object. Expected a text or a number"
                 raise DataError(f"{path}: line {number}: '{name}' {problem}")
-            row[name] = _containers_text(value)
+            row[name] = _container_text(value)
             header.setdefault(name, len(header))
         meter.count(ROW + CELL * len(header) + sum(map(len, row.values())))
         rows.append((number, row))
@@ -311,7 +311,7 @@ def read_sqlite(path: Path, wanted: str | None) -> Sheet:
             name = one_of(path, "table", names, wanted).replace('"', '""')
             cursor = database.execute(f'SELECT * FROM "{name}"')
             header = [column for column, *_ in cursor.description]
-            lines = ((number, [_containers_text(cell) for cell in line]) for number, line in enumerate(cursor, 1))
+            lines = ((number, [_container_text(cell) for cell in line]) for number, line in enumerate(cursor, 1))
             return _table(chain([(0, header)], _filled(lines, path)), path, Meter(path))
     except (sqlite3.Error, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as an SQLite database: {one_line(error)}") from None
@@ -355,19 +355,11 @@ def _padded(lines: NumberedRows) -> NumberedRows:
         yield number, cells[: max(last, width)] + [""] * (width - len(cells))
 
 
-def _containers_text(value: Any) -> str:
-    """Return a cell as text: an empty one as '', a whole number without a point, midnight as a date."""
-    if value is None or value != value:  # NaN is the one value that differs from itself
-        return ""
+def _container_text(value: Any) -> str:
+    """Return a cell of a workbook, a database or a JSON line as text."""
     if isinstance(value, bytes):
         raise ValueError("a cell holds bytes, and texts or numbers were expected")
-    if isinstance(value, datetime) and value.time() == datetime.min.time():
-        return value.date().isoformat()
-    if isinstance(value, (date, datetime)):
-        return str(value)
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
+    return cell_text(value)
 
 
 UNNAMED = "sensitive"  # the name of a column in memory that has none

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from neuronfair.domain.cells import canonical_number, cell_text, numbers_first
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.model.open.frames import spelling
 
 SHOWN = 8  # class names in a note
 REST = "another answer"  # the class of an answer that was not seen when the model was opened
@@ -23,7 +23,7 @@ def class_order(domain: TableDomain, classes: Sequence[Any] | None) -> list[int]
     """
     if classes is None or domain.target is None:
         return None
-    for name in (_text, _number):
+    for name in (cell_text, _number):
         names, wanted = [name(c) for c in classes], [name(c) for c in domain.target.classes]
         if sorted(names) == sorted(wanted) and len(set(names)) == len(names):
             return [names.index(c) for c in wanted]
@@ -71,7 +71,7 @@ class Labels:
         """Return the position of an answer's class, by its text or else as a number; -1 if there is none."""
         places = {_number(name): number for number, name in enumerate(self.names)}
         places |= {name: number for number, name in enumerate(self.names)}
-        return places.get(_text(answer), places.get(_number(answer), places.get(REST, -1)))
+        return places.get(cell_text(answer), places.get(_number(answer), places.get(REST, -1)))
 
 
 def answer_labels(domain: TableDomain, answers: np.ndarray) -> Labels | None:
@@ -81,10 +81,10 @@ def answer_labels(domain: TableDomain, answers: np.ndarray) -> Labels | None:
     """
     if answers.ndim != 1:
         return None
-    classes = () if domain.target is None else tuple(map(_text, domain.target.classes))
+    classes = () if domain.target is None else tuple(map(cell_text, domain.target.classes))
     wanted = Labels(classes, "it returns the names of classes")
     distinct = list(dict.fromkeys(answers.tolist()))
-    known = sorted({_number(answer) for answer in distinct}, key=_sort_key)
+    known = sorted({_number(answer) for answer in distinct}, key=numbers_first)
     are_classes = all(wanted._place(answer) >= 0 for answer in distinct)
     if answers.dtype.kind in "biuf":
         if set(known) <= {"0", "1"} or answers.dtype.kind == "b":
@@ -98,23 +98,10 @@ def answer_labels(domain: TableDomain, answers: np.ndarray) -> Labels | None:
     return Labels((*known, REST), why or f"it returns {_listed(known)}", why)
 
 
-def _sort_key(name: str) -> tuple[bool, float, str]:
-    """Return a key that sorts numbers by size, before all texts."""
-    try:
-        return False, float(name), name
-    except ValueError:
-        return True, 0.0, name
-
-
 def _listed(classes: Sequence[Any]) -> str:
     return ", ".join(str(c) for c in classes[:SHOWN]) + (", …" if len(classes) > SHOWN else "")
 
 
-def _text(thing: Any) -> str:
-    return str(thing).strip()
-
-
 def _number(thing: Any) -> str:
     """Return a class as text, so that 1, 1.0, True and "1" are one."""
-    text = _text(thing)
-    return spelling({"True": "1", "False": "0"}.get(text, text))
+    return canonical_number({"True": "1", "False": "0"}.get(cell_text(thing), thing))

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from neuronfair.domain.attribute import MISSING, MISSING_CELLS, Attribute
+from neuronfair.domain.attribute import MISSING, Attribute
+from neuronfair.domain.cells import canonical_number, cell_text, is_missing, plain_float, plain_int
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import ColumnType
 from neuronfair.errors import ModelError, did_you_mean, needs
@@ -146,8 +146,8 @@ def _original(attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> 
         empty, labels = cells.isna(), {label: code for code, label in enumerate(attribute.values)}
         labels |= dict(attribute.extra)
         spelled = {label: content[code] for label, code in labels.items() if code in content}
-        distinct = cells.astype(object).unique()
-        made = {cell: spelled.get(as_text(cell), cell) for cell in distinct if cell == cell and cell is not None}
+        distinct = cells[~empty].astype(object).unique()
+        made = {cell: spelled.get(cell_text(cell), cell) for cell in distinct}
         code = int(attribute.codes([None])[0]) if attribute.missing is not None and empty.any() else None
         filled = np.nan if code is None else content.get(code, np.nan)
         categories = set(getattr(lookup, "categories", ()))
@@ -188,7 +188,7 @@ def category_cells(attribute: Attribute, categories: Sequence[Any] | None) -> Co
 
     def of_cells(cells: Any) -> Any:
         numbers, distinct = pandas.factorize(cells.astype(object), use_na_sentinel=False)
-        return made(list(distinct), numbers, lambda cell: as_text(np.nan if pandas.isna(cell) else cell))
+        return made(list(distinct), numbers, lambda cell: "nan" if pandas.isna(cell) else cell_text(cell))
 
     return ColumnCells(of_codes, of_cells)
 
@@ -204,7 +204,7 @@ def number_cells(attribute: Attribute) -> ColumnCells:
             cells = cells.dt.total_seconds()
         if cells.dtype.kind in "iufb":
             return cells.to_numpy(dtype=np.float64, na_value=np.nan)
-        found = [None if cell is None or cell != cell else attribute.number(as_text(cell)) for cell in cells]
+        found = [attribute.number(cell_text(cell)) for cell in cells]
         return np.array([np.nan if number is None else number for number in found])
 
     return ColumnCells(lambda codes: np.asarray(original.of_codes(codes), dtype=np.float64), of_cells)
@@ -221,7 +221,7 @@ def flag_cells(attribute: Attribute, value: str, code: int) -> ColumnCells:
     """Return an indicator of one value of an attribute, as `pandas.get_dummies` makes it: 'sex_Male'."""
 
     def of_cells(cells: Any) -> Any:
-        texts = cells.map(as_text)
+        texts = cells.map(cell_text)
         of_empty = value in EMPTY_FLAGS and value not in attribute.values
         return np.asarray(cells.isna() | texts.isin(EMPTY_FLAGS) if of_empty else texts == value, dtype=np.float64)
 
@@ -250,7 +250,7 @@ def cells_of(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any
         labels[place] = next((label for label, code in attribute.extra.items() if code == place), attribute.other)
     empty = attribute.missing if isinstance(attribute.missing, str) else None
     present = [label for label in labels.values() if label != empty]
-    mark = next((text for text in spelled.values() if text.strip().casefold() in MISSING_CELLS), np.nan)
+    mark = next((text for text in spelled.values() if is_missing(text.strip())), np.nan)
     if not any(label in spelled for label in labels.values()):
         if all(label in _TRUTH for label in present):
             spelled |= _TRUTH
@@ -277,41 +277,18 @@ def _with_dtype(cells: Any, dtype: Any) -> Any:
         return cells
 
 
-def as_text(cell: Any) -> str:
-    """Return a cell as text, as tables in memory are read."""
-    text = str(cell).strip()
-    return text if isinstance(cell, str) else text.removesuffix(".0")
-
-
-def spelling(cell: Any) -> str:
-    """Return a cell as text, so that 1, 1.0 and "1" are one, and two different numbers never.
-
-    >>> spelling(1.0), spelling("1"), spelling(-0.0), spelling(1000001), spelling(True), spelling("1e16")
-    ('1', '1', '0', '1000001', 'True', '1E+16')
-    """
-    text = str(cell).strip()
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return text
-    if not number.is_finite():
-        return text.casefold()
-    exact = Context(prec=max(1, len(number.as_tuple().digits)), Emax=MAX_EMAX, Emin=MIN_EMIN)
-    return str(number.normalize(exact)) if number else "0"
-
-
 def _category_of(categories: Sequence[Any]) -> Callable[[Any], Any]:
     """Return what finds the category of a cell: the same value, or the only number that rounds to it; NaN for none.
 
     A domain has the numbers of a table to twelve digits, and a model may know 0.30000000000000004.
     """
-    exact = {spelling(category): category for category in categories}
+    exact = {canonical_number(category): category for category in categories}
     rounded = [(_rounded(category), category) for category in categories if isinstance(category, float)]
     count = Counter(number for number, _ in rounded)
     near = {number: category for number, category in rounded if count[number] == 1}
 
     def found(cell: Any) -> Any:
-        category = exact.get(spelling(cell))
+        category = exact.get(canonical_number(cell))
         if category is None and isinstance(cell, (int, float)):
             category = near.get(_rounded(cell))
         return np.nan if category is None else category
@@ -326,7 +303,7 @@ def _rounded(number: float) -> float:
 def _as_number(label: str) -> int | float:
     """Return a label as a number; a whole one of any length, for a float has only sixteen digits."""
     try:
-        return int(label)
+        return plain_int(label)
     except ValueError:  # "0.5", "1e3"
-        number = float(label)
+        number = plain_float(label)
         return int(number) if number.is_integer() and "." not in label else number

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from neuronfair.domain.cells import canonical_number
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TEXT, check_size
 from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
-from neuronfair.model.open.frames import cells_of, spelling
+from neuronfair.model.open.frames import cells_of
 from neuronfair.model.open.inputs import TreeColumns
 from neuronfair.model.open.opened import TRIED, ModelFile
 from neuronfair.model.open.trees.xgboost import SCORE_SIZE, check_offsets, check_places
@@ -76,11 +77,12 @@ def _matching(names: Sequence[str], known: Sequence[Sequence[Any]], domain: Tabl
     own = {name.replace(" ", "_"): attribute for name, attribute in zip(domain.names, domain.attributes, strict=True)}
     places, left = [], list(enumerate(names))
     for values in known:
-        wanted = {spelling(value) for value in values}
+        wanted = {canonical_number(value) for value in values}
         while left:
             place, name = left.pop(0)
             attribute = own.get(name.replace(" ", "_"))
-            if attribute is not None and wanted & {spelling(cell) for cell in cells_of(attribute, values).values()}:
+            cells = [] if attribute is None else cells_of(attribute, values).values()
+            if not wanted.isdisjoint(map(canonical_number, cells)):
                 places.append(place)
                 break
         else:
@@ -95,7 +97,7 @@ def _categories(text: str) -> list[list[Any]]:
     for values in known:
         if not values or not all(isinstance(value, _KINDS) for value in values):
             raise ValueError("its categories are no texts or numbers")
-        if len({spelling(value) for value in values}) < len(values):
+        if len({canonical_number(value) for value in values}) < len(values):
             raise ValueError("a category comes twice")
     return list(known)
 
