@@ -159,12 +159,7 @@ class Tasks:
                 self._do(self._made)
                 self._collect()
         except KeyboardInterrupt:
-            while os.read(self._queue, _NUMBER.size):  # no other process begins a task
-                pass
-            for process in self._forks:
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGINT)
-            self._collect()
+            self.interrupt()
             raise
         found = []
         for number in numbers:
@@ -175,6 +170,15 @@ class Tasks:
                 raise made.error
             found.append(made.value)
         return found
+
+    def interrupt(self) -> None:
+        """Interrupt all forks, and keep the results that they have."""
+        while self._forks and os.read(self._queue, _NUMBER.size):  # no other process begins a task
+            pass
+        for process in self._forks:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGINT)
+        self._collect()
 
     def done(self, number: int) -> bool:
         """Return whether a task has a result."""
@@ -227,6 +231,7 @@ class Tasks:
                     made = dict[int, _Made]()
                     with suppress(KeyboardInterrupt):
                         self._do(made)
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C must not cut off the results
                     content = pickle.dumps({number: one for number, one in made.items() if _can_be_sent(one.error)})
                 with os.fdopen(write, "wb") as pipe:
                     pipe.write(content)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,13 +13,18 @@ from torch import nn
 from neuronfair import Dataset, TableDomain
 from neuronfair.api import Audit, audit
 from neuronfair.audits import pytest_check
+from neuronfair.audits import run as run_stage
+from neuronfair.audits.provenance import Origin
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
 from neuronfair.audits.settings import AuditSettings
+from neuronfair.audits.stages import attributes
 from neuronfair.audits.stages import counterfactual as stage
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.counterfactual_effect import Thoroughness
+from neuronfair.model.open import wrap_model
+from neuronfair.scale.tasks import Tasks
 
 SMALL = AuditSettings(seeds=5, steps=3, samples=500, methods=("frontier",), prove=0, placebos=4)
 DOMAIN = TableDomain(
@@ -174,6 +181,37 @@ def test_ctrl_c_keeps_what_is_there(compared, monkeypatch):
     assert told.interrupted
     assert one.rates.table is not None
     assert (one.counterpart, one.searches) == (None, ())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes fork on Linux only")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_ctrl_c_in_a_search_keeps_what_other_processes_have_finished(compared, copied, monkeypatch, error):
+    begun: list[Tasks] = []
+    monkeypatch.setattr(Tasks, "__enter__", lambda tasks: begun.append(tasks) or tasks)
+    monkeypatch.setattr(run_stage, "usable_cores", lambda: 3)
+
+    def stop(*_, **__):
+        for pipe in begun[-1]._forks.values():
+            select.select([pipe], [], [], 60)  # until its results are there
+        raise error("in the search")
+
+    def describe(*_):
+        assert error is KeyboardInterrupt, "this could replace the error"
+
+    monkeypatch.setattr(attributes, "search", stop)
+    monkeypatch.setattr(attributes, "describe_findings", describe)
+    data = people()
+    opened, origin = wrap_model(reads(COPY), data.domain, data), Origin(processes=3)
+    settings = replace(SMALL, prove=60.0)
+    if error is ValueError:
+        with pytest.raises(ValueError, match="in the search"):
+            run_stage.run(opened, data, settings=settings, origin=origin)
+        return
+    report = run_stage.run(opened, data, settings=settings, origin=origin).report
+    (one,), (whole,) = report.attributes, copied.report.attributes
+    assert report.reproduction.interrupted
+    assert one.counterpart == whole.counterpart
+    assert one.proved.complete
 
 
 def test_a_test_judges_the_effect_of_counterparts(tmp_path, monkeypatch):

@@ -187,27 +187,36 @@ class AttributeChoices:
             proof = ProofStage(opened, case.data, self.population, self.settings.prove / len(self.views))
         side = _SideStages(case, one, test, proof, clock, show)
         with Tasks(side.works(silent if self.processes > 1 else show), self.processes) as tasks:
-            if not measured:
-                measure()
-            sought = case if test is None else searched_case(case, one, test, show, leads=leads)
-            if not tasks.forked:
-                side.report_counterfactuals(tasks)
-            with clock.of("interpretation"):
-                interpret_layers(sought, one, show)
-            with clock.of("search"):
-                try:
-                    search(sought, one, show)
-                finally:
-                    describe_findings(sought, one, show)
-            with clock.of("rate"):
-                find_subgroups(sought, one, show)
             try:
+                if not measured:
+                    measure()
+                sought = case if test is None else searched_case(case, one, test, show, leads=leads)
+                if not tasks.forked:
+                    side.report_counterfactuals(tasks)
+                with clock.of("interpretation"):
+                    interpret_layers(sought, one, show)
+                with clock.of("search"):
+                    self._search(sought, one, show)
+                with clock.of("rate"):
+                    find_subgroups(sought, one, show)
                 if tasks.forked:
                     side.report_counterfactuals(tasks)
                 side.prove(tasks)
-            finally:  # Ctrl-C ends a proof, and what was proved by then is kept
-                side.report_proof(tasks)
+            except KeyboardInterrupt:
+                tasks.interrupt()
+                side.report_finished(tasks)
+                raise
+            side.report_proof(tasks)
         one.drop_refuted()
+
+    def _search(self, case: AttributeCase, one: AttributeAudit, show: Progress) -> None:
+        """Search and describe the findings; after Ctrl-C, those until then."""
+        try:
+            search(case, one, show)
+        except KeyboardInterrupt:
+            describe_findings(case, one, show)
+            raise
+        describe_findings(case, one, show)
 
     def _fewer(self, case: AttributeCase) -> tuple[attribute.Note, ...]:
         """Return a note if fewer people are sampled than the settings say, since each takes long."""
@@ -290,16 +299,27 @@ class _SideStages:
         """Report the counterfactual test, if there is one."""
         if not isinstance(self.test, CounterfactualTest):
             return
-        what, first = "Comparing records with their counterfactual twins", int(self.proof is not None)
-        numbers = range(first, first + len(self.test))
+        what = "Comparing records with their counterfactual twins"
         self.show(what, 0, None)
         if tasks.forked:
-            tables = tasks.results(numbers)
-            self.clock.add({"counterparts": tasks.seconds(numbers)})
+            tables = tasks.results(self._tables)
+            self.clock.add({"counterparts": tasks.seconds(self._tables)})
         with self.clock.of("counterparts"):
             if not tasks.forked:
                 tables = self.test.tables(lambda done, total: self.show(what, done, total))
             report_counterfactuals(self.case, self.audit, self.test, tables)
+
+    @property
+    def _tables(self) -> range:
+        """The numbers of the tasks that resample tables: none where the counterfactual test is impossible."""
+        first = int(self.proof is not None)
+        return range(first, first + (len(self.test) if isinstance(self.test, CounterfactualTest) else 0))
+
+    def report_finished(self, tasks: Tasks) -> None:
+        """Report what is finished after Ctrl-C: the counterfactual test, and the proof as far as it is."""
+        if tasks.forked and all(map(tasks.done, self._tables)):
+            self.report_counterfactuals(tasks)
+        self.report_proof(tasks)
 
     def prove(self, tasks: Tasks) -> None:
         """Wait for the proof, if there is one."""
