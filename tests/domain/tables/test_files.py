@@ -556,3 +556,11 @@ def test_an_audit_of_a_table_in_a_database(run, tmp_path):
     rates = json.loads(Path("out/audit.json").read_text())["attributes"][0]["rates"]["table"]
     flips = sum(20 + i % 40 + 5 > 40 >= 20 + i % 40 for i in range(80))
     assert rates["rate"] == pytest.approx(flips / 80)
+
+
+def test_an_archive_of_very_many_members_is_refused_before_its_directory_is_read(tmp_path, monkeypatch):
+    content = zipped({f"{i}": b"" for i in range(200)})
+    monkeypatch.setenv(VARIABLE, "199999")
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    with pytest.raises(TooLarge, match=r"t\.zip"):
+        sheet(tmp_path, content, "t.zip")

@@ -31,7 +31,7 @@ from neuronfair.domain.tables import (
     sheet,
 )
 from neuronfair.errors import DataError, did_you_mean, needs, one_line
-from neuronfair.limits import TEXT, TooLarge, check_size, members, read_bytes, repacked, unpacked
+from neuronfair.limits import TEXT, TooLarge, check_size, members, open_archive, read_bytes, repacked, unpacked
 
 LARGE, _WIDE = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
 _SEPARATORS = ",;\t|"
@@ -97,7 +97,7 @@ def _read(content: bytes, path: Path, suffix: str, inner: str | None) -> Sheet:
     if content[:2] == b"\x1f\x8b":
         content, suffix = unpacked(content, path, times=TEXT), Path(path.stem).suffix.lower()
     if content.startswith(b"PK\3\4"):
-        if is_workbook(content):
+        if is_workbook(content, path):
             return read_workbook(content, path, inner)
         name, content = archive_member(content, path, inner)
         if content.startswith((b"PK\3\4", b"\x1f\x8b", _SQLITE)):
@@ -230,12 +230,12 @@ def archive_member(content: bytes, path: Path, wanted: str | None) -> tuple[str,
     return name, files[name]
 
 
-def is_workbook(content: bytes) -> bool:
+def is_workbook(content: bytes, path: Path) -> bool:
     """Return whether a zip archive is a workbook of Excel."""
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        with open_archive(content, path) as archive:
             return "[Content_Types].xml" in archive.namelist()
-    except (zipfile.BadZipFile, NotImplementedError, OSError):
+    except (zipfile.BadZipFile, OSError):
         return False
 
 
