@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -94,6 +95,25 @@ def test_leaving_the_block_ends_the_forks():
     assert time.perf_counter() - begun < 10
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_tasks_are_done_where_no_further_process_can_be_forked(monkeypatch, last):
+    fork, forked, files = os.fork, [], set(Path("/proc/self/fd").iterdir())
+
+    def failing() -> int:
+        if len(forked) == last:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        process = fork()
+        forked.append(process)
+        return process
+
+    monkeypatch.setattr(os, "fork", failing)
+    with Tasks([partial(squared, number) for number in range(5)], 4) as tasks:
+        assert tasks.forked == bool(last)
+        assert [value for value, _ in tasks.results(range(5))] == [0, 1, 4, 9, 16]
+    assert set(Path("/proc/self/fd").iterdir()) == files
+    assert not any(Path("/proc", str(process)).exists() for process in forked)
 
 
 INTERRUPTED = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -124,6 +125,23 @@ def test_limits_of_evaluated_records_are_kept_in_one_process(teams):
     assert phase(Uniform(), partial(in_one_piece, workers=2), seconds=0.0).stop == "seconds"
     assert phase(Uniform(), partial(in_one_piece, workers=2), seconds=9.0).stop == "steps"
     assert teams == [2, 2]
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_phase_is_stepped_here_where_no_further_process_can_be_forked(monkeypatch, teams, last):
+    start, started = forked.get_context("fork").Process.start, []
+
+    def failing(process) -> None:
+        if len(started) == last:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        start(process)
+        started.append(process)
+
+    whole = phase(Uniform(), partial(in_one_piece, workers=1))
+    monkeypatch.setattr(forked.get_context("fork").Process, "start", failing)
+    assert_same(phase(Uniform(), partial(in_one_piece, workers=3)).findings, whole.findings)
+    assert teams == []
+    assert not any(process.is_alive() for process in started)
 
 
 class Failing(Uniform):

@@ -123,8 +123,11 @@ class Tasks:
             self._queue, fill = os.pipe()
             os.write(fill, b"".join(map(_NUMBER.pack, range(len(works)))))
             os.close(fill)
-            for _ in range(forks):
-                self._fork()
+            with suppress(OSError):  # no process or pipe is left: this process does the tasks of those missing
+                for _ in range(forks):
+                    self._fork()
+            if not self._forks:
+                self._close_queue()
 
     def __enter__(self) -> Tasks:
         return self
@@ -136,6 +139,9 @@ class Tasks:
             os.waitpid(process, 0)
             os.close(pipe)
         self._forks = {}
+        self._close_queue()
+
+    def _close_queue(self) -> None:
         if self._queue >= 0:
             os.close(self._queue)
             self._queue = -1
@@ -218,7 +224,12 @@ class Tasks:
         here = os.getpid()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads: those of pools, which idle
-            process = os.fork()
+            try:
+                process = os.fork()
+            except OSError:
+                os.close(read)
+                os.close(write)
+                raise
         if process:
             os.close(write)
             self._forks[process] = read

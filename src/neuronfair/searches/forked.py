@@ -174,19 +174,19 @@ def forked(
         stack.callback(join)  # comes last, when all processes have ended
         team: list[_Process] = []
         ends: list[Connection] = []  # of this process, which the next fork would keep open
-        sent = [
-            _started(replace(chains, now={k: x[i : i + each] for k, x in chains.now.items()}), network, ends, stack)
-            for i in range(0, len(chains), each)
-        ]
-        for orders, results in sent:  # threads start after the last fork
-            queue: SimpleQueue[object] = SimpleQueue()
-            threads.append(threading.Thread(target=_receive, args=(results, queue), daemon=True))
-            threads[-1].start()
-            team.append(_Process(orders, queue))
         try:
+            sent = [
+                _started(replace(chains, now={k: x[i : i + each] for k, x in chains.now.items()}), network, ends, stack)
+                for i in range(0, len(chains), each)
+            ]
+            for orders, results in sent:  # threads start after the last fork
+                queue: SimpleQueue[object] = SimpleQueue()
+                threads.append(threading.Thread(target=_receive, args=(results, queue), daemon=True))
+                threads[-1].start()
+                team.append(_Process(orders, queue))
             for process in team:
                 process.result(READY)
-        except (Empty, NeuronFairError):
+        except (Empty, NeuronFairError, OSError):  # the last: no process or pipe is left
             stack.close()
             team = []
         yield ForkedChains(network, team, chains.now, chains.t, len(chains), steps, every, saved) if team else chains
