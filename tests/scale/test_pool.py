@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -75,6 +76,24 @@ def test_what_a_piece_raises_ends_it_all(tmp_path):
     assert next(made) == 1
     with pytest.raises(NeuronFairError, match=r"^piece 2 is refused$"):
         next(made)
+
+
+@pytest.mark.parametrize("work", [lambda shared, item, note: item, refused])
+def test_what_cannot_be_sent_to_a_process_is_refused_in_one_line(work):
+    item = 1 if work is not refused else threading.Lock()
+    with pytest.raises(NeuronFairError, match=r"^--workers: .* cannot be sent to other processes: .*in one process$"):
+        list(Processes(2).map(work, None, [item]))
+
+
+def test_what_a_process_cannot_find_is_refused_in_one_line(tmp_path):
+    program = (
+        "from neuronfair.scale.pool import Processes\n"
+        "def work(shared, item, note): return item\n"
+        "if __name__ == '__main__': list(Processes(1).map(work, None, [1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "NeuronFairError: --workers: " in done.stderr
+    assert "Can't get attribute 'work'" in done.stderr
 
 
 def test_processes_end_with_the_caller_even_if_that_is_killed(tmp_path):

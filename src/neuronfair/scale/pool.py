@@ -108,11 +108,13 @@ class Processes(Pool):
     def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
         # The array needs no lock: each piece writes to its own line.
         lines: Any = get_context("spawn").RawArray("q", max(1, COUNTS * len(task.items)))
-        common = pickle.dumps((task.work, task.shared))
+        with _sending("--workers"):
+            common = pickle.dumps((task.work, task.shared))
+            items = [pickle.dumps(item) for item in task.items]
         missing, losses = list(range(len(task.items))), 0
         while missing:
             try:
-                for number, result in self._round(task, common, lines, missing):
+                for number, result in self._round(common, items, lines, missing, task.progress):
                     missing.remove(number)
                     yield number, result
             except BrokenProcessPool as error:
@@ -123,23 +125,37 @@ class Processes(Pool):
                         "fewer with --workers"
                     ) from error
 
-    def _round(self, task: PoolTask, common: bytes, lines: Any, missing: list[int]) -> Iterator[tuple[int, Any]]:
+    def _round(
+        self, common: bytes, items: list[bytes], lines: Any, missing: list[int], progress: PoolProgress | None
+    ) -> Iterator[tuple[int, Any]]:
         """Yield the results of the missing pieces as they are completed, until a process is lost."""
         context = get_context("spawn")
         watched, here = context.Pipe(duplex=False)
         pool = ProcessPoolExecutor(min(self.size, len(missing)), context, _prepare, (common, lines, watched))
         try:
-            running = {pool.submit(_piece, number, task.items[number]): number for number in missing}
+            running = {pool.submit(_piece, number, items[number]): number for number in missing}
             while running:
-                done = wait(running, REPORT_SECONDS if task.progress is not None else None, FIRST_COMPLETED).done
-                if task.progress is not None:
-                    task.progress([*zip(*[iter(lines[: COUNTS * len(task.items)])] * COUNTS, strict=True)])
+                done = wait(running, REPORT_SECONDS if progress is not None else None, FIRST_COMPLETED).done
+                if progress is not None:
+                    progress([*zip(*[iter(lines[: COUNTS * len(items)])] * COUNTS, strict=True)])
                 for future in sorted(done, key=running.__getitem__):  # earlier results come before a later error
                     yield running.pop(future), future.result()
         finally:
             here.close()  # ends the processes that still work
             pool.shutdown(cancel_futures=True)
             watched.close()
+
+
+@contextmanager
+def _sending(option: str) -> Iterator[None]:
+    """Say in one line that something cannot be sent to other processes."""
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError, RuntimeError, ImportError, PicklingError) as error:
+        raise NeuronFairError(
+            f"{option}: the model, or a function or an object that comes with it, cannot be sent to other processes: "
+            f"{one_line(error)}. Define functions and classes in a module, or work in one process"
+        ) from error
 
 
 _common: list[Any] = []  # in a process: the work with what its pieces share, and the array for progress
@@ -162,11 +178,13 @@ def _end_with_caller(watched: Connection) -> None:
         os._exit(1)
 
 
-def _piece(number: int, item: Any) -> Any:
+def _piece(number: int, content: bytes) -> Any:
     """Do one piece, in a process."""
     common, lines = _common
-    if isinstance(common, bytes):  # unpickled once, and here, so that a failure is an error of a piece
-        common = _common[0] = pickle.loads(common)
+    with _sending("--workers"):
+        if isinstance(common, bytes):  # unpickled once, and here, so that a failure is an error of a piece
+            common = _common[0] = pickle.loads(common)
+        item = pickle.loads(content)
     work, shared = common
 
     def note(*counts: int) -> None:
@@ -322,12 +340,8 @@ def _put(common: Any) -> Any:
     """Put what all pieces share into the object store."""
     import ray
 
-    try:
+    with _sending("--ray"):
         return ray.put(common)
-    except (TypeError, AttributeError, ValueError, RuntimeError, PicklingError) as error:
-        raise NeuronFairError(
-            f"--ray: the model, or what it is searched with, cannot be sent to other processes: {one_line(error)}"
-        ) from error
 
 
 def _result(ref: Any) -> Any:
