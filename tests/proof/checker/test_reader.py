@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -171,3 +173,12 @@ def test_layers_that_follow_each_other_bound_what_their_rounding_can_do():
     assert (network.layers[0].bias_size > 1e7).all()
     assert (direct.layers[0].bias_size < 10).all()
     assert network.steps > direct.steps
+
+
+@pytest.mark.parametrize("places", [(1,), (2,), (1, 2), (-1, -2)])
+def test_a_sum_over_several_dimensions_adds_their_product(places):
+    """A mean over (8, 125) adds 1,000 numbers, whose rounding the checker bounds."""
+    shape = {1: 8, 2: 125, -1: 125, -2: 8}
+    module = Own(lambda s, x: s.wide(x).view(-1, 8, 125).mean(places).reshape(len(x), -1))
+    module.wide = nn.Linear(7, 1_000)
+    assert read_network(module, 7).widest == math.prod(shape[place] for place in places)

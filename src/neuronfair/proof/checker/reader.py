@@ -9,6 +9,7 @@ own reading is used.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -403,7 +404,7 @@ def _summed(reading: _Reading, x: Any, dims: Any = None, keepdim: bool = False, 
     if 0 in places or dtype not in (None, torch.float64):
         raise _Unknown("it adds up the rows of a batch")
     image = x.image
-    reading.widest = max(reading.widest, *x.image.rows.shape[1:])
+    reading.widest = max(reading.widest, math.prod(x.shape[place] for place in places))
     rows, size = (part.sum(sorted(places), keepdim) for part in (image.rows, image.size))
     return reading.made(rows, size, image)
 
