@@ -17,11 +17,17 @@ from neuronfair.domain.rules import Rule
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
-from neuronfair.proof.certificate import CertifiedBoxes
-from neuronfair.proof.problem import problem_of
+from neuronfair.model.weights import fingerprint
+from neuronfair.proof.bounds import margins
+from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, CertifiedBoxes, known_by
+from neuronfair.proof.checker.check import check
+from neuronfair.proof.problem import places_of, problem_of
 from neuronfair.proof.prove import prove
+from neuronfair.proof.records import Evidence
+from neuronfair.proof.state import FAIR, FLIPS
 from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
+from tests.proof.made import written
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +111,33 @@ def test_a_tie_goes_to_the_class_that_the_decision_says():
     problem = problem_of(network, domain, decision=decision)
     leaves = prove(problem, seconds=5).certified
     assert len(truth_of(leaves, problem.space, truth).wrong(leaves)) == 0
+
+
+def near_boundary(kind: str) -> tuple[Network, Decision]:
+    """A network whose scores get so near to each other, or to a threshold, that rounding of the end decides."""
+    domain = networks.domain(attributes=1, high=40)
+    if kind == "threshold":
+        layer = networks.linear([[1.0, -1.0]], [0.0])  # from 18 on, as the score at 18 is the threshold
+        network = Network(nn.Sequential(layer, nn.Sigmoid()).double().eval(), domain, layers=())
+        return network, Decision("threshold", float(torch.tensor(18.0, dtype=torch.float64).sigmoid()))
+    layer = networks.linear([[0.0, 0.0], [1e-17, -2e-16]], [0.0, 0.0])  # both probabilities are 0.5
+    return Network(nn.Sequential(layer, nn.Softmax(1)).double().eval(), domain, layers=()), Decision()
+
+
+@pytest.mark.parametrize("kind", ["threshold", "softmax"])
+def test_rounding_of_probabilities_is_no_proof(kind, monkeypatch, tmp_path):
+    monkeypatch.setattr("neuronfair.proof.prove.SMALL", 1)
+    network, decision = near_boundary(kind)
+    domain = networks.domain(attributes=1, high=40)
+    rows = torch.cartesian_prod(torch.arange(41), torch.arange(2))
+    flips = evaluate(network.double(), domain, rows, decision).discriminates
+    problem = problem_of(network, domain, decision=decision)
+    status = Evidence(problem, prove(problem, seconds=5).state).status_of(places_of(problem, rows))
+    assert not (((status == FAIR) & flips) | ((status == FLIPS) & ~flips)).any()
+    monkeypatch.setattr(margins, "end_error", lambda *_: 0.0)
+    careless = problem_of(network, domain, decision=decision)
+    proof = prove(careless, seconds=5)
+    axes = (AxisCodes.of(careless.space.axes[0], "a0"),)
+    known = known_by(fingerprint(network.module), network.module)
+    with pytest.raises(CertificateError, match="could be verified"):
+        check(written(tmp_path, Certificate(domain, decision, "", known, axes, proof)), network)

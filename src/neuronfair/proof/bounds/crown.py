@@ -346,6 +346,7 @@ def crown_of(
     size = largest @ sizes[0].weight.T + sizes[0].bias * (1 + largest.sum())
     affines[0] = Affine(torch.cat([r.effects for r in read]).T.contiguous(), first.bias)
     rounding = errors_of([affines[0], *sizes[1:]], curves, size)
+    rounding[-1] = rounding[-1] + margins.end_error
     space = Space(tuple(r.axis for r in read), device)
     return Crown(
         space,

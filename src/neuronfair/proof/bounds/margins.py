@@ -34,7 +34,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.proof.bounds.space import Boxes, Space
 
 End = Literal["none", "softmax", "sigmoid"]
-ROUNDING_IMMUNE = 1 - 1e-9  # thresholds of probabilities up to which their rounding does not matter
+LEAST_THRESHOLD, MOST_THRESHOLD = 1e-300, 1 - 1e-9  # of probabilities: beyond, their rounding decides
 SURE = 1e-12  # standard deviations below this are none
 EPS = torch.finfo(torch.float64).eps
 AT_ONCE = 1 << 22  # numbers of lines at records that are handled at once
@@ -70,6 +70,7 @@ class Margins:
     classes: Tensor  # (classes, rivals); empty with a tolerance
     tolerance: float | None = None
     squash: bool = False  # whether the score is a sigmoid of the sum
+    end_error: float = 0.0  # how near to 0 a margin may be where the rounding of probabilities still decides
 
     def of(self, sums: Tensor) -> Tensor:
         """Return the margins of sums (…, outputs)."""
@@ -113,24 +114,38 @@ def margins_of(decision: Decision, outputs: int, end: End) -> Margins:
             ]
             for label in range(outputs)
         ]
-        return Margins(matrix, torch.zeros(len(pairs), dtype=torch.float64), torch.tensor(classes))
+        nothing = torch.zeros(len(pairs), dtype=torch.float64)
+        return Margins(matrix, nothing, torch.tensor(classes), end_error=end_error(None, end))
     either = torch.tensor([[1], [0]])  # class 0 where the margin is negative
     if end == "softmax" and outputs != 2 and decision.kind != "argmax":
         raise Unprovable("its score is one of several probabilities that depend on each other")
     score = output[-1:] - output[:1] if end == "softmax" or decision.kind == "argmax" else output[-1:]
     nothing = torch.zeros(1, dtype=torch.float64)
     if decision.kind == "argmax":
-        return Margins(score, nothing, either)
+        return Margins(score, nothing, either, end_error=end_error(None, end))
     if decision.kind == "tolerance":
         return Margins(score, nothing, torch.zeros(0, 0, dtype=torch.int64), decision.value, end != "none")
     threshold = decision.value
     if end != "none":
-        if ROUNDING_IMMUNE <= threshold <= 1:
-            raise Unprovable(f"its threshold of {threshold:g} is so near 1 that rounding decides who reaches it")
+        if 0 < threshold < LEAST_THRESHOLD or MOST_THRESHOLD <= threshold <= 1:
+            raise Unprovable(f"its threshold of {threshold:g} is so near 0 or 1 that rounding decides who reaches it")
         if not 0 < threshold < 1:  # all records lie on one side
             return Margins(torch.zeros_like(score), torch.tensor([1.0 if threshold <= 0 else -1.0]).double(), either)
         threshold = math.log(threshold) - math.log1p(-threshold)
-    return Margins(score, torch.tensor([-threshold], dtype=torch.float64), either)
+    offset = torch.tensor([-threshold], dtype=torch.float64)
+    return Margins(score, offset, either, end_error=end_error(decision.value, end))
+
+
+def end_error(threshold: float | None, end: End) -> float:
+    """Return how near to 0 a margin may be where rounding of the end decides; without a threshold, among classes.
+
+    A probability p is off by a few EPS of itself, which a change of the sum by as much divided by 1 - p makes up for.
+    """
+    if end == "none":
+        return 0.0
+    if threshold is None:
+        return 16 * EPS
+    return 16 * EPS / (1 - threshold) + 8 * EPS * (abs(math.log(threshold)) + abs(math.log1p(-threshold)))
 
 
 @dataclass(frozen=True)
@@ -298,7 +313,6 @@ NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 25}  # of waves at a time: on a processo
 TAILS = 4.5  # deviations that the period holds at least
 ROUNDING = 1e-10  # of sums of waves in float64: their coefficients' sizes add up to 2, their phases are off by 1e-12
 AXIS = 2e-6  # of a linear axis, in float32: a wave is off by 14 units of 2^-24 at most, so 2 · 14 · 2^-24 in all
-EPS = torch.finfo(torch.float64).eps
 SMALLEST = 1e-140  # deviation: the squares of smaller ones are too small for float64
 
 

@@ -430,7 +430,8 @@ class TreeBounds:
         """How far the margins of rows may be off by rounding: (margins,)."""
         forest, matrix = self.forest, self.margins.matrix.abs().to(self.space.device)
         size = (forest.value.abs().amax(0) * len(forest.roots) + forest.base.abs()) @ matrix.T
-        return 4 * EPS * (len(forest.roots) + 8) * (size + self.margins.offset.abs().to(size) + 1)
+        size = size + self.margins.offset.abs().to(size) + 1
+        return 4 * EPS * (len(forest.roots) + 8) * size + self.margins.end_error
 
     def margins_at(self, places: Tensor) -> Tensor:
         """Return the margins of people at places (n, axes), with every sensitive value: (n, values, margins)."""

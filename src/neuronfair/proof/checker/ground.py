@@ -40,6 +40,7 @@ Bools = npt.NDArray[np.bool_]
 VALUE_TOLERANCE = 1e-9  # numbers that lie so close together, beside the size of their attribute, are the same
 ON_GRID = 1e-6  # of a step: so far from its place a number may be written
 EPS = float(np.finfo(np.float64).eps)
+END_ERROR = 16 * EPS  # of a probability: by how much the rounding of softmax or sigmoid may change it
 MOST_VALUES = 10_000_000  # of one attribute
 MOST_COMBINATIONS = 4096  # of sensitive values
 MOST_PLACES = 1 << 20  # of all axes that are not linear
@@ -170,7 +171,8 @@ def signed(decision: Decision, outputs: int, end: str) -> Signed:
             tuple(tuple(i for i, pair in enumerate(pairs) if pair[side] == c) for c in range(outputs))
             for side in (0, 1)
         )
-        return Signed(np.array([one[c] - one[j] for c, j in pairs]), np.zeros(len(pairs)), classes, against)
+        slack = 0.0 if end == "none" else END_ERROR
+        return Signed(np.array([one[c] - one[j] for c, j in pairs]), np.full(len(pairs), -slack), classes, against)
     if end == "softmax" and outputs != 2:
         raise CertificateError("a score that is one of several probabilities cannot be checked")
     score = one[-1] - one[0] if end == "softmax" else one[-1]
@@ -180,13 +182,14 @@ def signed(decision: Decision, outputs: int, end: str) -> Signed:
     either = ((1,), (0,))
     limit, slack = decision.value, 0.0
     if end != "none":
-        if 1 - 1e-9 <= limit <= 1:
-            raise CertificateError(f"a threshold of {limit:g} is so near 1 that rounding decides who reaches it")
+        if 0 < limit < 1e-300 or 1 - 1e-9 <= limit <= 1:
+            raise CertificateError(f"a threshold of {limit:g} is so near 0 or 1 that rounding decides who reaches it")
         if not 0 < limit < 1:  # all records lie on one side; the sums do not matter
             sign = 1.0 if limit <= 0 else -1.0
             return Signed(0 * both, np.array([sign, -sign]), either, either[::-1])
         limit = math.log(decision.value) - math.log1p(-decision.value)
         slack = 8 * EPS * (abs(math.log(decision.value)) + abs(math.log1p(-decision.value)))
+        slack += END_ERROR / (1 - decision.value)
     return Signed(both, np.array([-limit, limit]) - slack, either, either[::-1])
 
 
