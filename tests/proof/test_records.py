@@ -10,10 +10,13 @@ import torch
 
 import neuronfair as nf
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DomainError
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open import wrap_model
 from neuronfair.proof import records as module
 from neuronfair.proof.problem import places_of, problem_of
 from neuronfair.proof.prove import prove
@@ -189,6 +192,36 @@ def test_the_report_has_the_region_of_a_row_and_the_largest_ones():
         records.region_of(len(rows) + 1)
 
 
+def test_a_region_of_a_proof_about_one_group_names_the_group():
+    """The rule of "no 1 among b" leaves records of b a twin, which are in the region only with s != 1."""
+    domain = domain_of(*RULES)
+    problem = problem_of(network_of(domain, 2), domain, where="s == 1")
+    rows = every_row(domain)
+    records = ProofRecords.of(problem, Dataset("small", domain, rows, torch.full((len(rows),), -1)), Uniform(rows))
+    flips = evaluate(network_of(domain, 2).double(), domain, rows, problem.decision).discriminates
+    for row in range(0, len(rows), 41):
+        if rows[row, 1] != 1 or (region := records.region_of(row + 1)) is None:
+            continue
+        met = torch.stack([ok[rows[:, i]] for i, ok in enumerate(allowed_codes(domain, region.rule))]).all(0)
+        assert "s == 1" in region.rule
+        assert (flips[met] == region.depends).all()
+        assert int(region.size.count) == int(met.sum())
+
+
+def test_a_row_without_a_twin_has_a_region_in_trees():
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    alone = Rule("b is only 2", {"job": ("b",)}, {"s": (2,)})
+    domain = domain_of(alone)
+    rows = every_row(domain)
+    x = TableEncoding.of(domain).encode(rows).numpy()
+    model = ensemble.RandomForestClassifier(n_estimators=3, max_depth=3, random_state=0)
+    opened = wrap_model(model.fit(x, rows[:, 0] + rows[:, 1] > 5), domain, rows)
+    problem = problem_of(opened, domain)
+    records = ProofRecords.of(problem, Dataset("small", domain, rows, torch.full((len(rows),), -1)), Uniform(rows))
+    row = int((rows[:, 2] == 1).nonzero()[0, 0])
+    assert not records.region_of(row + 1).depends
+
+
 def test_a_rule_means_its_box():
     """Random boxes over names and values that need quotes, empty cells, dates and commas: the rule means the same."""
     attributes = (Attribute("to", "nominal", values=("a b", "and", "c,d", "[e]", "50", "to")), *WORDED.attributes)
@@ -208,7 +241,6 @@ def test_a_rule_means_its_box():
 def network_like(domain):
     from torch import nn
 
-    from neuronfair.model.encoding import TableEncoding
     from neuronfair.model.network import Network
 
     torch.manual_seed(0)

@@ -247,8 +247,9 @@ def enumerated_people(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[
 
 
 def rule_of(problem: Problem, low: Tensor, high: Tensor) -> str:
-    """Return the conditions of a box, as `--where` takes them; an empty text has no condition."""
-    met: dict[int, npt.NDArray[np.bool_]] = {}
+    """Return the conditions of a box and of its region, as `--where` takes them; an empty text has no condition."""
+    allowed, sensitive = allowed_codes(problem.domain, problem.where), problem.domain.sensitive_columns
+    met = {column: allowed[column].numpy() for column in sensitive if not bool(allowed[column].all())}
     for number, axis in enumerate(problem.space.axes):
         place = axis.place.cpu().numpy()
         if (int(low[number]), int(high[number])) != (0, len(axis) - 1) or not (place >= 0).all():

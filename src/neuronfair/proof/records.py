@@ -74,7 +74,8 @@ class Grower:
         alone = (problem.people.valid[pattern].sum(1) < 2) | unread(problem.domain)  # they have no other twin
         found = alone & fair
         size = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
-        for some in torch.split((~alone).nonzero()[:, 0], max(1, NUMBERS // size)):
+        left = (~alone).nonzero()[:, 0]
+        for some in torch.split(left, max(1, NUMBERS // size)) if len(left) else ():
             found[some] = self._proved(pieces[some], pattern[some], fair)
         failed = torch.zeros(len(boxes), device=owner.device).index_add_(0, owner, (~found).float())
         return failed == 0
