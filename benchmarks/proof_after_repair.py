@@ -34,7 +34,7 @@ def proved(weights: Path, folder: Path, options: argparse.Namespace) -> dict[str
 
 def line(name: str, repaired: dict[str, Any], proof: dict[str, Any]) -> str:
     """Return the line of a network."""
-    parts = [proof[part]["share"] for part in ("proved_fair", "proved_discriminatory", "open")]
+    parts = [proof[part]["share"] for part in ("proved_fair", "proved_discriminatory", "undecided")]
     shares = [repaired["accuracy"]["test"], repaired["rate"], *parts]
     return f"| {name} | {' | '.join(map(percent, shares))} | {proof['boxes']:,} |"
 

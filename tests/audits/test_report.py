@@ -51,7 +51,7 @@ def test_people_are_counted_exactly():
     assert entry["people"] == f"1{'0' * 31}"
     assert entry["proved_fair"] == {"count": f"1{'0' * 29}1", "share": 0.1}
     assert entry["proved_discriminatory"]["count"] == "7"
-    assert int(entry["open"]["count"]) == 10**31 - 10**30 - 8
+    assert int(entry["undecided"]["count"]) == 10**31 - 10**30 - 8
     assert Report.from_json(made.to_json()) == made
 
 

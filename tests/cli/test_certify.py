@@ -72,7 +72,7 @@ def figures(result: Result) -> dict[str, Any]:
 
 
 def counts(found: dict[str, Any]) -> list[int]:
-    return [int(found[name]["count"]) for name in ("people", "proved_fair", "proved_discriminatory", "open")]
+    return [int(found[name]["count"]) for name in ("people", "proved_fair", "proved_discriminatory", "undecided")]
 
 
 @pytest.mark.parametrize(("name", "method"), [("network", "bounds of a network"), ("answers", "enumeration")])

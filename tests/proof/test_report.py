@@ -21,7 +21,7 @@ REPORT = ProofReport(
     people=Part.of(HUGE, 4 * HUGE),
     proved_fair=Part.of(HUGE - 3, HUGE),
     proved_discriminatory=Part.of(1, HUGE),
-    open=Part.of(2, HUGE),
+    undecided=Part.of(2, HUGE),
     boxes=1000,
     seconds=12.5,
     complete=False,
@@ -42,7 +42,7 @@ def test_it_comes_back():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", "null", REPORT.to_json().replace('"schema": 1', '"schema": 2'), REPORT.to_json()[:-9]]
+    ["", "[]", "{}", "null", REPORT.to_json().replace('"schema": 2', '"schema": 3'), REPORT.to_json()[:-9]]
     + [json.dumps({**json.loads(REPORT.to_json()), name: value}) for name, value in (("boxes", "x"), ("people", 3))],
 )
 def test_what_is_no_proof(text):

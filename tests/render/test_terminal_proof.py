@@ -22,7 +22,7 @@ def shown(report) -> str:
 @pytest.mark.parametrize("counts", [(600, 300, 100), (999, 1, 0), (998, 1, 1), (0, 0, 1000), (0, 1000, 0), (1, 998, 1)])
 def test_the_bar_is_as_long_as_it_should_be_and_leaves_nobody_out(counts):
     parts = [Part.of(count, 1000) for count in counts]
-    report = replace(REPORT, proved_fair=parts[0], proved_discriminatory=parts[1], open=parts[2])
+    report = replace(REPORT, proved_fair=parts[0], proved_discriminatory=parts[1], undecided=parts[2])
     bar = shown(report).splitlines()[0].rstrip()
     assert len(bar) == WIDTH
     assert [letter in bar for letter in "█▓░"] == [count > 0 for count in counts]
@@ -42,7 +42,7 @@ def test_the_sentences():
 
 
 def test_what_is_exact_and_what_a_different_decision_is():
-    parts = {"proved_fair": Part.of(4, 5), "proved_discriminatory": Part.of(1, 5), "open": Part.of(0, 5)}
+    parts = {"proved_fair": Part.of(4, 5), "proved_discriminatory": Part.of(1, 5), "undecided": Part.of(0, 5)}
     report = replace(REPORT, people=Part.of(5, 5), complete=True, decision=Decision("tolerance", 0.25), **parts)
     text = " ".join(sentences(report))
     assert "Nothing is undecided: the decision depends on sex and race for exactly 1." in text

@@ -14,7 +14,7 @@ from neuronfair.errors import DataError, one_line
 from neuronfair.model.decision import Decision
 from neuronfair.store.files import decoded
 
-SCHEMA = 1  # raised when an entry changes its meaning
+SCHEMA = 2  # raised when an entry changes its meaning
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class ProofReport:
     people: Part  # records that the proof is about, with their share of the input space
     proved_fair: Part  # proved: every twin gets the same decision
     proved_discriminatory: Part  # proved: some twin gets a different decision
-    open: Part  # undecided: nothing is proved
+    undecided: Part  # neither: nothing is proved
     boxes: int  # parts of the domain that were bounded
     seconds: float  # time spent
     complete: bool  # whether nothing is undecided

@@ -168,7 +168,7 @@ def _report(problem: Problem, opened: Opened, records: ProofRecords, proof: Proo
         people=Part.of(proof.people, problem.domain.count),
         proved_fair=Part.of(proof.fair, proof.people),
         proved_discriminatory=Part.of(proof.discriminatory, proof.people),
-        open=Part.of(proof.undecided, proof.people),
+        undecided=Part.of(proof.undecided, proof.people),
         boxes=proof.boxes,
         seconds=proof.seconds,
         complete=proof.complete,

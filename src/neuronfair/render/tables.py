@@ -141,7 +141,7 @@ def _certified(attributes: Sequence[AttributeReport]) -> Tabulated:
         if (drawn := proved.fresh) is not None:
             shares = (drawn.certified_fair, drawn.undecided, drawn.certified_discriminatory)
             rows.append((name, "realistic synthetic", *(_interval(one) for one in shares), many(drawn.of)))
-        space = (percent(part.share) for part in (proved.proved_fair, proved.open, proved.proved_discriminatory))
+        space = (percent(part.share) for part in (proved.proved_fair, proved.undecided, proved.proved_discriminatory))
         rows.append((name, "input space", *space, many(int(proved.people))))
     heads = ("by", "of", "certified", "undecided", "certified to depend", "records") if proofs else ()
     refused = _once(proved.sentence for _, proved in proofs if not proved.method)

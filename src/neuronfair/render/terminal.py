@@ -309,7 +309,7 @@ def _shares(report: ProofReport) -> tuple[float, float, float]:
     """Return the three shares of the data set, or of the input space without one."""
     if (rows := report.data_set) is not None:
         return rows.certified_fair.share, rows.undecided.share, rows.certified_discriminatory.share
-    return report.proved_fair.share, report.open.share, report.proved_discriminatory.share
+    return report.proved_fair.share, report.undecided.share, report.proved_discriminatory.share
 
 
 def sentences(report: ProofReport) -> list[str]:
@@ -328,7 +328,7 @@ def sentences(report: ProofReport) -> list[str]:
         if report.complete:
             lines.append(f"Nothing is undecided: the decision depends on {by} for exactly {int(flips.count):,}.")
         else:
-            lines.append(f"Undecided: {percent(report.open.share)}. A higher --seconds may decide more of them.")
+            lines.append(f"Undecided: {percent(report.undecided.share)}. A higher --seconds may decide more of them.")
     if report.decision.kind == "tolerance":
         lines.append(
             f"Two decisions differ if their scores are more than {report.decision.value:g} apart (--decision)."

@@ -50,7 +50,7 @@ def test_what_is_proved_is_compared_where_both_have_a_proof():
     then, now = report(attribute(proved=proved(900, 30))), report(attribute(proved=proved(940, 30)))
     seen = changes(now, then)
     assert seen["sex.proved_fair"].text == "sex.proved_fair went from 90% to 94%."
-    assert seen["sex.open"].text == "sex.open went from 7% to 3%."
+    assert seen["sex.undecided"].text == "sex.undecided went from 7% to 3%."
     assert "sex.proved_discriminatory" not in seen
     assert not any("proved" in figure for figure in changes(now, report()))
 

@@ -79,7 +79,9 @@ def test_expressions_are_true_or_not(expression, expected):
         ("sex.proved_fair < 1", True),
         ("proved_discriminatory > 0", True),
         ("proved_discriminatory > 3%", False),
-        ("open > 7%", False),
+        ("undecided > 7%", False),
+        ("sex.undecided >= 7%", True),
+        ("open > 7%", False),  # the older spelling
         ("sex.open >= 7%", True),
     ],
 )

@@ -41,7 +41,7 @@ def test_it_is_said_in_plain_words(counts, sentence):
     made = proved(counts[1], counts[2], counts[0])
     assert made.sentence == sentence
     assert made.complete == (counts[0] == counts[1] + counts[2])
-    parts = (made.proved_fair, made.open, made.proved_discriminatory)
+    parts = (made.proved_fair, made.undecided, made.proved_discriminatory)
     assert [int(part.count) for part in parts] == [counts[1], counts[0] - counts[1] - counts[2], counts[2]]
 
 
@@ -53,7 +53,7 @@ def test_almost_everybody_is_not_everybody():
     """10^20 people do not fit into a float: one of them must not be lost."""
     made = proved(10**20 - 1, 0, 10**20)
     assert made.proved_fair.share < 1
-    assert made.open == Part("1", 1e-20)
+    assert made.undecided == Part("1", 1e-20)
     assert not made.complete
     assert "for above 99.9999" in made.sentence
     assert "below 0.0001" in made.sentence
@@ -62,5 +62,5 @@ def test_almost_everybody_is_not_everybody():
 
 def test_where_nothing_can_be_proved_the_reason_is_said():
     made = Proved.nothing(200, "it shows nothing of itself")
-    assert (made.method, made.complete, made.open) == (None, False, Part("200", 1.0))
+    assert (made.method, made.complete, made.undecided) == (None, False, Part("200", 1.0))
     assert made.sentence == "No proof: it shows nothing of itself."

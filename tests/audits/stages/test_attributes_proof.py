@@ -49,7 +49,7 @@ def test_an_audit_proves_what_was_planted():
     (entry,) = report.attributes
     proved = entry.proved
     assert (proved.people, proved.proved_fair.count, proved.proved_discriminatory.count) == ("20000", "17414", "2586")
-    assert (proved.open, proved.complete, proved.method) == (Part("0", 0.0), True, "bounds of a network")
+    assert (proved.undecided, proved.complete, proved.method) == (Part("0", 0.0), True, "bounds of a network")
     assert entry.rates.domain.of == TINY.samples  # the rate of the domain is sampled as ever
     assert entry.rates.domain.low < 0.1293 < entry.rates.domain.high
     assert proved.sentence in report.verdict.text

@@ -75,7 +75,7 @@ def _metrics(one: AttributeReport, *, skip_twins: bool) -> dict[str, RateWithInt
     if one.counterpart is not None and not skip_twins:
         found |= {"counterpart.rate": one.counterpart, "counterpart.effect": one.counterpart.effect}
     if (proved := one.proved) is not None:
-        found |= {part: getattr(proved, part).share for part in ("proved_fair", "open", "proved_discriminatory")}
+        found |= {part: getattr(proved, part).share for part in ("proved_fair", "undecided", "proved_discriminatory")}
         found["certified"] = None if proved.data_set is None else proved.data_set.certified_fair.share
     for search in one.searches:
         found |= {f"findings.{search.method}": search.findings, f"gsr.{search.method}": search.gsr}

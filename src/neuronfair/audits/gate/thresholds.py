@@ -43,12 +43,13 @@ GROUP_METRICS = ("disparate_impact", "selection_rate.difference", LABELLED)
 SEARCH_METRICS = ("findings", "gsr", "lift")
 SEVERITIES = ("severity.median", "severity.p95", "severity.max")
 CERTIFIED = {"certified": "certified_fair", "certified_discriminatory": "certified_discriminatory"}  # of the data set
-PROVED = (*CERTIFIED, "proved_fair", "proved_discriminatory", "open")  # the others: of the input space
+PROVED = (*CERTIFIED, "proved_fair", "proved_discriminatory", "undecided")  # the others: of the input space
 ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
 AUDIT_METRICS = (*ACCURACIES, *CORPUS)
 _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
 _OLDER |= {f"rate{end}": f"flip_rate{end}" for end in ("", ".change")}  # of 0.2
+_OLDER |= {"open": "undecided"}
 ATTRIBUTE_METRICS = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *GROUP_METRICS, *SEARCH_METRICS, *SEVERITIES, "worst_auc")
 
 

@@ -443,7 +443,7 @@ class Proved:
     people: str  # records in the declared input space, exactly
     proved_fair: Part  # certified: every twin gets the same decision
     proved_discriminatory: Part  # certified to depend: some twin gets a different decision
-    open: Part  # undecided: nothing is proved
+    undecided: Part  # neither: nothing is proved
     boxes: int  # boxes into which the input space was cut
     seconds: float  # time spent
     complete: bool  # whether nothing is undecided
@@ -465,7 +465,7 @@ class Proved:
             report.people.count,
             report.proved_fair,
             report.proved_discriminatory,
-            report.open,
+            report.undecided,
             boxes=report.boxes,
             seconds=report.seconds,
             complete=report.complete,
@@ -493,7 +493,7 @@ class Proved:
 
 
 def _sentence(report: ProofReport) -> str:
-    parts = (report.proved_fair, report.proved_discriminatory, report.open)
+    parts = (report.proved_fair, report.proved_discriminatory, report.undecided)
     fair, unfair, rest = ("" if part.count == "0" else percent(part.share) for part in parts)
     what, space = listed([plain(name) for name in report.sensitive]), "the declared input space"
     if fair and not unfair and not rest:

@@ -172,7 +172,7 @@ def _certified(one: AttributeReport) -> Metric:
     if proved.data_set is None:
         space = f"of the declared input space ({many(int(proved.people))} records)"
         return Metric(
-            name, percent(proved.proved_fair.share), space, note=f"{shown}; {percent(proved.open.share)} undecided"
+            name, percent(proved.proved_fair.share), space, note=f"{shown}; {percent(proved.undecided.share)} undecided"
         )
     rows = proved.data_set
     of = rows.of - rows.without_twin
