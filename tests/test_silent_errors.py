@@ -36,7 +36,7 @@ SHOWN_ONLY = {
     "parameters.py": "errors",
     "proof/checker/check.py": "errors",
     "proof/records.py": "errors",
-    "proof/checker/ground.py": "errors",
+    "proof/checker/region.py": "errors",
     "proof/bounds/margins.py": "errors",
     "domain/attribute.py": "errors",
     "domain/population/plausible.py": "errors",

@@ -16,7 +16,7 @@ from neuronfair.model.network import Network
 from neuronfair.proof.certificate import AxisCodes, CertificateError
 from neuronfair.proof.checker import check as check_claims
 from neuronfair.proof.checker.check import _bounds, check, proved
-from neuronfair.proof.checker.ground import Frame, checked_region, signed
+from neuronfair.proof.checker.region import FeatureLayout, checked_region, signed
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.prove import prove
 from tests.proof.made import DOMAIN, RULES, axes_of, certificate_of, domain_of, network_of, with_boxes, written
@@ -347,15 +347,15 @@ def test_trees_whose_places_are_not_their_cells_are_refused(tmp_path):
 
 def test_shares_above_a_line_are_counted_from_below():
     domain = domain_of()
-    ground = checked_region(certificate_of(network_of(domain), domain, pieces=1))
-    frame = Frame(ground)
+    region = checked_region(certificate_of(network_of(domain), domain, pieces=1))
+    layout = FeatureLayout(region)
     draw = np.random.default_rng(1)
     n = 200
     low = np.stack([draw.integers(0, size, n) for size in SIZES], 1)
     high = np.stack([draw.integers(low[:, i], size) for i, size in enumerate(SIZES)], 1)
-    slopes = draw.normal(size=(n, frame.features)) * 10.0 ** draw.integers(-3, 3, (n, 1))
-    at = -frame.mean(low, high, slopes[:, None])[:, 0] * draw.uniform(0.5, 1.5, n)
-    share = frame.share_above(low, high, slopes, at, waves=4096)  # few people: each of them is a step
+    slopes = draw.normal(size=(n, layout.features)) * 10.0 ** draw.integers(-3, 3, (n, 1))
+    at = -layout.mean(low, high, slopes[:, None])[:, 0] * draw.uniform(0.5, 1.5, n)
+    share = layout.share_above(low, high, slopes, at, waves=4096)  # few people: each of them is a step
     exact = np.zeros(n)
     for i in range(n):
         values = at[i] + slopes[i, 0] * np.arange(low[i, 0], high[i, 0] + 1)[:, None, None]

@@ -30,19 +30,19 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import Certificate, CertificateError, known_by, read
-from neuronfair.proof.checker.ground import (
+from neuronfair.proof.checker.network import CheckedLines, Layers, layers_of, numbers_of
+from neuronfair.proof.checker.reader import read_network
+from neuronfair.proof.checker.region import (
     WORTH,
     Bools,
     CheckedRegion,
+    FeatureLayout,
     Floats,
-    Frame,
     Ints,
     Signed,
     checked_region,
     signed,
 )
-from neuronfair.proof.checker.network import CheckedLines, Layers, layers_of, numbers_of
-from neuronfair.proof.checker.reader import read_network
 from neuronfair.proof.checker.trees import CheckedTrees, fingerprint_of_trees, trees_of
 
 Bounds = Layers | CheckedTrees  # a model over the places of a certificate
@@ -108,11 +108,11 @@ def _verified(
     ):
         if said != sum(counts):
             raise CertificateError(f"it counts {_number(said)} {words} in all; its boxes have {_number(sum(counts))}")
-    ground = checked_region(certificate)
+    region = checked_region(certificate)
     low, high = claims.low.astype("int64"), claims.high.astype("int64")
-    if not ground.cover_once(low, high):
+    if not region.cover_once(low, high):
         raise CertificateError("its boxes do not cover everybody exactly once: one is missing, doubled or changed")
-    bounds = _bounds(certificate, model, ground)
+    bounds = _bounds(certificate, model, region)
     _check_people(model, certificate.decision, bounds, low, high)
     people = 0
     for start in range(0, len(low), BOXES):
@@ -125,7 +125,7 @@ def _verified(
                 f"box {box + 1} claims {_number(claims.fair[box])} certified people and "
                 f"{_number(claims.discriminatory[box])} certified to depend; {_number(found.fair[number])} and "
                 f"{_number(found.discriminatory[number])} of {_number(found.people[number])} could be verified. "
-                f"It holds: {ground.in_words(low[box], high[box])}"
+                f"It holds: {region.in_words(low[box], high[box])}"
             )
         people += sum(found.people.tolist())
         if progress is not None:
@@ -134,7 +134,7 @@ def _verified(
         raise CertificateError(f"it counts {_number(proof.people)} people in all; its boxes have {_number(people)}")
 
 
-def _bounds(certificate: Certificate, model: Opened | Network | Forest, ground: CheckedRegion) -> Bounds:
+def _bounds(certificate: Certificate, model: Opened | Network | Forest, region: CheckedRegion) -> Bounds:
     domain = certificate.domain
     inner = model.model if isinstance(model, Opened) else model
     if isinstance(inner, Network):
@@ -146,14 +146,14 @@ def _bounds(certificate: Certificate, model: Opened | Network | Forest, ground: 
         _same(certificate, known_by(stored, inner.module))
         network = read_network(inner.module, sum(map(numbers_of, encoding.attributes)))
         rows = signed(certificate.decision, len(network.layers[-1].bias), network.end)
-        return layers_of(network, encoding.attributes, ground, rows)
+        return layers_of(network, encoding.attributes, region, rows)
     forest = model.trees() if isinstance(model, Opened) and model.trees is not None else model
     if not isinstance(forest, Forest):
         raise CertificateError("only networks and trees can be checked, and the model is neither")
     if [len(cells) for cells in forest.cells] != [attribute.size for attribute in domain.attributes]:
         raise CertificateError("the model does not read rows of the certificate's domain")
     _same(certificate, model.fingerprint if isinstance(model, Opened) else fingerprint_of_trees(forest))
-    return trees_of(forest, ground, signed(certificate.decision, len(forest.base), forest.link))
+    return trees_of(forest, region, signed(certificate.decision, len(forest.base), forest.link))
 
 
 def _check_people(model: Opened | Network | Forest, decision: Decision, bounds: Bounds, low: Ints, high: Ints) -> None:
@@ -161,17 +161,17 @@ def _check_people(model: Opened | Network | Forest, decision: Decision, bounds: 
     own = model.model if isinstance(model, Opened) else model
     if not isinstance(own, (Network, BlackBox)):
         return
-    ground, draw = bounds.frame.ground, np.random.default_rng()
-    count = max(1, DRAWN // len(ground.values))
+    region, draw = bounds.layout.region, np.random.default_rng()
+    count = max(1, DRAWN // len(region.values))
     box = draw.integers(0, len(low), count)
-    places = ground.drawn(low[box], high[box], draw)
-    rows = torch.from_numpy(ground.rows(places, draw))
+    places = region.drawn(low[box], high[box], draw)
+    rows = torch.from_numpy(region.rows(places, draw))
     try:
         scores = own.double().scores(rows.flatten(0, 1).to(own.encoding.device)).cpu().double()
     except NeuronFairError as error:
         raise CertificateError(f"the model cannot decide about people of its boxes: {one_line(error)}") from None
     scores = scores.view(*rows.shape[:2], -1)
-    valid, _ = ground.valid(places, places)
+    valid, _ = region.valid(places, places)
     margins = bounds.points(places)
     near = SINGLE * bounds.size if isinstance(bounds, CheckedTrees) else 0.0
     alike, flips = bounds.rows.decided(margins - near, valid)
@@ -187,7 +187,7 @@ def _check_people(model: Opened | Network | Forest, decision: Decision, bounds: 
         ).numpy()
     wrong = np.flatnonzero((alike & differ) | (flips & ~differ))
     if len(wrong):
-        person = ground.in_words(places[wrong[0]], places[wrong[0]])
+        person = region.in_words(places[wrong[0]], places[wrong[0]])
         raise CertificateError(f"the model decides otherwise than what was read of it, about {person}")
 
 
@@ -227,7 +227,7 @@ def bounded(bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Fl
     """
     joint = bounds.lines(low, high, True)
     shares = _shares(bounds, low, high, valid, needed, joint, FIRST_WAVES)
-    axis = _axis(bounds.frame, low, high, valid, joint)
+    axis = _axis(bounds.layout, low, high, valid, joint)
     for single in (False, True):
         short = np.flatnonzero(((shares[0] < needed[0]) | (shares[1] < needed[1])) & (shares.max(0) < 1))
         if not len(short) or (single and not bounds.single):
@@ -239,12 +239,12 @@ def bounded(bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Fl
     return shares[0], shares[1], axis
 
 
-def _axis(frame: Frame, low: Ints, high: Ints, valid: Bools, lines: CheckedLines) -> Ints:
+def _axis(layout: FeatureLayout, low: Ints, high: Ints, valid: Bools, lines: CheckedLines) -> Ints:
     """Return the axis that makes lines loosest within each box, to be cut: (n,)."""
     exists = valid[..., None] if lines.slopes.shape[1] > 1 else np.ones((len(low), 1, 1), bool)
     loose = np.where(exists, lines.slopes.sum(2), 0).sum(1)[:, None]  # both signs of a margin: what is between them
     steep = np.where(exists, np.abs(lines.slopes).sum(2), 0).sum(1)[:, None]
-    score = frame.reach(low, high, loose)[:, 0] + STEEP * frame.reach(low, high, steep)[:, 0]
+    score = layout.reach(low, high, loose)[:, 0] + STEEP * layout.reach(low, high, steep)[:, 0]
     return np.asarray(np.where(high > low, score + 1e-300 * (high - low), -1.0).argmax(1))
 
 
@@ -252,13 +252,13 @@ def _shares(
     bounds: Bounds, low: Ints, high: Ints, valid: Bools, needed: list[Floats], lines: CheckedLines, waves: int
 ) -> Floats:
     """Return at least the shares of boxes that do not flip and that do, by some lines: (2, n)."""
-    frame, rows = bounds.frame, bounds.rows
+    layout, rows = bounds.layout, bounds.rows
     whole = rows.decided(lines.least, valid)
     shares = np.array(whole, dtype=np.float64)
     for share, need, counted in zip(shares, needed, (_alike, _flips), strict=True):
         some = np.flatnonzero(~(whole[0] | whole[1]) & (need > 0))
         if len(some):
-            box = _Box(frame, low[some], high[some], valid[some], waves)
+            box = _Box(layout, low[some], high[some], valid[some], waves)
             share[some] = counted(box, rows, lines.chosen(some))
     return shares
 
@@ -273,7 +273,7 @@ def _over(what: Callable[[Ints, Ints, Floats], Floats], low: Ints, high: Ints, l
 class _Box:
     """Boxes whose shares are counted by so many waves."""
 
-    frame: Frame
+    layout: FeatureLayout
     low: Ints
     high: Ints
     valid: Bools
@@ -281,7 +281,7 @@ class _Box:
 
     def above(self, slopes: Floats, at: Floats, some: Ints | slice = slice(None)) -> Floats:
         """Return at least the share of some boxes where lines are above 0."""
-        return self.frame.share_above(self.low[some], self.high[some], slopes, at, self.waves)
+        return self.layout.share_above(self.low[some], self.high[some], slopes, at, self.waves)
 
 
 def _alike(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:
@@ -306,22 +306,22 @@ def _common(box: _Box, lines: CheckedLines, row: int, matter: Bools) -> tuple[Fl
     if slopes.shape[1] == 1:
         return slopes[:, 0], np.where(matter, at, np.inf).min(1)
     mean = (slopes * (matter / matter.sum(1, keepdims=True))[..., None]).sum(1)
-    rest = box.frame.least(box.low, box.high, slopes - mean[:, None]) + at
+    rest = box.layout.least(box.low, box.high, slopes - mean[:, None]) + at
     return mean, np.where(matter, rest, np.inf).min(1)
 
 
-def _likely(frame: Frame, box: _Box, lines: CheckedLines) -> Floats:
+def _likely(layout: FeatureLayout, box: _Box, lines: CheckedLines) -> Floats:
     """Return about the share of boxes where each line is above 0: (n, values, rows)."""
     n, k, r, features = lines.slopes.shape
-    spread = frame.spread(box.low, box.high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r)
-    return np.asarray(ndtr(_over(frame.mean, box.low, box.high, lines) / spread))
+    spread = layout.spread(box.low, box.high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r)
+    return np.asarray(ndtr(_over(layout.mean, box.low, box.high, lines) / spread))
 
 
 def _flips(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:
     """Return at least the share of boxes where one value surely has a class and another surely has not."""
-    n, frame, exists = len(box.low), box.frame, box.valid[..., None]
+    n, layout, exists = len(box.low), box.layout, box.valid[..., None]
     every, last = np.arange(n), lines.slopes.shape[1] - 1
-    mean = np.where(exists, _over(frame.mean, box.low, box.high, lines), -np.inf)
+    mean = np.where(exists, _over(layout.mean, box.low, box.high, lines), -np.inf)
 
     def line(some: Ints, value: Ints, row: int | Ints) -> tuple[Floats, Floats]:
         return lines.slopes[some, np.minimum(value, last)[some], row], lines.at[some, value[some], row]
@@ -329,7 +329,7 @@ def _flips(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:
     if not rows.classes:
         (slopes, at), (others, other) = (line(every, mean[..., row].argmax(1), row) for row in (0, 1))
         return box.above(slopes + others, at + other - rows.tolerance)
-    likely = _likely(frame, box, lines)
+    likely = _likely(layout, box, lines)
     best = np.zeros(n)
     for own, against in zip(rows.classes, rows.against, strict=True):
         chosen_by = mean[..., own].min(-1).argmax(1)
@@ -385,8 +385,8 @@ def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any
     """Prove again what is claimed of boxes: at least so many people do not flip, and so many do."""
     n = len(low)
     # Who claims more people than there can be is refused by one too many: the claim may be too large for a float.
-    ground = bounds.frame.ground
-    most = ground.combinations(low, high).astype(object) * len(ground.values) + 1
+    region = bounds.layout.region
+    most = region.combinations(low, high).astype(object) * len(region.values) + 1
     claims = [np.minimum(np.asarray(claim, dtype=object), most) for claim in (fair, discriminatory)]
     parts = _examined(bounds, low, high, np.arange(n), claims, first=True)
     people, sums = parts.people.astype(object), [parts.fair.astype(object), parts.discriminatory.astype(object)]
@@ -440,7 +440,7 @@ def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bo
     Of a box that claims all its people, one counterexample says so. Otherwise it takes more people than
     chance allows once in 10¹² certificates (Hoeffding's inequality).
     """
-    ground, draw = bounds.frame.ground, np.random.default_rng()
+    region, draw = bounds.layout.region, np.random.default_rng()
     untrue = np.zeros(len(short), bool)
     for number in np.flatnonzero(short)[:CHOSEN]:
         mine = parts[(parts.box == number) & (parts.people > 0).astype(bool)]
@@ -449,8 +449,8 @@ def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bo
             continue
         share = (people / sum(people)).astype(np.float64)
         part = draw.choice(len(mine), DRAWS, p=share / share.sum())
-        places = ground.drawn(mine.low[part], mine.high[part], draw)
-        valid, _ = ground.valid(places, places)
+        places = region.drawn(mine.low[part], mine.high[part], draw)
+        valid, _ = region.valid(places, places)
         alike, flips = bounds.rows.decided(bounds.points(places), valid)
         for claim, other in zip(claims, (flips, alike), strict=True):
             rest = 1 - float(claim[number] / sum(people))
@@ -504,13 +504,13 @@ def _examined(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any
 
 def _piece(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], first: bool) -> Parts:
     """Return what can be proved of parts of boxes, of which whole ones (`first`) need no more than is claimed."""
-    ground, n = bounds.frame.ground, len(low)
-    valid, axis = ground.valid(low, high)
+    region, n = bounds.layout.region, len(low)
+    valid, axis = region.valid(low, high)
     whole = axis < 0
     twins = valid.sum(1)
-    people = ground.combinations(low, high) * ((valid & ground.counted).sum(1) * whole).astype(ground.exact)
-    fair: Any = np.zeros(n, dtype=ground.exact)
-    flips: Any = np.zeros(n, dtype=ground.exact)
+    people = region.combinations(low, high) * ((valid & region.counted).sum(1) * whole).astype(region.exact)
+    fair: Any = np.zeros(n, dtype=region.exact)
+    flips: Any = np.zeros(n, dtype=region.exact)
     alone = whole & (twins < 2)  # no record has a twin
     fair[alone] = people[alone]
     open_ = np.flatnonzero(whole & ~alone & (people > 0).astype(bool) & (claims[0] + claims[1] > 0).astype(bool))
@@ -541,12 +541,12 @@ def _part(share: Floats, people: Any) -> Any:
 
 def _enumerated(bounds: Bounds, low: Ints, high: Ints, valid: Bools) -> tuple[Any, Any]:
     """Enumerate the people of small boxes: how many certainly do not flip, and how many do."""
-    ground = bounds.frame.ground
+    region = bounds.layout.region
     sizes = high - low + 1
     ends = np.cumsum(sizes.prod(1))
-    found: list[Any] = [np.zeros(len(low), dtype=ground.exact) for _ in range(2)]
-    step = max(1, NUMBERS // (len(ground.values) * bounds.width))
-    members = (valid & ground.counted).sum(1).astype(ground.exact)
+    found: list[Any] = [np.zeros(len(low), dtype=region.exact) for _ in range(2)]
+    step = max(1, NUMBERS // (len(region.values) * bounds.width))
+    members = (valid & region.counted).sum(1).astype(region.exact)
     for start in range(0, int(ends[-1]) if len(ends) else 0, step):
         number = np.arange(start, min(start + step, ends[-1]))
         owner = np.searchsorted(ends, number, side="right")
@@ -556,7 +556,7 @@ def _enumerated(bounds: Bounds, low: Ints, high: Ints, valid: Bools) -> tuple[An
         for axis in range(low.shape[1]):
             rest, place = np.divmod(rest, sizes[owner, axis])
             places[:, axis] = low[owner, axis] + place
-            weight = weight * ground.counts[axis][places[:, axis]].astype(ground.exact)
+            weight = weight * region.counts[axis][places[:, axis]].astype(region.exact)
         for total, who in zip(found, bounds.rows.decided(bounds.points(places), valid[owner]), strict=True):
             np.add.at(total, owner[who], weight[who])
     return found[0], found[1]

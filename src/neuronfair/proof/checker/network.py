@@ -21,8 +21,8 @@ from scipy import special
 from neuronfair.domain.attribute import Attribute
 from neuronfair.limits import check_size
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, Frame, Ints, Signed
 from neuronfair.proof.checker.reader import CheckedCurve, CheckedLayer, ReadNetwork
+from neuronfair.proof.checker.region import EPS, Bools, CheckedRegion, FeatureLayout, Floats, Ints, Signed
 
 POINTS = 33  # of the grid
 _TINY = 1e-9  # an interval narrower than this has no slope of its own
@@ -189,9 +189,9 @@ class CheckedLines(NamedTuple):
 
 @dataclass(frozen=True)
 class Layers:
-    """A network over the features of a frame."""
+    """A network over the features of a layout."""
 
-    frame: Frame
+    layout: FeatureLayout
     rows: Signed
     first: Floats  # (features, neurons) what each feature adds to the first layer
     start: Floats  # (values, neurons) what the sensitive values and all else add
@@ -222,7 +222,7 @@ class Layers:
         """How many numbers the lines of a box take."""
         values = len(self.start)
         copies = values if self.single else 1
-        return len(self.rows.matrix) * (copies * self.frame.features + 2 * values)
+        return len(self.rows.matrix) * (copies * self.layout.features + 2 * values)
 
     quick_lines = True  # before many records are enumerated
 
@@ -240,8 +240,8 @@ class Layers:
     def points(self, places: Ints) -> Floats:
         """Return signed margins of people at places, rounded down: (n, values, rows)."""
         x = np.zeros((len(places), self.first.shape[1]))
-        for axis, start in enumerate(self.frame.starts[:-1]):
-            linear = self.frame.ground.axes[axis].linear
+        for axis, start in enumerate(self.layout.starts[:-1]):
+            linear = self.layout.region.axes[axis].linear
             x += places[:, axis, None] * self.first[start] if linear else self.first[start + places[:, axis]]
         x = x[:, None] + self.start
         off = np.broadcast_to(self.rounding * self.size, x.shape)
@@ -257,11 +257,11 @@ class Layers:
         if not self.curves:
             slopes = np.broadcast_to(self.first.T, (n, 1, *self.first.T.shape))
             at = np.broadcast_to(self.start - self.rounding * self.size, (n, *self.start.shape))
-            return CheckedLines(slopes, at, self.frame.least(low, high, slopes[:, 0])[:, None] + at)
+            return CheckedLines(slopes, at, self.layout.least(low, high, slopes[:, 0])[:, None] + at)
         repeated = low.repeat(copies, 0), high.repeat(copies, 0)
         ways: list[list[Between]] = [[], []] if any("relu" in curve.name for curve in self.curves) else [[]]
         both = np.concatenate([self.first.T, -self.first.T])
-        least = self.frame.least(low, high, np.broadcast_to(both, (n, *both.shape)))
+        least = self.layout.least(low, high, np.broadcast_to(both, (n, *both.shape)))
         half = len(self.size)
         error = self.rounding * self.size
         ends = (self.start, self.start) if copies > 1 else (self.start.min(0), self.start.max(0))
@@ -282,14 +282,14 @@ class Layers:
                 relaxed.append(between(curve, lowest, highest, bool(flat)))
                 found.append(self._carried(relaxed, weights, biases, size, sizes, copies == 1))
             # The better of both ways, and of what the activations themselves allow.
-            least = np.max([self.frame.least(*repeated, slopes)[..., None] + at for slopes, at in found], 0)
+            least = np.max([self.layout.least(*repeated, slopes)[..., None] + at for slopes, at in found], 0)
             least = np.maximum(least, self._plain(curve, lowest, highest, weights, biases, size)[..., None])
             if not last:
                 bounds, half = least.min(-1), len(weight)
                 lowest, highest = bounds[:, :half], np.maximum(-bounds[:, half:], bounds[:, :half])
         slopes, at = found[0]
         for others, other in found[1:]:
-            better = (self.frame.mean(*repeated, others - slopes) + (other - at).mean(-1) > 0)[..., None]
+            better = (self.layout.mean(*repeated, others - slopes) + (other - at).mean(-1) > 0)[..., None]
             slopes, at = np.where(better, others, slopes), np.where(better, other, at)
         # The last axis are all values, or the only one of a copy.
         at, least = (a.transpose(0, 2, 1) if copies == 1 else a.reshape(n, copies, -1) for a in (at, least))
@@ -343,7 +343,7 @@ def _dot(rows: Floats, numbers: Floats) -> Floats:
     return np.asarray((rows @ numbers[..., None])[..., 0])
 
 
-def layers_of(network: ReadNetwork, attributes: Sequence[Attribute], ground: CheckedRegion, rows: Signed) -> Layers:
+def layers_of(network: ReadNetwork, attributes: Sequence[Attribute], region: CheckedRegion, rows: Signed) -> Layers:
     """Return a network over the places of a certificate; places that it tells apart are refused.
 
     `attributes` say how a row of codes becomes the numbers that the network takes.
@@ -357,11 +357,11 @@ def layers_of(network: ReadNetwork, attributes: Sequence[Attribute], ground: Che
         curves.append(CheckedCurve("sigmoid"))
         signs, nothing = np.array([[1.0], [-1.0]]), np.zeros(2)
         layers.append(CheckedLayer(signs, nothing, np.abs(signs), nothing))
-    frame = Frame(ground)
-    check_size(frame.features * len(layers[0].bias), "the places of its axes", times=64)
+    layout = FeatureLayout(region)
+    check_size(layout.features * len(layers[0].bias), "the places of its axes", times=64)
     read = _Inputs(tuple(attributes), layers[0])
     start, size_at, features = layers[0].bias, layers[0].bias_size, list[Floats]()
-    for axis, column, place in zip(ground.axes, ground.columns, ground.place_of, strict=True):
+    for axis, column, place in zip(region.axes, region.columns, region.place_of, strict=True):
         codes = np.flatnonzero(place >= 0)
         if axis.linear:
             step, first, large = read.line(column, codes)
@@ -371,14 +371,14 @@ def layers_of(network: ReadNetwork, attributes: Sequence[Attribute], ground: Che
             table, large = read.table(column, codes, place[codes])
             features.append(table)
         size_at = size_at + large
-    values = np.broadcast_to(start, (len(ground.values), len(start)))
-    for j, column in enumerate(ground.sensitive):
-        codes = np.arange(ground.domain.attributes[column].size)
+    values = np.broadcast_to(start, (len(region.values), len(start)))
+    for j, column in enumerate(region.sensitive):
+        codes = np.arange(region.domain.attributes[column].size)
         table, large = read.table(column, codes, codes)
-        values, size_at = values + table[ground.values[:, j]], size_at + large
+        values, size_at = values + table[region.values[:, j]], size_at + large
     widths = [network.widest, *(layer.weight.shape[1] for layer in layers)]
-    rounding = EPS * max(2, network.steps) * float(max(frame.features, *widths) + 16)
-    return Layers(frame, rows, np.concatenate(features), values, size_at, tuple(layers[1:]), tuple(curves), rounding)
+    rounding = EPS * max(2, network.steps) * float(max(layout.features, *widths) + 16)
+    return Layers(layout, rows, np.concatenate(features), values, size_at, tuple(layers[1:]), tuple(curves), rounding)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from neuronfair.errors import one_line
 from neuronfair.limits import check_size
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.ground import Floats
+from neuronfair.proof.checker.region import Floats
 
 BATCHES = (3, 1021)  # rows that it seems to be given: what it computes must not depend on their number
 WIDEST = 10_000  # numbers of a layer

@@ -19,8 +19,8 @@ from torch import Tensor
 from neuronfair.limits import check_size
 from neuronfair.model.forest import Forest
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.ground import EPS, Bools, CheckedRegion, Floats, Frame, Ints, Signed
 from neuronfair.proof.checker.network import CheckedLines
+from neuronfair.proof.checker.region import EPS, Bools, CheckedRegion, FeatureLayout, Floats, Ints, Signed
 
 NUMBERS = 1 << 22  # of the largest array of a pass
 WORD = 64  # leaves, a bit each
@@ -38,7 +38,7 @@ class _Leaves(NamedTuple):
 class CheckedTrees:
     """The nodes of all trees over the places of a certificate. A leaf is its own child."""
 
-    frame: Frame
+    layout: FeatureLayout
     rows: Signed
     roots: Ints
     axis: Ints  # (nodes,) the axis that a node cuts; -1: a leaf, -2: it cuts sensitive values
@@ -70,8 +70,8 @@ class CheckedTrees:
 
     def lines(self, low: Ints, high: Ints, joint: bool) -> CheckedLines:
         """Return lines below the signed margins over boxes."""
-        k = len(self.frame.ground.values)
-        widest = max(len(self.axis) * len(self.base), len(self.roots) * self.frame.features)
+        k = len(self.layout.region.values)
+        widest = max(len(self.axis) * len(self.base), len(self.roots) * self.layout.features)
         step, values = max(1, NUMBERS // (k * widest)), max(1, NUMBERS // widest)
         some = [slice(i, i + values) for i in range(0, k, values)]
         return CheckedLines.joined(
@@ -91,7 +91,7 @@ class CheckedTrees:
     @property
     def numbers(self) -> int:
         """How many numbers the lines of a box take."""
-        return len(self.frame.ground.values) * len(self.base) * (self.frame.features + 2)
+        return len(self.layout.region.values) * len(self.base) * (self.layout.features + 2)
 
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where no tree can tell the valid sensitive values apart."""
@@ -113,9 +113,9 @@ class CheckedTrees:
 
     def points(self, places: Ints) -> Floats:
         """Return signed margins of people at places, rounded down: (n, values, rows)."""
-        features = self.frame.features
+        features = self.layout.features
         common = self._leaves.below[features:][None].repeat(len(places), 0)  # (n, values, words)
-        for start, place in zip(self.frame.starts[:-1], places.T, strict=True):
+        for start, place in zip(self.layout.starts[:-1], places.T, strict=True):
             common &= self._leaves.below[start + place][:, None]
         at = np.frexp(common.astype(np.float64))[1] + self._leaves.first  # the only leaf left, or 0: it is elsewhere
         return np.asarray(self._leaves.value[at].sum(2) + self.base - self._slack)
@@ -124,7 +124,7 @@ class CheckedTrees:
     def _leaves(self) -> _Leaves:
         """Which leaves each place and each sensitive value can reach."""
         reach = np.concatenate([self.by_place, self.by_value], 1)
-        of = np.repeat(np.arange(len(self.frame.starts) - 1), np.diff(self.frame.starts))
+        of = np.repeat(np.arange(len(self.layout.starts) - 1), np.diff(self.layout.starts))
         cut = self.axis[:, None] == np.append(of, np.full(self.by_value.shape[1], -2))
         ways = (self.left, reach | ~cut), (self.right, ~reach | ~cut)
         allowed = np.ones_like(reach)
@@ -149,7 +149,7 @@ class CheckedTrees:
     def _goes(self, low: Ints, high: Ints) -> tuple[Bools, Bools]:
         """Return whether some places of each box are sent left by each node, and whether some right: (n, nodes)."""
         goes = np.zeros((len(low), len(self.axis)), bool), np.zeros((len(low), len(self.axis)), bool)
-        for axis, features in self.frame.tables():
+        for axis, features in self.layout.tables():
             mine = np.flatnonzero(self.axis == axis)
             sent = self.by_place[mine, features]
             before = np.concatenate([np.zeros((len(mine), 1), int), np.cumsum(sent, 1)], 1).T
@@ -191,36 +191,36 @@ def fingerprint_of_trees(forest: Forest) -> str:
     return digest.hexdigest()
 
 
-def trees_of(forest: Forest, ground: CheckedRegion, rows: Signed) -> CheckedTrees:
+def trees_of(forest: Forest, region: CheckedRegion, rows: Signed) -> CheckedTrees:
     """Return a forest over the places of a certificate; places that a tree tells apart are refused."""
-    frame = Frame(ground)
+    layout = FeatureLayout(region)
     nodes = len(forest.attribute) + WORD * len(forest.roots)
-    check_size(nodes * (frame.features + len(ground.values)), "the places of its axes", times=4)
+    check_size(nodes * (layout.features + len(region.values)), "the places of its axes", times=4)
     attribute, side = forest.attribute.numpy(), forest.side.numpy()
     axis = np.full(len(attribute), -1)
-    by_place = np.zeros((len(attribute), frame.features), bool)
-    by_value = np.zeros((len(attribute), len(ground.values)), bool)
+    by_place = np.zeros((len(attribute), layout.features), bool)
+    by_value = np.zeros((len(attribute), len(region.values)), bool)
     inner = forest.left.numpy() != np.arange(len(attribute))
-    for number, (column, place) in enumerate(zip(ground.columns, ground.place_of, strict=True)):
-        name, cell = ground.axes[number].column, forest.cells[column].numpy()
-        if ground.axes[number].linear:
+    for number, (column, place) in enumerate(zip(region.columns, region.place_of, strict=True)):
+        name, cell = region.axes[number].column, forest.cells[column].numpy()
+        if region.axes[number].linear:
             raise CertificateError(f"trees do not read '{name}' as a number, as the certificate says")
         codes = np.flatnonzero(place >= 0)
-        held = np.zeros(len(ground.axes[number]), dtype=np.int64)
+        held = np.zeros(len(region.axes[number]), dtype=np.int64)
         held[place[codes]] = cell[codes]
         if not np.array_equal(held[place[codes]], cell[codes]):
             raise CertificateError(f"a place of '{name}' holds values that a tree tells apart")
         mine = inner & (attribute == column)
         axis[mine] = number
-        by_place[mine, frame.starts[number] : frame.starts[number + 1]] = side[mine][:, held]
-    for j, column in enumerate(ground.sensitive):
+        by_place[mine, layout.starts[number] : layout.starts[number + 1]] = side[mine][:, held]
+    for j, column in enumerate(region.sensitive):
         mine = inner & (attribute == column)
         axis[mine] = -2
-        by_value[mine] = side[mine][:, forest.cells[column].numpy()[ground.values[:, j]]]
+        by_value[mine] = side[mine][:, forest.cells[column].numpy()[region.values[:, j]]]
     if rows.squash:
         raise CertificateError("a tolerance on probabilities of trees cannot be checked")
     value, base = forest.value.numpy(), forest.base.numpy()
     size = (np.abs(value).max(0) * len(forest.roots) + np.abs(base)) @ np.abs(rows.matrix.T) + np.abs(rows.offset)
     value, base = value @ rows.matrix.T, base @ rows.matrix.T + rows.offset
     roots, left, right = (t.numpy() for t in (forest.roots, forest.left, forest.right))
-    return CheckedTrees(frame, rows, roots, axis, left, right, value, base, size, by_place, by_value, forest.depth)
+    return CheckedTrees(layout, rows, roots, axis, left, right, value, base, size, by_place, by_value, forest.depth)

@@ -9,7 +9,7 @@ from neuronfair.domain.rules import Rule, RuleBook, Span
 from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.tables.dataset import catalog_domain
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.ground import region, rule_tables
+from neuronfair.proof.checker.region import codes_meeting, rule_tables
 from tests.domain.schema.test_toml import DOMAIN
 
 TEXTS = [
@@ -45,7 +45,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_region_means_the_same_codes_to_checker_and_prover(text):
-    for mine, theirs in zip(region(DOMAIN, text), allowed_codes(DOMAIN, text), strict=True):
+    for mine, theirs in zip(codes_meeting(DOMAIN, text), allowed_codes(DOMAIN, text), strict=True):
         assert np.array_equal(mine, theirs.numpy())
 
 
@@ -59,7 +59,7 @@ def test_a_region_means_the_same_codes_to_checker_and_prover(text):
 )
 def test_what_cannot_be_read_is_refused_in_one_line(text):
     with pytest.raises(CertificateError, match=r"its region .* cannot be read") as refused:
-        region(DOMAIN, text)
+        codes_meeting(DOMAIN, text)
     assert "\n" not in str(refused.value)
 
 

@@ -50,7 +50,7 @@ ROWS = 1 << 14  # boxes that are looked at together
 LONGEST = 20_000  # letters of a region
 
 
-def region(domain: TableDomain, text: str) -> list[Bools]:
+def codes_meeting(domain: TableDomain, text: str) -> list[Bools]:
     """Return which codes of each attribute meet the conditions of a region: (size,) each."""
     allowed = [np.ones(attribute.size, bool) for attribute in domain.attributes]
     if len(text) > LONGEST:
@@ -355,7 +355,7 @@ def checked_region(certificate: Certificate) -> CheckedRegion:
                 f"'{attribute.name}' has {attribute.size:,} values; {MOST_VALUES:,} at most can be checked"
             )
     check_size(sum(attribute.size for attribute in domain.attributes), "the values of its attributes", times=64)
-    allowed = region(domain, certificate.where)
+    allowed = codes_meeting(domain, certificate.where)
     names = [axis.column for axis in certificate.axes]
     free = [name for name in domain.names if name not in domain.sensitive]
     if sorted(names) != sorted(free):
@@ -438,20 +438,20 @@ WORTH = 0.005  # a share that is likely smaller is not counted
 
 
 @dataclass(frozen=True)
-class Frame:
+class FeatureLayout:
     """Which features belong to which axis."""
 
-    ground: CheckedRegion
+    region: CheckedRegion
 
     @cached_property
     def linear(self) -> Ints:
         """The axes that are linear."""
-        return np.array([i for i, axis in enumerate(self.ground.axes) if axis.linear], dtype=np.int64)
+        return np.array([i for i, axis in enumerate(self.region.axes) if axis.linear], dtype=np.int64)
 
     @cached_property
     def starts(self) -> Ints:
         """The first feature of each axis, and the number of all."""
-        widths = [1 if axis.linear else len(axis) for axis in self.ground.axes]
+        widths = [1 if axis.linear else len(axis) for axis in self.region.axes]
         return np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
 
     @property
@@ -461,13 +461,13 @@ class Frame:
 
     def tables(self) -> Iterator[tuple[int, slice]]:
         """Yield the axes that are not linear, and their features."""
-        for number, axis in enumerate(self.ground.axes):
+        for number, axis in enumerate(self.region.axes):
             if not axis.linear:
                 yield number, slice(int(self.starts[number]), int(self.starts[number + 1]))
 
     def outside(self, low: Ints, high: Ints, axis: int) -> Bools:
         """Return which places of an axis do not lie in each box: (n, places)."""
-        places = np.arange(len(self.ground.axes[axis]))
+        places = np.arange(len(self.region.axes[axis]))
         return (places < low[:, axis, None]) | (places > high[:, axis, None])
 
     def least(self, low: Ints, high: Ints, slopes: Floats) -> Floats:
@@ -479,7 +479,7 @@ class Frame:
         for axis, features in self.tables():
             own = np.where(self.outside(low, high, axis)[:, None], np.inf, slopes[..., features]).min(-1)
             result, size = result + own, size + np.abs(own)
-        return np.asarray(result - EPS * (len(self.ground.axes) + 4) * size)
+        return np.asarray(result - EPS * (len(self.region.axes) + 4) * size)
 
     def mean(self, low: Ints, high: Ints, slopes: Floats) -> Floats:
         """Return about the mean of lines (n, lines, features) over each box: (n, lines)."""
@@ -491,7 +491,7 @@ class Frame:
 
     def reach(self, low: Ints, high: Ints, slopes: Floats) -> Floats:
         """Return how far each axis moves lines (n, lines, features) within a box: (n, lines, axes)."""
-        result = np.zeros((*slopes.shape[:2], len(self.ground.axes)))
+        result = np.zeros((*slopes.shape[:2], len(self.region.axes)))
         steep = slopes[..., self.starts[self.linear]]
         result[..., self.linear] = np.abs(steep) * (high - low)[:, None, self.linear]
         for axis, features in self.tables():
@@ -500,7 +500,7 @@ class Frame:
         return result
 
     def _shares(self, low: Ints, high: Ints, axis: int) -> Floats:
-        weight = np.where(self.outside(low, high, axis), 0, self.ground.counts[axis])
+        weight = np.where(self.outside(low, high, axis), 0, self.region.counts[axis])
         return np.asarray(weight / weight.sum(-1, keepdims=True))
 
     def guess(self, low: Ints, high: Ints, slopes: Floats, at: Floats) -> Floats:
@@ -533,7 +533,7 @@ class Frame:
     def _counted(self, low: Ints, high: Ints, slopes: Floats, need: Floats, reach: Floats, waves: int) -> Floats:
         """Return at least the share where terms that are at least 0 exceed `need`, which is at least 0."""
         most = reach.sum(1)
-        need = need + 8 * EPS * (len(self.ground.axes) + 4) * (need + most)
+        need = need + 8 * EPS * (len(self.region.axes) + 4) * (need + most)
         codes = (high - low + 1.0)[:, self.linear]
         steep = np.where(codes > 1, np.abs(slopes[:, self.starts[self.linear]]), 0.0)
         period = np.maximum(np.maximum(need, most - need), 1e-280) * (1 + APART)
@@ -564,7 +564,7 @@ class Frame:
             turned *= sum((share[:, part, None] * _powers(angle[:, part], waves)).sum(1) for part in parts)
             mean = mean + (share * term).sum(1)
         sines, cosines = _weights(waves)
-        rounding = ROUNDING * (len(self.ground.axes) + 10)
+        rounding = ROUNDING * (len(self.region.axes) + 10)
         found = mean / period + 0.5 + turned.imag @ sines - turned.real @ cosines - 0.5 / waves - rounding
         found[~np.isfinite(found)] = 0.0
         return np.asarray(np.clip(found, 0, 1 - rounding))
