@@ -108,10 +108,10 @@ def fair(name: str = "sex", **more: Any) -> e.AttributeReport:
     return attribute(name, **{"rates": rates, "searches": nobody, "severity": None, "worst": ()} | more)
 
 
-def counterpart(
+def counterfactual(
     groups: Sequence[str] = ("Male", "Female"), *, claimed: bool = True, **more: Any
 ) -> c.CounterfactualReport:
-    """What counterparts in these groups say: men lose, women gain; and no more than chance where nothing is claimed."""
+    """A counterfactual test of these groups: men lose, women gain; no more than chance where nothing is claimed."""
     rate, placebo, effect = (
         (c.Interval(0.19, 0.181, 0.199), c.Interval(0.0003, 0.0, 0.0007), c.Interval(0.1897, 0.1806, 0.1988))
         if claimed
@@ -141,16 +141,16 @@ def counterpart(
 
 
 def unread(made: r.Report, *found: c.CounterfactualReport) -> r.Report:
-    """The same audit of a model that does not read the sensitive attributes: counterparts speak."""
-    note = e.Note(e.NOT_READ, "The model does not read it.", "Look at counterparts.")
+    """The same audit of a model that does not read the sensitive attributes: counterfactuals speak."""
+    note = e.Note(e.NOT_READ, "The model does not read it.", "Look at counterfactuals.")
     attributes = tuple(
         replace(
             one,
             rates=rates(0, table=0),
             direction=(),
             health=(note,),
-            counterpart=what,
-            search_twins="counterpart",
+            counterfactual=what,
+            search_twins="counterfactual",
             proved=None,
         )
         for one, what in zip(made.attributes, found, strict=True)

@@ -25,6 +25,7 @@ from neuronfair import (
 )
 from neuronfair.api import Audit
 from neuronfair.audits import inputs
+from neuronfair.audits.gate.thresholds import read_expressions
 from neuronfair.audits.report import Report
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.render.export import LAST
@@ -342,3 +343,12 @@ def test_an_option_that_does_not_exist_is_refused():
             NeuronFairError, match=r"^there is no option 'trust_pickles'\. .*Did you mean 'trust_pickle'"
         ):
             call(lambda table: table.age > 30, people, sensitive="sex", trust_pickles=True)
+
+
+def test_the_old_name_of_counterfactual_twins_works_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="twins='counterpart' is now 'counterfactual'"):
+        assert SearchConfig(twins="counterpart").twins == "counterfactual"
+    with pytest.warns(DeprecationWarning, match="is now 'counterfactual'"):
+        assert AuditSettings(twins="counterpart").twins == "counterfactual"
+    with pytest.warns(DeprecationWarning, match=r"'counterpart\.effect' is now 'counterfactual\.excess'"):
+        assert read_expressions(["counterpart.effect > 5%"], ["sex"], [])[0].figure == "counterfactual.excess"

@@ -2,7 +2,7 @@
 
 Every attribute is a function of the group, of earlier attributes and of noise of its own. A number adds its noise, a
 flag is up where its noise lies below the chance (inverse distribution function), a label is the one whose score with
-its Gumbel noise is the largest. A person's true counterpart has the same noise throughout.
+its Gumbel noise is the largest. A person's true counterfactual has the same noise throughout.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class World:
         return self.score(rows) > 0
 
     def again(self, seed: int) -> Tensor:
-        """Return counterparts as somebody draws them who knows all laws of this world, but nobody's noise: (n, d)."""
+        """Return counterfactuals as drawn by who knows all laws of this world, but nobody's noise: (n, d)."""
         g = np.random.default_rng(seed)
         codes = self.rows.numpy()
         side = codes[:, 0] - 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -161,7 +162,7 @@ class AuditOptions(ModelKeywords, total=False):
     prove: float  # time limit of proofs in seconds, 0 for none; default: that of the settings
     population: Any  # realistic records from your own sampler: a table, or a function of their number
     plausible: float  # minimum likelihood percentile of generated records; default: that of the settings
-    twins: TwinKind | None  # only the attribute-flip test ("flip"), or only the counterfactual test ("counterpart")
+    twins: TwinKind | None  # only the attribute-flip test ("flip"), or only the counterfactual test ("counterfactual")
     pool: Pool | None  # workers that audit several attributes in parallel
     random_state: int | None  # the same as the seed
 
@@ -507,12 +508,16 @@ def search(
     """Search a model for discriminatory instances, starting from the rows of a data set, on all cores.
 
     By default the search takes its `seeds` in turn from the k-means clusters of the rows, and fits a bias `profile`, a
-    `population` and, for `config.twins`, `counterparts`; you can pass your own. With a `recorder`, such as a `Run`, it
-    can be killed at any time and resumes when it is run again.
+    `population` and, for `config.twins`, `counterfactuals`; you can pass your own. With a `recorder`, such as a `Run`,
+    it can be killed at any time and resumes when it is run again.
 
     Search chains are dealt to `workers` processes, by default one for each core; the findings do not depend on it. One
     process does all where it cannot be forked safely: in a notebook or another program with threads, on a GPU, on
     systems other than Linux, for functions as models, and for short searches.
     """
+    named: Any = options
+    if "counterparts" in named:
+        warnings.warn("counterparts= is now counterfactuals=", DeprecationWarning, stacklevel=2)
+        named["counterfactuals"] = named.pop("counterparts")
     runner = partial(campaign.in_one_piece, workers=workers or default_workers())
     return campaign.search(network, domain, rows, config, runner=runner, **options)

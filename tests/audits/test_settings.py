@@ -6,7 +6,7 @@ from neuronfair.audits.settings import AuditSettings
 from neuronfair.errors import NeuronFairError
 
 
-def test_fewer_counterparts_are_looked_at_where_they_do_not_lead():
+def test_fewer_counterfactuals_are_looked_at_where_they_do_not_lead():
     leads, beside = (AuditSettings().thorough(50_000, leads=leads) for leads in (True, False))
     assert (leads.draws, leads.placebos, leads.people) == (32, 20, 50_000)
     assert beside.placebos == 20
@@ -15,7 +15,7 @@ def test_fewer_counterparts_are_looked_at_where_they_do_not_lead():
 
 
 def test_what_is_no_kind_of_twins_is_refused():
-    with pytest.raises(NeuronFairError, match="twins must be flip or counterpart, got 'both'"):
+    with pytest.raises(NeuronFairError, match="twins must be flip or counterfactual, got 'both'"):
         AuditSettings(twins="both")
     with pytest.raises(NeuronFairError, match="placebos must be 2 or more, got 1"):
         AuditSettings(placebos=1)

@@ -104,7 +104,7 @@ def measured(name: str) -> dict:
     report = kept(name)
     for one in report["attributes"]:
         assert one["proved"]["boxes"] > 0
-        assert one["counterpart"]["placebos"] == 5
+        assert one["counterfactual"]["placebos"] == 5
         one["proved"] = None
         for finding in (*one["findings"], *one["worst"]):
             finding["replay"] = None
@@ -598,19 +598,21 @@ def test_plausible_people_and_a_population_of_ones_own(run, refused):
     refused(*AUDIT, "--force", "--plausible", 2, says=("plausible must be 0 or more and below 1, got 2",))
 
 
-def test_counterparts_are_an_option_and_a_limit(run, refused):
-    refused(*AUDIT, "--twins", "flip", "--fail-if", "counterpart.rate > 0.1", says=("needs counterparts",))
-    refused(*AUDIT, "--twins", "both", says=("'both' is not one of 'flip', 'counterpart'",))
-    limits = ("--fail-if", "sex.counterpart.rate > 99%", "--fail-if", "counterpart.effect > -1")
-    result = run(*AUDIT, "--sensitive", "sex", "--twins", "counterpart", "--prove", 0, *limits, "--junit", "tests.xml")
+def test_counterfactuals_are_an_option_and_a_limit(run, refused):
+    refused(*AUDIT, "--twins", "flip", "--fail-if", "counterfactual.rate > 0.1", says=("needs counterfactuals",))
+    refused(*AUDIT, "--twins", "both", says=("'both' is not one of 'flip', 'counterfactual'",))
+    limits = ("--fail-if", "sex.counterfactual.rate > 99%", "--fail-if", "counterfactual.excess > -1")
+    result = run(
+        *AUDIT, "--sensitive", "sex", "--twins", "counterfactual", "--prove", 0, *limits, "--junit", "tests.xml"
+    )
     assert (result.status, result.err) == (1, "")
     assert "Proxy excess" in result.out
     (one,) = kept()["attributes"]
-    assert one["search_twins"] == "counterpart"
-    assert one["counterpart"]["placebos"] == 5
-    assert "shuffles only" in one["counterpart"]["excess"]
+    assert one["search_twins"] == "counterfactual"
+    assert one["counterfactual"]["placebos"] == 5
+    assert "shuffles only" in one["counterfactual"]["excess"]
     assert [check["fired"] for check in kept()["gate"]["checks"]] == [False, True]
-    assert kept()["seconds"]["counterparts"] > 0
+    assert kept()["seconds"]["counterfactuals"] > 0
     found = [finding["replay"] for finding in one["worst"] if finding["replay"]]
     told = " ".join(run(*found[0].split()[1:]).out.split()) if found else "counterfactual twin"
     assert "counterfactual twin" in told

@@ -37,9 +37,9 @@ def test_an_audit_proves_compares_finds_and_says_so(run):
     assert one["rates"]["table"]["discriminated"] > 0
     assert one["proved"]["method"] == "bounds of a network"
     assert one["proved"]["proved_discriminatory"]["count"] != "0"
-    assert one["counterpart"]["of"] > 0
+    assert one["counterfactual"]["of"] > 0
     assert one["searches"][0]["findings"] > 0
     assert one["direction"][0]["people"] > 0
-    assert all(report["seconds"][stage] > 0 for stage in ("rate", "search", "proof", "counterparts"))
+    assert all(report["seconds"][stage] > 0 for stage in ("rate", "search", "proof", "counterfactuals"))
     assert 'failures="1"' in Path("tests.xml").read_text(encoding="utf-8")
     assert Path("run", "report.html").is_file()

@@ -50,13 +50,13 @@ def test_methods_are_compared_on_a_cluster(run, monkeypatch):
         }
 
 
-def test_methods_are_compared_by_counterparts(run):
+def test_methods_are_compared_by_counterfactuals(run):
     words = ("compare", *DATA, *SMALL, "--methods", "aequitas,uniform", "--json", "figures.json")
-    told = run(*words, "--twins", "counterpart")
+    told = run(*words, "--twins", "counterfactual")
     assert (told.status, told.err) == (0, "")
     assert "A typical counterfactual twin gets a different decision for" in " ".join(told.out.split())
     found = json.loads(Path("figures.json").read_text(encoding="utf-8"))
-    assert found["twins"] == "counterpart"
+    assert found["twins"] == "counterfactual"
     assert sum(entry["findings"] for entry in found["methods"]) > 0
     assert found["rates"]["table"]["rate"] > 0
 
@@ -149,16 +149,16 @@ def test_a_rate_that_cannot_be(refused, words, says):
     refused("rate", *DATA, *words, says=says)
 
 
-def test_the_rate_by_counterparts(run, monkeypatch):
+def test_the_rate_by_counterfactuals(run, monkeypatch):
     quick = counterfactual_effect.Thoroughness(draws=4, placebos=3)
     monkeypatch.setattr(counterfactual_effect, "Thoroughness", lambda: quick)
-    result = run("rate", *DATA, "--twins", "counterpart", "--json", "rate.json")
+    result = run("rate", *DATA, "--twins", "counterfactual", "--json", "rate.json")
     assert result.status == 0, result.err
     said = " ".join(result.out.split())
     assert "counterfactual twins (same place in the other group's distribution) get a different decision" in said
     assert "The permutation baseline has 3 shuffles only." in said
     figures = json.loads(Path("rate.json").read_text())
-    found = figures["counterpart"]
+    found = figures["counterfactual"]
     assert (figures["sensitive"], found["of"], found["draws"], found["confidence"]) == (["sex"], 200, 4, 0.95)
     assert found["effect"]["rate"] <= found["rate"]
     assert "rates" not in figures

@@ -54,13 +54,13 @@ def folder(tmp_path_factory):
         )
         call(patch, *search, "--starts", 20, "--steps", 20, "--out", "run")
         call(patch, *search, "--starts", 0, "--out", "empty")
-        # A table in which a copy of sex counts, a network that was trained on it, and a run by counterparts.
+        # A table in which a copy of sex counts, a network that was trained on it, and a run by counterfactuals.
         lines = [f"{i % 7},{'FM'[i % 2]},{'xy'[i % 2]},{int(i % 7 + 3 * (i % 2) > 5)}" for i in range(300)]
         write("proxy.csv", "age,sex,club,hired", *lines)
         call(patch, "domain", "infer", "proxy.csv", "--sensitive", "sex", "--target", "hired")
         proxy = ("proxy.csv", "--domain", "proxy.toml", "-q")
         call(patch, "train", *proxy, "--hidden", "8", "--out", "proxy.safetensors")
-        alike = ("--model", "proxy.safetensors", "--twins", "counterpart", "--no-controls", "--out", "alike")
+        alike = ("--model", "proxy.safetensors", "--twins", "counterfactual", "--no-controls", "--out", "alike")
         call(patch, "search", *proxy, *alike, "--starts", 3, "--steps", 2)
     return path
 

@@ -119,9 +119,9 @@ def test_a_search_in_words_and_as_a_file(run):
     assert set(json.loads(Path("figures.json").read_text(encoding="utf-8"))) >= KEYS
 
 
-def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
+def test_a_search_by_counterfactuals_is_kept_shown_and_exported(run):
     quick = (*SEARCH, "--starts", 20, "--steps", 5, "--method", "aequitas", "--no-controls", "--out", "run")
-    first = run(*quick, "--twins", "counterpart")
+    first = run(*quick, "--twins", "counterfactual")
     assert (first.status, first.err) == (0, "")
     said = " ".join(first.out.split())
     assert "Records whose counterfactual twin by sex gets a different decision" in said
@@ -129,7 +129,7 @@ def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
     assert "only sex" not in said
     found = Run.open(Path("run"))
     count = len(found.findings())
-    assert found.summary["twins"] == "counterpart"
+    assert found.summary["twins"] == "counterfactual"
     assert count > 0
     shown = " ".join(run("show", "run", 0).out.split())
     assert re.search(
@@ -139,8 +139,10 @@ def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
         r"Of 32 counterfactual twins drawn for this person, [\d.]+% \(\d+\) get a different decision\.", shown
     )
     assert "it still holds" in shown
-    assert figures(run(*quick, "--twins", "counterpart", "--json", "-"))["findings"] == count  # and nothing is redone
-    assert "begun with twins = counterpart, not flip" in run(*quick).err
+    assert (
+        figures(run(*quick, "--twins", "counterfactual", "--json", "-"))["findings"] == count
+    )  # and nothing is redone
+    assert "begun with twins = counterfactual, not flip" in run(*quick).err
     assert run("show", "run", "--out", "found.csv").status == 0
     heading, line = Path("found.csv").read_text(encoding="utf-8").splitlines()[:2]
     twins = [name for name in heading.replace('"', "").split(",") if name.startswith("twin_")]
@@ -148,10 +150,10 @@ def test_a_search_by_counterparts_is_kept_shown_and_exported(run):
     assert len(line.split(",")) == len(heading.split(","))
 
 
-def test_counterparts_need_people_of_both_groups(refused):
+def test_counterfactuals_need_people_of_both_groups(refused):
     write("table.csv", HEADER, *people(40))
     says = ("counterfactuals need two groups of at least 30 records",)
-    refused(*SEARCH, *SMALL, "--twins", "counterpart", says=says)
+    refused(*SEARCH, *SMALL, "--twins", "counterfactual", says=says)
 
 
 @pytest.mark.parametrize("method", ["frontier", "neuronfair-plus", "neuronfair", "neuronfair-printed", "uniform"])

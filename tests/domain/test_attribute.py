@@ -253,7 +253,7 @@ def test_a_graph_stays_one_where_all_that_has_causes_is_left_out():
     assert graph(limited(domain, {"sex", "age"}).attributes) == {0: [], 1: []}
 
 
-def test_what_is_said_of_counterparts_is_written_and_read():
+def test_what_is_said_of_counterfactuals_is_written_and_read():
     sex, job, pay, age = attributes(sex=None, job=["sex"], pay=["job", "sex"], age=())
     domain = TableDomain("people", (sex, replace(job, legitimate=True), pay, replace(age, fixed=True)), ("sex",))
     again = parse_domain(format_domain(domain))

@@ -242,8 +242,8 @@ def test_two_seeds_share_no_shuffle():
     assert len(set(several)) == 80
 
 
-def test_a_tally_weighs_people_and_not_counterparts():
-    """One person with one counterpart, who flips, and one with three, none of whom do: half of the people."""
+def test_a_tally_weighs_people_and_not_counterfactuals():
+    """One person with one counterfactual, who flips, and one with three, none of whom do: half of the people."""
     count, flips = torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [0.0]])
     tally = TwinTally(count, flips, flips * 0, flips, torch.tensor([0, 1]), torch.tensor([False, False]))
     assert tally.rate() == 0.5
@@ -253,7 +253,7 @@ def test_a_tally_weighs_people_and_not_counterparts():
     assert mean_moves([moves[:1], [Move((0,), (1,), 3, 0.0, 0.5, 0.0)]]) == (Move((0,), (1,), 2, 0.5, 0.25, 0.5),)
 
 
-def test_without_anybody_who_has_a_counterpart_nothing_is_measured():
+def test_without_anybody_who_has_a_counterfactual_nothing_is_measured():
     """The copy is kept, and rules tie it to the group: nobody of the other group has it."""
     fixed = replace(DOMAIN.attributes[COPY], fixed=True)
     rules = [Rule(f"{a} has {p}", {"group": (a,)}, {"copy": (p,)}) for a, p in (("a", "p"), ("b", "q"))]

@@ -33,7 +33,7 @@ from neuronfair.store.ledger import write_manifest
 from neuronfair.store.run import Run
 from tests.planted import networks
 from tests.planted.proxies import by_a, moved_domain, moved_rows
-from tests.reports import CORPUS, attribute, counterpart, fair, finding, report
+from tests.reports import CORPUS, attribute, counterfactual, fair, finding, report
 
 DOMAIN = TableDomain(
     "t",
@@ -208,9 +208,9 @@ def outcome(
     return SearchResult(SearchConfig(decision=decision), domain, one.rows, None, *phases, None, None, ())
 
 
-def test_counterparts_have_a_column_wherever_they_may_differ():
+def test_counterfactuals_have_a_column_wherever_they_may_differ():
     domain, rows = moved_domain(), moved_rows()
-    config = SearchConfig("uniform", seeds=20, steps=0, global_steps=5, controls=False, twins="counterpart")
+    config = SearchConfig("uniform", seeds=20, steps=0, global_steps=5, controls=False, twins="counterfactual")
     found = search(by_a(domain), domain, rows, config)
     nobody = replace(found.first, findings=Findings.empty(domain, 2))
     flips = replace(found, domain=domain, first=nobody, local=nobody)
@@ -337,7 +337,7 @@ def test_a_limit_may_fire_without_a_pair_to_show():
 
 
 def test_without_thresholds_nothing_fails_whatever_was_found():
-    found = attribute("sex", counterpart=counterpart())
+    found = attribute("sex", counterfactual=counterfactual())
     root = read(conclude(report(found, fair("age"), fair("race", rates=Rates(), searches=()))))
     assert [(s.get("name"), s.get("tests"), s.get("failures"), s.get("skipped")) for s in root] == [
         ("sex", "1", "0", "0"),

@@ -34,11 +34,11 @@ def test_the_figures_are_those_of_the_worst_attribute():
     assert (found.state, found.page) == ("no limits", "a/report.html")
 
 
-def test_counterparts_count_only_where_an_effect_is_claimed():
-    claimed = reports.counterpart()
+def test_counterfactuals_count_only_where_an_effect_is_claimed():
+    claimed = reports.counterfactual()
     for effect in (claimed, replace(claimed, claimed=not claimed.claimed)):
-        made = reports.report(reports.attribute(counterpart=effect))
-        assert (line_of(EMPTY, made, "p").counterpart is not None) == effect.claimed
+        made = reports.report(reports.attribute(counterfactual=effect))
+        assert (line_of(EMPTY, made, "p").counterfactual is not None) == effect.claimed
 
 
 def test_states():

@@ -44,7 +44,7 @@ def test_the_colour_of_the_card_follows_the_thresholds(thresholds, level, colour
 
 
 def test_the_card_shows_the_metrics_of_each_attribute():
-    one = reports.attribute(counterpart=reports.counterpart(), proved=reports.proved(900, 30))
+    one = reports.attribute(counterfactual=reports.counterfactual(), proved=reports.proved(900, 30))
     card = verdict_card(reports.report(one, reports.fair("<b>")))
     for words in ("<th>Flip rate</th>", "<th>Proxy excess</th>", "19.0 pp (18.1–19.9 pp)", f">{percent(0.9)}</td>"):
         assert words in card

@@ -141,7 +141,7 @@ def test_the_first_screen_has_four_metrics_of_the_model_and_none_of_the_search()
 
 def test_no_heading_occurs_twice():
     made = reports.adult(("sex",), ("race",), ("sex", "race"), findings=5)
-    made = reports.with_first(made, counterpart=reports.counterpart(), direction=(HURT,), groups=reports.GROUPS)
+    made = reports.with_first(made, counterfactual=reports.counterfactual(), direction=(HURT,), groups=reports.GROUPS)
     headings = re.findall(r"<h([1-4])[^>]*>(.*?)</h\1>", audit_page(made))
     assert len(headings) == len(set(headings))
 

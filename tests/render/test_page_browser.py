@@ -190,9 +190,9 @@ def long_names():
         reports.nothing_found(),
         long_names(),
         evil(reports.adult(findings=20)),
-        reports.unread(reports.adult(findings=3), reports.counterpart(("group" * 30, RTL, "a " * 60))),
+        reports.unread(reports.adult(findings=3), reports.counterfactual(("group" * 30, RTL, "a " * 60))),
     ],
-    ids=["several", "nothing", "long names", "markup", "counterparts"],
+    ids=["several", "nothing", "long names", "markup", "counterfactuals"],
 )
 def test_it_never_scrolls_sideways(show, made):
     browser = show(made)
@@ -208,8 +208,8 @@ def test_it_never_scrolls_sideways(show, made):
 
 
 @pytest.mark.parametrize("claimed", [True, False])
-def test_words_beside_counterparts_do_not_overlap(show, claimed):
-    browser = show(reports.unread(reports.adult(findings=0), reports.counterpart(claimed=claimed)))
+def test_words_beside_counterfactuals_do_not_overlap(show, claimed):
+    browser = show(reports.unread(reports.adult(findings=0), reports.counterfactual(claimed=claimed)))
     boxes = """(kind) => [...document.querySelectorAll(`${kind}`)].map((svg) => [...svg.querySelectorAll('text')]
       .map((text) => text.getBoundingClientRect()))"""
     for width in (320, 1280):

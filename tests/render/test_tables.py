@@ -144,7 +144,7 @@ def test_no_word_becomes_a_link_a_list_a_formula_or_html(words, written):
 
 
 def test_it_shows_counterfactual_twins():
-    text = markdown(report(attribute(counterpart=reports.counterpart()), fair("race")))
+    text = markdown(report(attribute(counterfactual=reports.counterfactual()), fair("race")))
     assert "### Counterfactual twins: proxy evidence" in text
     (line,) = [line for line in text.splitlines() if line.startswith("| sex | 19.0%")]
     assert cells(line) == ["sex", "19.0% (18.1–19.9%)", "0.030% (0–0.070%)", "19.0 pp (18.1–19.9)", "11%", "5%"]
@@ -186,7 +186,7 @@ def test_names_stay_names_in_a_model_card():
 
 
 def test_a_model_card_says_whether_proxies_were_tested():
-    text = model_card(reports.report(reports.attribute(counterpart=reports.counterpart())))
+    text = model_card(reports.report(reports.attribute(counterfactual=reports.counterfactual())))
     assert "## Counterfactual twins: proxy evidence" in text
     assert "on causal assumptions that the data cannot test" in text
     assert "were not tested" not in text

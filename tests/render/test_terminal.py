@@ -32,7 +32,7 @@ def shown(report, width: int = 200, *, verbose: bool = True) -> str:
 
 def test_one_screen_ends_with_the_next_command_and_the_report():
     one = reports.attribute(
-        groups=reports.GROUPS, disparity=reports.DISPARITY, counterpart=reports.counterpart(),
+        groups=reports.GROUPS, disparity=reports.DISPARITY, counterfactual=reports.counterfactual(),
         proved=reports.proved(900, 30), health=(Note("a", "Something.", "Do."), Note("b", "More.", "Do.")),
     )  # fmt: skip
     lines = shown(conclude(reports.report(one)), 80, verbose=False).splitlines()
@@ -165,7 +165,7 @@ def test_columns_that_were_left_out_are_named_by_their_reason():
 
 
 def test_counterfactual_twins_are_a_table_with_their_mediators():
-    one = reports.attribute(counterpart=reports.counterpart())
+    one = reports.attribute(counterfactual=reports.counterfactual())
     text = shown(reports.report(one, reports.fair("race")))
     for words in ("Counterfactual twins: proxy evidence", "81% of the effect goes", "AUC of 0.93", "Twins keep age"):
         assert words in text

@@ -1,4 +1,4 @@
-"""Searches that compare people with their counterparts."""
+"""Searches that compare people with their counterfactuals."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from neuronfair.render.search import search_report
 from neuronfair.searches import evaluate as searching
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.evaluate import comparing, counterparts_of, evaluate, flip_share_of_drawn_twins
+from neuronfair.searches.evaluate import comparing, counterfactuals_of, evaluate, flip_share_of_drawn_twins
 from neuronfair.searches.shrink import shrink
 from neuronfair.testing.cases import Young
 from tests.planted.proxies import by_a, moved_domain, moved_rows
 
 # A person of the first group with a = 3 stands where one of the second has a = 8. The network decides by a > 6.5, so
-# the decision is another for the counterparts of a = 2, 3, 4 in the first group and of a = 7, 8, 9 in the second.
+# the decision is another for the counterfactuals of a = 2, 3, 4 in the first group and of a = 7, 8, 9 in the second.
 DOMAIN, ROWS = moved_domain(), moved_rows()
 NETWORK = by_a(DOMAIN)
-PLAN = SearchConfig("frontier", seeds=20, steps=20, global_steps=10, controls=False, twins="counterpart")
+PLAN = SearchConfig("frontier", seeds=20, steps=20, global_steps=10, controls=False, twins="counterfactual")
 BESIDE = fit_counterfactuals(DOMAIN, ROWS)
 
 
@@ -41,54 +41,54 @@ def usual(rows):
     return rows[:, 0] // 5 == rows[:, 2]
 
 
-def test_a_network_that_does_not_read_the_group_is_searched_by_counterparts(outcome):
+def test_a_network_that_does_not_read_the_group_is_searched_by_counterfactuals(outcome):
     assert len(search(NETWORK, DOMAIN, ROWS, replace(PLAN, twins="flip")).findings) == 0
     found = outcome.findings
     known = usual(found.rows)
     rows, twins = found.rows[known], found.twins(outcome.domain)[known]
     assert set(map(tuple, rows[:, [0, 2]].tolist())) == {(2, 0), (3, 0), (4, 0), (7, 1), (8, 1), (9, 1)}
     assert torch.equal(twins, rows + torch.tensor([5, 0, 1]) * (1 - 2 * rows[:, 2:]))
-    # Somebody of the other group is somebody else, with other counterparts.
+    # Somebody of the other group is somebody else, with other counterfactuals.
     assert len(set(outcome.domain.key(found.rows).tolist())) == len(found)
     assert outcome.summary()["violations"] == 0
 
 
-def test_counterparts_that_are_known_are_not_fitted_again(outcome, monkeypatch):
+def test_counterfactuals_that_are_known_are_not_fitted_again(outcome, monkeypatch):
     monkeypatch.setattr(searching, "fit_counterfactuals", None)
     domain = with_counterfactuals(DOMAIN, BESIDE)
-    assert comparing(domain, ROWS, "counterpart") is domain
-    assert counterparts_of(comparing(DOMAIN, ROWS, "counterpart", BESIDE)) is BESIDE
+    assert comparing(domain, ROWS, "counterfactual") is domain
+    assert counterfactuals_of(comparing(DOMAIN, ROWS, "counterfactual", BESIDE)) is BESIDE
     assert comparing(DOMAIN, ROWS, "flip", BESIDE) is DOMAIN
-    for where, known in ((DOMAIN, {"counterparts": BESIDE}), (domain, {})):
+    for where, known in ((DOMAIN, {"counterfactuals": BESIDE}), (domain, {})):
         again = search(NETWORK, where, ROWS, PLAN, **known).findings
         assert torch.equal(again.packed, outcome.findings.packed)
         assert torch.equal(again.twin_values, outcome.findings.twin_values)
 
 
 def test_what_is_no_kind_of_twin_or_cannot_be_fitted():
-    with pytest.raises(NeuronFairError, match="twins must be flip or counterpart, got 'counterparts'"):
-        SearchConfig(twins="counterparts")
+    with pytest.raises(NeuronFairError, match="twins must be flip or counterfactual, got 'counterfactuals'"):
+        SearchConfig(twins="counterfactuals")
     with pytest.raises(DomainError, match="counterfactuals need two groups of at least 30 records"):
         search(NETWORK, DOMAIN, ROWS[:20], PLAN)
 
 
-def test_counterparts_among_plausible_people():
+def test_counterfactuals_among_plausible_people():
     young = Young(DOMAIN)  # the plausibility of a person is 1 - a / 9
     outcome = search(NETWORK, DOMAIN, ROWS, replace(PLAN, plausible=0.6), population=young)  # a is 3 at most
     assert isinstance(outcome.domain, Plausible)
     found = outcome.findings
     assert set(found.rows[usual(found.rows)][:, 0].tolist()) == {2, 3}
-    # The counterpart itself need not be plausible.
+    # The counterfactual itself need not be plausible.
     assert (found.twins(outcome.domain)[usual(found.rows)][:, 0] >= 7).all()
     moved = outcome.domain.to("cpu")
     assert isinstance(moved.twinning, CounterfactualTwins)
     assert moved.twinning is not outcome.domain.twinning  # its tables were moved with the domain
 
 
-def test_two_counterparts_who_differ_say_nothing_of_the_person():
+def test_two_counterfactuals_who_differ_say_nothing_of_the_person():
     domain, rows = moved_domain(3), moved_rows(3)
     score = BlackBox(lambda x: x[:, :1], domain)  # the score is a
-    middle = torch.tensor([[7, 4, 1]])  # whose counterparts have 2 and 12
+    middle = torch.tensor([[7, 4, 1]])  # whose counterfactuals have 2 and 12
     beside = with_counterfactuals(domain, fit_counterfactuals(domain, rows))
     assert beside.twins(middle).rows[0, :, 0].tolist() == [12, 2]
     for tolerance, differs in ((7.0, False), (4.0, True)):
@@ -108,7 +108,7 @@ def test_shrinking_keeps_the_group_and_the_other_decision(outcome):
     assert (rows != seeds).sum() < (found.rows != seeds).sum()
 
 
-def test_neurons_react_to_counterparts(outcome):
+def test_neurons_react_to_counterfactuals(outcome):
     assert not interpret(NETWORK, DOMAIN, ROWS).worst.reacts
     profile = interpret(NETWORK, outcome.domain, ROWS)
     assert profile.worst.reacts
@@ -116,7 +116,7 @@ def test_neurons_react_to_counterparts(outcome):
     assert profile.worst.act_diff.tolist() == [5.0, 0.0]
 
 
-def test_the_share_of_drawn_counterparts_who_are_decided_otherwise():
+def test_the_share_of_drawn_counterfactuals_who_are_decided_otherwise():
     domain, people = with_counterfactuals(DOMAIN, BESIDE), torch.tensor([[0, 3, 0], [4, 3, 0], [9, 3, 1], [5, 3, 1]])
     drawn = flip_share_of_drawn_twins(NETWORK, domain, people, Decision())
     assert drawn.of.tolist() == [32] * 4
@@ -125,7 +125,7 @@ def test_the_share_of_drawn_counterparts_who_are_decided_otherwise():
     assert flip_share_of_drawn_twins(NETWORK, DOMAIN, people, Decision()) is None
 
 
-def test_people_of_a_group_that_is_hardly_there_have_no_counterparts():
+def test_people_of_a_group_that_is_hardly_there_have_no_counterfactuals():
     domain, rows = moved_domain(3), moved_rows(3)
     rows = torch.cat([rows[rows[:, 2] < 2], rows[rows[:, 2] == 2][:10]])
     network = by_a(domain)

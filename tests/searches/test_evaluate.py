@@ -93,7 +93,7 @@ def tied() -> TableDomain:
 
 
 def beside() -> TableDomain:
-    """Three groups, and counterparts who are not each other's."""
+    """Three groups, and counterfactuals who are not each other's."""
     return with_counterfactuals(moved_domain(3), fit_counterfactuals(moved_domain(3), moved_rows(3)))
 
 

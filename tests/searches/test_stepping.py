@@ -16,7 +16,7 @@ from neuronfair.searches.findings import KeySet
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.searches.stepping import joined, slices
 from neuronfair.testing import LINES, STEPS, explore, shared_phase
-from neuronfair.testing.cases import COUNTERPART, case
+from neuronfair.testing.cases import COUNTERFACTUAL, case
 from tests.planted import networks
 
 
@@ -59,7 +59,7 @@ def test_a_method_finds_the_same_in_slices(name, monkeypatch):
 @pytest.mark.parametrize(
     "budget", [Budget(STEPS, instances=20), Budget(STEPS, findings=9), Budget(STEPS, findings_per_seed=2)]
 )
-@pytest.mark.parametrize("where", ["people", "score", COUNTERPART])
+@pytest.mark.parametrize("where", ["people", "score", COUNTERFACTUAL])
 def test_budgets_are_kept_in_slices(budget, where, monkeypatch):
     whole, _ = explore("aequitas", where, "local", budget)
     hold(monkeypatch, case(where).domain, 3)

@@ -273,8 +273,8 @@ def test_a_run_that_is_older_than_a_setting_goes_on_without_it(tmp_path):
     other = make_manifest(dataclasses.replace(PLAN, plausible=0.1))
     with pytest.raises(RunError, match=r"begun with plausible = 0\.0, not 0\.1"):
         Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN, 2)
-    other = make_manifest(dataclasses.replace(PLAN, twins="counterpart"))
-    with pytest.raises(RunError, match=r"begun with twins = flip, not counterpart"):
+    other = make_manifest(dataclasses.replace(PLAN, twins="counterfactual"))
+    with pytest.raises(RunError, match=r"begun with twins = flip, not counterfactual"):
         Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN, 2)
 
 

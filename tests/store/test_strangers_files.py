@@ -51,7 +51,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "keys.npy": lambda path: files.load_array(path, 2),
     "seeds.npy": lambda path: files.load_array(path, len(DOMAIN.attributes)),
     "population.safetensors": lambda path: load_population(path, DOMAIN),
-    "counterparts.safetensors": lambda path: load_counterfactuals(path, DOMAIN),
+    "counterfactuals.safetensors": lambda path: load_counterfactuals(path, DOMAIN),
     "model.safetensors": load,
     "certificate.parquet": certificate.read,
     "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE), path),

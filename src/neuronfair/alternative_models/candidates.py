@@ -147,7 +147,7 @@ def _findings(
         seed=seed,
         decision=baseline.decision,
         controls=False,
-        twins="flip" if reads else "counterpart",
+        twins="flip" if reads else "counterfactual",
     )
     try:
         result = search(baseline.model, domain, rows, config, seeds=rows[chosen])

@@ -76,7 +76,7 @@ class Demands(TypedDict, total=False):
 
     corpus: str | Path | None  # regression set: none of its records may flip
     proved: float | None  # share of the data set, or else of the input space, that must be certified
-    twins: TwinKind  # "counterpart": the counterfactual test instead of the flip test
+    twins: TwinKind  # "counterfactual": the counterfactual test instead of the flip test
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class FairnessResult:
     corpus: RegressionSetReport | None
     rates: tuple[Rate, ...] = ()  # plausible pairs, data set and plausible records, if there is a data set; input space
     proved: Proved | None = None  # if `proved` was set
-    counterpart: CounterfactualReport | None = None  # with twins="counterpart"
+    counterfactual: CounterfactualReport | None = None  # with twins="counterfactual"
 
 
 class Fairness:
@@ -117,7 +117,7 @@ class Fairness:
         the domain and, with a data set, its records and realistic synthetic ones. If one does, a search of at most
         `seconds` finds a pair to show.
 
-        With twins="counterpart", the upper confidence bound of the counterfactual excess must not exceed `max_rate`.
+        With twins="counterfactual", the upper confidence bound of the counterfactual excess must not exceed `max_rate`.
         With `corpus`, no record of that regression set may flip. With `proved`, at least this share of the data set, or
         of the input space without one, must be certified. A model that gives all records the same decision fails, and
         so does one that fails the input encoding check, unless the settings trust the encoding.
@@ -146,7 +146,7 @@ class Fairness:
             problems += [f"{count} no longer fit the domain, so they were not evaluated:", *past.notes]
         if problems:
             raise AssertionError("\n".join(map(visible, problems)))
-        return FairnessResult(measured.largest, max_rate, past, measured.rates, proved, measured.counterpart)
+        return FairnessResult(measured.largest, max_rate, past, measured.rates, proved, measured.counterfactual)
 
     def check_groups(
         self,
@@ -230,7 +230,7 @@ class _Measured:
     samples: int
     population: PopulationModel | None  # None without a data set
     searched: Dataset  # with the twins that searches compare with
-    counterpart: CounterfactualReport | None
+    counterfactual: CounterfactualReport | None
     excess: list[str]
 
     @property
@@ -251,8 +251,10 @@ def _measure(
     measured = _Measured(rates, samples, population, data, None, [])
     if twins == "flip":
         return replace(measured, excess=_rate_problems(measured.largest, limit, data))
-    counterpart, searched = _counterfactual_test(case, settings)
-    return replace(measured, searched=searched, counterpart=counterpart, excess=_excess_problems(counterpart, max_rate))
+    counterfactual, searched = _counterfactual_test(case, settings)
+    return replace(
+        measured, searched=searched, counterfactual=counterfactual, excess=_excess_problems(counterfactual, max_rate)
+    )
 
 
 def _checked_twins(max_rate: float, domain: TableDomain | Dataset | str | Path, demands: Demands) -> TwinKind:
@@ -263,8 +265,8 @@ def _checked_twins(max_rate: float, domain: TableDomain | Dataset | str | Path, 
     if least is not None and not 0 < least <= 1:
         raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
     twins = SearchConfig(twins=demands.get("twins", "flip")).twins  # refuses other words
-    if twins == "counterpart" and not isinstance(domain, Dataset):
-        raise NeuronFairError("twins='counterpart' needs a data set, from which the counterfactual model is fitted")
+    if twins == "counterfactual" and not isinstance(domain, Dataset):
+        raise NeuronFairError("twins='counterfactual' needs a data set, from which the counterfactual model is fitted")
     return twins
 
 
@@ -340,7 +342,7 @@ def _counterfactual_test(case: AuditInput, settings: CheckSettings) -> tuple[Cou
         confidence=settings.confidence,
         seed=settings.seed,
     ).measure()
-    domain = with_counterfactuals(data.domain, effect.counterparts)
+    domain = with_counterfactuals(data.domain, effect.counterfactuals)
     return counterfactual_report(data.domain, data.rows, effect, settings.confidence), replace(data, domain=domain)
 
 

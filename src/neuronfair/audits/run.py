@@ -131,7 +131,7 @@ def _prepare(opened: Opened, data: Dataset, settings: AuditSettings, origin: Ori
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
     if not bool(views[-1].domain.free.any()):
         raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
-    if settings.twins == "counterpart":
+    if settings.twins == "counterfactual":
         for view in views:
             fit_counterfactuals(view.domain, view.rows)  # refuses what is impossible
     return _Prepared(opened, data, choices, views, about_decision(opened, data), settings, origin, folder)
@@ -228,7 +228,7 @@ def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
 def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
     settings = replace(settings, methods=settings.methods_for(opened))
     budget = json.loads(json.dumps(asdict(settings)))
-    for name in ("prove", "placebos"):  # and so may a proof, or more of counterparts
+    for name in ("prove", "placebos"):  # a resumed audit may prove longer, or permute the groups more often
         del budget[name]
     if settings.twins is None:
         del budget["twins"]

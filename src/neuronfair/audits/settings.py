@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WHITE, BLACK = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")
 LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
 FAMILY = 8  # records, twins included, for which the budgets are meant; with more twins there are fewer steps
-RANDOM_SEARCHES = 4  # counterparts of a person where the flip test leads
+RANDOM_SEARCHES = 4  # counterfactual twins of a record where the flip test leads
 BUDGETS = "starting rows", "search steps", "samples", "proof seconds", "permutations"  # those of QUICK
 MINIMUM_BUDGET = {"seeds": 20, "steps": 10, "samples": 2_000}
 
@@ -41,8 +41,8 @@ class AuditSettings:
     prove: float = parameter(6.0, "Time limit of proofs in seconds; 0: none.", metavar="X", least=0)
     seed: int = parameter(0, "Random seed.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
-    twins: Literal["flip", "counterpart"] | None = parameter(
-        None, "Run one test only: flip, or counterpart (counterfactual).", metavar="KIND"
+    twins: Literal["flip", "counterfactual"] | None = parameter(
+        None, "Run one test only: flip or counterfactual.", metavar="KIND"
     )
     placebos: int = 20
 
@@ -61,7 +61,8 @@ class AuditSettings:
 
         if self.methods is not None:
             object.__setattr__(self, "methods", tuple(map(current_name, self.methods)))
-        SearchConfig(plausible=self.plausible, twins=self.twins or "flip")  # which refuses what is none
+        config = SearchConfig(plausible=self.plausible, twins=self.twins or "flip")  # refuses other values
+        object.__setattr__(self, "twins", self.twins and config.twins)
         Thoroughness(placebos=self.placebos)
 
     @staticmethod

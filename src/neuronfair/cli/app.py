@@ -37,7 +37,11 @@ from neuronfair.scale.pool import ADDRESS, LOCAL
 
 AUDIT, RESEARCH, DATA = "Audit", "Research", "Data"  # panels of the commands
 GATE_FAILED, WRONG, INTERNAL, INTERRUPTED = 1, 2, 3, 130  # exit statuses
-_RENAMED = {"--seeds": "--starts", "--trust-feeding": "--skip-encoding-check"}  # old spellings of options
+_RENAMED = {
+    "--seeds": "--starts",
+    "--trust-feeding": "--skip-encoding-check",
+}  # old spellings of options
+_RENAMED_VALUES = {("--twins", "counterpart"): "counterfactual"}  # old values of options
 _RENAMED_COMMANDS = {"replay": "show RUN N", "export": "show RUN --out FILE"}
 _FIRST = ("audit", "audit-all", "show", "rate", "certify", "alternatives")  # in the help text
 
@@ -63,10 +67,16 @@ def renamed(args: list[str]) -> list[str]:
 
     >>> renamed(["audit", "--seeds", "5", "--seeds=7", "--", "--seeds"])
     ['audit', '--starts', '5', '--starts=7', '--', '--seeds']
+    >>> renamed(["rate", "--twins", "counterpart", "--twins=counterpart"])
+    ['rate', '--twins', 'counterfactual', '--twins=counterfactual']
     """
     end = args.index("--") if "--" in args else len(args)
-    parts = [word.partition("=") for word in args[:end]]
-    return ["".join((_RENAMED.get(name, name), *rest)) for name, *rest in parts] + args[end:]
+    words = list[str]()
+    for word in args[:end]:
+        name, equals, value = word.partition("=")
+        word = f"{_RENAMED.get(name, name)}{equals}{_RENAMED_VALUES.get((name, value), value)}"
+        words.append(_RENAMED_VALUES.get((words[-1] if words else "", word), word))
+    return words + args[end:]
 
 
 def with_address(args: list[str]) -> list[str]:

@@ -52,7 +52,7 @@ class FlipRateOptions:
     population: Population | None = parameter(
         None, "Population to measure. Default: all but combinations.", panel=INPUT
     )
-    twins: Literal["flip", "counterpart"] = parameter(
+    twins: Literal["flip", "counterfactual"] = parameter(
         "flip", "Attribute-flip test, or counterfactual test.", panel=INPUT
     )
     error: float = parameter(0.001, "Sample until the confidence interval is ± this at most.", panel=BUDGET)
@@ -76,8 +76,8 @@ def rate(table: TableOptions, model: ModelOptions, output: OutputOptions, settin
     records (plausible), records drawn uniformly from the input schema (domain), and the same without its rules
     (combinations).
 
-    --twins counterpart compares records with their counterfactual twins, next to a permutation baseline; --population,
-    --error and --samples have no effect then.
+    --twins counterfactual compares records with their counterfactual twins, next to a permutation baseline;
+    --population, --error and --samples have no effect then.
 
     Example:
 
@@ -88,9 +88,9 @@ def rate(table: TableOptions, model: ModelOptions, output: OutputOptions, settin
     if card is None:
         options.warn_of_encoding(opened, data, console)
     about = options.result_header(data, opened) | {"confidence": settings.confidence}
-    if settings.twins == "counterpart":
+    if settings.twins == "counterfactual":
         report = _counterfactual_test(opened, data, settings, console)
-        output.write(about | {"counterpart": asdict(report)})
+        output.write(about | {"counterfactual": asdict(report)})
         return
     measured = _rates(opened, data, settings, console)
     for one, error in measured.values():

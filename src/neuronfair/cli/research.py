@@ -157,7 +157,7 @@ def search(
     from neuronfair.domain.population.model import read_people
     from neuronfair.model.weights import save
     from neuronfair.render.search import search_report
-    from neuronfair.searches.evaluate import comparing, counterparts_of
+    from neuronfair.searches.evaluate import comparing, counterfactuals_of
     from neuronfair.searches.methods import check_method
     from neuronfair.store.ledger import discard, make_manifest, rows_digest, where
     from neuronfair.store.run import Run
@@ -177,7 +177,7 @@ def search(
         extra_weights=None if model.weights is None else str(model.weights.absolute()),
     )
     manifest["population"] = None if population is None else rows_digest(people)
-    fitted = counterparts_of(comparing(data.domain, data.rows, config.twins))  # before a folder is made
+    fitted = counterfactuals_of(comparing(data.domain, data.rows, config.twins))  # before a folder is made
     if force:
         discard(out)
     run = Run.create_or_open(out, manifest, data.domain, opened.model.outputs)
@@ -185,7 +185,9 @@ def search(
         save(out / WEIGHTS, opened.module, card)
     with options.pool_of(ray) as pool:
         spread = (pool, shards) if in_shards else None
-        outcome = _search(opened.model, data, config, run, console, people=people, counterparts=fitted, spread=spread)
+        outcome = _search(
+            opened.model, data, config, run, console, people=people, counterfactuals=fitted, spread=spread
+        )
     origin = Origin(
         trained_here=trained_here, weights=model.weights, trust_pickle=model.trust_pickle, preprocess=model.preprocess
     )
@@ -201,7 +203,7 @@ def _search(
     console: Console,
     *,
     people: Any,
-    counterparts: Any,
+    counterfactuals: Any,
     spread: tuple[Pool, str | None] | None,
 ) -> SearchResult:
     """Search with a progress bar; with `spread`, in shards on a pool."""
@@ -225,7 +227,7 @@ def _search(
             progress=show,
             runner=sharded or partial(campaign.in_one_piece, workers=workers),
             population=population,
-            counterparts=run.counterparts or counterparts,
+            counterfactuals=run.counterfactuals or counterfactuals,
         )
     if not outcome.interrupted:
         run.finish(_results(outcome, data))

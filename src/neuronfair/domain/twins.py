@@ -21,7 +21,7 @@ from neuronfair.errors import DomainError, did_you_mean, repeated
 if TYPE_CHECKING:
     from neuronfair.domain.table import TableDomain
 
-TwinKind = Literal["flip", "counterpart"]  # Flips and CounterfactualTwins
+TwinKind = Literal["flip", "counterfactual"]  # Flips and CounterfactualTwins
 
 
 class TwinRows(NamedTuple):

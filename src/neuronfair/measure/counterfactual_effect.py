@@ -78,7 +78,7 @@ class CounterfactualEffect:
     mediators: tuple[Mediator, ...]
     auc: float | None  # group-predictability AUC: how well the other attributes predict the group
     left_out: tuple[tuple[int, ...], ...]  # groups of too few people
-    counterparts: CounterfactualTwins
+    counterfactuals: CounterfactualTwins
     without: int = 0  # people of large groups without a twin: rules tie their group to attributes that are held fixed
     sensitivity: Sensitivity | None = None  # None: there is no excess, or the model has no classes
 
@@ -115,13 +115,13 @@ class CounterfactualTest:
         if not 0 < confidence < 1:
             raise NeuronFairError(f"confidence must lie between 0 and 1, got {confidence}")
         decision.check(model.outputs)
-        check_rows(domain, rows, "counterparts")
+        check_rows(domain, rows, "counterfactual twins")
         self._confidence, self._seed = confidence, seed
         self.domain = domain = replace(domain, twinning=FLIPS)
         self.rows = rows
         self._clipped = table = domain.clip(rows)
-        self.counterparts = fit_counterfactuals(domain, table)
-        self._chosen = _people(domain, table, self.counterparts, self.thorough, seed)
+        self.counterfactuals = fit_counterfactuals(domain, table)
+        self._chosen = _people(domain, table, self.counterfactuals, self.thorough, seed)
         self.people = people = table[self._chosen]
         if len(people) == 0:
             raise DomainError(
@@ -130,7 +130,7 @@ class CounterfactualTest:
         enough = RESAMPLED_TWINS // (len(people) * len(domain.combinations.others))
         self._again = min(self.thorough.draws, MOST_DRAWS, max(LEAST_DRAWS, enough))
         self._scored = ScoredPeople(model, domain, people, decision)
-        draws = self.counterparts.drawn(domain, people, self.thorough.draws)
+        draws = self.counterfactuals.drawn(domain, people, self.thorough.draws)
         self._tally = self._scored.tally(people, draws, flipped=True)
         if not bool(self._tally.count.any()):
             raise DomainError(
@@ -165,7 +165,7 @@ class CounterfactualTest:
 
     def _learned(self, number: int) -> _Learned:
         """Return the twins learned from one resampled table."""
-        domain, table, groups = self.domain, self._clipped, self.counterparts.groups
+        domain, table, groups = self.domain, self._clipped, self.counterfactuals.groups
         if number % 2 == 0:
             free, mixed = shuffled_groups(domain, table, address(self._seed, "shuffle", number // 2))
             return _Learned(free, mixed, None, fit_counterfactuals(free, mixed, groups=groups))
@@ -176,13 +176,13 @@ class CounterfactualTest:
 
     def _counted(self, one: _Learned, number: int) -> ResampledTable:
         people = one.rows[self._chosen]
-        draws = one.counterparts.drawn(one.domain, people, self._again)
+        draws = one.counterfactuals.drawn(one.domain, people, self._again)
         tally = self._scored.tally(people, draws, flipped=one.half is not None)
         if one.half is not None:
             return ResampledTable(tally.of(one.half[self._chosen]), None)
         if number >= 2 * SHUFFLED:
             return ResampledTable(tally, None)
-        pairs = self._scored.pairs(one.counterparts, MEDIATED_PAIRS // SHUFFLED, one.domain, people)
+        pairs = self._scored.pairs(one.counterfactuals, MEDIATED_PAIRS // SHUFFLED, one.domain, people)
         return ResampledTable(tally, (pairs.people, pairs.others))
 
     def effect(self, tables: Sequence[ResampledTable]) -> CounterfactualEffect:
@@ -206,13 +206,13 @@ class CounterfactualTest:
             shares=tally.shares[some],
             mediators=(),
             auc=group_predictability(domain, self.people),
-            left_out=_left_out(domain, self._clipped, self.counterparts),
-            counterparts=self.counterparts,
+            left_out=_left_out(domain, self._clipped, self.counterfactuals),
+            counterfactuals=self.counterfactuals,
             without=int((~some).sum()),
         )
         if not found.claimed:
             return found
-        pairs = scored.pairs(self.counterparts, MEDIATED_PAIRS, domain, self.people)
+        pairs = scored.pairs(self.counterfactuals, MEDIATED_PAIRS, domain, self.people)
         by_chance = [pairs._replace(people=one.pairs[0], others=one.pairs[1]) for one in tables if one.pairs]
         return replace(
             found,
@@ -247,7 +247,7 @@ class _Learned(NamedTuple):
     domain: TableDomain
     rows: Tensor  # all rows, with the groups that were used
     half: Tensor | None  # (n,) bool; None: groups are shuffled
-    counterparts: CounterfactualTwins
+    counterfactuals: CounterfactualTwins
 
 
 class ResampledTable(NamedTuple):
@@ -263,10 +263,10 @@ def address(seed: int, use: str, number: int) -> int:
 
 
 def _people(
-    domain: TableDomain, table: Tensor, counterparts: CounterfactualTwins, thorough: Thoroughness, seed: int
+    domain: TableDomain, table: Tensor, counterfactuals: CounterfactualTwins, thorough: Thoroughness, seed: int
 ) -> Tensor:
     """Return which records are compared with their counterfactual twins: those of groups that are large enough."""
-    known = counterparts.groups[domain.combinations.number(table)]
+    known = counterfactuals.groups[domain.combinations.number(table)]
     if isinstance(thorough.people, Tensor):
         known = known & torch.zeros_like(known).index_fill(0, thorough.people, True)
     known = known.nonzero()[:, 0]
@@ -276,10 +276,10 @@ def _people(
     return known[order.to(known.device)]
 
 
-def _left_out(domain: TableDomain, table: Tensor, counterparts: CounterfactualTwins) -> tuple[tuple[int, ...], ...]:
+def _left_out(domain: TableDomain, table: Tensor, counterfactuals: CounterfactualTwins) -> tuple[tuple[int, ...], ...]:
     """Return the groups of the table that are too small."""
-    counts = torch.bincount(domain.combinations.number(table), minlength=len(counterparts.groups))
-    small = (counts > 0) & ~counterparts.groups
+    counts = torch.bincount(domain.combinations.number(table), minlength=len(counterfactuals.groups))
+    small = (counts > 0) & ~counterfactuals.groups
     return tuple(tuple(codes) for codes in domain.sensitive_values[small].tolist())
 
 

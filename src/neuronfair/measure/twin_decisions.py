@@ -86,14 +86,14 @@ class ScoredPeople:
         return TwinTally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped), has)
 
     def pairs(
-        self, counterparts: CounterfactualTwins, most: int, domain: TableDomain, grouped: Tensor
+        self, counterfactuals: CounterfactualTwins, most: int, domain: TableDomain, grouped: Tensor
     ) -> CounterfactualPairs:
         """Return some people with one of their twins each; `grouped` as in `tally`.
 
         Where groups are shuffled, the twin keeps the sensitive values of the person.
         """
         many = max(1, most // self._flipped.shape[1])
-        twins = next(counterparts.drawn(domain, grouped[:many], 1))
+        twins = next(counterfactuals.drawn(domain, grouped[:many], 1))
         exists = twins.valid.nonzero()
         people, others = self._people[:many][exists[:, 0]], twins.rows[twins.valid]
         if not torch.equal(grouped, self._people):

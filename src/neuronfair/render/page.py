@@ -119,7 +119,7 @@ def _layers(layers: Mapping[str, int]) -> str:
 
 
 def _parts(seconds: Seconds) -> str:
-    named = {"rate": "flip rates", "proof": "proof and its checks", "counterparts": "counterfactual test"}
+    named = {"rate": "flip rates", "proof": "proof and its checks", "counterfactuals": "counterfactual test"}
     return ", ".join(f"{named.get(step, step)} {formatting.duration(value)}" for step, value in asdict(seconds).items())
 
 

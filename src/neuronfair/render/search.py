@@ -32,7 +32,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.plots import saved_figure
 from neuronfair.searches.campaign import ControlFigures, SearchResult, SearchSummary
-from neuronfair.searches.evaluate import counterparts_of
+from neuronfair.searches.evaluate import counterfactuals_of
 from neuronfair.searches.findings import PlausibilityFigures
 from neuronfair.searches.health import WEAK
 from neuronfair.searches.shrink import examples
@@ -47,10 +47,10 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
     `replay` is what `neuronfair show` must be told to open the model again.
     """
     figures = outcome.summary()
-    counterparts, by = counterparts_of(outcome.domain), listed(outcome.domain.sensitive)
+    counterfactuals, by = counterfactuals_of(outcome.domain), listed(outcome.domain.sensitive)
     flips = f"Discriminatory inputs by {by}"
     twins = f"Records whose counterfactual twin by {by} gets a different decision"
-    table = Table(title=flips if counterparts is None else twins)
+    table = Table(title=flips if counterfactuals is None else twins)
     for heading in ("", "records tried", "findings", "success rate", "lift"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row(outcome.config.method, *_cells(figures), "", style="bold")
@@ -76,8 +76,8 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
             f"{figures['confused']:.1e}."
         )
     lines += _plausibility(outcome, figures["plausibility"])
-    if counterparts is not None and not bool(counterparts.groups.all()):
-        few = f"{int((~counterparts.groups).sum()):,} of {len(counterparts.groups):,} groups"
+    if counterfactuals is not None and not bool(counterfactuals.groups.all()):
+        few = f"{int((~counterfactuals.groups).sum()):,} of {len(counterfactuals.groups):,} groups"
         lines.append(f"Groups with too few records for counterfactual twins, which are left out: {few}.")
     if outcome.interrupted:
         lines.append("Interrupted: what was found is kept. The same command resumes from here.")
@@ -132,7 +132,7 @@ def changed(domain: TableDomain, before: Tensor, after: Tensor) -> str:
 
 def _twin_words(domain: TableDomain, row: Tensor, twin: Tensor) -> str:
     """Return in words who the twin is."""
-    if counterparts_of(domain) is None:
+    if counterfactuals_of(domain) is None:
         return f"with only {changed(domain, row, twin)}"
     return phrases.twin_phrase(domain, phrases.changes(domain, row, twin), len(row))
 
@@ -214,7 +214,7 @@ COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80
     "rows\neach": ("rows_per_finding", ",.1f"),
 }
 WITH_SPREAD = ("findings", "gsr")  # the JSON has the intervals of all figures
-FLIPS = {"flip": "Flip rate:", "counterpart": "A typical counterfactual twin gets a different decision for"}
+FLIPS = {"flip": "Flip rate:", "counterfactual": "A typical counterfactual twin gets a different decision for"}
 
 
 def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableType:

@@ -85,7 +85,7 @@ def disadvantaged(attributes: Sequence[AttributeReport]) -> list[str]:
         for one in attributes
         for sentence in (
             one.direction[0].sentence if one.direction and one.search_twins == "flip" else "",
-            one.counterpart.hurt if one.counterpart is not None else "",
+            one.counterfactual.hurt if one.counterfactual is not None else "",
         )
     )
     return _once(sentences)
@@ -109,7 +109,7 @@ def _flip_rates(report: Report) -> Tabulated:
 
 
 def _counterfactual(attributes: Sequence[AttributeReport]) -> Tabulated:
-    reports = [(one.name, one.counterpart) for one in attributes if one.counterpart is not None]
+    reports = [(one.name, one.counterfactual) for one in attributes if one.counterfactual is not None]
     rows = [
         (
             name,
@@ -297,7 +297,7 @@ def model_card(report: Report) -> str:
     accuracy = ", ".join(f"{percent(share)} ({part})" for part, share in (model.accuracy or {}).items())
     classes = f"{words(data.target or '')}: {' or '.join(map(words, data.classes))}" if data.target else ""
     shown = [one for one in tables_of(report) if not one.is_appendix]
-    tested = any(one.counterpart for one in report.attributes)
+    tested = any(one.counterfactual for one in report.attributes)
     untested = "Only the attributes named here were changed. Proxies for them, such as a postcode, were not tested."
     limits = [*CARD_LIMITS, *([] if tested else [untested]), *notes_of(report.attributes)]
     parts = [

@@ -270,7 +270,7 @@ def index_table(index: AuditIndex) -> RenderableType:
     for heading in ("flip\nrate", "synthetic", "proxy\nexcess", "time"):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     for line in index.audits:
-        shares = [None if one is None else one.rate for one in (line.rate, line.random, line.counterpart)]
+        shares = [None if one is None else one.rate for one in (line.rate, line.random, line.counterfactual)]
         table.add_row(
             line.name,
             Text(line.state, style=_STYLES.get(line.state, "")),

@@ -26,7 +26,7 @@ from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
-from neuronfair.searches.evaluate import comparing, counterparts_of
+from neuronfair.searches.evaluate import comparing, counterfactuals_of
 from neuronfair.searches.findings import NO_SEED, Findings, FindingsSummary, KeySet, PlausibilityFigures, violations
 from neuronfair.searches.health import HealthNote, check_health, weak_guidance
 from neuronfair.searches.method import Method, StepSizes, World
@@ -183,7 +183,7 @@ class Recorder(Protocol):
     """Saves what a search finds, and restores it after a kill."""
 
     def begin(
-        self, seeds: Tensor, population: PopulationModel | None, counterparts: CounterfactualTwins | None = None
+        self, seeds: Tensor, population: PopulationModel | None, counterfactuals: CounterfactualTwins | None = None
     ) -> None:
         """Save the rows that the chains start from, the population, and the counterfactual twins, if there are any."""
 
@@ -242,7 +242,7 @@ class Fitted(TypedDict, total=False):
 
     profile: BiasProfile | None  # of the network and these rows, from `interpret`
     population: PopulationModel | None  # of these rows, from `fit_population`, or one of your own
-    counterparts: CounterfactualTwins | None  # of these rows, from `fit_counterfactuals`; used with `config.twins`
+    counterfactuals: CounterfactualTwins | None  # of these rows, from `fit_counterfactuals`; used with `config.twins`
 
 
 def search(
@@ -270,7 +270,7 @@ def search(
     health = check_health(world, seeds, rows) if len(seeds) else ()
     _ = world.exact  # refuses a model that cannot compute in float64 now, not when the first findings are confirmed
     if recorder is not None:
-        recorder.begin(seeds, world.population, counterparts_of(searched))
+        recorder.begin(seeds, world.population, counterfactuals_of(searched))
     runs = _Runs(config, world, runner, progress or silent, recorder)
     with _kept(recorder):
         first, local = runs.both_phases(seeds)
@@ -338,10 +338,10 @@ def _world(
     *,
     profile: BiasProfile | None = None,
     population: PopulationModel | None = None,
-    counterparts: CounterfactualTwins | None = None,
+    counterfactuals: CounterfactualTwins | None = None,
 ) -> tuple[World, TableDomain]:
     """Return what the methods may look at, and the domain with its twins."""
-    compared = comparing(domain, rows, config.twins, counterparts)
+    compared = comparing(domain, rows, config.twins, counterfactuals)
     if profile is None and isinstance(network, Network) and network.layers:
         profile = interpret(network, compared, rows)
     draws, step_sizes = Draws(config.seed, "global"), StepSizes.of(compared, rows)

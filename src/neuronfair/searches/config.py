@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from neuronfair.model.decision import Decision, Scale
 
 GROUP = "neuronfair.methods"  # of entry points
-TWINS = ("flip", "counterpart")
+TWINS = ("flip", "counterfactual")
 
 
 def registered() -> list[EntryPoint]:
@@ -58,6 +58,15 @@ def _most_likely() -> Decision:
     return Decision()
 
 
+def current_twins(kind: str) -> str:
+    """Return the current name of a kind of twins; the name of version 0.2 gives a warning."""
+    if kind != "counterpart":
+        return kind
+    message = "twins='counterpart' is now 'counterfactual'. The old name goes with the next version"
+    warnings.warn(message, DeprecationWarning, stacklevel=4)
+    return "counterfactual"
+
+
 @dataclass(frozen=True)
 class SearchConfig:
     """The configuration of a search; the defaults are the paper's budget."""
@@ -80,7 +89,7 @@ class SearchConfig:
     decision: Decision = field(default_factory=_most_likely)
     controls: bool = parameter(True, "Skip the controls: random records and random directions.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
-    twins: Literal["flip", "counterpart"] = parameter(
+    twins: Literal["flip", "counterfactual"] = parameter(
         "flip", "Compare with the same record in another group, or with its counterfactual twin.", panel=INPUT
     )
     scale: Scale | None = None  # of the model's scores, for reports
@@ -96,6 +105,7 @@ class SearchConfig:
                 f"plausible must be 0 or more and below 1, got {self.plausible}: the minimum likelihood "
                 "percentile of the records that are searched, as a share"
             )
+        object.__setattr__(self, "twins", current_twins(self.twins))
         if self.twins not in TWINS:
             raise NeuronFairError(f"twins must be {' or '.join(TWINS)}, got {self.twins!r}")
         object.__setattr__(self, "method", current_name(self.method))

@@ -208,18 +208,18 @@ def not_finite() -> ModelError:
 
 
 def comparing(
-    domain: TableDomain, rows: Tensor, twins: TwinKind, counterparts: CounterfactualTwins | None = None
+    domain: TableDomain, rows: Tensor, twins: TwinKind, counterfactuals: CounterfactualTwins | None = None
 ) -> TableDomain:
     """Return the domain with twins of a kind; a domain with counterfactual twins stays as it is.
 
     Counterfactual twins are fitted to the rows of the table unless they are given.
     """
-    if twins == "flip" or counterparts_of(domain) is not None:
+    if twins == "flip" or counterfactuals_of(domain) is not None:
         return domain
-    return with_counterfactuals(domain, counterparts or fit_counterfactuals(domain, rows))
+    return with_counterfactuals(domain, counterfactuals or fit_counterfactuals(domain, rows))
 
 
-def counterparts_of(domain: TableDomain) -> CounterfactualTwins | None:
+def counterfactuals_of(domain: TableDomain) -> CounterfactualTwins | None:
     """Return the model of a domain's counterfactual twins; None if twins differ in the sensitive attributes only."""
     return domain.twinning if isinstance(domain.twinning, CounterfactualTwins) else None
 
@@ -233,13 +233,13 @@ class Drawn(NamedTuple):
 
 def flip_share_of_drawn_twins(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Drawn | None:
     """Count the drawn twins of each record that get a different decision; None without counterfactual twins."""
-    counterparts = counterparts_of(domain)
-    if counterparts is None:
+    counterfactuals = counterfactuals_of(domain)
+    if counterfactuals is None:
         return None
     parts = [Drawn(rows.new_zeros(0), rows.new_zeros(0))]
     for (some,) in zip(*families(network.encoding, domain, rows), strict=True):
         own, otherwise, of = network.scores(some), some.new_zeros(len(some)), some.new_zeros(len(some))
-        for others, valid in counterparts.drawn(domain, some):
+        for others, valid in counterfactuals.drawn(domain, some):
             scores = network.scores(others.flatten(0, 1)).view(*valid.shape, network.outputs)
             otherwise += (decision.differ(own[:, None], scores) & valid).sum(1)
             of += valid.sum(1)

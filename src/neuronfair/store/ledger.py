@@ -187,8 +187,9 @@ def check_same(folder: Path, there: Json, now: Json) -> None:
 
 
 JOURNAL, SEEDS = "journal.jsonl", "seeds.npy"
-POPULATION, COUNTERPARTS = "population.safetensors", "counterparts.safetensors"
-BEGUN_WITH = {"population": POPULATION, "counterparts": COUNTERPARTS}  # files of the first line, if there are any
+POPULATION, COUNTERFACTUALS = "population.safetensors", "counterfactuals.safetensors"
+# Files of the first line, if there are any; the last name is that of version 0.2.
+BEGUN_WITH = {"population": POPULATION, "counterfactuals": COUNTERFACTUALS, "counterparts": "counterparts.safetensors"}
 PHASES = ("pilot", "global", "local")
 PROOF = "proof"  # the only phase of a proof
 

@@ -23,23 +23,23 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, OtherRunError, RunError
 from neuronfair.searches.campaign import Count
 from neuronfair.searches.engine import Checkpoint
-from neuronfair.searches.evaluate import counterparts_of
+from neuronfair.searches.evaluate import counterfactuals_of
 from neuronfair.searches.findings import Findings
 from neuronfair.store import files
 from neuronfair.store.files import Json
-from neuronfair.store.ledger import COUNTERPARTS, PHASES, POPULATION, SEEDS, Journal, Ledger, Writers
+from neuronfair.store.ledger import BEGUN_WITH, COUNTERFACTUALS, PHASES, POPULATION, SEEDS, Journal, Ledger, Writers
 from neuronfair.store.tables import read_findings, write_findings
 
 _Known = TypeVar("_Known")
 
 
-def written(population: PopulationModel | None, counterparts: CounterfactualTwins | None) -> Writers:
+def written(population: PopulationModel | None, counterfactuals: CounterfactualTwins | None) -> Writers:
     """Return what writes a population and counterfactual twins to their files; nothing for a user's own population."""
     writers: dict[str, tuple[str, Callable[[Path], None]]] = {}
     if isinstance(population, TablePopulation):
         writers["population"] = POPULATION, partial(save_population, population)
-    if counterparts is not None:
-        writers["counterparts"] = COUNTERPARTS, partial(save_counterfactuals, counterparts)
+    if counterfactuals is not None:
+        writers["counterfactuals"] = COUNTERFACTUALS, partial(save_counterfactuals, counterfactuals)
     return writers
 
 
@@ -85,11 +85,13 @@ class Run:
     @property
     def domain(self) -> TableDomain:
         """The domain that was searched, with its twins."""
-        return self._with_counterparts if self._has("counterparts") else self.ledger.domain
+        has_counterfactuals = self._has("counterfactuals") or self._has("counterparts")
+        return self._with_counterfactuals if has_counterfactuals else self.ledger.domain
 
     @cached_property
-    def _with_counterparts(self) -> TableDomain:
-        path, domain = self.ledger.path(COUNTERPARTS), self.ledger.domain
+    def _with_counterfactuals(self) -> TableDomain:
+        kind = "counterfactuals" if self._has("counterfactuals") else "counterparts"
+        path, domain = self.ledger.path(BEGUN_WITH[kind]), self.ledger.domain
         return with_counterfactuals(domain, read_back(load_counterfactuals, path, domain))
 
     @property
@@ -151,9 +153,9 @@ class Run:
         return read_back(load_population, self.ledger.path(POPULATION), self.ledger.domain)
 
     @property
-    def counterparts(self) -> CounterfactualTwins | None:
+    def counterfactuals(self) -> CounterfactualTwins | None:
         """The model of counterfactual twins; None if twins differ in the sensitive attributes only."""
-        return counterparts_of(self.domain)
+        return counterfactuals_of(self.domain)
 
     def _has(self, kind: str) -> bool:
         return bool(self.lines) and kind in self.lines[0]
@@ -161,13 +163,18 @@ class Run:
     # The protocol of a recorder
 
     def begin(
-        self, seeds: Tensor, population: PopulationModel | None = None, counterparts: CounterfactualTwins | None = None
+        self,
+        seeds: Tensor,
+        population: PopulationModel | None = None,
+        counterfactuals: CounterfactualTwins | None = None,
     ) -> None:
         """Save the rows that the chains start from, the population, and the counterfactual twins, if there are any."""
         # Chains start within the bounds; a code beyond them may not fit the compact type.
         seeds = self.domain.clip(seeds).to(self.domain.compact)
         if not self.lines:
-            self.ledger.begin({"seeds": (SEEDS, partial(files.save_array, seeds)), **written(population, counterparts)})
+            self.ledger.begin(
+                {"seeds": (SEEDS, partial(files.save_array, seeds)), **written(population, counterfactuals)}
+            )
         elif not torch.equal(self.seeds, seeds.long()):
             raise OtherRunError(
                 f"{self.folder}: this run was begun with other rows to start from. Choose another --out"

@@ -40,7 +40,7 @@ from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import Method, State, World
 from neuronfair.searches.methods import METHODS, Phases, Setting, phases
 from neuronfair.searches.methods.aequitas import Uniform
-from neuronfair.testing.cases import CASES, CHAINS, COUNTERPART, PLAUSIBLE, case, linear, network, random_module
+from neuronfair.testing.cases import CASES, CHAINS, COUNTERFACTUAL, PLAUSIBLE, case, linear, network, random_module
 
 __all__ = ["CHECKS", "MethodCheck", "check_method"]
 
@@ -180,7 +180,7 @@ def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str
         assert torch.equal(path[0], start)  # the seed itself comes first
 
 
-@check(where=(*CASES, COUNTERPART))
+@check(where=(*CASES, COUNTERFACTUAL))
 def findings_satisfy_definition_1(name: str, where: str) -> None:
     """Every finding is a valid record and a twin of it with a different decision."""
     domain, decision = case(where).domain, case(where).decision

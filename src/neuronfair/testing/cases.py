@@ -26,7 +26,7 @@ from neuronfair.searches.method import World
 CHAINS = 8
 CASES = ("plain", "people", "pair", "score")
 PLAUSIBLE = "plausible"  # like people, limited to plausible ones
-COUNTERPART = "counterpart"  # counterfactual twins, and a network that does not read the sensitive attribute
+COUNTERFACTUAL = "counterfactual"  # counterfactual twins, and a network that does not read the sensitive attribute
 PEOPLE = """
 name = "people"
 sensitive = ["sex"]
@@ -128,7 +128,7 @@ def case(name: str) -> ExampleCase:
         return ExampleCase(
             random_module(people, seed=1), plausible(people, Young(people), 0.5, uniform_rows(people, 100))
         )
-    if name == COUNTERPART:
+    if name == COUNTERFACTUAL:
         proxied = domain(attributes=3)
         rows = uniform_rows(proxied, 300)
         rows[:, 0] = (rows[:, 0] + 9 * rows[:, -1]) // 2  # a proxy of the group: below 5, or not

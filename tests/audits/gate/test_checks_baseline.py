@@ -10,7 +10,7 @@ from neuronfair.audits.report import DecisionReport
 from neuronfair.audits.report.attribute import Interpretation, Rates
 from neuronfair.errors import DataError
 from neuronfair.limits import TooLarge
-from tests.reports import MODEL, REPRODUCTION, attribute, counterpart, fair, layer, proved, report, search
+from tests.reports import MODEL, REPRODUCTION, attribute, counterfactual, fair, layer, proved, report, search
 
 
 def changes(now, then):
@@ -125,19 +125,22 @@ def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch
         read_report(path)
 
 
-def test_counterparts_are_compared_where_both_have_them():
-    then, now = (report(attribute(counterpart=counterpart(claimed=claimed))) for claimed in (False, True))
+def test_counterfactuals_are_compared_where_both_have_them():
+    then, now = (report(attribute(counterfactual=counterfactual(claimed=claimed))) for claimed in (False, True))
     seen = changes(now, then)
-    assert seen["sex.counterpart.rate"].text == "sex.counterpart.rate rose from 3.1% (1.9–4.3%) to 19.0% (18.1–19.9%)."
-    assert seen["sex.counterpart.effect"].significant
-    assert not any("counterpart" in figure for figure in changes(now, report()))
+    assert (
+        seen["sex.counterfactual.rate"].text
+        == "sex.counterfactual.rate rose from 3.1% (1.9–4.3%) to 19.0% (18.1–19.9%)."
+    )
+    assert seen["sex.counterfactual.excess"].significant
+    assert not any("counterfactual" in figure for figure in changes(now, report()))
 
 
 def test_counterfactual_metrics_of_other_declarations_are_not_compared():
     """Twins that keep age, or that follow a graph, are other people than twins that do not."""
-    then = report(attribute(counterpart=counterpart(fixed=("age", "race"))))
-    now = report(attribute(counterpart=counterpart(graph=("income <- sex",))))
+    then = report(attribute(counterfactual=counterfactual(fixed=("age", "race"))))
+    now = report(attribute(counterfactual=counterfactual(graph=("income <- sex",))))
     result = compare_with(now, then)
-    assert not any("counterpart" in change.figure for change in result.changes)
+    assert not any("counterfactual" in change.figure for change in result.changes)
     assert "sex are not compared: the two audits declare different fixed and causes attributes." in result.text
-    assert "sex.counterpart.rate" in changes(then, then)
+    assert "sex.counterfactual.rate" in changes(then, then)

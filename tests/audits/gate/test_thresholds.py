@@ -14,7 +14,7 @@ from neuronfair.audits.gate.thresholds import ATTRIBUTE_METRICS, AUDIT_METRICS, 
 from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note, Proved, Rates
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
-from tests.reports import CORPUS, MODEL, attribute, certified_rows, counterpart, fair, proved, rate, report, search
+from tests.reports import CORPUS, MODEL, attribute, certified_rows, counterfactual, fair, proved, rate, report, search
 
 
 def fired(audit, *expressions):
@@ -486,7 +486,7 @@ def test_any_text_is_read_or_refused(text):
         ("disparate_impact > 1", "a ratio between 0 and 1, so this threshold can never be met. The smaller the ratio"),
         ("disparate_impact < 80", "Did you mean 'disparate_impact < 0.8'?"),
         ("error_rate.difference > 1", "a difference of shares between 0% and 100%"),
-        ("counterpart.effect < -1", "a difference of shares between -100% and 100%"),
+        ("counterfactual.excess < -1", "a difference of shares between -100% and 100%"),
         ("rate.change > 2", "Did you mean 'rate.change > 2%'?"),
         (
             "worst_auc > 50",
@@ -534,21 +534,21 @@ def test_every_metric_has_a_range():
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("counterpart.rate > 0.19", True),  # 19% between 18.1 and 19.9
-        ("counterpart.rate > 0.195", True),
-        ("counterpart.rate > 0.2", False),
-        ("counterpart.rate < 0.185", True),  # the lower end
-        ("counterpart.effect > 0.198", True),  # 18.97 between 18.06 and 19.88
-        ("counterpart.effect > 0.199", False),
-        ("sex.counterpart.effect > 5%", True),
+        ("counterfactual.rate > 0.19", True),  # 19% between 18.1 and 19.9
+        ("counterfactual.rate > 0.195", True),
+        ("counterfactual.rate > 0.2", False),
+        ("counterfactual.rate < 0.185", True),  # the lower end
+        ("counterfactual.excess > 0.198", True),  # 18.97 between 18.06 and 19.88
+        ("counterfactual.excess > 0.199", False),
+        ("sex.counterfactual.excess > 5%", True),
     ],
 )
-def test_counterparts_are_judged_on_the_safe_side(expression, expected):
-    assert fired(report(attribute(counterpart=counterpart())), expression) == [expected]
+def test_counterfactuals_are_judged_on_the_safe_side(expression, expected):
+    assert fired(report(attribute(counterfactual=counterfactual())), expression) == [expected]
 
 
-def test_the_text_of_counterparts_says_what_they_are_and_when_people_are_too_few():
-    (one,) = check(report(attribute(counterpart=counterpart())), ["counterpart.rate > 0.195"]).checks
+def test_the_text_of_counterfactuals_says_what_they_are_and_when_people_are_too_few():
+    (one,) = check(report(attribute(counterfactual=counterfactual())), ["counterfactual.rate > 0.195"]).checks
     assert (
         one.text == "Flip rate of counterfactual twins by sex: 19.0% (95% CI 18.1–19.9%); the upper end is above 19.5%."
     )
@@ -556,25 +556,25 @@ def test_the_text_of_counterparts_says_what_they_are_and_when_people_are_too_few
     assert "or the number of shuffles, is too small" in one.note
 
 
-def test_counterparts_that_are_not_known_are_an_error():
-    with pytest.raises(NeuronFairError, match=r"'counterpart.rate' is not known: no counterfactual test was"):
-        check(report(), ["counterpart.rate > 0.1"])
-    impossible = attribute(health=(Note("no-counterparts", "Nobody was compared: too few.", "…"),))
+def test_counterfactuals_that_are_not_known_are_an_error():
+    with pytest.raises(NeuronFairError, match=r"'counterfactual.rate' is not known: no counterfactual test was"):
+        check(report(), ["counterfactual.rate > 0.1"])
+    impossible = attribute(health=(Note("no-counterfactuals", "Nobody was compared: too few.", "…"),))
     with pytest.raises(NeuronFairError, match=r"not known: Nobody was compared: too few"):
-        check(report(impossible), ["counterpart.effect > 0.1"])
+        check(report(impossible), ["counterfactual.excess > 0.1"])
 
 
 def test_an_empty_flip_test_is_said_to_be_empty():
     unread = fair(health=(Note(NOT_READ, "…", "…"),))
     (one,) = check(report(unread), ["rate > 0.01"]).checks
     assert not one.fired
-    assert "flips do not show proxies: limit counterpart.effect, too" in one.note
+    assert "flips do not show proxies: limit counterfactual.excess, too" in one.note
     assert "says nothing" not in check(report(fair()), ["rate > 0.01"]).checks[0].text
 
 
-def test_a_change_of_counterparts_is_judged_on_what_is_certain():
+def test_a_change_of_counterfactuals_is_judged_on_what_is_certain():
     """From 3.1 (1.9 to 4.3) to 19% (18.1–19.9%): by 13.8 points at least; flips do not enter."""
-    now, then = (report(attribute(counterpart=counterpart(claimed=claimed))) for claimed in (True, False))
+    now, then = (report(attribute(counterfactual=counterfactual(claimed=claimed))) for claimed in (True, False))
     changed = replace(now, baseline=compare_with(now, then))
-    assert fired(changed, "counterpart.rate.change > 13.7%", "counterpart.rate.change > 13.9%") == [True, False]
-    assert fired(changed, "counterpart.effect.change > 0", "rate.change > 0") == [True, False]
+    assert fired(changed, "counterfactual.rate.change > 13.7%", "counterfactual.rate.change > 13.9%") == [True, False]
+    assert fired(changed, "counterfactual.excess.change > 0", "rate.change > 0") == [True, False]

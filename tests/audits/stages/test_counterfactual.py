@@ -1,4 +1,4 @@
-"""Whole audits by counterparts: a copy of the attribute speaks for it, chance does not; impossible ones are said."""
+"""Whole audits by counterfactuals: a copy of the attribute speaks for it, chance does not; impossible ones are said."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def reads(column: int, least: float = 0.5) -> nn.Module:
 
 @pytest.fixture(scope="module")
 def compared():
-    """Let the audits of this module compare people with counterparts."""
+    """Let the audits of this module compare people with counterfactuals."""
 
     def thorough(settings: AuditSettings, samples: int, *, leads: bool) -> Thoroughness:
         return Thoroughness(6 if leads else 3, settings.placebos, samples)
@@ -80,10 +80,10 @@ def copied(compared, tmp_path_factory) -> Audit:
     return audit(reads(COPY), people(), settings=SMALL, folder=tmp_path_factory.mktemp("audit") / "run")
 
 
-def test_a_copy_of_the_group_leads_with_counterparts(copied):
-    """Everybody's counterpart has the other copy, and so the other decision; flips are empty, and said to be."""
+def test_a_copy_of_the_group_leads_with_counterfactuals(copied):
+    """Everybody's counterfactual has the other copy, and so the other decision; flips are empty, and said to be."""
     (one,) = copied.report.attributes
-    found = one.counterpart
+    found = one.counterfactual
     assert found.rate > 0.98
     assert (found.of, found.claimed) == (400, True)
     assert found.placebo.rate < 0.1
@@ -94,7 +94,7 @@ def test_a_copy_of_the_group_leads_with_counterparts(copied):
     assert (lost["a"], gained["b"]) == (0, 0)
     assert min(gained["a"], lost["b"]) > 0.97
     assert one.rates.largest == 0
-    assert one.leads_with_counterparts
+    assert one.leads_with_counterfactuals
     assert (copied.report.verdict.level, copied.report.verdict.tone) == ("proxy evidence", "neutral")
     assert "No score in the data set changes with group." in copied.verdict
     assert "counterfactual twins (same place in the other group's distribution) " in copied.verdict
@@ -102,15 +102,15 @@ def test_a_copy_of_the_group_leads_with_counterparts(copied):
     assert "Holding copy fixed removes all of the excess." in copied.verdict
     assert "causal assumptions that the data cannot test" in copied.verdict
     assert "4 shuffles only" in copied.verdict
-    assert copied.report.seconds.counterparts > 0
+    assert copied.report.seconds.counterfactuals > 0
 
 
-def test_searches_go_by_counterparts_there_and_their_runs_can_be_seen_again(copied, run):
+def test_searches_go_by_counterfactuals_there_and_their_runs_can_be_seen_again(copied, run):
     (one,) = copied.report.attributes
-    assert one.search_twins == "counterpart"
+    assert one.search_twins == "counterfactual"
     assert all(search.findings for search in one.searches)
     for outcome in copied.outcomes.values():
-        assert outcome.config.twins == "counterpart"
+        assert outcome.config.twins == "counterfactual"
     worst = one.worst[0]
     assert {change.attribute for change in worst.changed} >= {"group", "copy"}
     assert {worst.decision, worst.twin_decision} == {"no", "yes"}
@@ -120,11 +120,11 @@ def test_searches_go_by_counterparts_there_and_their_runs_can_be_seen_again(copi
 
 
 def test_chance_claims_nothing(compared):
-    """The noise says nothing of the group: people are found by counterparts as they would be with any groups."""
+    """The noise says nothing of the group: people are found by counterfactuals as they would be with any groups."""
     told = audit(reads(NOISE, 4.5), people(), settings=SMALL)
     (one,) = told.report.attributes
-    assert not one.counterpart.claimed
-    assert (one.counterpart.hurt, one.counterpart.carried) == ("", "")
+    assert not one.counterfactual.claimed
+    assert (one.counterfactual.hurt, one.counterfactual.carried) == ("", "")
     assert told.report.verdict.level == "no dependence found"
     assert "No excess is claimed" in told.verdict
 
@@ -133,17 +133,17 @@ def test_a_model_that_reads_the_attribute_is_judged_by_both(compared, monkeypatc
     told = audit(reads(GROUP), people(), settings=SMALL)
     (one,) = told.report.attributes
     assert one.rates.table.rate == 1
-    assert (one.search_twins, one.leads_with_counterparts) == ("flip", False)
-    assert one.counterpart.claimed
-    assert one.counterpart.draws == 3  # fewer than where they lead
+    assert (one.search_twins, one.leads_with_counterfactuals) == ("flip", False)
+    assert one.counterfactual.claimed
+    assert one.counterfactual.draws == 3  # fewer than where they lead
     assert told.verdict.startswith("Decisions depend on group for 100% of people")
     assert "of counterfactual twins (same place in" in told.verdict
     monkeypatch.setattr(stage, "LEARNED", 100)
-    (one,) = audit(reads(GROUP), people(), settings=replace(SMALL, twins="counterpart")).report.attributes
-    assert one.search_twins == "counterpart"
-    assert (one.counterpart.draws, one.counterpart.of) == (6, 100)  # of a large table some people
+    (one,) = audit(reads(GROUP), people(), settings=replace(SMALL, twins="counterfactual")).report.attributes
+    assert one.search_twins == "counterfactual"
+    assert (one.counterfactual.draws, one.counterfactual.of) == (6, 100)  # of a large table some people
     told = audit(reads(GROUP), people(), settings=SMALL, twins="flip")
-    assert told.report.attributes[0].counterpart is None
+    assert told.report.attributes[0].counterfactual is None
 
 
 def kept(**what: bool) -> TableDomain:
@@ -158,16 +158,16 @@ def kept(**what: bool) -> TableDomain:
     ],
     ids=["five people", "all legitimate"],
 )
-def test_where_counterparts_are_impossible_an_audit_says_why_and_goes_on(compared, data, seen, tmp_path):
+def test_where_counterfactuals_are_impossible_an_audit_says_why_and_goes_on(compared, data, seen, tmp_path):
     told = audit(reads(COPY), data, settings=SMALL)
     (one,) = told.report.attributes
-    (note,) = [note for note in one.health if note.name == "no-counterparts"]
+    (note,) = [note for note in one.health if note.name == "no-counterfactuals"]
     assert seen in note.seen
-    assert (one.counterpart, one.search_twins) == (None, "flip")
+    assert (one.counterfactual, one.search_twins) == (None, "flip")
     assert told.report.verdict.level == "no dependence found"
     assert "Without a counterfactual test nothing is known about proxies." in told.verdict
     with pytest.raises(DomainError, match=seen):
-        audit(reads(COPY), data, settings=SMALL, twins="counterpart", folder=tmp_path / "run")
+        audit(reads(COPY), data, settings=SMALL, twins="counterfactual", folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -180,7 +180,7 @@ def test_ctrl_c_keeps_what_is_there(compared, monkeypatch):
     (one,) = told.report.attributes
     assert told.interrupted
     assert one.rates.table is not None
-    assert (one.counterpart, one.searches) == (None, ())
+    assert (one.counterfactual, one.searches) == (None, ())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes fork on Linux only")
@@ -210,25 +210,25 @@ def test_ctrl_c_in_a_search_keeps_what_other_processes_have_finished(compared, c
     report = run_stage.run(opened, data, settings=settings, origin=origin).report
     (one,), (whole,) = report.attributes, copied.report.attributes
     assert report.reproduction.interrupted
-    assert one.counterpart == whole.counterpart
+    assert one.counterfactual == whole.counterfactual
     assert one.proved.complete
 
 
-def test_a_test_judges_the_effect_of_counterparts(tmp_path, monkeypatch):
+def test_a_test_judges_the_effect_of_counterfactuals(tmp_path, monkeypatch):
     monkeypatch.setattr(pytest_check, "Thoroughness", lambda people: Thoroughness(4, 4, people))
     fairness, quick = Fairness(tmp_path), CheckSettings(samples=300, seeds=5, steps=3)
     with pytest.raises(AssertionError) as failed:
-        fairness.check(reads(COPY), people(), settings=quick, twins="counterpart")
+        fairness.check(reads(COPY), people(), settings=quick, twins="counterfactual")
     told = str(failed.value)
     assert "Its upper end must be at most 1." in told
     assert "Holding copy fixed removes" in told
     assert "the counterfactual twin with group" in told
     assert "flips" not in told
     passed = fairness.check(reads(COPY), people(), max_rate=0.02, settings=quick)  # by flips
-    assert passed.counterpart is None
-    passed = fairness.check(reads(NOISE, 4.5), people(), max_rate=0.5, settings=quick, twins="counterpart")
-    assert passed.counterpart.effect.high < 0.5
+    assert passed.counterfactual is None
+    passed = fairness.check(reads(NOISE, 4.5), people(), max_rate=0.5, settings=quick, twins="counterfactual")
+    assert passed.counterfactual.effect.high < 0.5
     with pytest.raises(NeuronFairError, match="needs a data set"):
-        fairness.check(reads(COPY), DOMAIN, twins="counterpart")
-    with pytest.raises(NeuronFairError, match="twins must be flip or counterpart, got 'twin'"):
+        fairness.check(reads(COPY), DOMAIN, twins="counterfactual")
+    with pytest.raises(NeuronFairError, match="twins must be flip or counterfactual, got 'twin'"):
         fairness.check(reads(COPY), people(), twins="twin")

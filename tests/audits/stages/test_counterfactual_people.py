@@ -1,4 +1,4 @@
-"""A few people of the table beside their counterparts: of each group in turn, and nobody where nothing is claimed."""
+"""A few records next to their counterfactual twins: of each group in turn, and none where nothing is claimed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def beside(column: int, least: int, decision: Decision = YES, **other):
 
 
 def test_people_of_both_groups_stand_beside_who_they_would_be():
-    """Where a copy of the group decides, all in which a counterpart differs is group, copy and score: 5 apart."""
+    """Where a copy of the group decides, all in which a counterfactual differs is group, copy and score: 5 apart."""
     found = beside(COPY, 1)
     groups = [one.person.row["group"] for one in found]
     assert sorted(groups[:2]) == sorted(groups[2:]) == ["a", "b"]

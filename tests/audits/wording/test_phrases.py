@@ -41,7 +41,7 @@ def test_a_pair(people):
     assert (told.score, told.twin_score, told.gap) == (1.5, -1.5, 3.0)
 
 
-def test_a_pair_of_a_person_and_a_counterpart(people, monkeypatch):
+def test_a_pair_of_a_person_and_a_counterfactual(people, monkeypatch):
     beside = with_counterfactuals(people, fit_counterfactuals(people, uniform_rows(people, 200)))
     table = {"age": 39, "sex": "F", "relationship": "Wife", "marital": "AF", "race": "B", "gain": 2.5, "loss": 0}
 
@@ -59,7 +59,7 @@ def test_a_pair_of_a_person_and_a_counterpart(people, monkeypatch):
     assert told(beside, sex="M").endswith(
         "; the counterfactual twin with sex M instead of F (nothing else differs): 'high'."
     )
-    # Whatever domain it is told with, somebody who differs in more than the group is a counterpart.
+    # Whatever domain it is told with, somebody who differs in more than the group is a counterfactual.
     assert "; the counterfactual twin with sex M instead of F (also loss 3 instead of 0): " in told(
         people, sex="M", loss=3
     )

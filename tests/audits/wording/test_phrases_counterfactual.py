@@ -45,7 +45,7 @@ EFFECT = CounterfactualEffect(
     mediators=(Mediator((1,), 0.5), Mediator((1, 2), 0.67), Mediator((1, 2, 3), 0.7)),
     auc=0.934,
     left_out=(),
-    counterparts=None,
+    counterfactuals=None,
 )
 
 

@@ -25,7 +25,7 @@ from tests.reports import (
     adult,
     attribute,
     certified_rows,
-    counterpart,
+    counterfactual,
     fair,
     finding,
     proved,
@@ -35,7 +35,7 @@ from tests.reports import (
 
 
 def test_every_metric_says_of_how_many_and_of_whom():
-    one = attribute(groups=GROUPS, disparity=DISPARITY, counterpart=counterpart(), proved=proved(900, 30))
+    one = attribute(groups=GROUPS, disparity=DISPARITY, counterfactual=counterfactual(), proved=proved(900, 30))
     flips, impact, excess, certified = metrics(one)
     assert (flips.value, flips.of) == ("4.0%", f"of {one.rates.table.people}")
     assert flips.interval.startswith(f"{percent(0.95)} CI 0.5–")
@@ -57,7 +57,7 @@ def test_what_was_not_measured_says_why():
     assert {one.value for one in (flips, impact, excess, certified)} == {NOT_MEASURED}
     assert "Set `favourable`" in impact.text
     assert certified.text == "No proof: it shows nothing of itself."
-    assert "this may be chance" in metrics(attribute(counterpart=counterpart(claimed=False)))[2].text
+    assert "this may be chance" in metrics(attribute(counterfactual=counterfactual(claimed=False)))[2].text
 
 
 def test_the_flip_rate_is_that_of_the_data_set_before_synthetic_records():

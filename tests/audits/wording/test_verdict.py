@@ -26,7 +26,7 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.audits.wording.summary import next_steps
 from neuronfair.audits.wording.verdict import SET_ONE, conclude
 from neuronfair.formatting import percent
-from tests.reports import REPRODUCTION, attribute, counterpart, fair, proved, rate, report, search
+from tests.reports import REPRODUCTION, attribute, counterfactual, fair, proved, rate, report, search
 
 NOTHING = fair(rates=Rates(), searches=())
 UNUSED, STILL = (Note(NOT_READ, "…", "…"),), (Note(UNMOVED, "…", "…"),)
@@ -132,22 +132,22 @@ def test_a_failed_threshold_of_the_whole_audit_belongs_to_no_attribute():
 
 
 def test_proxy_evidence_is_never_an_alarm_by_itself():
-    one = fair(health=UNUSED, counterpart=counterpart(), search_twins="counterpart")
+    one = fair(health=UNUSED, counterfactual=counterfactual(), search_twins="counterfactual")
     told = verdict(one)
     assert (told.level, told.tone) == ("proxy evidence", "neutral")
     assert told.headline == (
         "The model does not use sex, but there is proxy evidence: counterfactual twins get a different decision "
         "19.0 percentage points more often than by chance."
     )
-    assert next_steps(conclude(made(one)))[-1].command.endswith("--fail-if 'counterpart.effect > 5%'")
-    found = counterpart()
+    assert next_steps(conclude(made(one)))[-1].command.endswith("--fail-if 'counterfactual.excess > 5%'")
+    found = counterfactual()
     assert told.details == (
         f"Counterfactual test (sex): {found.sentence}",
         found.hurt,
         found.carried,
         "This rests on causal assumptions that the data cannot test.",
     )
-    limited = verdict(one, gate=gate(("counterpart.effect > 5%", "sex", True)))
+    limited = verdict(one, gate=gate(("counterfactual.excess > 5%", "sex", True)))
     assert (limited.level, limited.tone) == ("above the threshold", "alarm")
 
 
@@ -250,8 +250,10 @@ def test_the_verdict_says_what_is_certified():
 
 
 def test_where_no_effect_is_claimed_people_found_by_counterfactuals_are_no_evidence():
-    nothing = counterpart(claimed=False)
-    one = attribute(rates=Rates(domain=rate(0, 50)), health=UNUSED, counterpart=nothing, search_twins="counterpart")
+    nothing = counterfactual(claimed=False)
+    one = attribute(
+        rates=Rates(domain=rate(0, 50)), health=UNUSED, counterfactual=nothing, search_twins="counterfactual"
+    )
     told = verdict(one)
     assert told.level == "no dependence found"
     assert "discriminatory input" not in told.text
@@ -259,7 +261,9 @@ def test_where_no_effect_is_claimed_people_found_by_counterfactuals_are_no_evide
 
 
 def test_flips_come_first_where_there_are_any():
-    told = verdict(attribute(counterpart=counterpart()), fair("race", health=UNUSED, counterpart=counterpart()))
+    told = verdict(
+        attribute(counterfactual=counterfactual()), fair("race", health=UNUSED, counterfactual=counterfactual())
+    )
     assert told.level == "dependence found"
     assert told.headline.startswith("Decisions depend on sex for ")
     assert "Counterfactual test (sex): Had they been" in told.text
@@ -269,7 +273,7 @@ def test_flips_come_first_where_there_are_any():
 
 def test_a_model_whose_decisions_never_flip_may_show_proxy_evidence():
     """What is certified of flips says nothing of proxies."""
-    told = verdict(fair(counterpart=counterpart(), proved=proved(1000)))
+    told = verdict(fair(counterfactual=counterfactual(), proved=proved(1000)))
     assert told.level == "proxy evidence"
     assert told.headline == "No decision depends on sex: this is certified for the whole declared input space."
     assert "Counterfactual test (sex): Had they been" in told.text
@@ -314,7 +318,7 @@ def test_the_headline_names_the_disadvantaged_group_of_two():
 
 
 def test_a_paragraph_has_at_most_three_numbers():
-    one = attribute(rates=both(10), counterpart=counterpart(), proved=proved(900, 30), plausible_found=7)
+    one = attribute(rates=both(10), counterfactual=counterfactual(), proved=proved(900, 30), plausible_found=7)
     told = verdict(one, fair("race", rates=both(5)))
     for paragraph in told.details:
         assert len(re.findall(r"\d[\d,.]*", paragraph)) <= 3, paragraph

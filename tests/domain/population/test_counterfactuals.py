@@ -60,7 +60,7 @@ def drawn(how, domain, rows, draws=3):
     return torch.stack([t.rows for t in twins]), torch.stack([t.valid for t in twins])
 
 
-def test_the_typical_counterpart_has_the_same_rank_in_the_other_group():
+def test_the_typical_counterfactual_has_the_same_rank_in_the_other_group():
     domain, rows = halves()
     twins = with_counterfactuals(domain, fit_counterfactuals(domain, rows)).twins(rows)
     expected = torch.stack([1 - rows[:, 0], (rows[:, 1] + 4) % 8], 1)
@@ -69,7 +69,7 @@ def test_the_typical_counterpart_has_the_same_rank_in_the_other_group():
 
 
 @pytest.mark.parametrize("rules", [(), RULES])
-def test_the_counterparts_of_a_group_are_the_people_of_the_other(rules):
+def test_the_counterfactuals_of_a_group_are_the_people_of_the_other(rules):
     """Everybody of one group, with every place they may stand at, as likely as they are: these are the other group."""
     domain, table = workers(rules)
     how = fit_counterfactuals(domain, table)
@@ -90,7 +90,7 @@ def test_the_counterparts_of_a_group_are_the_people_of_the_other(rules):
         assert torch.allclose(found[other], chance[other] / chance[other].sum(), atol=0.01)
 
 
-def test_where_both_groups_are_alike_a_counterpart_is_the_same_person():
+def test_where_both_groups_are_alike_a_counterfactual_is_the_same_person():
     domain = domain_of(GROUP, SCORE, JOB)
     rows = repeated(*([group, x, x % 3] for group in (0, 1) for x in range(8)), times=30)
     how = fit_counterfactuals(domain, rows)
@@ -152,7 +152,7 @@ def test_what_is_fixed_or_legitimate_stays(word):
         assert torch.equal(twins.rows[:, 0, 2], rows[:, 2])
 
 
-def test_if_everything_stays_there_are_no_counterparts():
+def test_if_everything_stays_there_are_no_counterfactuals():
     domain, rows = halves((GROUP, replace(SCORE, legitimate=True)))
     with pytest.raises(
         DomainError, match=r"^people: every attribute is fixed or legitimate.*Leave some attributes free"
@@ -210,7 +210,7 @@ def test_two_sensitive_attributes():
         assert bool((twins[:, k, [0, 2]] != rows[:, [0, 2]]).any(1).all())
 
 
-def test_who_cannot_be_in_the_other_group_has_no_counterpart():
+def test_who_cannot_be_in_the_other_group_has_no_counterfactual():
     """A kept job that b does not allow."""
     domain, rows = workers(RULES)
     domain = replace(domain, attributes=(GROUP, replace(JOB, fixed=True), HOURS))
@@ -235,7 +235,7 @@ def test_tables_of_one_group_are_refused_in_a_sentence(groups, says):
 
 
 @pytest.mark.parametrize(("kind", "agree"), [("linear", 0.85), ("mixed", 0.72)])
-def test_counterparts_are_near_to_the_truth_of_a_made_up_world(kind, agree):
+def test_counterfactuals_are_near_to_the_truth_of_a_made_up_world(kind, agree):
     """The flip test says that nobody's decision changes, and it is wrong about everybody whose does."""
     world = World(kind, 2000, seed=4)
     how = fit_counterfactuals(world.domain, world.rows)

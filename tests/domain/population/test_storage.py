@@ -170,29 +170,29 @@ TWINNED = replace(
 
 
 @pytest.fixture(scope="module")
-def counterparts():
+def counterfactuals():
     return fit_counterfactuals(TWINNED, ROWS)
 
 
 @pytest.fixture
-def counterfactual_path(counterparts, tmp_path):
-    save_counterfactuals(counterparts, tmp_path / "counterparts.safetensors")
-    return tmp_path / "counterparts.safetensors"
+def counterfactual_path(counterfactuals, tmp_path):
+    save_counterfactuals(counterfactuals, tmp_path / "counterfactuals.safetensors")
+    return tmp_path / "counterfactuals.safetensors"
 
 
-def test_counterfactual_what_is_read_is_what_was_written(counterparts, counterfactual_path):
+def test_counterfactual_what_is_read_is_what_was_written(counterfactuals, counterfactual_path):
     read = load_counterfactuals(counterfactual_path, TWINNED)
-    assert read.kept == counterparts.kept == {1}
-    assert read.groups.tolist() == counterparts.groups.tolist() == [True, True, False]
-    for one, other in zip(read.twins(TWINNED, ROWS), counterparts.twins(TWINNED, ROWS), strict=True):
+    assert read.kept == counterfactuals.kept == {1}
+    assert read.groups.tolist() == counterfactuals.groups.tolist() == [True, True, False]
+    for one, other in zip(read.twins(TWINNED, ROWS), counterfactuals.twins(TWINNED, ROWS), strict=True):
         assert torch.equal(one, other)
-    for drawn, again in zip(read.drawn(TWINNED, ROWS, 3), counterparts.drawn(TWINNED, ROWS, 3), strict=True):
+    for drawn, again in zip(read.drawn(TWINNED, ROWS, 3), counterfactuals.drawn(TWINNED, ROWS, 3), strict=True):
         assert torch.equal(drawn.rows, again.rows)
     save_counterfactuals(read, counterfactual_path.with_name("again"))
     assert counterfactual_path.with_name("again").read_bytes() == counterfactual_path.read_bytes()
 
 
-def test_what_belongs_to_something_else_is_refused(counterparts, counterfactual_path):
+def test_what_belongs_to_something_else_is_refused(counterfactuals, counterfactual_path):
     with pytest.raises(DataError, match="it is of another domain than other"):
         load_counterfactuals(counterfactual_path, replace(TWINNED, name="other"))
     for sensitive in ("a", "b"):  # as many groups as before, or not
@@ -200,7 +200,7 @@ def test_what_belongs_to_something_else_is_refused(counterparts, counterfactual_
             load_counterfactuals(counterfactual_path, TWINNED.with_sensitive(sensitive))
     with pytest.raises(DataError, match="not a population that can be read"):
         load_population(counterfactual_path, TWINNED)  # which has no such parts
-    save_population(counterparts.population, counterfactual_path)
+    save_population(counterfactuals.population, counterfactual_path)
     with pytest.raises(DataError, match=r"not a population that can be read \('kept'\)"):
         load_counterfactuals(counterfactual_path, TWINNED)
 
@@ -235,9 +235,9 @@ def test_counterfactual_parts_that_do_not_fit_together_are_refused(counterfactua
         load_counterfactuals(counterfactual_path, TWINNED)
 
 
-def test_an_order_that_does_not_begin_with_the_group_is_refused(counterparts, counterfactual_path):
+def test_an_order_that_does_not_begin_with_the_group_is_refused(counterfactuals, counterfactual_path):
     other = fit_counterfactuals(TWINNED.with_sensitive("a"), ROWS)
-    save_counterfactuals(replace(other, kept=counterparts.kept, groups=counterparts.groups), counterfactual_path)
+    save_counterfactuals(replace(other, kept=counterfactuals.kept, groups=counterfactuals.groups), counterfactual_path)
     with pytest.raises(DataError, match="its first columns are not the sensitive ones"):
         load_counterfactuals(counterfactual_path, TWINNED)
 

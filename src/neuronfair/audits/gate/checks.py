@@ -72,8 +72,8 @@ def _metrics(one: AttributeReport, *, skip_twins: bool) -> dict[str, RateWithInt
     found: dict[str, RateWithInterval | float | None] = {
         f"{population}.rate": getattr(one.rates, population) for population in AUDITED
     }
-    if one.counterpart is not None and not skip_twins:
-        found |= {"counterpart.rate": one.counterpart, "counterpart.effect": one.counterpart.effect}
+    if one.counterfactual is not None and not skip_twins:
+        found |= {"counterfactual.rate": one.counterfactual, "counterfactual.excess": one.counterfactual.effect}
     if (proved := one.proved) is not None:
         found |= {part: getattr(proved, part).share for part in ("proved_fair", "undecided", "proved_discriminatory")}
         found["certified"] = None if proved.data_set is None else proved.data_set.certified_fair.share
@@ -86,11 +86,11 @@ def _metrics(one: AttributeReport, *, skip_twins: bool) -> dict[str, RateWithInt
 
 def _differently_declared(before: AttributeReport, after: AttributeReport) -> list[str]:
     """Return which declarations about twins differ: the twins are then others, and cannot be compared."""
-    if before.counterpart is None or after.counterpart is None:
+    if before.counterfactual is None or after.counterfactual is None:
         return []
     then, now = (
         {"fixed": set(one.fixed), "legitimate": {r.attribute for r in one.legitimate}, "causes": set(one.graph)}
-        for one in (before.counterpart, after.counterpart)
+        for one in (before.counterfactual, after.counterfactual)
     )
     return [key for key in then if then[key] != now[key]]
 
@@ -171,8 +171,8 @@ class LoadedChecks:
                 why = "needs labels. Name the target in the domain file"
             elif limit.figure in GROUP_METRICS and (missing := favourable_missing(limit.figure, target, favourable)):
                 why = f"{limit.figure} {missing}"
-            elif twins == "flip" and limit.figure.startswith("counterpart."):
-                why = "needs counterparts, not --twins flip"
+            elif twins == "flip" and limit.figure.startswith("counterfactual."):
+                why = "needs the counterfactual test, not --twins flip"
             elif limit.figure in CHANGES and self.earlier is None:
                 why = "needs --baseline FILE"
             if why:

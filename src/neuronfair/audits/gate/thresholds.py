@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 import operator
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from neuronfair.audits.report import BaselineReport, Gate, GateCheck, Report
 from neuronfair.audits.report.attribute import AUDITED, AttributeReport, Disparity, Gap, Proved, RateOf, is_constant
-from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS, CounterfactualReport, Interval
+from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS, CounterfactualReport, Interval
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, aligned_percents, first_few, listed, many, percent
 from neuronfair.measure.rate import Rate
@@ -36,8 +37,8 @@ _EXPRESSION = re.compile(
 
 PEOPLE = tuple(f"{population}.rate" for population in AUDITED if population != "domain")  # of which flip_rate speaks
 RATES = ("flip_rate", *PEOPLE, "domain.rate")
-COUNTERPART = ("counterpart.rate", "counterpart.effect")
-CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *COUNTERPART))
+PROXIES = ("counterfactual.rate", "counterfactual.excess")
+CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *PROXIES))
 LABELLED = "error_rate.difference"  # the only figure of groups that needs labels
 GROUP_METRICS = ("disparate_impact", "selection_rate.difference", LABELLED)
 SEARCH_METRICS = ("findings", "gsr", "lift")
@@ -48,24 +49,31 @@ ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
 AUDIT_METRICS = (*ACCURACIES, *CORPUS)
 _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
+# Of 0.2, with a warning until 0.4.
+_RENAMED = {
+    f"counterpart.{old}{end}": f"counterfactual.{new}{end}"
+    for old, new in (("rate", "rate"), ("effect", "excess"))
+    for end in ("", ".change")
+}
+_OLDER |= _RENAMED
 _OLDER |= {f"rate{end}": f"flip_rate{end}" for end in ("", ".change")}  # of 0.2
 _OLDER |= {"open": "undecided"}
-ATTRIBUTE_METRICS = (*RATES, *COUNTERPART, *CHANGES, *PROVED, *GROUP_METRICS, *SEARCH_METRICS, *SEVERITIES, "worst_auc")
+ATTRIBUTE_METRICS = (*RATES, *PROXIES, *CHANGES, *PROVED, *GROUP_METRICS, *SEARCH_METRICS, *SEVERITIES, "worst_auc")
 
 
 _TITLES = {
     "disparate_impact": "Disparate-impact ratio",
     "selection_rate.difference": "Selection-rate difference",
     LABELLED: "Error-rate difference",
-    "counterpart.rate": "Flip rate of counterfactual twins",
-    "counterpart.effect": "Proxy excess",
+    "counterfactual.rate": "Flip rate of counterfactual twins",
+    "counterfactual.excess": "Proxy excess",
     "certified": "Certified share",
     "worst_auc": "AS-AUC of the most biased layer",
 }
 _WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 _MOST_RECORDS = 10**9  # the largest sample that is recommended
 _MINUS = "\N{MINUS SIGN}"
-EMPTY = "The model does not use this attribute, and flips do not show proxies: limit counterpart.effect, too."
+EMPTY = "The model does not use this attribute, and flips do not show proxies: limit counterfactual.excess, too."
 DIGITS = 3  # of a number that lies well apart from its threshold
 _T = TypeVar("_T")
 
@@ -97,8 +105,8 @@ class MetricRange(NamedTuple):
 
 _COUNT = MetricRange("count", high=math.inf)
 METRICS: dict[str, MetricRange] = {
-    **dict.fromkeys((*RATES, "counterpart.rate", *PROVED, *ACCURACIES, "gsr"), MetricRange("share")),
-    **dict.fromkeys(("counterpart.effect", *CHANGES), MetricRange("difference of shares", low=-1.0)),
+    **dict.fromkeys((*RATES, "counterfactual.rate", *PROVED, *ACCURACIES, "gsr"), MetricRange("share")),
+    **dict.fromkeys(("counterfactual.excess", *CHANGES), MetricRange("difference of shares", low=-1.0)),
     **dict.fromkeys(("selection_rate.difference", LABELLED), MetricRange("difference of shares")),
     "disparate_impact": MetricRange("ratio"),
     "lift": MetricRange("ratio", high=math.inf),
@@ -168,6 +176,8 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
         known = [*of_an_attribute, *AUDIT_METRICS, *(f"{name}.flip_rate" for name in attributes)]
         raise refusal(text, f"there is no metric '{figure}'. {did_you_mean(figure, known)}")
     attribute, figure = meant[0]
+    if figure in _RENAMED:
+        warnings.warn(f"the metric '{figure}' is now '{_RENAMED[figure]}'", DeprecationWarning, stacklevel=4)
     limit = Threshold(text, attribute, _OLDER.get(figure, figure), match["compare"], number)
     _refuse_vain(limit, match["figure"], is_percent=bool(match["percent"]))
     return limit
@@ -292,8 +302,8 @@ def _of_an_attribute(limit: Threshold, attribute: AttributeReport, report: Repor
         return _change(limit, attribute, report.baseline)
     if limit.figure in RATES:
         return _flip_rate(limit, attribute, report.data.rows)
-    if limit.figure in COUNTERPART:
-        return _counterpart(limit, attribute)
+    if limit.figure in PROXIES:
+        return _counterfactual(limit, attribute)
     if limit.figure in PROVED:
         return _proved(limit, attribute.name, attribute.proved)
     if limit.figure in GROUP_METRICS:
@@ -406,10 +416,10 @@ def _gap(limit: Threshold, disparity: Disparity | None) -> _Measured:
     return replace(measured, note=" ".join(notes))
 
 
-def _counterpart(limit: Threshold, attribute: AttributeReport) -> _Measured:
-    why = (note.seen for note in attribute.health if note.name == NO_COUNTERPARTS)
-    report = _known(limit, attribute.counterpart, next(why, f"no counterfactual test was made for {attribute.name}"))
-    one = report.effect if limit.figure == "counterpart.effect" else report
+def _counterfactual(limit: Threshold, attribute: AttributeReport) -> _Measured:
+    why = (note.seen for note in attribute.health if note.name == NO_COUNTERFACTUALS)
+    report = _known(limit, attribute.counterfactual, next(why, f"no counterfactual test was made for {attribute.name}"))
+    one = report.effect if limit.figure == "counterfactual.excess" else report
     measured = _safe(limit, one, confidence=report.confidence, note=report.sentence)
     if limit.met_by(measured.number) and not limit.met_by(measured.value):
         measured = replace(measured, note=f"{measured.note} The sample, or the number of shuffles, is too small.")
@@ -453,10 +463,10 @@ def _change(limit: Threshold, attribute: AttributeReport, baseline: BaselineRepo
     baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
     on: Literal["lower end", "upper end"] = "lower end" if limit.looks_up else "upper end"
     figure = limit.figure.removesuffix(".change")
-    words = {figure: ""} if figure in COUNTERPART else {f"{one}.rate": POPULATIONS[one] for one in AUDITED}
+    words = {figure: ""} if figure in PROXIES else {f"{one}.rate": POPULATIONS[one] for one in AUDITED}
     known = {change.figure.removeprefix(f"{attribute.name}."): change for change in baseline.changes}
     levels = [rate.confidence for rate in attribute.rates.measured]
-    levels += [] if attribute.counterpart is None else [attribute.counterpart.confidence]
+    levels += [] if attribute.counterfactual is None else [attribute.counterfactual.confidence]
     confidence = levels[0] if levels else 0.95  # one setting for all intervals
     changes = {
         f"{name}.change": _Measured(c.after - c.before, c.low, c.high, on, confidence, of, c.text)

@@ -207,7 +207,7 @@ class Seconds:
     search: float = 0.0  # searches
     rate: float = 0.0  # flip rates
     proof: float = 0.0  # certificates
-    counterparts: float = 0.0  # counterfactual tests
+    counterfactuals: float = 0.0  # counterfactual tests
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class AuditLine:
     attribute: str = ""  # the attribute to which the metrics belong
     rate: RateOf | None = None  # flip rate in the data set
     random: RateOf | None = None  # flip rate of uniformly drawn records
-    counterpart: Interval | None = None  # excess flip rate of the counterfactual test; null if none is claimed
+    counterfactual: Interval | None = None  # excess flip rate of the counterfactual test; null if none is claimed
     gap: float | None = None  # widest gap between a record and a twin
     gap_of: Literal["probabilities", "scores"] = "probabilities"  # what the gap is measured in
     fired: tuple[str, ...] = ()  # thresholds that failed, in words
@@ -352,18 +352,18 @@ def line_of(line: AuditLine, report: Report, page: str) -> AuditLine:
     if not report.attributes:
         return known
     one = worst_of(report.attributes)
-    gaps, claimed = one.probability_gaps or one.severity, one.counterpart is not None and one.counterpart.claimed
+    gaps, claimed = one.probability_gaps or one.severity, one.counterfactual is not None and one.counterfactual.claimed
     return replace(
         known,
         attribute=one.name,
         rate=next(iter(one.rates.measured), None),
         random=one.rates.domain,
-        counterpart=one.counterpart.effect if one.counterpart is not None and claimed else None,
+        counterfactual=one.counterfactual.effect if one.counterfactual is not None and claimed else None,
         gap=None if gaps is None else gaps.max,
         gap_of="scores" if one.probability_gaps is None else "probabilities",
     )
 
 
 def _effect(attribute: AttributeReport) -> float:
-    found = attribute.counterpart
+    found = attribute.counterfactual
     return found.effect.rate if found is not None and found.claimed else 0.0

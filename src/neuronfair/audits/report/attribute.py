@@ -358,15 +358,15 @@ class AttributeReport:
     level: Conclusion = "not assessable"  # what is concluded: see the level of the verdict
     headline: str = ""  # the same as a fact in one sentence
     rates: Rates = field(default_factory=Rates)  # flip rates by population
-    counterpart: CounterfactualReport | None = None  # counterfactual test; null if it was not made
-    counterpart_people: tuple[CounterfactualPerson, ...] = ()  # up to four; none where no effect is claimed
+    counterfactual: CounterfactualReport | None = None  # counterfactual test; null if it was not made
+    counterfactual_people: tuple[CounterfactualPerson, ...] = ()  # up to four; none where no effect is claimed
     groups: tuple[GroupReport, ...] = ()  # group metrics of the data set
     proved: Proved | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class
     direction: tuple[DirectionReport, ...] = ()  # by population, findings last; empty without a favourable class
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
     searches: tuple[SearchReport, ...] = ()  # one entry for each search
-    search_twins: Literal["flip", "counterpart"] = "flip"  # what the searches compare records with
+    search_twins: Literal["flip", "counterfactual"] = "flip"  # what the searches compare records with
     plausible_found: int | None = None  # findings that are plausible, and so are their twins; null: not known
     severity: SeverityReport | None = None  # gaps between scores
     probability_gaps: SeverityReport | None = None  # the same between probabilities; null where there are none
@@ -413,12 +413,12 @@ class AttributeReport:
     @property
     def has_proxy_evidence(self) -> bool:
         """Whether the counterfactual test claims an effect: evidence of proxies, under its assumptions."""
-        return self.counterpart is not None and self.counterpart.claimed
+        return self.counterfactual is not None and self.counterfactual.claimed
 
     @property
-    def leads_with_counterparts(self) -> bool:
-        """Whether the flip test is empty and counterparts speak in its place."""
-        return self.counterpart is not None and not self.is_read
+    def leads_with_counterfactuals(self) -> bool:
+        """Whether the flip test is empty and the counterfactual test leads."""
+        return self.counterfactual is not None and not self.is_read
 
     @property
     def is_cleared(self) -> bool:

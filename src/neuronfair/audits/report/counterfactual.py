@@ -18,7 +18,7 @@ ASSUMED: dict[Assumptions, str] = {
     "held fixed": "This assumes that the group changes all attributes but those declared as fixed",
     "graph declared": "This assumes that the declared causal graph is right and complete",
 }
-NO_COUNTERPARTS = "no-counterparts"  # the name of a note about why there are none
+NO_COUNTERFACTUALS = "no-counterfactuals"  # the name of a note about why there are none
 
 
 @dataclass(frozen=True)

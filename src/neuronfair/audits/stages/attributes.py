@@ -181,7 +181,7 @@ class AttributeChoices:
         leads = self.settings.twins is not None or not one.report.is_read
         test, proof = None, None
         if self.settings.twins != "flip":
-            with clock.of("counterparts"):
+            with clock.of("counterfactuals"):
                 test = begin_counterfactuals(case, self.settings, leads=leads)
         if self.settings.prove > 0:
             proof = ProofStage(opened, case.data, self.population, self.settings.prove / len(self.views))
@@ -303,8 +303,8 @@ class _SideStages:
         self.show(what, 0, None)
         if tasks.forked:
             tables = tasks.results(self._tables)
-            self.clock.add({"counterparts": tasks.seconds(self._tables)})
-        with self.clock.of("counterparts"):
+            self.clock.add({"counterfactuals": tasks.seconds(self._tables)})
+        with self.clock.of("counterfactuals"):
             if not tasks.forked:
                 tables = self.test.tables(lambda done, total: self.show(what, done, total))
             report_counterfactuals(self.case, self.audit, self.test, tables)

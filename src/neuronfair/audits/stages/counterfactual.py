@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.audits.report.attribute import NOT_READ, TABLE, UNMOVED, CounterfactualPerson, Note
-from neuronfair.audits.report.counterfactual import NO_COUNTERPARTS
+from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.search import evaluated_pairs
@@ -36,11 +36,11 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
     if not effect.claimed:
         return ()
     order = effect.shares.argsort(descending=True, stable=True)[:MAX_PEOPLE_SEARCHED]
-    domain = with_counterfactuals(case.domain, effect.counterparts)
+    domain = with_counterfactuals(case.domain, effect.counterfactuals)
     people = effect.people[order]
     pairs = evaluated_pairs(replace(case, data=replace(case.data, domain=domain)), people)
     group = domain.combinations.number(people)
-    # With a tolerance the two who lie farthest apart may both be counterparts.
+    # With a tolerance, the two records that lie farthest apart may both be counterfactual twins.
     flips = case.decision.differ(pairs.scores, pairs.twin_scores) & (pairs.rows == people).all(1)
     same = (group[:, None] == group) & flips
     turn = torch.where(flips, same.tril(-1).sum(1), len(order))  # the place of each record in its group
@@ -79,7 +79,7 @@ def begin_counterfactuals(
             seed=case.seed,
         )
     except DomainError as error:
-        if settings.twins == "counterpart":
+        if settings.twins == "counterfactual":
             raise
         return error
 
@@ -97,14 +97,14 @@ def searched_case(
     Where such twins are impossible a note says so.
     """
     if isinstance(test, DomainError):
-        seen = f"Nobody was compared with counterparts, who they would be in another group. {test}."
-        audit.note(Note(NO_COUNTERPARTS, seen, "The figures speak of flips only."))
+        seen = f"No record was compared with counterfactual twins. {test}."
+        audit.note(Note(NO_COUNTERFACTUALS, seen, "The figures speak of flips only."))
         return case
     if not leads:
         return case
-    audit.report = replace(audit.report, search_twins="counterpart")
-    configs = tuple(replace(config, twins="counterpart") for config in case.configs)
-    domain = with_counterfactuals(case.domain, test.counterparts)
+    audit.report = replace(audit.report, search_twins="counterfactual")
+    configs = tuple(replace(config, twins="counterfactual") for config in case.configs)
+    domain = with_counterfactuals(case.domain, test.counterfactuals)
     progress("Evaluating the counterfactual twins of realistic records", 0, None)
     audit.rate = case.rate("domain" if case.population is None else case.population, domain)  # of which subgroups speak
     return replace(case, data=replace(case.data, domain=domain), configs=configs)
@@ -117,8 +117,8 @@ def report_counterfactuals(
     effect = test.effect(tables)
     audit.report = replace(
         audit.report,
-        counterpart=counterfactual_report(case.domain, test.rows, effect, case.confidence),
-        counterpart_people=people_with_counterfactuals(case, effect),
+        counterfactual=counterfactual_report(case.domain, test.rows, effect, case.confidence),
+        counterfactual_people=people_with_counterfactuals(case, effect),
     )
 
 

@@ -56,7 +56,7 @@ from neuronfair.measure.rate import Side as Count
 from neuronfair.measure.twin_decisions import Mediator, Move
 from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision, Scale, chances
-from neuronfair.searches.evaluate import counterparts_of
+from neuronfair.searches.evaluate import counterfactuals_of
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
 MOVED = 5  # attributes of a counterfactual twin that a sentence names in addition to the group
@@ -140,13 +140,13 @@ def changes(domain: TableDomain, row: Tensor, twin: Tensor) -> tuple[Change, ...
 
 
 def twin_phrase(domain: TableDomain, changed: Sequence[Change], most: int = MOVED) -> str:
-    """Return in words who the twin is: the same person in another group, or a counterpart who differs in more.
+    """Return in words who the twin is: the same record in another group, or a counterfactual twin that differs in more.
 
     At most `most` other attributes of a counterfactual twin are named.
     """
     said = {change.attribute: f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed}
     group = f"with {listed([said.pop(name) for name in domain.sensitive if name in said])}"
-    if not said and counterparts_of(domain) is None:
+    if not said and counterfactuals_of(domain) is None:
         return group
     others = [*said.values()][:most]
     if (left := len(said) - len(others)) > 0:
@@ -249,7 +249,7 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     by = listed([plain(name) for name in domain.sensitive])
     times = f", {group.lift:.2g} times the overall rate" if group.lift is not None else ""
     flips = f"the decision depends on {by}"
-    if counterparts_of(domain) is not None:
+    if counterfactuals_of(domain) is not None:
         flips = f"a counterfactual twin by {by} gets a different decision"
     if isinstance(domain.twinning, PlausibleTwins):
         flips = f"a plausible twin by {by} gets a different decision"

@@ -112,8 +112,8 @@ def _steps(report: Report) -> list[Step]:
     if again.alternatives and any(one.depends or one.has_proxy_evidence for one in report.attributes):
         steps.append(Step("Search for a model that is as good and less discriminatory.", again.alternatives))
     if verdict.thresholds == "none set" and again.command:
-        proxies = all(one.leads_with_counterparts for one in report.attributes)  # a flip rate would be 0
-        threshold = "counterpart.effect > 5%" if proxies else "flip_rate > 1%"
+        proxies = all(one.leads_with_counterfactuals for one in report.attributes)  # a flip rate would be 0
+        threshold = "counterfactual.excess > 5%" if proxies else "flip_rate > 1%"
         steps.append(Step("Set a threshold for your build.", f"{again.command} --fail-if '{threshold}'"))
     if again.export and any(one.people_found for one in report.attributes):
         steps.append(Step("Export all findings as a table.", again.export))
@@ -151,7 +151,7 @@ def _disparate_impact(one: AttributeReport) -> Metric:
 
 
 def _proxy_excess(one: AttributeReport) -> Metric:
-    name, found = "Proxy excess", one.counterpart
+    name, found = "Proxy excess", one.counterfactual
     if found is None:
         return Metric(name, NOT_MEASURED, "No counterfactual test.")
     effect = (found.effect.rate, found.effect.low, found.effect.high)

@@ -131,8 +131,8 @@ def _headline(one: AttributeReport, rows: int) -> str:
         if len(drawn) == drawn[0].discriminated == 1:
             does = "does"
         return f"{known}; {flips} {does}." if known else f"Decisions depend on {either} for {flips}."
-    if one.is_unused and one.counterpart is not None and one.counterpart.claimed:
-        more = f"{points(one.counterpart.effect.rate).replace('pp', 'percentage points')} more often than by chance"
+    if one.is_unused and one.counterfactual is not None and one.counterfactual.claimed:
+        more = f"{points(one.counterfactual.effect.rate).replace('pp', 'percentage points')} more often than by chance"
         proxies = f"there is proxy evidence: counterfactual twins get a different decision {more}"
         return f"The model does not use {either}, but {proxies}."
     if one.is_unused:
@@ -229,7 +229,7 @@ def _untested(attributes: Sequence[AttributeReport], worst: AttributeReport) -> 
     unread = [one for one in attributes if len(one.sensitive) == 1 and not one.is_read]
     unused = [by(one) for one in unread if one.is_unused and one is not worst]
     unmoved = [by(one) for one in unread if not one.is_unused]
-    untested = any(one.counterpart is None for one in unread)
+    untested = any(one.counterfactual is None for one in unread)
     return [
         *([f"The model does not use {listed(unused)}."] if unused else []),
         *([f"No score in the data set changes with {listed(unmoved)}."] if unmoved else []),
@@ -239,13 +239,13 @@ def _untested(attributes: Sequence[AttributeReport], worst: AttributeReport) -> 
 
 def _counterfactuals(attributes: Sequence[AttributeReport], worst: AttributeReport) -> list[str]:
     """Return what the counterfactual test says: of unread attributes, and the claim of the headline or the largest."""
-    empty = [one for one in attributes if one.leads_with_counterparts and len(one.sensitive) == 1]
+    empty = [one for one in attributes if one.leads_with_counterfactuals and len(one.sensitive) == 1]
     claimed = [one for one in attributes if one.has_proxy_evidence]
-    claimed.sort(key=lambda one: (one is not worst, -one.counterpart.effect.rate if one.counterpart else 0.0))
+    claimed.sort(key=lambda one: (one is not worst, -one.counterfactual.effect.rate if one.counterfactual else 0.0))
     largest = claimed[:1]
     parts = []
     for one in (*largest, *(one for one in empty if one not in largest)):
-        if (report := one.counterpart) is not None:
+        if (report := one.counterfactual) is not None:
             more = () if one.is_read else (report.hurt, report.carried)  # else the flip test leads
             parts += [f"Counterfactual test ({by(one)}): {report.sentence}", report.excess, *more]
     return [*parts, f"{UNTESTED}."] if parts else []
@@ -253,7 +253,7 @@ def _counterfactuals(attributes: Sequence[AttributeReport], worst: AttributeRepo
 
 def _certified(attributes: Sequence[AttributeReport]) -> str:
     """Return the smallest certified share of the attributes that the model reads; nothing where all is certified."""
-    tested = [one for one in attributes if not one.leads_with_counterparts]
+    tested = [one for one in attributes if not one.leads_with_counterfactuals]
     proofs = [one.proved for one in tested if one.proved is not None and one.proved.method]
     if not proofs or all(one.is_cleared for one in tested):
         return ""

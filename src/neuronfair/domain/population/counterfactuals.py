@@ -311,9 +311,9 @@ def _shifted(domain: TableDomain, layout: PopulationLayout, kept: Collection[int
     return frozenset(c for c in free if domain.attributes[c].ordered and domain.attributes[c].empty is None)
 
 
-def with_counterfactuals(domain: TableDomain, counterparts: CounterfactualTwins) -> TableDomain:
+def with_counterfactuals(domain: TableDomain, counterfactuals: CounterfactualTwins) -> TableDomain:
     """Return a domain in which records are compared with their counterfactual twins."""
-    return replace(domain, twinning=counterparts)
+    return replace(domain, twinning=counterfactuals)
 
 
 def shuffled_groups(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, Tensor]:

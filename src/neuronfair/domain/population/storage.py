@@ -160,11 +160,11 @@ _NAMES = tuple(
 )
 
 
-def save_counterfactuals(counterparts: CounterfactualTwins, path: Path) -> None:
+def save_counterfactuals(counterfactuals: CounterfactualTwins, path: Path) -> None:
     """Write counterfactual twins to a file atomically."""
-    kept = torch.tensor(sorted(counterparts.kept), dtype=torch.int64)
-    parts = {"kept": kept, "groups": counterparts.groups, **_written(counterparts.latent)}
-    save_population(counterparts.population, path, parts)
+    kept = torch.tensor(sorted(counterfactuals.kept), dtype=torch.int64)
+    parts = {"kept": kept, "groups": counterfactuals.groups, **_written(counterfactuals.latent)}
+    save_population(counterfactuals.population, path, parts)
 
 
 def load_counterfactuals(path: Path, domain: TableDomain) -> CounterfactualTwins:

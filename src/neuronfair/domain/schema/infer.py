@@ -35,7 +35,7 @@ _HEAD = """\
 #   generated records, and the metrics of the data set use the cells themselves
 # - bands = [25, 40, 60] for a sensitive number, such as age: people are compared with other bands
 # - encode: raw, scaled (with center and scale), onehot, or none: no model is given it, as where the law forbids it
-# - for counterparts (what if this person were of another group?): fixed = true for what no group changes, such as age;
+# - for counterfactual twins (the record in another group): fixed = true for what no group changes, such as age;
 #   legitimate = true for what may differ between groups and may count, say why in a comment; causes = ["age", …] for
 #   what an attribute depends on. Without causes anywhere, a graph is learned from the table
 # - rules at the end: combinations that no real person has; nothing is tested that breaks one

@@ -18,7 +18,7 @@ RACES = ("White", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other")
 
 @pytest.fixture(scope="module")
 def unread() -> Page:
-    return read(reports.unread(reports.adult(findings=3), reports.counterpart()))
+    return read(reports.unread(reports.adult(findings=3), reports.counterfactual()))
 
 
 def sections(page: Page) -> list[str]:
@@ -31,16 +31,16 @@ def svgs(page: Page, kind: str) -> list[str]:
 
 def test_they_come_first_where_the_model_does_not_read_the_attribute(unread):
     ids = sections(unread)
-    assert ids.index("a0-counterparts") < ids.index("a0-worst")
+    assert ids.index("a0-counterfactuals") < ids.index("a0-worst")
     assert not {"a0-proved", "a0-rate"} & set(ids)
     assert unread.text.count("The model does not read it.") == 2  # a note of the audit, and why no flip rate is shown
 
 
 def test_they_are_folded_where_the_model_reads_the_attribute():
-    made = reports.with_first(reports.adult(findings=3), counterpart=reports.counterpart(lost=None))
+    made = reports.with_first(reports.adult(findings=3), counterfactual=reports.counterfactual(lost=None))
     page = read(made)
     ids = sections(page)
-    assert ids.index("a0-worst") < ids.index("a0-rate") < ids.index("a0-counterparts")
+    assert ids.index("a0-worst") < ids.index("a0-rate") < ids.index("a0-counterfactuals")
     assert "The twin is the same in everything else." in page.text
 
 
@@ -56,8 +56,8 @@ def test_what_they_say_is_on_the_page(unread):
         "This rests on causal assumptions that the data cannot test.",
     ):  # fmt: skip
         assert words in unread.text, words
-    assert [a["href"] for a in unread.all("a")].count("#counterparts") == 1
-    assert "counterparts" in [attributes.get("id") for _, attributes in unread.tags]
+    assert [a["href"] for a in unread.all("a")].count("#counterfactuals") == 1
+    assert "counterfactuals" in [attributes.get("id") for _, attributes in unread.tags]
 
 
 def test_each_chart_says_in_words_what_it_shows(unread):
@@ -82,7 +82,7 @@ def test_lost_lies_left_and_gained_right_of_the_middle(unread):
 
 
 def test_nothing_is_claimed_that_the_permutation_baseline_reaches():
-    page = read(reports.unread(reports.adult(findings=0), reports.counterpart(claimed=False)))
+    page = read(reports.unread(reports.adult(findings=0), reports.counterfactual(claimed=False)))
     assert "This may be chance" in page.text
     assert "relationship 58" not in page.text
     assert "with an AUC of 0.93" in page.text
@@ -97,7 +97,7 @@ def dots(page: Page) -> list[tuple[str, str | None]]:
 
 
 def test_without_a_favourable_class_flips_are_shown_and_it_is_asked_for():
-    made = reports.unread(reports.adult(findings=0), reports.counterpart(lost=None, gained=None))
+    made = reports.unread(reports.adult(findings=0), reports.counterfactual(lost=None, gained=None))
     page = read(replace(made, data=replace(made.data, favourable=None)))
     assert svgs(page, "move") == []
     assert "Male as Female 20% 20,000 people" in page.text
@@ -105,11 +105,11 @@ def test_without_a_favourable_class_flips_are_shown_and_it_is_asked_for():
 
 
 def test_many_groups_are_folded_and_the_clearest_come_first():
-    page = read(reports.unread(reports.adult(("race",), findings=0), reports.counterpart(RACES)))
+    page = read(reports.unread(reports.adult(("race",), findings=0), reports.counterfactual(RACES)))
     assert len(svgs(page, "move")) == 20
     assert "12 more moves" in page.text
     assert svgs(page, "move")[0].startswith("White as Black")
-    many = reports.counterpart([f"group {i}" for i in range(9)])
+    many = reports.counterfactual([f"group {i}" for i in range(9)])
     text = read(reports.unread(reports.adult(("race",), findings=0), many)).text
     assert "32 more moves" in text
     assert "audit.json has all 72" in text
@@ -117,19 +117,19 @@ def test_many_groups_are_folded_and_the_clearest_come_first():
 
 def test_several_attributes_stand_side_by_side():
     made = reports.adult(("sex",), ("race",), ("sex", "race"), findings=0)
-    weak = replace(reports.counterpart(claimed=False), hurt="")
-    text = read(reports.unread(made, weak, reports.counterpart(RACES), weak)).text
+    weak = replace(reports.counterfactual(claimed=False), hurt="")
+    text = read(reports.unread(made, weak, reports.counterfactual(RACES), weak)).text
     assert "Metrics by race the highest flip rate" in text
     assert "19.0 pp 18.1–19.9 pp" in text
     assert "this may be chance" not in text.partition("What to do next")[0]
 
 
-def test_people_stand_beside_their_counterparts():
+def test_people_stand_beside_their_counterfactuals():
     person = reports.finding(
         changed=(Change("relationship", "Wife", "Husband"), Change("sex", "F", "M")), number=4, method="table"
     )
-    made = reports.unread(reports.adult(findings=0), reports.counterpart())
-    page = read(reports.with_first(made, counterpart_people=(CounterfactualPerson(person, 0.9375),)))
+    made = reports.unread(reports.adult(findings=0), reports.counterfactual())
+    page = read(reports.with_first(made, counterfactual_people=(CounterfactualPerson(person, 0.9375),)))
     assert "93.8% of this person’s twins get a different decision." in page.text
     assert "record 5 of the data set" in page.text
     assert "relationship Husbandsex M" in page.text
@@ -137,7 +137,7 @@ def test_people_stand_beside_their_counterparts():
 
 
 def test_names_stay_names_and_headings_in_order():
-    made = reports.unread(evil(reports.adult(findings=2)), evil(reports.counterpart()))
+    made = reports.unread(evil(reports.adult(findings=2)), evil(reports.counterfactual()))
     page = read(made)
     assert not page.all("img")
     assert not any("onerror" in attributes for _, attributes in page.tags)
@@ -148,14 +148,14 @@ def test_names_stay_names_and_headings_in_order():
     assert {a["href"][1:] for a in page.all("a")} <= set(ids)
 
 
-def test_without_counterparts_nothing_is_said_of_them():
+def test_without_counterfactuals_nothing_is_said_of_them():
     page = audit_page(reports.adult(findings=3))
     assert "of another group" not in page
-    assert "#counterparts" not in page
+    assert "#counterfactuals" not in page
     assert "Whether another attribute stands in" not in page
 
 
 def test_the_scale_holds_the_placebo():
-    (move, _) = reports.counterpart().moves
+    (move, _) = reports.counterfactual().moves
     assert widest([replace(move, lost=0.01, gained=0.0, placebo_lost=0.021)]) == pytest.approx(0.03)
     assert widest([replace(move, lost=0.0, gained=0.0, placebo_lost=None, placebo_gained=None)]) == 1
