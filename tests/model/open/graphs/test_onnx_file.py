@@ -12,13 +12,14 @@ from torch import nn
 from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.graphs import onnx_file, onnx_operators
+from neuronfair.model.open.graphs import Unsupported, onnx_file, onnx_operators
 from tests.model.open.conftest import check_black_box, check_white_box, trained
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="the package onnxruntime is not installed")
 helper = onnx.helper
 FLOAT, INT, TEXT = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.STRING
+HALF = onnx.TensorProto.FLOAT16
 
 
 class Net(nn.Module):
@@ -157,6 +158,14 @@ VARIANTS = {
     ),
     "concat": ([node("Concat", ["r", "x"], ["y"], axis=1)], {}),
     "clip below": ([node("Clip", ["r", "low"], ["y"])], {"low": np.float32(0.5)}),
+    "clip above a computed bound": (
+        [
+            node("Cast", ["whole"], ["high"], to=FLOAT),
+            node("Clip", ["r", "low", "high"], ["c"]),
+            OUT("c"),
+        ],
+        {"low": np.float32(0.0), "whole": np.int64(30), "v": floats(16, 2)},
+    ),
     "constant": (
         [node("Constant", [], ["k"], value=onnx.numpy_helper.from_array(floats(1))), node("Mul", ["r", "k"], ["y"])],
         {},
@@ -199,12 +208,21 @@ def test_activations_are_layers(hidden, crowd, tmp_path):
     check_white_box(wrap_model(path, crowd.domain, crowd.rows), crowd.rows, answers(path, crowd.x), [16])
 
 
+def test_a_bound_that_no_row_of_the_table_reaches_is_kept(crowd, tmp_path):
+    """Twins may reach it, so that a network without it would be another function."""
+    nodes, arrays = VARIANTS["clip above a computed bound"]
+    module = wrap_model(graph(tmp_path / "g.onnx", FIRST + nodes, WEIGHTS | arrays), crowd.domain, crowd.rows).module
+    far, beyond = (module(x * torch.ones(1, 14)) for x in (1e6, 1e7))
+    assert torch.equal(far, beyond)
+
+
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
         ([node("HardSigmoid", ["r"], ["y"])], "the operator HardSigmoid"),
         ([node("Softmax", ["r"], ["y"], axis=0)], "Softmax along axis 0"),
         ([node("LpNormalization", ["r"], ["y"])], "the operator LpNormalization"),
+        ([node("Cast", ["r"], ["c"], to=HALF), node("Cast", ["c"], ["y"], to=FLOAT)], "a cast to type 10"),
     ],
 )
 def test_other_graphs_are_black_boxes(nodes, says, crowd, tmp_path):
@@ -214,6 +232,28 @@ def test_other_graphs_are_black_boxes(nodes, says, crowd, tmp_path):
             wrap_model(path, crowd.domain, crowd.rows)
         return
     check_black_box(wrap_model(path, crowd.domain, crowd.rows), crowd.rows, answers(path, crowd.x), says)
+
+
+def test_a_function_of_the_file_under_a_standard_name_is_not_taken_for_the_operator(crowd, tmp_path):
+    path = graph(tmp_path / "g.onnx", [*FIRST, node("Relu", ["r"], ["y"])], WEIGHTS)
+    model = onnx.load(path)
+    body, version = [node("Neg", ["a"], ["b"])], [helper.make_opsetid("", 17)]
+    model.functions.append(helper.make_function("", "Relu", ["a"], ["b"], body, version))
+    with pytest.raises(Unsupported, match=r"its own\.Relu"):
+        onnx_file._graph(onnx, model, ["x"])
+
+
+def test_only_the_first_output_of_a_node_is_known(crowd, tmp_path):
+    nodes = [
+        node("Unsqueeze", ["r", "one"], ["u"]),
+        node("MaxPool", ["u"], ["m", "places"], kernel_shape=[2]),
+        node("Cast", ["places"], ["c"], to=FLOAT),
+        node("Add", ["m", "c"], ["a"]),
+        node("Flatten", ["a"], ["y"]),
+    ]
+    model = onnx.load(graph(tmp_path / "g.onnx", FIRST + nodes, WEIGHTS | {"one": ints(1)}))
+    with pytest.raises(Unsupported, match="another output of MaxPool"):
+        onnx_file._graph(onnx, model, ["x"])
 
 
 def trees(path, labels):

@@ -120,6 +120,7 @@ def _written_out(nodes: Iterable[Any], functions: Mapping[Any, Any], known: dict
     return total
 
 
+STANDARD = ("", "ai.onnx")  # the names of the standard's own domain of operators
 OLDEST = 9  # the first version of the standard whose operators are those known here
 _FLOATS = {1: torch.float32, 11: torch.float64}
 _TYPES = {f"tensor({name})": np.dtype(name) for name in ("int64", "int32", "int16", "int8", "uint8", "bool", "float16")}
@@ -188,32 +189,57 @@ def _input(graph_input: Any) -> NetworkInput | None:
 
 
 def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
-    if any(o.domain in ("", "ai.onnx") and o.version < OLDEST for o in model.opset_import):
+    version = min((o.version for o in model.opset_import if o.domain in STANDARD), default=OLDEST)
+    if version < OLDEST:
         raise Unsupported(f"a graph older than version {OLDEST} of the operators")
     result = _scores(model.graph)
     if result is None:
         raise Unsupported("an output that is no tensor of scores")
+    nodes = _needed(model.graph.node, result)
+    own = {function.name for function in model.functions if function.domain in STANDARD}
+    read = {result, *(name for node in nodes for name in node.input)}
+    _check_nodes(nodes, own, read)
+    if any(tensor.values.name in read for tensor in model.graph.sparse_initializer):
+        raise Unsupported("a sparse tensor")
     fixed = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     steps: list[GraphStep] = []
     used = {result}
-    for node in _needed(model.graph.node, result):
+    for node in nodes:
         attributes = {a.name: _attribute(onnx, a) for a in node.attribute}
         if node.op_type == "Constant":
             fixed[node.output[0]] = np.asarray(next(iter(attributes.values())))
             continue
-        if node.domain not in ("", "ai.onnx"):
-            raise Unsupported(f"the operator {node.domain}.{node.op_type}")
-        constants = [fixed[name].item() if name in fixed and fixed[name].size == 1 else None for name in node.input]
-        part = activation(node.op_type, attributes, constants)
-        names = node.input if part is None else node.input[:1]  # bounds and the like are in the part already
+        names = node.input
+        part = activation(node.op_type, attributes, [_fixed_or_ref(name, fixed) for name in names])
+        if part is not None:
+            names = names[:1]  # bounds and the like are in the part already
         arguments: tuple[Any, ...] = tuple(Ref(name) if name else None for name in names)
         if node.op_type in SHAPED and len(names) > 1 and names[1] in fixed:  # a shape is a part of the graph
             arguments, names = (arguments[0], fixed[names[1]].flatten().tolist()), names[:1]
-        call = operator(node.op_type, attributes) if part is None else part
+        call = operator(node.op_type, attributes, version) if part is None else part
         steps.append(GraphStep(node.name or node.output[0], node.output[0], call, arguments))
         used.update(names)
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in fixed.items() if name in used}
+    if any(tensor.dtype == torch.float16 for tensor in tensors.values()):
+        raise Unsupported("arithmetic in 16 bits")
     return Graph(steps, tensors, inputs, result)
+
+
+def _check_nodes(nodes: Iterable[Any], own: set[str], read: set[str]) -> None:
+    """Refuse operators outside of the standard, also under its names, and nodes with several outputs that count."""
+    for node in nodes:
+        if node.domain not in STANDARD or node.op_type in own:
+            raise Unsupported(f"the operator {node.domain or 'its own'}.{node.op_type}")
+        later = set(filter(None, node.output[1:]))
+        if later & read or (later and node.op_type == "BatchNormalization"):  # of a batch in training
+            raise Unsupported(f"another output of {node.op_type} than the first")
+
+
+def _fixed_or_ref(name: str, fixed: Mapping[str, np.ndarray]) -> Any:
+    """Return an input of a node as a number that the file fixes, a reference, or None where it is left out."""
+    if name in fixed and fixed[name].size == 1:
+        return fixed[name].item()
+    return Ref(name) if name else None
 
 
 def _scores(graph: Any) -> str | None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neuronfair.model.open.graphs import Unsupported
+from neuronfair.model.open.graphs import Ref, Unsupported
 
 Sizes = Sequence[int]
 
@@ -30,15 +30,23 @@ class _Selu(nn.SELU):
         return self.gamma * functional.elu(x, self.alpha)
 
 
-def _bounded(constants: Sequence[Any], *, min: Any = None, max: Any = None) -> nn.Module | None:  # noqa: A002
-    low, high = (*constants[1:], None, None)[:2]
-    low, high = (known if known is not None else other for known, other in ((min, low), (max, high)))
-    if low is not None and high is not None:
-        return nn.Hardtanh(float(low), float(high))
-    return nn.ReLU() if low == 0 else None
+def _fixed_clip(inputs: Sequence[Any], *, min: Any = None, max: Any = None) -> nn.Module | None:  # noqa: A002
+    """Return a Clip whose bounds are numbers of the file; None if the graph computes a bound, or has the lower only."""
+    low, high = (*inputs[1:], None, None)[:2]
+    low, high = low if min is None else min, high if max is None else max
+    if isinstance(low, Ref) or isinstance(high, Ref):
+        return None
+    if high is None:
+        return nn.ReLU() if low == 0 else None
+    return nn.Hardtanh(float(low), float(high)) if low is not None and low < high else None
 
 
-# The activation functions, from the values of a node's inputs where these are fixed, and its attributes.
+def _clip(x: Tensor, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002
+    low, high = low if min is None else min, high if max is None else max
+    return x if low is None and high is None else x.clamp(low, high)
+
+
+# The activation functions, from a node's inputs as `activation` gets them, and its attributes.
 _ACTIVATIONS: dict[str, Callable[..., nn.Module | None]] = {
     "Relu": lambda _: nn.ReLU(),
     "Sigmoid": lambda _: nn.Sigmoid(),
@@ -51,19 +59,20 @@ _ACTIVATIONS: dict[str, Callable[..., nn.Module | None]] = {
     "Elu": lambda _, *, alpha=1.0: nn.ELU(alpha),
     "Selu": lambda _, *, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875: _Selu(alpha, gamma),
     "Gelu": lambda _, *, approximate="none": nn.GELU(approximate=approximate),
-    "Clip": _bounded,
+    "Clip": _fixed_clip,
 }
 
 
-def activation(kind: str, attributes: Mapping[str, object], constants: Sequence[Any]) -> nn.Module | None:
+def activation(kind: str, attributes: Mapping[str, object], inputs: Sequence[Any]) -> nn.Module | None:
     """Return the module of an activation function, or None if the operator is none.
 
-    `constants` are the values of the node's inputs where these are fixed, else None.
+    Each of the node's inputs is a number where the file fixes it, a `Ref` where the graph computes it, or None where
+    the node leaves it out.
     """
     if kind not in _ACTIVATIONS:
         return None
     _check_attributes(kind, _ACTIVATIONS[kind], attributes)
-    return _ACTIVATIONS[kind](constants, **attributes)
+    return _ACTIVATIONS[kind](inputs, **attributes)
 
 
 def _check_attributes(kind: str, function: Callable[..., Any], attributes: Iterable[str]) -> None:
@@ -72,11 +81,13 @@ def _check_attributes(kind: str, function: Callable[..., Any], attributes: Itera
         raise Unsupported(f"the attribute {min(unknown)} of {kind}")
 
 
-def operator(kind: str, attributes: Mapping[str, object]) -> Callable[..., Any]:
-    """Return the function of an operator with its attributes filled in."""
+def operator(kind: str, attributes: Mapping[str, object], version: int) -> Callable[..., Any]:
+    """Return the function of an operator in a version of the standard, with its attributes filled in."""
     if kind not in _OPERATORS:
         raise Unsupported(f"the operator {kind}")
     function, attributes = _OPERATORS[kind], dict(attributes)
+    if version < SOFTMAX_OF_ONE_AXIS and kind in ("Softmax", "LogSoftmax"):
+        attributes.setdefault("axis", 1)  # this axis and all later ones together
     padding = attributes.pop("auto_pad", "NOTSET")
     if padding not in ("NOTSET", "VALID"):  # pads, or none
         raise Unsupported(f"the padding {padding}")
@@ -223,8 +234,7 @@ def _dropout(x: Tensor, share: Any = None, training: Any = None, *, ratio: float
 
 
 def _cast(x: Tensor, *, to: int, saturate: int = 1) -> Tensor:
-    # 1, 10, 11 and 16 are the floating-point types: there the type of the whole network stays, be it float64.
-    if to in (1, 10, 11, 16):
+    if to in (1, 11):  # the type of the whole network stays, be it float64; types of 16 bits would round or overflow
         return x if x.is_floating_point() else x.float()
     if to in (6, 7):
         return x.long()
@@ -242,6 +252,7 @@ def _gather(x: Tensor, index: Tensor, *, axis: int = 0) -> Tensor:
     return x[(*places, index)]
 
 
+SOFTMAX_OF_ONE_AXIS = 13  # the version of the standard from which a softmax is along one axis, by default the last
 SHAPED = {"Reshape", "Squeeze", "Unsqueeze"}  # whose second input says a shape or dimensions
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -256,7 +267,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Log": torch.log,
     "Sqrt": torch.sqrt,
     "Erf": torch.erf,
-    "Pow": torch.pow,
+    "Pow": lambda a, b: torch.pow(a, b).to(a.dtype),
     "Softmax": partial(_softmax, False),
     "LogSoftmax": partial(_softmax, True),
     "BatchNormalization": _batch_norm,
@@ -273,7 +284,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Cast": _cast,
     "Identity": lambda x: x,
     "Dropout": _dropout,
-    "Clip": lambda x, low=None, high=None: x.clamp(low, high),
+    "Clip": _clip,
     "Shape": _shape,
     "Gather": _gather,
 }
