@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -121,6 +123,12 @@ def test_cells_on_the_grid_leave_a_network_alone():
     data = people(util=[0, 4, 7, 2], city=["a", "b", "a", "b"])
     network = Network(nn.Sequential(nn.Linear(5, 2)), DOMAIN, layers=())
     assert records_of(network, data).model is network
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda data: pickle.loads(pickle.dumps(data))])
+def test_a_copy_of_a_data_set_has_the_same_records(copied):
+    data = copied(people())
+    assert records_of(wrap_model(lambda table: table["util"] > 2.5, DOMAIN, data), data).form == "cells"
 
 
 def test_where_only_codes_can_be_given_it_is_said():

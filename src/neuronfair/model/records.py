@@ -55,20 +55,19 @@ def records_of(source: Opened | Model, data: Dataset) -> Records:
     """
     model: Model = source.model if isinstance(source, Opened) else source
     original, domain = data.original, data.domain
-    if original is None or domain.twinning is not FLIPS or len(original.rows) != len(data):
+    if original is None or domain.twinning != FLIPS or len(original.rows) != len(data):
         return Records(model, data, "codes")
     why = ""
-    frame_scores = source.scores_of_frame if isinstance(source, Opened) else None
-    for filled in (False, True) if frame_scores is not None else ():
-        assert frame_scores is not None
-        found = RecordModel(
-            model, data.rows, _by_frame(OriginalCells(original, data, filled=filled), frame_scores, model)
-        )
-        try:
-            found.own  # noqa: B018  # computes the scores of every record
-            return replace(_records(found, data, "cells"), why=REFUSES_EMPTY if filled else "")
-        except ModelError as error:
-            why = why or f"the model refuses the original cells ({one_line(error)})"
+    if isinstance(source, Opened) and source.scores_of_frame is not None:
+        for filled in (False, True):
+            cells = OriginalCells(original, data, filled=filled)
+            by_cells = RecordModel(model, data.rows, _by_frame(cells, source.scores_of_frame, model))
+            try:
+                by_cells.check()
+            except ModelError as error:
+                why = why or f"the model refuses the original cells ({one_line(error)})"
+                continue
+            return replace(_records(by_cells, data, "cells"), why=REFUSES_EMPTY if filled else "")
     off_grid = original.off_grid(domain, data.rows.cpu().numpy())
     encoding = model.encoding
     if isinstance(encoding, TableEncoding):
@@ -107,6 +106,10 @@ class RecordModel:
     def own(self) -> Tensor:
         """The scores of the records themselves: (records, outputs)."""
         return self._scored(torch.arange(len(self._rows), device=self._rows.device), self._rows)
+
+    def check(self) -> None:
+        """Score all records; raise the error of a model that refuses one of them."""
+        _ = self.own
 
     def double(self) -> RecordModel:
         """Return the same model: its scores are float64 already."""
