@@ -21,7 +21,8 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.limits import check_size
 
-MOST_NODES, DEEPEST = 200_000, 500  # of all trees
+MAX_NODES = 200_000  # of all trees
+MAX_DEPTH = 300  # of a tree; the bounds of a proof need two of Python's 1,000 calls for each level
 WORD = 63  # leaves, a bit each
 WORDS = 1 << 16  # that are handled at a time: they stay in the cache
 MANTISSA, BEFORE = 52, 1022  # the bits of a float64 below its exponent, and the exponent one below that of 1
@@ -173,8 +174,8 @@ def forest(fitted: FittedTrees, features: Features, domain: TableDomain, row: Te
     `row` is a row of the table, in which one attribute at a time is varied.
     """
     trees, base, link = fitted
-    if sum(len(tree.feature) for tree in trees) > MOST_NODES:
-        raise ModelError(f"its trees have more than {MOST_NODES:,} nodes")
+    if sum(len(tree.feature) for tree in trees) > MAX_NODES:
+        raise ModelError(f"its trees have more than {MAX_NODES:,} nodes")
     domain = domain.to("cpu")
     known = _features_by_code(features, domain, domain.clip(row.cpu()[None]))
     compared = np.concatenate([tree.feature[tree.feature >= 0] for tree in trees])
@@ -296,8 +297,8 @@ def _levels(roots: Ints, left: Ints, right: Ints) -> list[Ints]:
     while len(nodes := nodes[left[nodes] != nodes]):
         levels.append(nodes)
         nodes = np.concatenate([left[nodes], right[nodes]])
-        if len(levels) > DEEPEST:
-            raise ModelError(f"its trees are deeper than {DEEPEST}")
+        if len(levels) > MAX_DEPTH:
+            raise ModelError(f"its trees are deeper than {MAX_DEPTH}")
         if len(nodes) > len(left):
             raise ModelError("a node of its trees has several parents")
     every = np.concatenate([roots, *(side[level] for level in levels for side in (left, right))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from neuronfair import parse_domain
 from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
-from neuronfair.model.forest import FittedTrees, Forest, Link, Tree, forest
+from neuronfair.model.forest import MAX_DEPTH, FittedTrees, Forest, Link, Tree, forest
 from neuronfair.proof import prove
 from neuronfair.proof.bounds import trees
 from neuronfair.proof.bounds.margins import margins_of
@@ -242,6 +243,31 @@ def test_trees_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(trees, "MOST_PARTS", 20)
     with pytest.raises(Unprovable, match="too large to be bounded"):
         made(*CASES["two classes"])
+
+
+def test_a_tree_of_the_largest_depth_is_bounded() -> None:
+    """A chain: each node sends the lowest debt that is left to a leaf, and the last asks for sex."""
+    depth = MAX_DEPTH
+    domain = parse_domain(f"""
+    sensitive = ["sex"]
+    [attributes]
+    sex = {{ kind = "flag", values = ["f", "m"] }}
+    debt = {{ kind = "continuous", low = 0, high = {depth}, step = 1 }}
+    """)
+    feature = [1, -1] * (depth - 1) + [0, -1, -1]
+    sets = [set(range(node // 2 + 1)) for node in range(2 * depth - 2)] + [{0}]
+    children = [(node + 1, node + 2) if f >= 0 else (0, 0) for node, f in enumerate(feature)]
+    chain = grown(feature, sets, children, torch.arange(float(len(feature)))[:, None])
+    codes = partial(np.asarray, dtype=np.float64)
+    single = forest(FittedTrees([chain], [0.0], "none"), codes, domain, torch.zeros(2, dtype=torch.int64))
+    classes = refined(domain, [torch.ones(a.size, dtype=torch.bool) for a in domain.attributes])
+    margins = margins_of(Decision("threshold", 0.0), 1, "none")
+    bounds = trees_of(single, domain, classes, margins, torch.device("cpu"))
+    assert single.depth == depth
+    assert len(bounds.space.axes) == 1
+    last = torch.tensor([[len(bounds.space.axes[0]) - 1]])
+    boxes = Boxes.joined([Boxes(last, last), Boxes(last - 1, last - 1)])
+    assert bounds.lines(boxes).same.tolist() == [False, True]  # sex matters in the last place only
 
 
 @pytest.mark.parametrize("link", ["sigmoid", "softmax"])

@@ -153,9 +153,9 @@ def test_trees_that_would_take_too_long_are_refused(table, monkeypatch):
     left = np.concatenate([deep + inner, np.full(deep + 1, -1)])
     right = np.concatenate([np.append(inner[1:], 2 * deep), np.full(deep + 1, -1)])
     chain = Tree(feature, left, right, np.zeros((2 * deep + 1, 1)), lambda node, numbers: numbers < 18 + node % 60)
-    with pytest.raises(ModelError, match="deeper than 500"):
+    with pytest.raises(ModelError, match="deeper than 300"):
         forest(FittedTrees([chain], [0.0], "none"), numbers(domain, full=True), domain, rows[0])
-    monkeypatch.setattr(forests, "MOST_NODES", 1000)
+    monkeypatch.setattr(forests, "MAX_NODES", 1000)
     with pytest.raises(ModelError, match="more than 1,000 nodes"):
         forest(FittedTrees([chain], [0.0], "none"), numbers(domain, full=True), domain, rows[0])
 
