@@ -451,12 +451,8 @@ class Network:
 
     def _forward(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output and the wanted layers' activations; with wanted layers, stop at the last of them."""
-        with _own_code(self.module, x):
-            return self._pass(x, wanted)
-
-    def _pass(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         if not wanted and not self._masks:
-            with evaluating(self._parts):
+            with _own_code(self.module, x), evaluating(self._parts):
                 return self.runner(x), {}
         self._check_layers(wanted)
         masks, missing, seen = self._masks, set(wanted), dict[str, Tensor]()
@@ -480,11 +476,11 @@ class Network:
                     raise _LayerReached
             return output
 
-        with evaluating(self._parts), hooked({module for module, _ in names}, look):
-            try:
+        try:
+            with _own_code(self.module, x), evaluating(self._parts), hooked({module for module, _ in names}, look):
                 result = self.runner(x)
-            except _LayerReached:
-                return x, seen
+        except _LayerReached:
+            return x, seen
         if missing:
             raise ModelError(f"the forward pass did not reach {', '.join(sorted(missing))} for these rows")
         return result, seen

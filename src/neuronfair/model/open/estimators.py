@@ -47,6 +47,9 @@ GROUPS = "sensitive_features"  # the argument of Fairlearn's models for the demo
 _METHODS = ("predict_proba", "decision_function", "_pmf_predict", "predict")
 
 
+EstimatorParts = tuple[list[Any], Any]  # the transformers of a pipeline, nested ones too, and its final estimator
+
+
 @dataclass(frozen=True)
 class PredictMethod:
     """How to call a model with a table, and what it returns.
@@ -160,9 +163,24 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
     names, the domain's encoding or the table's own numbers. Without a `digest` the scores are part of the fingerprint.
     """
     estimator = getattr(estimator, "best_estimator_", estimator)  # a finished search for hyperparameters
-    steps, final = _split(estimator)
-    kind = framework(final) or "scikit-learn"
-    method = predict_method(request, estimator, final)
+    parts = _split(estimator)
+    fitted = _fitted_model(request, estimator, parts[1])
+    if _predict_differs(fitted, estimator):
+        method = replace(fitted.method, answer=_predicted_labels(estimator), decisions=True, probability=None)
+        fitted = replace(fitted, method=method)
+        network, why = None, "its decisions are not those of its largest score, so its method predict is used"
+    else:
+        network, why = _network(fitted, estimator, parts, remark)
+    opened = network or _black_box(fitted, estimator, parts, fitted.note(why, remark), digest)
+    if digest is None:
+        return fingerprinted_by_scores(request, opened, estimator)
+    # The weights of a network's first layer depend on the row that it was derived from, so they are no fingerprint.
+    return replace(opened, fingerprint=digest)
+
+
+def _fitted_model(request: Request, estimator: Any, final: Any) -> FittedModel:
+    """Return an estimator with the first inputs that it accepts."""
+    kind, method = framework(final) or "scikit-learn", predict_method(request, estimator, final)
     if method.columns is not None:
         ways = function_inputs(request, method.columns)
     else:
@@ -171,54 +189,49 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
         trees = None if booster else tree_columns(reader, request.domain)
         bare, columns = not _split(reader)[0], input_names(estimator)
         ways = estimator_inputs(request, reader, bare=bare, names=columns, trees=trees)
-    fitted = FittedModel.of(request, kind, method, ways)
     detects = isinstance(final, needs("sklearn.base", "sklearn").OutlierMixin)
-    fitted = replace(
-        fitted,
+    return replace(
+        FittedModel.of(request, kind, method, ways),
         # Margins are plain numbers: a sigmoid would not turn them into probabilities.
         scale="numbers" if method.probability is False and kind != "XGBoost" else None,
         unassessed="it detects outliers and was fitted without labels" if detects else "",
     )
-    why = f"{type(final).__name__} has no neurons" if kind == "scikit-learn" else "boosted trees have no neurons"
-    opened: Opened | None = None
-    if _predict_differs(fitted, estimator):
-        decisions = replace(method, answer=_predicted_labels(estimator), decisions=True, probability=None)
-        fitted = replace(fitted, method=decisions)
-        why = "its decisions are not those of its largest score, so its method predict is used"
-    elif is_network(final):
-        try:
-            opened = _rebuilt(fitted, estimator, steps, final, remark)
-        except NotLinear as reason:
-            why = str(reason)
-    if opened is None:
-        opened = fitted.black_box(fitted.note(why, remark), digest)
-        if fitted.inputs.program is None and not hides_trees(estimator, steps, final):
-            order = class_order(request.domain, method.classes)
-            before, predict, tried = fitted.inputs, opened.model.scores, request.tried
-            for step in steps:
-                before = before.then(_quiet(step.transform))
-            assert isinstance(opened.model, BlackBox)
-            opened.model.trees = cache(partial(forest_of, final, before.of_rows, predict, request.domain, tried, order))
-    if digest is None:
-        return fingerprinted_by_scores(request, opened, estimator)
-    # The weights of a network's first layer depend on the row that it was derived from, so they are no fingerprint.
-    return replace(opened, fingerprint=digest)
 
 
-def _rebuilt(fitted: FittedModel, estimator: Any, steps: Sequence[Any], final: Any, remark: str) -> Opened:
-    """Return a perceptron or linear model as a network; `NotLinear` says why it cannot be one."""
-    request, method = fitted.request, fitted.method
+def _network(fitted: FittedModel, estimator: Any, parts: EstimatorParts, remark: str) -> tuple[Opened | None, str]:
+    """Return a perceptron or linear model as a network, or why it is none."""
+    (steps, final), request = parts, fitted.request
+    if not is_network(final):
+        library = fitted.kind == "scikit-learn"
+        return None, f"{type(final).__name__} has no neurons" if library else "boosted trees have no neurons"
     note = fitted.note("its preprocessing has become the first layer" if steps else "", remark)
     try:
         scores = fitted.scores_of(fitted.answers)
-        encoding, module = network_of(request, estimator, (steps, final), fitted.inputs, scores)
+        encoding, module = network_of(request, estimator, parts, fitted.inputs, scores)
         make = partial(white_box, request, fitted.kind, module, encoding=encoding, note=note)
-        made = make(probability=bool(method.probability), hidden=is_perceptron(final))
-    except (TooLarge, NotLinear):
+        opened = make(probability=bool(fitted.method.probability), hidden=is_perceptron(final))
+    except TooLarge:
         raise
+    except NotLinear as reason:
+        return None, str(reason)
     except Exception as error:  # the estimator's own code
-        raise NotLinear(f"its weights could not be read ({one_line(error)})") from error
-    return fitted.completed(replace(made, original=fitted.scores))
+        return None, f"its weights could not be read ({one_line(error)})"
+    return fitted.completed(replace(opened, original=fitted.scores)), ""
+
+
+def _black_box(fitted: FittedModel, estimator: Any, parts: EstimatorParts, note: str, digest: str | None) -> Opened:
+    """Return an estimator as a black box, with its trees where they determine its scores."""
+    (steps, final), request = parts, fitted.request
+    opened = fitted.black_box(note, digest)
+    if fitted.inputs.program is None and not hides_trees(estimator, steps, final):
+        features = fitted.inputs
+        for step in steps:
+            features = features.then(_quiet(step.transform))
+        assert isinstance(opened.model, BlackBox)
+        order = class_order(request.domain, fitted.method.classes)
+        read = partial(forest_of, final, features.of_rows, opened.model.scores, request.domain, request.tried, order)
+        opened.model.trees = cache(read)
+    return opened
 
 
 def predict_method(request: Request, estimator: Any, final: Any) -> PredictMethod:
@@ -234,7 +247,8 @@ def predict_method(request: Request, estimator: Any, final: Any) -> PredictMetho
     several = str(getattr(getattr(final, "_label_binarizer", None), "y_type_", "")).startswith("multilabel")
     if isinstance(classes, list) or several:
         raise request.error("predicts several targets at once; pass a function that predicts one of them")
-    note = "its decisions are drawn at random, so their probabilities are compared" * (name == "_pmf_predict")
+    random = name == "_pmf_predict"
+    note = "its decisions are drawn at random, so their probabilities are compared" if random else ""
     if takes_sensitive_features(estimator):
         return _with_sensitive_features(request, estimator, method, note)
     exogenous = getattr(getattr(estimator, "model", None), "exog_names", None)
@@ -304,8 +318,7 @@ def _reader(estimator: Any) -> Any:
     return _reader(next(iter(inner)) if isinstance(inner, list) or hasattr(inner, "iloc") else inner)
 
 
-def _split(estimator: Any) -> tuple[list[Any], Any]:
-    """Return the transformers of a pipeline, nested ones too, and its final estimator."""
+def _split(estimator: Any) -> EstimatorParts:
     if not hasattr(estimator, "steps"):
         return [], estimator
     *before, (_, last) = estimator.steps

@@ -291,7 +291,7 @@ def _predictor(
     kinds = {one.name: one.type for one in session.get_inputs()}
     if found is None and len(names) == 1 and kinds[names[0]] in ("tensor(float)", "tensor(double)"):
         found = declared_numbers(request)
-    arrays_of = _arrays_of_table(request, names, kinds) if found is None else _arrays_of_tensors(found, names, kinds)
+    arrays_of = _arrays_of(request, names, kinds, found)
     scores = _scores(model.graph)
     # A graph may end in dictionaries of class and probability, whose classes have names.
     named = (a for node in model.graph.node if node.op_type == "ZipMap" for a in node.attribute)
@@ -327,28 +327,19 @@ def _predictor(
     return predict, "; ".join(filter(None, remarks))
 
 
-def _arrays_of_tensors(
-    inputs: ModelInputs, names: list[str], kinds: dict[str, str]
+def _arrays_of(
+    request: Request, names: list[str], kinds: dict[str, str], inputs: ModelInputs | None
 ) -> Callable[[Tensor], dict[str, np.ndarray]]:
-    """Return what makes the inputs of a graph from tensors, in its own types."""
-    types = {name: _TYPES.get(kind, np.float32) for name, kind in kinds.items()}
-
-    def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
-        made = zip(inputs.names or names, inputs.of_rows(rows), strict=True)
-        return {name: tensor.numpy().astype(types[name]) for name, tensor in made}
-
-    return arrays_of
-
-
-def _arrays_of_table(
-    request: Request, names: list[str], kinds: dict[str, str]
-) -> Callable[[Tensor], dict[str, np.ndarray]]:
-    """Return what makes the inputs of a graph that reads the columns of the table itself."""
+    """Return what makes the inputs of a graph in its own types: of tensors, or of the columns of the table."""
     types = {n: object if kind == "tensor(string)" else _TYPES.get(kind, np.float32) for n, kind in kinds.items()}
-    inputs = table_inputs(request.domain, names)
+    columns = table_inputs(request.domain, names) if inputs is None else None
 
     def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
-        return {name: cells.to_numpy(dtype=types[name])[:, None] for name, cells in inputs.of_rows(rows).items()}
+        if inputs is None:
+            assert columns is not None
+            return {name: cells.to_numpy(dtype=types[name])[:, None] for name, cells in columns.of_rows(rows).items()}
+        tensors = zip(inputs.names or names, inputs.of_rows(rows), strict=True)
+        return {name: tensor.numpy().astype(types[name]) for name, tensor in tensors}
 
     return arrays_of
 
