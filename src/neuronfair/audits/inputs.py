@@ -25,7 +25,7 @@ from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened, feature_names, wrap_model
 from neuronfair.model.open.estimators import takes_sensitive_features
-from neuronfair.model.open.inputs import matched_columns, source_of
+from neuronfair.model.open.names import matched_columns, source_of
 
 DRAWN = 1000  # people, where no table is given
 _RAW = 'encode = "raw"  # the model has no names for its inputs: it gets the numbers of the table'

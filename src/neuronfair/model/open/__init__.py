@@ -18,7 +18,7 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.formats import OWN_WEIGHTS, reader_of
 from neuronfair.model.network import Network
-from neuronfair.model.open.inputs import input_names, source_of
+from neuronfair.model.open.names import input_names, source_of
 from neuronfair.model.open.opened import (
     ModelFile,
     Opened,

@@ -17,18 +17,18 @@ from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
 from neuronfair.model.blackbox import BlackBox, as_scores
 from neuronfair.model.decision import Scale
-from neuronfair.model.open.classes import Labels, answer_labels, class_note, class_order, ordered
 from neuronfair.model.open.estimator_networks import NotLinear, hides_trees, is_network, is_perceptron, network_of
-from neuronfair.model.open.frames import ModelInputs
-from neuronfair.model.open.inputs import (
+from neuronfair.model.open.frames import ModelInputs, estimator_inputs, function_inputs
+from neuronfair.model.open.names import (
     CONSTANTS,
     WRAPPERS,
-    as_array,
-    estimator_inputs,
-    first_accepted,
-    function_inputs,
+    Labels,
+    answer_labels,
+    class_note,
+    class_order,
     input_names,
-    position_note,
+    ordered,
+    shortened,
 )
 from neuronfair.model.open.opened import (
     TOLERANCE,
@@ -42,6 +42,7 @@ from neuronfair.model.open.opened import (
 from neuronfair.model.open.trees import FILES, forest_of, framework, tree_columns
 from neuronfair.model.open.trees.xgboost import BoosterPredictor
 
+MAX_COLUMNS_SHOWN = 30  # in a note
 GROUPS = "sensitive_features"  # the argument of Fairlearn's models for the demographic groups
 # The most informative first; `_pmf_predict` of Fairlearn is the probability of decisions that are drawn at random.
 _METHODS = ("predict_proba", "decision_function", "_pmf_predict", "predict")
@@ -83,7 +84,7 @@ class FittedModel:
     @staticmethod
     def of(request: Request, kind: str, method: PredictMethod, ways: Sequence[ModelInputs]) -> FittedModel:
         """Return the model with the first of several inputs that it accepts."""
-        inputs, answers = first_accepted(request, ways, lambda table: as_array(method.answer(table)))
+        inputs, answers = _first_accepted(request, ways, lambda table: _as_array(method.answer(table)))
         labels = answer_labels(request.domain, _flat(answers)) if method.classes is None else None
         if inputs.by_position is None:
             by_position = ignores_names(method.answer, inputs.of_rows(request.tried), answers)
@@ -101,7 +102,7 @@ class FittedModel:
 
     def scores_of_table(self, table: Any) -> np.ndarray:
         """Return the model's scores for its inputs."""
-        return self.scores_of(as_array(self.method.answer(table)))
+        return self.scores_of(_as_array(self.method.answer(table)))
 
     def scores(self, rows: Tensor) -> np.ndarray:
         """Return the model's scores for rows of codes."""
@@ -109,8 +110,12 @@ class FittedModel:
 
     def note(self, *remarks: str) -> str:
         """Return what the user must know about how the model is called."""
-        inputs = self.inputs
-        in_order = position_note(self.request) if inputs.by_position and not inputs.declared else ""
+        inputs, in_order = self.inputs, ""
+        if inputs.by_position and not inputs.declared:
+            columns = shortened(self.request.domain.names, MAX_COLUMNS_SHOWN)
+            in_order = (
+                f"its inputs have no names, so columns are matched by position, in the order of the table: {columns}"
+            )
         classes = class_note(self.request.domain, self.method.classes)
         labels = "" if self.labels is None else self.labels.note
         first, *others = remarks
@@ -133,6 +138,28 @@ class FittedModel:
         known, probability = digest or f"{self.kind} {self.request.source}", self.method.probability
         made = black_box(self.request, self.kind, self.scores, note, probability=probability, digest=known)
         return self.completed(made)
+
+
+def _first_accepted(
+    request: Request, ways: Sequence[ModelInputs], predict: Callable[[Any], Any]
+) -> tuple[ModelInputs, Any]:
+    """Return the first inputs that a model accepts, and its answers to the tried rows."""
+    first: Exception | None = None
+    for inputs in ways:
+        try:
+            return inputs, predict(inputs.of_rows(request.tried))
+        except Exception as error:  # the model's own code
+            first = first or error
+    assert first is not None
+    raise request.error(f"it refuses rows of the table ({type(first).__name__}: {one_line(first)})") from first
+
+
+def _as_array(answer: Any) -> np.ndarray:
+    """Return a model's answer as an array."""
+    found: np.ndarray = np.asarray(answer.detach().cpu() if isinstance(answer, Tensor) else answer)
+    if found.ndim == 0:
+        raise ValueError(f"expected one score or label for each row, got {type(answer).__name__}")
+    return found
 
 
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
@@ -358,7 +385,7 @@ def ignores_names(answer: Callable[[Any], Any], table: Any, answers: np.ndarray)
     if table.shape[1] < 2:
         return False
     try:
-        other = as_array(answer(table.set_axis(table.columns[::-1], axis=1)))
+        other = _as_array(answer(table.set_axis(table.columns[::-1], axis=1)))
     except Exception:  # the user's own code, which does not find a name
         return False
     if other.shape != answers.shape:

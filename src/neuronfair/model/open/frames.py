@@ -1,4 +1,4 @@
-"""The inputs of a model for rows of codes, and those of models that read a table: a DataFrame of labels and numbers."""
+"""The inputs of models that read a table: its columns as labels, numbers, categories or indicators."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import ColumnType
 from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open.names import input_names, selected_columns, steps_of
+from neuronfair.model.open.opened import Request
 
 _TRUTH = {"True": True, "False": False}
 EMPTY_FLAGS = ("?", "nan", "NaN", "NA", "None")  # endings of an indicator of empty cells
@@ -307,3 +310,195 @@ def _as_number(label: str) -> int | float:
     except ValueError:  # "0.5", "1e3"
         number = plain_float(label)
         return int(number) if number.is_integer() and "." not in label else number
+
+
+PREPROCESSED = "rows go through preprocess"
+MOST_FLAGS = 256  # values of a number that may each have a column of their own
+
+
+@dataclass(frozen=True)
+class TreeColumns:
+    """The columns of boosted trees: their names, and the values of those that are categories; None: any text."""
+
+    names: tuple[str, ...]
+    categories: Mapping[str, Sequence[Any] | None]
+    named: bool  # by the user, not by their position
+
+
+def whole_table(request: Request, columns: Sequence[str] | None = None, **options: Any) -> ModelInputs:
+    """Return the table itself, with the names and dtypes that it had."""
+    return table_inputs(request.domain.to("cpu"), columns, types=request.types, **options)
+
+
+def declared_numbers(request: Request, note: str = "") -> ModelInputs:
+    """Return the numbers that the domain file declares, as one tensor."""
+    encoding = TableEncoding.of(request.domain.to("cpu"))
+    return ModelInputs(lambda rows: [encoding.encode(rows.cpu())], None, note, declared=True, by_position=True)
+
+
+def preprocessed(request: Request) -> ModelInputs:
+    """Return the table after the user's own preprocessing."""
+    assert request.preprocess is not None
+    return whole_table(request).then(request.preprocess, note=PREPROCESSED, program="the function preprocess")
+
+
+def estimator_inputs(
+    request: Request,
+    estimator: Any,
+    *,
+    bare: bool,
+    names: list[str] | None = None,
+    trees: TreeColumns | None = None,
+) -> list[ModelInputs]:
+    """Return the inputs that fit what an estimator states about them, the most likely first.
+
+    `bare` says that it has no preprocessing of its own. `names` are the columns that it reads, and `trees` those of
+    boosted trees.
+    """
+    if request.preprocess is not None:
+        return [preprocessed(request)]
+    if trees is not None:
+        return [_of_trees(request, trees)]
+    names = names or input_names(estimator)
+    if names is None:
+        return _by_place(request, estimator, bare)
+    if set(names) <= set(request.domain.names):
+        known = _categories(estimator, names)
+        ways = [whole_table(request, names, known=known, categorical=bare)]
+        return [*ways, *([number_columns(request, names)] if bare else []), *_other_forms(request, ways[0], names)]
+    if bare:
+        return [number_columns(request, names)]
+    missing = next(name for name in names if name not in request.domain.names)
+    raise request.error(
+        f"reads a column '{missing}', which the domain does not have. Add it to the domain file. "
+        f"{did_you_mean(missing, request.domain.names)}"
+    )
+
+
+def _other_forms(request: Request, table: ModelInputs, names: Sequence[str] | None) -> list[ModelInputs]:
+    """Return the table with dates parsed, and the table as an array."""
+    dated = any(attribute.date is not None for attribute in request.domain.attributes)
+    others = [replace(whole_table(request, names, dates=True), by_position=table.by_position)] if dated else []
+    return [*others, table.then(lambda frame: frame.to_numpy(), by_position=names is None)]
+
+
+def function_inputs(request: Request, names: Sequence[str] | None) -> list[ModelInputs]:
+    """Return the inputs of a function: the table, or what `preprocess` makes of it."""
+    if request.preprocess is not None:
+        return [preprocessed(request)]
+    table = replace(whole_table(request, names), by_position=None if names is None else False)
+    return [table, *_other_forms(request, table, names)]
+
+
+def _by_place(request: Request, estimator: Any, bare: bool) -> list[ModelInputs]:
+    """Return the inputs of an estimator without column names.
+
+    A pipeline gets the table's cells. So does an estimator that does not state how many inputs it has, and any one if
+    the domain was inferred from the table, since no other encoding is declared then.
+    """
+    domain, count = request.domain, _count_of(estimator)
+    width = TableEncoding.of(domain).width
+    ways = []
+    if (request.inferred or not bare or count is None) and count in (None, len(domain.names)):
+        table = whole_table(request, known=_categories(estimator, domain.names))
+        table = replace(table, by_position=None if count is None else True)
+        ways = [table, *_other_forms(request, table, None)]
+    if bare and count in (None, width):
+        ways.append(_declared_array(request))
+    if ways:
+        return ways
+    if bare:
+        raise request.error(f"expects {count} inputs. {request.widths()}")
+    has = f"{len(domain.names)}{request.fewer(len)}"
+    raise request.error(f"expects {count} columns, but the domain '{domain.name}' has {has}")
+
+
+def _declared_array(request: Request) -> ModelInputs:
+    width = TableEncoding.of(request.domain).width
+    note = f"it gets the {width} numbers of the domain's encoding, because it has no column names"
+    return declared_numbers(request, note).then(lambda tensors: tensors[0].numpy())
+
+
+def _of_trees(request: Request, trees: TreeColumns) -> ModelInputs:
+    domain, names = request.domain, trees.names
+    if trees.named:
+        return number_columns(request, names, trees.categories)
+    if len(names) == len(domain.names):
+        known = {own: trees.categories[n] for own, n in zip(domain.names, names, strict=True) if n in trees.categories}
+        note = "it gets the columns in the domain's order, because it has no column names"
+        return replace(number_columns(request, domain.names, known, note), by_position=True)
+    if len(names) == TableEncoding.of(domain).width and not trees.categories:
+        return _declared_array(request)
+    raise request.error(f"expects {len(names)} inputs. {request.widths()}")
+
+
+def number_columns(
+    request: Request,
+    names: Sequence[str],
+    categories: Mapping[str, Sequence[Any] | None] | None = None,
+    note: str = "",
+) -> ModelInputs:
+    """Return columns of numbers: an attribute by its name, or an indicator of one value, as in 'sex_Male'.
+
+    Columns in `categories` become these categories, or texts. LightGBM writes '_' for every blank in a name.
+    """
+    domain, categories = request.domain.to("cpu"), categories or {}
+    flags = {
+        f"{attribute.name}_{label}": (place, label, code)
+        for place, attribute in enumerate(domain.attributes)
+        for code, label in _labels(attribute)
+    }
+    own, coded = set(domain.names), False
+    blanks = {name.replace(" ", "_"): name for name in (*flags, *domain.names)}
+    columns = []
+    for label in names:
+        name = label if label in own or label in flags else blanks.get(label, label)
+        if name not in own and name not in flags:
+            raise request.error(
+                f"reads a column '{name}', which is neither an attribute of the domain nor one of its values. "
+                f"{did_you_mean(name, [*domain.names, *flags])}"
+            )
+        place = domain.column(name) if name in own else flags[name][0]
+        attribute = domain.attributes[place]
+        if name not in own:
+            cells = flag_cells(attribute, *flags[name][1:])
+        elif label in categories:
+            cells = category_cells(attribute, categories[label])
+        elif any(isinstance(cell, str) for cell in cells_of(attribute).values()):
+            cells, coded = code_cells(attribute), True
+        else:
+            cells = number_cells(attribute)
+        columns.append(FrameColumn(label, attribute.name, place, cells))
+    remark = "labels become their positions in the domain" if coded else ""
+    return inputs_of_columns(columns, "; ".join(filter(None, (note, remark))))
+
+
+def _labels(attribute: Attribute) -> list[tuple[int, str]]:
+    """Return the codes and labels of an attribute that may have an indicator column, also for an empty cell."""
+    if not attribute.values:
+        few = attribute.size <= MOST_FLAGS
+        return [(code, str(attribute.value(code))) for code in range(attribute.size)] if few else []
+    labels = [*((code, label) for label, code in attribute.extra.items()), *enumerate(attribute.values)]
+    if attribute.missing is not None:
+        labels += [(int(attribute.codes([None])[0]), mark) for mark in EMPTY_FLAGS]
+    return labels
+
+
+def _count_of(estimator: Any) -> int | None:
+    """Return how many inputs an estimator has, or the first step of a pipeline that states it."""
+    found: int | None = getattr(estimator, "n_features_in_", None)
+    return _count_of(steps_of(estimator)[0]) if found is None and hasattr(estimator, "steps") else found
+
+
+def _categories(part: Any, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the categories of the fitted encoders in an estimator, by column."""
+    if hasattr(part, "categories_"):
+        return dict(zip(columns, map(list, part.categories_), strict=False))
+    found: dict[str, list[Any]] = {}
+    if hasattr(part, "_preprocessor"):  # the encoder inside histogram-based boosting
+        return _categories(part._preprocessor, columns)
+    for step in steps_of(part):
+        found = _categories(step, columns) | found  # the first encoder reads the original table
+    for _, step, chosen in getattr(part, "transformers_", ()):
+        found |= _categories(step, selected_columns(getattr(part, "feature_names_in_", columns), chosen))
+    return found

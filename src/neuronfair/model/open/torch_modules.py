@@ -22,17 +22,16 @@ from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.network import ACTIVATIONS, evaluating, with_functions_as_modules
 from neuronfair.model.open.estimator_networks import NotLinear, PreprocessingLayer, linear_layer
-from neuronfair.model.open.frames import ModelInputs
-from neuronfair.model.open.inputs import (
+from neuronfair.model.open.frames import ModelInputs, declared_numbers
+from neuronfair.model.open.opened import TOLERANCE, Opened, Request, black_box, reproduced, white_box
+from neuronfair.model.open.tensors import (
     NetworkInput,
     arguments,
     call,
     column_inputs,
-    declared_numbers,
     graph_inputs,
     preprocessed_tensors,
 )
-from neuronfair.model.open.opened import TOLERANCE, Opened, Request, black_box, reproduced, white_box
 from neuronfair.model.weights import fingerprint, read_model
 
 PART = 4096  # rows of one call while the layer is derived

@@ -22,7 +22,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open.estimators import is_estimator, open_estimator, open_function
 from neuronfair.model.open.graphs import keras_file
-from neuronfair.model.open.inputs import input_names
+from neuronfair.model.open.names import input_names
 from neuronfair.model.open.opened import (
     ModelFile,
     Opened,

@@ -18,7 +18,7 @@ from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.inputs import TreeColumns, estimator_inputs
+from neuronfair.model.open.frames import TreeColumns, estimator_inputs
 from neuronfair.model.open.opened import Request
 from tests.model.open.conftest import check_black_box
 

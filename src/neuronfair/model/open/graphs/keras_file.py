@@ -20,18 +20,12 @@ from torch import Tensor
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.frames import ModelInputs
+from neuronfair.model.open.frames import ModelInputs, declared_numbers
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
-from neuronfair.model.open.inputs import (
-    NetworkInput,
-    declared_numbers,
-    graph_inputs,
-    input_names,
-    preprocessed_tensors,
-    texts_of,
-)
+from neuronfair.model.open.names import input_names
 from neuronfair.model.open.opened import ModelFile, Opened, Request, black_box, compared
+from neuronfair.model.open.tensors import NetworkInput, graph_inputs, preprocessed_tensors, texts_of
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import read_sandboxed
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
 from neuronfair.limits import TEXT, VARIABLE, TooLarge, check_size, max_bytes
-from neuronfair.model.open.classes import class_note, class_order, ordered
-from neuronfair.model.open.frames import ModelInputs, table_inputs
+from neuronfair.model.open.frames import ModelInputs, declared_numbers, table_inputs
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.onnx_operators import SHAPED, activation, operator
-from neuronfair.model.open.inputs import NetworkInput, declared_numbers, graph_inputs, single_columns
+from neuronfair.model.open.names import class_note, class_order, ordered, single_columns
 from neuronfair.model.open.opened import ModelFile, Opened, Request, black_box, compared
+from neuronfair.model.open.tensors import NetworkInput, graph_inputs
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import Unreadable, read_sandboxed
 

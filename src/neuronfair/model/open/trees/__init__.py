@@ -19,7 +19,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import TooLarge
 from neuronfair.model.forest import FittedTrees, Floats, Forest, GoesLeft, Link, Tree, below_limit, forest
-from neuronfair.model.open.inputs import TreeColumns
+from neuronfair.model.open.frames import TreeColumns
 from neuronfair.model.open.trees import catboost, lightgbm, xgboost
 
 EMPTIED = 64  # rows to check with an empty cell, for each column that may have one

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
-from neuronfair.model.open.inputs import TreeColumns
+from neuronfair.model.open.frames import TreeColumns
 from neuronfair.model.open.opened import ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
 

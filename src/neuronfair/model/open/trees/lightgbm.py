@@ -16,8 +16,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TEXT, check_size
 from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
-from neuronfair.model.open.frames import cells_of
-from neuronfair.model.open.inputs import TreeColumns
+from neuronfair.model.open.frames import TreeColumns, cells_of
 from neuronfair.model.open.opened import TRIED, ModelFile
 from neuronfair.model.open.trees.xgboost import SCORE_SIZE, check_offsets, check_places
 from neuronfair.sandbox import Unreadable, read_sandboxed

@@ -15,7 +15,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.open import feature_names, wrap_model
 from neuronfair.model.open.graphs.keras_layers import without_numpy_warning
-from neuronfair.model.open.inputs import input_names, matched_columns, selected_columns, single_columns
+from neuronfair.model.open.names import input_names, matched_columns, selected_columns, single_columns
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
 pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")

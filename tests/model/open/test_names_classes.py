@@ -14,8 +14,8 @@ from neuronfair import certify, parse_domain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.cells import canonical_number
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.classes import class_note, class_order
 from neuronfair.model.open.frames import category_cells, cells_of
+from neuronfair.model.open.names import class_note, class_order
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 

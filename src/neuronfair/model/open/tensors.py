@@ -1,0 +1,215 @@
+"""The inputs of networks: tensors of columns, which are found by their names or types, or made by `preprocess`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neuronfair.domain.attribute import Attribute
+from neuronfair.errors import ModelError, one_line
+from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.open.frames import PREPROCESSED, ModelInputs, cells_of, whole_table
+from neuronfair.model.open.names import shortened
+from neuronfair.model.open.opened import Request
+
+MAX_COLUMNS_SHOWN = 6  # of one input in a note
+MOST_TEXTS = 1 << 17  # values of an attribute that may become text
+REMEDY = (
+    "Say how a table becomes its inputs: a function from a DataFrame to a tensor, a tuple or a dictionary of them, as "
+    "preprocess=… or --preprocess package.module:name"
+)
+
+
+Raw = Literal["none", "named", "all"]  # inputs that get unscaled numbers: none, those named as columns, or all
+
+
+@dataclass(frozen=True)
+class NetworkInput:
+    """One input of a network: its name, what it takes, and its shape for one row, () for a single number."""
+
+    name: str
+    kind: Literal["float", "whole", "text"]
+    shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """How many cells of a row it takes."""
+        return int(np.prod(self.shape))
+
+
+def call(module: nn.Module, names: Sequence[str], tensors: Sequence[Tensor]) -> Any:
+    """Call a module with tensors: by name, in their order, or as one dictionary."""
+    if not names:
+        return module(*tensors)
+    named = dict(zip(names, tensors, strict=True))
+    parameters = inspect.signature(module.forward).parameters
+    by_name = set(names) <= set(parameters) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return module(**named) if by_name else module(named)
+
+
+def preprocessed_tensors(request: Request) -> ModelInputs:
+    """Return the tensors that the user's own preprocessing makes of the table."""
+    function = request.preprocess
+    assert function is not None
+
+    def made(table: Any) -> Any:
+        try:
+            return function(table)
+        except Exception as error:
+            raise request.error(f"preprocess failed ({type(error).__name__}: {one_line(error)})") from error
+
+    table = whole_table(request)
+    first = made(table.of_rows(request.tried[:2]))
+    names = tuple(map(str, first)) if isinstance(first, Mapping) else ()
+
+    def tensors(table: Any) -> list[Tensor]:
+        parts = made(table)
+        if names:
+            parts = [parts[name] for name in names]
+        found = [_tensor(request, part) for part in (parts if isinstance(parts, (tuple, list)) else [parts])]
+        if odd := [tuple(t.shape) for t in found if t.dim() == 0 or len(t) != len(table)]:
+            raise request.error(f"preprocess made a tensor of shape {odd[0]} from {len(table)} rows")
+        return found
+
+    return replace(table.then(tensors), names=names, note=PREPROCESSED, program="the function preprocess")
+
+
+def _tensor(request: Request, part: Any) -> Tensor:
+    try:
+        tensor = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+    except (TypeError, ValueError) as error:
+        raise request.error(f"preprocess must make tensors or arrays of numbers ({one_line(error)})") from error
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def arguments(module: nn.Module) -> list[str]:
+    """Return the names of the inputs that a module requires."""
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):  # compiled code
+        return ["x"]
+    return [p.name for p in parameters if p.default is p.empty and p.kind in plain]
+
+
+def graph_inputs(
+    request: Request, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
+) -> ModelInputs | None:
+    """Return the inputs that a file describes; None for the numbers that the domain declares."""
+    if request.preprocess is not None:
+        return preprocessed_tensors(request)
+    if len(inputs) == 1 and inputs[0].kind == "float" and inputs[0].name not in request.domain.names:
+        return None
+    return matched_inputs(request, inputs, raw=raw, texts=texts)
+
+
+def column_inputs(request: Request, names: Sequence[str]) -> ModelInputs:
+    """Return columns by the names of a module's arguments: labels as whole numbers (n,), other columns as (n, 1)."""
+    if not set(names) <= set(request.domain.names):
+        raise request.error(f"takes {', '.join(names)}, not all of which are columns of the domain. {REMEDY}")
+    columns = [request.domain.attributes[request.domain.column(name)] for name in names]
+    whole, number = ("whole", ()), ("float", (1,))
+    return matched_inputs(request, [NetworkInput(a.name, *(whole if a.values else number)) for a in columns])
+
+
+def matched_inputs(
+    request: Request, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
+) -> ModelInputs:
+    """Return the inputs that a file describes: columns by their names, or by their types.
+
+    An input of whole numbers gets the positions of labels among the values of the domain, or unscaled numbers. `raw`
+    says which inputs get unscaled numbers throughout: none, those with the names of columns, or all. A text becomes its
+    position in `texts`.
+    """
+    domain = request.domain.to("cpu")
+    if {i.name for i in inputs} <= set(domain.names) and all(i.width == 1 for i in inputs):
+        taken = [[domain.attributes[domain.column(i.name)]] for i in inputs]
+        note = "each input is the column of its name"
+        if any(a.values and i.kind != "text" and _numbers(a) is None for i, (a,) in zip(inputs, taken, strict=True)):
+            note += ", with labels as their positions in the domain"
+    else:
+        taken = _by_kind(request, inputs)
+        raw = "none" if raw == "named" else raw
+        note = "; ".join(f"its input '{i.name}' is {_listed(i, a)}" for i, a in zip(inputs, taken, strict=True))
+    as_is = raw != "none"
+    makers = [[_column(request, a, i.kind, as_is, texts) for a in some] for i, some in zip(inputs, taken, strict=True)]
+
+    def tensors(rows: Tensor) -> list[Tensor]:
+        rows = rows.cpu()
+        found = []
+        for one, columns in zip(inputs, makers, strict=True):
+            numbers = torch.stack([make(rows[:, place]) for place, make in columns], 1)
+            numbers = numbers.float() if one.kind == "float" else numbers.round().long()
+            found.append(numbers.reshape(len(rows), *one.shape))
+        return found
+
+    return ModelInputs(tensors, names=tuple(i.name for i in inputs), note=note)
+
+
+def _by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attribute]]:
+    """Return the attributes of each input, in the domain's order, if labels and numbers fill them exactly."""
+    wanted = {kind: sum(i.width for i in inputs if i.kind == kind) for kind in ("whole", "float")}
+    attributes = request.domain.attributes
+    # Whole numbers may be all attributes with labels, or the nominal ones and flags alone.
+    labelled = [a for a in attributes if a.values]
+    for labels in (labelled, [a for a in attributes if a.kind in ("nominal", "flag")]):
+        rest = {"whole": list(labels), "float": [a for a in attributes if a not in labels]}
+        if all(i.kind in rest for i in inputs) and {kind: len(some) for kind, some in rest.items()} == wanted:
+            return [[rest[i.kind].pop(0) for _ in range(i.width)] for i in inputs]
+    shown = ", ".join(f"'{i.name}' ({i.width} {'numbers' if i.kind == 'float' else 'whole numbers'})" for i in inputs)
+    count = len(labelled)
+    raise request.error(
+        f"its inputs {shown} do not fit the domain '{request.domain.name}', which has {count} columns of labels and "
+        f"{len(attributes) - count} of numbers. {REMEDY}"
+    )
+
+
+def _column(
+    request: Request, attribute: Attribute, kind: str, raw: bool, texts: Sequence[str]
+) -> tuple[int, Callable[[Tensor], Tensor]]:
+    """Return the position of a column, and the function from its codes to numbers."""
+    place = request.domain.column(attribute.name)
+    if kind == "text":
+        table = torch.tensor([texts.index(text) for text in texts_of(attribute)], dtype=torch.float64)
+        return place, lambda codes: table[codes.clamp(0, len(table) - 1)]
+    if attribute.values:
+        numbers = _numbers(attribute) if raw else None
+        if numbers is None:
+            return place, lambda codes: codes.double()
+        return place, lambda codes: numbers[codes.clamp(0, len(numbers) - 1)]
+    if raw or kind == "whole":
+        return place, lambda codes: codes.double() * attribute.step + attribute.low
+    number = attribute if attribute.encode == "scaled" else replace(attribute, encode="raw")
+    encoding = TableEncoding([number])
+    return place, lambda codes: encoding.encode(codes[:, None], torch.float64)[:, 0]
+
+
+def texts_of(attribute: Attribute) -> list[str]:
+    """Return all values of an attribute as texts, for a text input."""
+    if attribute.size > MOST_TEXTS:
+        raise ModelError(
+            f"'{attribute.name}' is a text input with {attribute.size:,} values; at most {MOST_TEXTS:,} are supported"
+        )
+    return [str(attribute.value(code)) for code in range(attribute.size)]
+
+
+def _numbers(attribute: Attribute) -> Tensor | None:
+    """Return the labels of an attribute as numbers; None if one of them is none."""
+    content = cells_of(attribute)
+    found = [content[code] for code in range(attribute.size)]
+    if any(isinstance(cell, str) or cell != cell for cell in found):
+        return None
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def _listed(one: NetworkInput, attributes: Sequence[Attribute]) -> str:
+    names = shortened([a.name for a in attributes], MAX_COLUMNS_SHOWN)
+    if one.kind == "whole":
+        return f"the positions of {names} among the domain's values"
+    return f"{names} as the domain declares them"
