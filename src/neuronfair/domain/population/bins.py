@@ -173,6 +173,19 @@ def most_bins(records: int) -> int:
 MIDDLE = 0.5  # the quantile of a typical record
 
 
+def drawn_bin(chances: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the bins at quantiles u of distributions, and the quantiles within them: (n,) each.
+
+    `chances` (n, bins) need not sum to one.
+    """
+    ends = chances.cumsum(1)
+    at = u[:, None] * ends[:, -1:]
+    last = (ends < ends[:, -1:]).sum(1, keepdim=True)  # rounding may reach the end
+    drawn = torch.minimum(torch.searchsorted(ends, at, right=True), last)
+    chance = chances.gather(1, drawn)
+    return drawn[:, 0], ((at - ends.gather(1, drawn) + chance) / chance)[:, 0].clamp(0, 1)
+
+
 @dataclass(frozen=True)
 class Coupling:
     """The distributions of a column's places, and the transport of values from one to another.
@@ -212,12 +225,7 @@ class Coupling:
         if u is None:
             goal = more.argmax(1)
         else:
-            ends = more.cumsum(1)
-            at = (at[leaves] * ends[:, -1])[:, None]
-            last = (ends < ends[:, -1:]).sum(1, keepdim=True)  # rounding may reach the end
-            goal = torch.minimum(torch.searchsorted(ends, at, right=True), last)
-            had = more.gather(1, goal)
-            at, goal = ((at - ends.gather(1, goal) + had) / had)[:, 0].clamp(0, 1), goal[:, 0]
+            goal, at = drawn_bin(more, at[leaves])
         at = torch.full_like(goal, MIDDLE, dtype=torch.float64) if u is None else at
         return codes.index_copy(0, leaves, self.places.code_at(goal, at))
 

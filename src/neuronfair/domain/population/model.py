@@ -18,7 +18,7 @@ from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import random_order
-from neuronfair.domain.population.bins import Bins, most_bins
+from neuronfair.domain.population.bins import Bins, drawn_bin, most_bins
 from neuronfair.domain.population.trees import (
     ChanceForest,
     SplitOrder,
@@ -85,16 +85,8 @@ class TablePopulation:
         rows = torch.empty(u.shape, dtype=torch.int64, device=u.device)
         places, states = rows.new_zeros(len(self.places) + 1, len(u)), rows.new_zeros(self.groups, len(u))
         for column in self.order:
-            chances = self._chances(column, places, states)
-            ends = chances.cumsum(1)
-            at = u[:, column, None] * ends[:, -1:]
-            # Rounding may reach the end; then it is the last place that has a chance.
-            last = (ends < ends[:, -1:]).sum(1, keepdim=True)
-            place = torch.minimum(torch.searchsorted(ends, at, right=True), last)
-            chance = chances.gather(1, place)
-            share = (at - ends.gather(1, place) + chance) / chance
-            places[column] = place[:, 0]
-            rows[:, column] = self.places[column].code_at(place[:, 0], share[:, 0].clamp(0, 1))
+            places[column], within = drawn_bin(self._chances(column, places, states), u[:, column])
+            rows[:, column] = self.places[column].code_at(places[column], within)
             self.advance(column, places, states)
         return rows
 
