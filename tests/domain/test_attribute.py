@@ -281,3 +281,10 @@ def test_a_domain_file_that_says_it_wrongly_is_refused_in_a_sentence(entry, says
     with pytest.raises(DomainError, match=says) as error:
         parse_domain(f'sensitive = ["sex"]\n[attributes]\nsex = {{ {flag} }}\npay = {{ {flag}, {entry} }}\n')
     assert "\n" not in str(error.value)
+
+
+def test_the_numbers_of_a_domain_file_have_a_decimal_point_whatever_the_table_has():
+    wage = Attribute("wage", "continuous", low=0, high=9, step=0.5, decimal=",", missing=2.5)
+    assert wage.codes(["", "1,5"]).tolist() == [5, 3]
+    bands = Attribute("wage", "continuous", low=0, high=9, step=0.5, decimal=",", bands=(4.0,), band_values=(1.5, 6.5))
+    assert bands.band_codes == (3, 13)

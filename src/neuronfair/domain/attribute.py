@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -34,10 +35,10 @@ Outside = Literal["error", "keep"]
 Outliers = Literal["clip"]
 
 MISSING = "missing"  # the name of an empty cell
+EMPTY_CELL = "the cell is empty. Fill it, or declare what an empty cell means: missing = …"
 MAX_VALUES = 2**53  # beyond this a code is no longer exact as a float64
 MAX_ONEHOT = 1_000_000  # values of an attribute that becomes one model input per value
 KEEP = "keep"  # the `missing` of a number whose empty cell is a value of its own
-_TRUTH_TYPES = frozenset({bool, np.bool_})
 GRID_TOLERANCE = 1e-6  # of a step: how far an ordinal number may lie from its grid point
 
 
@@ -151,7 +152,7 @@ class Attribute:
     def band_codes(self) -> tuple[int, ...]:
         """The code that represents each band: that of its value, or of its middle."""
         if self.band_values:
-            return tuple(self._number_code(str(value), "error") for value in self.band_values)
+            return tuple(self._number_code(value, "error") for value in self.band_values)
         return tuple((first + end - 1) // 2 for first, end in pairwise((*self.band_starts, self.points)))
 
     def group_name(self, code: int) -> str:
@@ -221,100 +222,110 @@ class Attribute:
         become codes that are not valid.
         """
         if isinstance(cells, Cells):
-            table = self._grid_codes(cells.texts, outside)
-            if table is None:
-                table = np.array([code for _, code in self._each(cells.texts, outside, cells.first)], dtype=np.int64)
-            return table[cells.numbers]
-        if not _TRUTH_TYPES.isdisjoint(map(type, cells)):  # True is 1 to a dictionary, and need not be to a table
-            cells = [str(cell) if type(cell) in _TRUTH_TYPES else cell for cell in cells]
-        distinct = dict.fromkeys(cells)  # in order of appearance: far fewer than the cells
-        if any(map(_is_nan, distinct)):  # no NaN equals another, so each would be a cell of its own
-            cells = [None if _is_nan(cell) else cell for cell in cells]
-            distinct = dict.fromkeys(cells)
-        every = list(distinct)
-        codes = dict(self._each(every, outside, lambda place: list(cells).index(every[place])))
-        return np.fromiter(map(codes.__getitem__, cells), dtype=np.int64, count=len(cells))
+            return self._codes_of(cells.texts, outside, cells.first)[cells.numbers]
+        texts = [cell if isinstance(cell, str) else cell_text(cell) for cell in cells]
+        distinct = list(dict.fromkeys(texts))  # in order of appearance: far fewer than the cells
+        codes = self._codes_of(distinct, outside, lambda place: texts.index(distinct[place]))
+        code_of = dict(zip(distinct, codes.tolist(), strict=True))
+        return np.fromiter(map(code_of.__getitem__, texts), dtype=np.int64, count=len(texts))
 
-    def _each(self, distinct: Sequence[Any], outside: Outside, row: Callable[[int], int]) -> Iterator[tuple[Any, int]]:
-        """Yield each of some different cells with its code; `row` gives the row of a cell from its position."""
-        for place, cell in enumerate(distinct):
+    def _codes_of(self, texts: Sequence[str], outside: Outside, row: Callable[[int], int]) -> npt.NDArray[np.int64]:
+        """Return the codes of different texts; `row` gives the row of a text from its position, for an error."""
+        if not self.values:
+            codes, fits = self._grid_codes(self._numbers(texts), outside)
+            if not fits.all():
+                place = int(fits.argmin())
+                raise CellError(row(place), str(self._misfit(texts[place].strip())))
+            return codes
+        codes = np.empty(len(texts), dtype=np.int64)
+        for place, text in enumerate(texts):
             try:
-                # A label may have blanks at its ends; anything else is read without them.
-                label = self._label_codes.get(cell) if isinstance(cell, str) else None
-                yield cell, self._code(cell_text(cell), outside) if label is None else label
+                codes[place] = self._label_code(text)
             except DomainError as error:
                 raise CellError(row(place), str(error)) from None
+        return codes
 
-    def _grid_codes(self, texts: Sequence[str], outside: Outside) -> npt.NDArray[np.int64] | None:
-        """Return the codes of numbers in one operation; None if one of the texts is no plain number of the grid."""
-        if self.values or self.date is not None or self.decimal != ".":
-            return None
-        try:
-            numbers = np.array([plain_float(text) if text else np.nan for text in texts])
-        except ValueError:
-            return None
+    def _label_code(self, text: str) -> int:
+        code = self._label_codes.get(text)  # a label may have blanks at its ends; anything else is read without them
+        code = self._label_codes.get(text.strip()) if code is None else code
+        if code is not None:
+            return code
+        if is_missing(text.strip()):
+            if self.missing is None:
+                raise self._error(EMPTY_CELL)
+            return self._missing_code()
+        if self.other is not None:
+            return self._label_codes[self.other]
+        raise self._error(f"unknown value {text.strip()!r}. {did_you_mean(text.strip(), self.values)}")
+
+    def _numbers(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return texts as numbers: NaN for an empty cell, infinity for one that is no number."""
+        if self.date is None and self.decimal == ".":
+            with suppress(ValueError):
+                return np.array([plain_float(text) if text else np.nan for text in texts])
+        stripped = map(str.strip, texts)
+        return np.array([np.nan if self._is_empty(text) else self._number_or_infinity(text) for text in stripped])
+
+    def _is_empty(self, text: str) -> bool:
+        return is_missing(text) or (self.empty is not None and text == MISSING)
+
+    def _number_or_infinity(self, value: str | float) -> float:
+        number = self.number(value) if isinstance(value, str) else float(value)
+        return np.inf if number is None or math.isnan(number) else number
+
+    def _grid_codes(
+        self, numbers: npt.NDArray[np.float64], outside: Outside
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the codes of numbers, NaN for an empty cell, and which of them fit the grid."""
         empty = np.isnan(numbers)
-        if empty.any() and self.missing is None:
-            return None
         with np.errstate(over="ignore", invalid="ignore"):  # such numbers do not fit
             place = np.where(empty, 0.0, (numbers - self.low) / self.step)
             fits = np.isfinite(place)
             if self.outliers == "clip":
                 place = place.clip(0, self.points - 1)
-            codes = np.round(place)
+            nearest = np.round(place)
             fits &= np.abs(place) < MAX_VALUES
             if self.kind != "continuous":
-                fits &= np.abs(place - codes) <= GRID_TOLERANCE
-        if outside == "error" or self.empty is not None:
-            fits &= (codes >= 0) & (codes < self.points)
-        if not fits.all():
-            return None
-        whole_codes = codes.astype(np.int64)
+                fits &= np.abs(place - nearest) <= GRID_TOLERANCE
+        if outside == "error":
+            fits &= nearest >= 0
+        if outside == "error" or self.empty is not None:  # then such a code is taken
+            fits &= nearest < self.points
+        codes = np.where(fits, nearest, 0).astype(np.int64)
         if empty.any():
-            whole_codes[empty] = self._missing_code() if self.empty is None else self.empty
-        return whole_codes
+            if self.empty is None and self.missing is None:
+                fits &= ~empty
+            else:
+                codes[empty] = self._missing_code() if self.empty is None else self.empty
+        return codes, fits
 
-    def _code(self, text: str, outside: Outside) -> int:
-        if self.values:
-            code = self._label_codes.get(text)
-            if code is not None:
-                return code
-        if is_missing(text) or (self.empty is not None and text == MISSING):
-            if self.empty is not None:
-                return self.empty
-            if self.missing is None:
-                raise self._error("the cell is empty. Fill it, or declare what an empty cell means: missing = …")
-            return self._missing_code()
-        if self.other is not None:
-            return self._label_codes[self.other]
-        if self.values:
-            raise self._error(f"unknown value {text!r}. {did_you_mean(text, self.values)}")
-        return self._number_code(text, outside)
+    def _number_code(self, value: str | float, outside: Outside) -> int:
+        """Return the code of a number that the domain file names."""
+        codes, fits = self._grid_codes(np.array([self._number_or_infinity(value)]), outside)
+        if not fits[0]:
+            raise self._misfit(value)
+        return int(codes[0])
+
+    def _misfit(self, value: str | float) -> DomainError:
+        """Return the error of a number, a text or an empty cell that does not fit the grid."""
+        if isinstance(value, str) and self._is_empty(value):
+            return self._error(EMPTY_CELL)
+        number = self.number(value) if isinstance(value, str) else float(value)
+        if number is None:
+            expected = "a number" if self.date is None else f"a date such as {self.value(0)}"
+            return self._error(f"expected {expected}, got {value!r}")
+        if not math.isfinite(number):
+            return self._error(f"expected a finite number, got {value!r}")
+        place = (number - self.low) / self.step
+        if not abs(place) < MAX_VALUES:
+            return self._error(f"{value} is far outside {self.low:g} to {self.high:g}. Correct the cell")
+        if self.kind != "continuous" and abs(place - round(place)) > GRID_TOLERANCE:
+            return self._error(f"{value} is not on the grid {self.low:g}, {self.low + self.step:g}, …")
+        return self._error(f"{value} is outside {self.low:g} to {self.high:g}. Widen low/high or correct the cell")
 
     @cached_property
     def _label_codes(self) -> dict[str, int]:
         return {label: code for code, label in enumerate(self.values)} | dict(self.extra)
-
-    def _number_code(self, text: str, outside: Outside) -> int:
-        value = self.number(text)
-        if value is None:
-            expected = "a number" if self.date is None else f"a date such as {self.value(0)}"
-            raise self._error(f"expected {expected}, got {text!r}")
-        if not np.isfinite(value):
-            raise self._error(f"expected a finite number, got {text!r}")
-        place = (value - self.low) / self.step
-        if self.outliers == "clip":
-            place = min(max(place, 0.0), self.points - 1.0)
-        if not abs(place) < MAX_VALUES:
-            raise self._error(f"{text} is far outside {self.low:g} to {self.high:g}. Correct the cell")
-        code = round(place)
-        if self.kind != "continuous" and abs(place - code) > GRID_TOLERANCE:
-            raise self._error(f"{text} is not on the grid {self.low:g}, {self.low + self.step:g}, …")
-        if self.empty is not None and code >= self.points:  # such a code is taken
-            outside = "error"
-        if outside == "error" and not 0 <= code < self.points:
-            raise self._error(f"{text} is outside {self.low:g} to {self.high:g}. Widen low/high or correct the cell")
-        return code
 
     def number(self, text: str) -> float | None:
         """Return the number in a text, for a date its days since 1970-01-01; None if there is none."""
@@ -333,7 +344,7 @@ class Attribute:
             if not float(self.missing or 0).is_integer() or abs(self.missing or 0) >= MAX_VALUES:
                 raise self._error(f"missing = {self.missing} is neither one of its values nor a code")
             return int(self.missing or 0)
-        return self._number_code(str(self.missing), "keep")
+        return self._number_code(self.missing or 0, "keep")
 
 
 def _is_finite(number: float) -> bool:
@@ -341,10 +352,6 @@ def _is_finite(number: float) -> bool:
         return bool(np.isfinite(float(number)))
     except OverflowError:  # a whole number beyond every float
         return False
-
-
-def _is_nan(cell: Any) -> bool:
-    return isinstance(cell, (float, np.floating)) and math.isnan(cell)
 
 
 def check_graph(attributes: Sequence[Attribute]) -> None:

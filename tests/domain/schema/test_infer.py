@@ -196,6 +196,11 @@ def test_a_decimal_comma_is_kept_in_the_domain_file(tmp_path):
     assert found["clicks"].high == pytest.approx(1.049)
 
 
+def test_empty_cells_among_decimal_commas_have_the_median(tmp_path):
+    _, found, table = drafted(tmp_path, {"wage": lambda i: f"{i % 50},5" if i % 7 else ""}, separator=";")
+    assert found["wage"].missing == table["wage"][0] == pytest.approx(25, abs=1.1)
+
+
 def test_dates_become_days_and_are_shown_as_dates(tmp_path):
     draft, found, table = drafted(
         tmp_path,

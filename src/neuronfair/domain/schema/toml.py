@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neuronfair.domain.attribute import MAX_VALUES, MISSING, Attribute, Outside, check_graph
+from neuronfair.domain.attribute import GRID_TOLERANCE, MAX_VALUES, MISSING, Attribute, Outside, check_graph
 from neuronfair.domain.cells import as_days
 from neuronfair.domain.rules import MAX_RULE_VALUES, Rule, RuleCondition, Span, meets
 from neuronfair.domain.table import TableDomain, Target
@@ -281,7 +281,6 @@ def _check_keys(where: str, entry: Toml, known: tuple[str, ...]) -> None:
 
 LONGEST = 20_000  # letters of a text
 MOST_LISTED = 200_000  # values of a condition that is no range
-GRID_SLACK = 1e-6  # of a step: so far from its place on the grid a number may be written
 _QUOTED = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')"""
 _WORD = r"""(?!["'])(?:(?!!=)[^\s=<>\[\]])+"""  # outside a list a number may hold a comma: 7,000
 _ITEM = rf"""(?:{_QUOTED}|(?!["'])[^\s=<>\[\],]++)"""
@@ -419,7 +418,7 @@ def _ordered(attribute: Attribute, sign: str, text: str) -> Mask:
             raise DomainError(f"attribute '{attribute.name}': expected {expected}, got {text!r}")
         place = (number - attribute.low) / attribute.step
     codes = np.arange(attribute.size)
-    met: Mask = codes >= place - GRID_SLACK if sign in (">=", "<") else codes <= place + GRID_SLACK
+    met: Mask = codes >= place - GRID_TOLERANCE if sign in (">=", "<") else codes <= place + GRID_TOLERANCE
     return (~met if sign in ("<", ">") else met) & (codes < attribute.points)
 
 
