@@ -140,7 +140,7 @@ def test_steps_that_take_long_become_smaller():
     for step, wanted, factor in ((0.1, 0.2, 1), (0.3, 0.2, 0.5), (0.1, 0.2, 0.5), (0.01, 0.2, 1), (0.15, 0.1, 1)):
         search.pace(step, wanted)
         assert search._batch == batch * factor
-    search._steps = proving.TRIED + 1  # ways were compared, which takes its time
+    search._steps = proving.TRIED + 1  # strategies were compared, which takes its time
     search.pace(9.0, 3.0)
     assert search._batch == batch
     search._steps = 0

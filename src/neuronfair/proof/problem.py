@@ -33,7 +33,7 @@ ROWS = 1 << 18  # people with their twins that are evaluated at once
 MOST_ENUMERATED = 5_000_000  # people of a model whose inside is not known
 Bounder = (
     Crown | TreeBounds
-)  # a model whose margins can be bounded, in one or several ways: the best is found by trying
+)  # a model whose margins can be bounded, with one or several strategies, of which the prover chooses
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,11 @@ NEARER = 0.5  # of the half that holds all guides of a box is cut off with the o
 WORTH = 0.02  # the share of a box from which on a half-space is counted
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 COSTLY = 0.1  # by which power of the time the undecided people go down, about
-TRIAL, TRIED, EVERY = 128, 4, 16  # boxes on which the ways to bound are compared, in which step, and in which again
+TRIAL, TRIED, EVERY = (
+    128,
+    4,
+    16,
+)  # boxes on which bound strategies are compared, the first step in which, and how many steps later again
 INNER = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of undecided boxes
 SHORT = 0.2  # seconds that a step may always take
 KEEP = 10.0  # seconds between two states that are kept, at least
@@ -146,7 +150,7 @@ class BranchAndBound:
         numbers = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
         self._most = max(1, min(BATCH[problem.device.type], LINES[problem.device.type] // numbers))
         self._batch = min(FIRST, self._most)
-        self._steps, self._way, self._keeps_inner = 0 if state is None else TRIED, 0, True
+        self._steps, self._strategy, self._keeps_inner = 0 if state is None else TRIED, 0, True
         self._drawing = 0.0
         if state is None:
             state = self._beginning()
@@ -219,7 +223,7 @@ class BranchAndBound:
         """Return the boxes that come first, and which of them are small; not so many small ones that it takes long."""
         bounder, taken = self.problem.bounder, self._queue.take(self._batch)
         boxes = boxes_in(taken)
-        most = SMALL if bounder is None else int(SMALL * bounder.patience)
+        most = SMALL if bounder is None else int(SMALL * bounder.enumeration_factor)
         few = can_enumerate(self._space, boxes, most) & (taken["axis"] >= 0)
         later = few & (torch.where(few, combinations(boxes), 0).cumsum(0) > max(most, SMALL * self._batch))
         if bool(later.any()):
@@ -298,7 +302,7 @@ class BranchAndBound:
         guides.decide(some, fair, flips)
 
     def pace(self, step: float, wanted: float) -> None:
-        """Take fewer boxes at once if a step took longer than is wanted, or more; not if it compared ways."""
+        """Take fewer boxes at once if a step took longer than is wanted, or more; not if it compared strategies."""
         if self._steps % EVERY == TRIED + 1:
             return
         wanted = max(SHORT, wanted)
@@ -340,8 +344,8 @@ class BranchAndBound:
             columns = waiting_columns(boxes, pattern, longest, self._space.middle(boxes, longest))
             self._put(columns | segments.columns, None)
             return
-        if bounder.ways > 1 and self._steps % EVERY == TRIED:
-            self._way = self._best_way(boxes, pattern, inner)
+        if bounder.strategies > 1 and self._steps % EVERY == TRIED:
+            self._strategy = self._best_strategy(boxes, pattern, inner)
         size = -(-len(boxes) // self._threads.count)
         parts = [slice(i, i + size) for i in range(0, len(boxes), size)]
         work = [(boxes[p], pattern[p], segments[p], None if inner is None else inner[p]) for p in parts]
@@ -359,7 +363,7 @@ class BranchAndBound:
         assert bounder is not None
         boxes, pattern, segments, inner = part
         valid = self._people.valid[pattern]
-        lines = bounder.lines(boxes, inner, self._way)
+        lines = bounder.lines(boxes, inner, self._strategy)
         signs = box_signs(margins, self._space, boxes, lines, valid)
         fair = signs.fair if lines.same is None else signs.fair | lines.same
         whole = fair | signs.unfair
@@ -373,21 +377,21 @@ class BranchAndBound:
         guides = guide, found[0] | fair[owner], (found[1] | signs.unfair[owner]) & ~fair[owner]
         return _Bounded(whole, fair, columns, None if lines.inner is None else lines.inner[rest], *guides)
 
-    def _best_way(self, boxes: Boxes, pattern: Tensor, inner: Tensor | None) -> int:
-        """Return the way to bound that leaves the fewest people of some boxes undecided, for what it costs."""
+    def _best_strategy(self, boxes: Boxes, pattern: Tensor, inner: Tensor | None) -> int:
+        """Return the bound strategy that leaves the fewest records of some boxes undecided, for what it costs."""
         bounder = self.problem.bounder
         assert bounder is not None
         some = slice(None, None, max(1, len(boxes) // TRIAL))
         boxes, pattern, inner = boxes[some], pattern[some], None if inner is None else inner[some]
         share = self._people.share(self._space, boxes, pattern)
         scores = []
-        for way in range(bounder.ways):
-            lines = bounder.lines(boxes, inner, way)
+        for strategy in range(bounder.strategies):
+            lines = bounder.lines(boxes, inner, strategy)
             signs = box_signs(self.problem.margins, self._space, boxes, lines, self._people.valid[pattern])
             proved = (self._alike(signs.alike.estimate) + _all(signs.flips.estimate)).clamp(max=1.0)
             proved = torch.where(signs.fair | signs.unfair, 1.0, proved)
-            scores.append(float(((1 - proved) * share).sum()) * bounder.cost(way) ** COSTLY)
-        return min(range(bounder.ways), key=scores.__getitem__)
+            scores.append(float(((1 - proved) * share).sum()) * bounder.cost(strategy) ** COSTLY)
+        return min(range(bounder.strategies), key=scores.__getitem__)
 
     def _alike(self, above: Tensor) -> Tensor:
         """Return the share that does not flip, by the shares above the common lines of signed margins, (n, lines)."""

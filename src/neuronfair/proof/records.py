@@ -88,7 +88,7 @@ class Grower:
             found = torch.zeros(len(boxes), dtype=torch.bool, device=few.device)
             found[few] = counts.double() == varied(problem.space, boxes[few])
             return found
-        lines = bounder.lines(boxes, way=bounder.ways - 1)
+        lines = bounder.lines(boxes, strategy=bounder.strategies - 1)
         signs = box_signs(problem.margins, problem.space, boxes, lines, problem.people.valid[pattern])
         if not fair:
             return signs.unfair
@@ -374,7 +374,7 @@ class Evidence:
         for begin in range(0, len(chosen), step):
             some = chosen[begin : begin + step]
             mine = ((owner >= begin) & (owner < begin + step)).nonzero()[:, 0]
-            lines = bounder.lines(self.boxes[some], way=bounder.ways - 1)
+            lines = bounder.lines(self.boxes[some], strategy=bounder.strategies - 1)
             place = owner[mine] - begin
             found = decided_at(problem.margins, problem.space, lines, place, places[mine], self.valid[some])
             result[:, mine] = torch.stack(found)

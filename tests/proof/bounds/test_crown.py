@@ -17,7 +17,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.operators import chain_of
 from neuronfair.proof.bounds import crown
-from neuronfair.proof.bounds.crown import WAYS, Crown, crown_of
+from neuronfair.proof.bounds.crown import STRATEGIES, Crown, crown_of
 from neuronfair.proof.bounds.margins import margins_of
 from neuronfair.proof.problem import problem_of, rows_at
 from tests.proof import worlds
@@ -105,13 +105,13 @@ def test_margins_are_those_of_the_scores(case):
     assert bounder.slack.max() < 1e-9
 
 
-@pytest.mark.parametrize("way", range(len(WAYS)))
-def test_lines_hold_for_everybody_in_a_box(case, way):
+@pytest.mark.parametrize("strategy", range(len(STRATEGIES)))
+def test_lines_hold_for_everybody_in_a_box(case, strategy):
     _, bounder, _, _ = case
     space = bounder.space
-    boxes = worlds.random_boxes(space, 16, seed=way)
+    boxes = worlds.random_boxes(space, 16, seed=strategy)
     boxes.low[0], boxes.high[0] = space.everything().low[0], space.everything().high[0]
-    lines = bounder.lines(boxes, None, way)
+    lines = bounder.lines(boxes, None, strategy)
     for n in range(len(boxes)):
         places = worlds.places_of(boxes, n)
         features, margins = worlds.features_of(space, places), bounder.margins_at(places)
@@ -126,12 +126,12 @@ def test_lines_hold_for_everybody_in_a_box(case, way):
 
 def test_what_is_known_of_a_box_tightens_its_halves(case):
     _, bounder, _, _ = case
-    space, way = bounder.space, len(WAYS) - 1
+    space, strategy = bounder.space, len(STRATEGIES) - 1
     whole = space.everything()
-    told = bounder.lines(whole, None, way).inner
+    told = bounder.lines(whole, None, strategy).inner
     axis = torch.tensor([0])
     halves = space.halves(whole, axis, space.middle(whole, axis))
-    alone, helped = (bounder.lines(halves, known, way) for known in (None, told.repeat(2, 1, 1)))
+    alone, helped = (bounder.lines(halves, known, strategy) for known in (None, told.repeat(2, 1, 1)))
     assert (helped.inner[..., 0] >= alone.inner[..., 0]).all()
     assert (helped.inner[..., 1] <= alone.inner[..., 1]).all()
     places = [worlds.places_of(halves, n) for n in range(2)]
@@ -203,8 +203,8 @@ def test_many_sensitive_values():
     places = torch.arange(6)[:, None]
     margins = bounder.margins_at(places)
     assert margins.shape == (6, 250, 1)
-    for way in range(bounder.ways):
-        lines = bounder.lines(boxes, None, way)
+    for strategy in range(bounder.strategies):
+        lines = bounder.lines(boxes, None, strategy)
         for n in range(4):
             some = slice(int(boxes.low[n]), int(boxes.high[n]) + 1)
             low = places[some, :, None].double() * lines.low[n, :, :, 0] + lines.low_at[n]
@@ -212,23 +212,23 @@ def test_many_sensitive_values():
             assert ((low <= margins[some]) & (margins[some] <= high)).all()
 
 
-@pytest.mark.parametrize("way", [0, 1, 5])
-def test_in_pieces_and_step_by_step_the_lines_are_the_same(monkeypatch, way):
+@pytest.mark.parametrize("strategy", [0, 1, 5])
+def test_in_pieces_and_step_by_step_the_lines_are_the_same(monkeypatch, strategy):
     module, domain = _module(nn.ReLU, (6, 5), 3, 2), _domain()
     _, whole = _crown(module, domain)
     boxes = worlds.random_boxes(whole.space, 40)
-    known = whole.lines(whole.space.everything(), None, way).inner.repeat(40, 1, 1)
-    at_once = whole.lines(boxes, known, way)
+    known = whole.lines(whole.space.everything(), None, strategy).inner.repeat(40, 1, 1)
+    at_once = whole.lines(boxes, known, strategy)
     monkeypatch.setitem(crown.NUMBERS, "cpu", 1)  # 16 boxes at a time
     monkeypatch.setattr(crown, "MULTIPLIED", 0)  # no matrix of the first step
-    other = _crown(module, domain)[1].lines(boxes, known, way)
+    other = _crown(module, domain)[1].lines(boxes, known, strategy)
     for name in ("low", "low_at", "high", "high_at", "inner"):
         assert torch.allclose(getattr(at_once, name), getattr(other, name), atol=1e-11)
 
 
 def test_what_is_shared_costs_less():
     _, bounder = _crown(_module(nn.ReLU, (6, 5), 2, 0), _domain())
-    costs = [bounder.cost(way) for way in range(bounder.ways)]
+    costs = [bounder.cost(strategy) for strategy in range(bounder.strategies)]
     assert costs[0] < costs[1] < costs[2] < costs[5]
     assert costs[0] < costs[3]
 
@@ -345,7 +345,7 @@ def test_many_combinations_of_sensitive_values_take_memory_that_is_bounded():
 
     boxes = worlds.random_boxes(bounder.space, 300)
     with Counting():
-        for way in range(bounder.ways):
-            bounder.lines(boxes, None, way)
+        for strategy in range(bounder.strategies):
+            bounder.lines(boxes, None, strategy)
         bounder.margins_at(boxes.low)
     assert max(largest) <= 1 << 24

@@ -91,7 +91,7 @@ def check_numbers(count: int) -> None:
 
 
 @dataclass(frozen=True)
-class Form:
+class AffineTensor:
     """A tensor whose numbers are affine functions of one layer's neurons, the same for each row.
 
     `parts` is (3, *shape, neurons + 1): the weights and, last, the constant. Each number is the sum of a float64 and of
@@ -104,14 +104,14 @@ class Form:
     parts: Tensor
 
     @staticmethod
-    def of_layer(layer: int, shape: Shape) -> Form:
+    def of_layer(layer: int, shape: Shape) -> AffineTensor:
         """Return the neurons of a layer themselves, in this shape."""
         sizes = lengths(shape)
         count = math.prod(sizes)
         check_numbers(count * (count + 1))
         parts = torch.zeros(3, count, count + 1, dtype=torch.float64)
         parts[[0, 2]] = torch.eye(count, count + 1, dtype=torch.float64)
-        return Form(layer, shape.index(None), parts.reshape(3, *sizes, count + 1))
+        return AffineTensor(layer, shape.index(None), parts.reshape(3, *sizes, count + 1))
 
     @property
     def shape(self) -> Shape:
@@ -129,25 +129,25 @@ class Form:
         """The sizes of the numbers, as `high` has them."""
         return self.parts[2].flatten(0, -2)
 
-    def reshaped(self, shape: Shape) -> Form:
+    def reshaped(self, shape: Shape) -> AffineTensor:
         """Return the same numbers in another shape; rows must stay rows."""
         before = math.prod(size or 1 for size in self.shape[: self.rows])
         if None not in shape or math.prod(size or 1 for size in shape[: shape.index(None)]) != before:
             raise ModelError("it mixes the numbers of several rows")
-        return Form(self.layer, shape.index(None), self.parts.reshape(3, *lengths(shape), self.parts.shape[-1]))
+        return AffineTensor(self.layer, shape.index(None), self.parts.reshape(3, *lengths(shape), self.parts.shape[-1]))
 
-    def permuted(self, order: Sequence[int]) -> Form:
+    def permuted(self, order: Sequence[int]) -> AffineTensor:
         """Return the dimensions in another order."""
         order = [place % len(self.shape) for place in order]
         parts = self.parts.permute(0, *(place + 1 for place in order), self.parts.dim() - 1)
-        return Form(self.layer, order.index(self.rows), parts)
+        return AffineTensor(self.layer, order.index(self.rows), parts)
 
-    def taken(self, dim: int, chosen: slice | Tensor) -> Form:
+    def taken(self, dim: int, chosen: slice | Tensor) -> AffineTensor:
         """Return some places of a dimension that is not that of the rows."""
         dim = self.inner(dim)
         places: list[slice | Tensor] = [slice(None)] * self.parts.dim()
         places[dim + 1] = chosen
-        return Form(self.layer, self.rows, self.parts[tuple(places)])
+        return AffineTensor(self.layer, self.rows, self.parts[tuple(places)])
 
     def inner(self, dim: int) -> int:
         """Return a dimension counted from the first; refuse that of the rows."""
@@ -156,16 +156,16 @@ class Form:
             raise ModelError("it mixes the numbers of several rows")
         return dim
 
-    def expanded(self, shape: Shape) -> Form:
+    def expanded(self, shape: Shape) -> AffineTensor:
         """Return copies along dimensions of length 1, or new ones in front."""
         if None not in shape or len(shape) - shape.index(None) != len(self.shape) - self.rows:
             raise ModelError("it mixes the numbers of several rows")
         sizes = lengths(shape)
         check_numbers(math.prod(sizes) * self.parts.shape[-1])
         parts = self.parts.reshape(3, *[1] * (len(shape) - len(self.shape)), *self.parts.shape[1:])
-        return Form(self.layer, shape.index(None), parts.expand(3, *sizes, -1))
+        return AffineTensor(self.layer, shape.index(None), parts.expand(3, *sizes, -1))
 
-    def plus(self, other: Form | Tensor, factor: float = 1.0) -> Form:
+    def plus(self, other: AffineTensor | Tensor, factor: float = 1.0) -> AffineTensor:
         """Return the sum with another one, or with constants, times a factor."""
         if isinstance(other, Tensor):
             parts = self.parts.new_zeros(3, *other.shape, self.parts.shape[-1])
@@ -173,32 +173,32 @@ class Form:
             rows = self.rows - len(self.shape)
             if other.dim() >= -rows and other.shape[rows] != 1:
                 raise ModelError("it adds other numbers to each row of a batch")
-            other = Form(self.layer, other.dim() + rows, parts)
+            other = AffineTensor(self.layer, other.dim() + rows, parts)
         if other.layer != self.layer:
             raise ModelError(f"it adds layer {self.layer} and layer {other.layer}, which are not one after the other")
         if len(self.shape) - self.rows != len(other.shape) - other.rows:
             raise ModelError("it mixes the numbers of several rows")
         theirs = other.parts if factor == 1.0 else _times(other.parts, torch.tensor(factor, dtype=torch.float64))
         mine, theirs = _same_rank(self.parts, theirs)
-        return Form(self.layer, mine.dim() - 2 + self.rows - len(self.shape), _added(mine, theirs))
+        return AffineTensor(self.layer, mine.dim() - 2 + self.rows - len(self.shape), _added(mine, theirs))
 
-    def times(self, factor: Tensor) -> Form:
+    def times(self, factor: Tensor) -> AffineTensor:
         """Return the product with constants."""
         rows = self.rows - len(self.shape)
         if factor.dim() >= -rows and factor.shape[rows] != 1:
             raise ModelError("it multiplies each row of a batch by another number")
         factor = factor[..., None]
         parts = self.parts.reshape(3, *[1] * (factor.dim() - self.parts.dim() + 1), *self.parts.shape[1:])
-        return Form(self.layer, parts.dim() - 2 + rows, _times(parts, factor))
+        return AffineTensor(self.layer, parts.dim() - 2 + rows, _times(parts, factor))
 
-    def over(self, divisor: Tensor) -> Form:
+    def over(self, divisor: Tensor) -> AffineTensor:
         """Return the quotient by constants."""
         first = self.times(1 / divisor)
         left = self.plus(first.times(divisor), -1.0)  # what the rounded reciprocal leaves
         exact = first.plus(left.times(1 / divisor))
-        return Form(exact.layer, exact.rows, torch.cat([exact.parts[:2], first.parts[2:]]))
+        return AffineTensor(exact.layer, exact.rows, torch.cat([exact.parts[:2], first.parts[2:]]))
 
-    def through(self, matrix: Tensor) -> Form:
+    def through(self, matrix: Tensor) -> AffineTensor:
         """Return the product with a matrix (n, m) along the last dimension, which must not be that of the rows."""
         last = self.inner(-1)
         sizes, count = self.parts.shape[1:-1], self.parts.shape[-1]
@@ -218,9 +218,9 @@ class Form:
             if bool(parts[:, :, place].any()):
                 term = _times(parts[:, :, place, None, :], matrix[place][None, :, None])
                 result[..., part] = _added(result[..., part], term)
-        return Form(self.layer, self.rows, result.reshape(3, *sizes[:last], matrix.shape[1], count))
+        return AffineTensor(self.layer, self.rows, result.reshape(3, *sizes[:last], matrix.shape[1], count))
 
-    def mapped(self, function: Callable[[Tensor], Tensor], shape: Shape) -> Form:
+    def mapped(self, function: Callable[[Tensor], Tensor], shape: Shape) -> AffineTensor:
         """Return what a linear operator on (rows, …) makes of it: its matrix is what it makes of units."""
         if self.rows != 0 or not shape or shape[0] is not None:
             raise ModelError("it mixes the numbers of several rows")
@@ -232,9 +232,9 @@ class Form:
         return flat.reshaped(shape)
 
     @staticmethod
-    def joined(parts: Sequence[Form | Tensor], dim: int) -> Form:
+    def joined(parts: Sequence[AffineTensor | Tensor], dim: int) -> AffineTensor:
         """Return tensors one after the other along a dimension that is not that of the rows."""
-        first = next(part for part in parts if isinstance(part, Form))
+        first = next(part for part in parts if isinstance(part, AffineTensor))
         dim = first.inner(dim)
         all_parts = []
         for part in parts:
@@ -247,7 +247,7 @@ class Form:
             if part.rows != first.rows:
                 raise ModelError("it mixes the numbers of several rows")
             all_parts.append(part.parts)
-        return Form(first.layer, first.rows, torch.cat(all_parts, dim + 1))
+        return AffineTensor(first.layer, first.rows, torch.cat(all_parts, dim + 1))
 
 
 def lengths(shape: Shape) -> list[int]:

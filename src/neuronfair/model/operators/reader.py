@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from neuronfair.errors import ModelError
-from neuronfair.model.operators.chain import Affine, Chain, Curve, End, Form, Shape, check_numbers, lengths
+from neuronfair.model.operators.chain import Affine, AffineTensor, Chain, Curve, End, Shape, check_numbers, lengths
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 WIDEST = 10_000  # numbers that a layer takes or gives
@@ -77,7 +77,7 @@ class Reader:
             if node in needed:
                 self._known[node] = self._of(node, scores, needed)
         form = self._known[scores]
-        if not isinstance(form, Form):
+        if not isinstance(form, AffineTensor):
             raise ModelError("its scores do not depend on its input")
         if form.rows != 0:
             raise ModelError("it mixes the numbers of several rows")
@@ -94,7 +94,7 @@ class Reader:
             self._rows = str(node.meta["val"].shape[0])
             shape = self._shape(node)
             _check_width(shape)
-            return Form.of_layer(0, shape)
+            return AffineTensor.of_layer(0, shape)
         if node.target is operator.getitem:
             return self._known[node.args[0]][node.args[1]]  # type: ignore[index]
         name, made = name_of(node.target), node.meta.get("val")
@@ -104,7 +104,7 @@ class Reader:
             return made  # a shape, which its readers check
         arguments = [self._filled(part) for part in node.args]
         options = {key: self._filled(part) for key, part in node.kwargs.items()}
-        forms = any(isinstance(part, Form) for part in _leaves([arguments, options]))
+        forms = any(isinstance(part, AffineTensor) for part in _leaves([arguments, options]))
         if not forms:
             return self._constant(node, name, arguments, options)
         if name not in _OPERATORS and name not in _FUNCTIONS and name not in ENDS:
@@ -117,7 +117,7 @@ class Reader:
             _check_width(form.shape)
             self._affine(form)
             self.curves.append(curve)
-            return Form.of_layer(len(self.affines), form.shape)
+            return AffineTensor.of_layer(len(self.affines), form.shape)
         if name not in _OPERATORS:  # a softmax that is not the end
             raise refused(str(node.target), "is not the last one")
         if _is_random(node) and name not in _SAME:
@@ -183,7 +183,7 @@ class Reader:
         made = node.target(*arguments, **options)  # type: ignore[operator]
         return made.double() if isinstance(made, Tensor) and made.is_floating_point() else made
 
-    def _affine(self, form: Form) -> None:
+    def _affine(self, form: AffineTensor) -> None:
         """Add a tensor as the input of the next layer."""
         if form.layer != len(self.affines):
             raise ModelError(f"layer {form.layer} is read again behind layer {len(self.affines)}: it is no chain")
@@ -194,9 +194,9 @@ class Reader:
         for maps, both in ((self.affines, numbers), (self.sizes, size)):
             maps.append(Affine(both[:, :-1].contiguous(), both[:, -1].contiguous()))
 
-    def _ended(self, node: fx.Node, name: str, arguments: list[Any]) -> Form:
+    def _ended(self, node: fx.Node, name: str, arguments: list[Any]) -> AffineTensor:
         """Record a final softmax or sigmoid."""
-        form: Form = arguments[0]
+        form: AffineTensor = arguments[0]
         if ENDS[name] == "softmax" and not (form.rows == 0 and len(form.shape) == 2 and arguments[1] in (1, -1)):
             raise refused(str(node.target), "does not run over the scores of a row")
         self.end = ENDS[name]
@@ -245,10 +245,10 @@ def _ends(node: fx.Node, scores: fx.Node, needed: set[fx.Node]) -> bool:
 ENDS: dict[str, End] = {"softmax": "softmax", "_softmax": "softmax", "sigmoid": "sigmoid"}
 
 
-def _activation(name: str, **defaults: float | str) -> Callable[[fx.Node, list[Any]], tuple[Form, Curve]]:
+def _activation(name: str, **defaults: float | str) -> Callable[[fx.Node, list[Any]], tuple[AffineTensor, Curve]]:
     """Return an activation that is known with its default parameters only."""
 
-    def found(node: fx.Node, arguments: list[Any]) -> tuple[Form, Curve]:
+    def found(node: fx.Node, arguments: list[Any]) -> tuple[AffineTensor, Curve]:
         used = dict(zip(defaults, arguments[1:], strict=False)) | node.kwargs
         if len(arguments) > 1 + len(defaults) or any(value != defaults.get(key) for key, value in used.items()):
             parameters = ", ".join(f"{key}={value}" for key, value in used.items())
@@ -258,16 +258,16 @@ def _activation(name: str, **defaults: float | str) -> Callable[[fx.Node, list[A
     return found
 
 
-def _leaky(node: fx.Node, arguments: list[Any]) -> tuple[Form, Curve]:
+def _leaky(node: fx.Node, arguments: list[Any]) -> tuple[AffineTensor, Curve]:
     slope: Any = arguments[1] if len(arguments) > 1 else node.kwargs.get("negative_slope", 0.01)
     if isinstance(slope, Tensor):  # the learned slope of a PReLU
         slope = slope.item() if slope.numel() == 1 else math.nan
-    if isinstance(slope, Form) or not math.isfinite(slope):
+    if isinstance(slope, AffineTensor) or not math.isfinite(slope):
         raise refused(str(node.target), "has several slopes, or none that is a number")
     return arguments[0], Curve("leaky_relu", float(slope))
 
 
-_FUNCTIONS: dict[str, Callable[[fx.Node, list[Any]], tuple[Form, Curve]]] = {
+_FUNCTIONS: dict[str, Callable[[fx.Node, list[Any]], tuple[AffineTensor, Curve]]] = {
     **{name: _activation(name) for name in ("relu", "sigmoid", "tanh", "silu")},
     **dict.fromkeys(("leaky_relu", "prelu", "_prelu_kernel"), _leaky),
     "gelu": _activation("gelu", approximate="none"),
@@ -276,7 +276,7 @@ _FUNCTIONS: dict[str, Callable[[fx.Node, list[Any]], tuple[Form, Curve]]] = {
 }
 
 
-def _same(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Any:
+def _same(reader: Reader, node: fx.Node, x: AffineTensor, *rest: Any, **options: Any) -> Any:
     name = name_of(node.target)
     training = rest[1] if len(rest) > 1 else options.get("train", True)
     if name in ("dropout", "native_dropout") and training is not False:
@@ -284,32 +284,36 @@ def _same(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) ->
     return (x, None) if name == "native_dropout" else x
 
 
-def _alike(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Tensor:
+def _alike(reader: Reader, node: fx.Node, x: AffineTensor, *rest: Any, **options: Any) -> Tensor:
     """Return constants in the shape of a tensor of rows."""
     name = name_of(node.target)
     value = {"zeros": 0.0, "ones": 1.0}.get(name.removesuffix("_like").removeprefix("new_"), rest[-1] if rest else None)
     return torch.full(lengths(reader._shape(node)), float(_number(node, value)), dtype=torch.float64)
 
 
-def _reshaped(reader: Reader, node: fx.Node, x: Form | Tensor, *rest: Any, **options: Any) -> Form | Tensor:
+def _reshaped(
+    reader: Reader, node: fx.Node, x: AffineTensor | Tensor, *rest: Any, **options: Any
+) -> AffineTensor | Tensor:
     shape = reader._shape(node)
     return x.reshape(lengths(shape)) if isinstance(x, Tensor) else x.reshaped(shape)
 
 
-def _expand(reader: Reader, node: fx.Node, x: Form | Tensor, *rest: Any, **options: Any) -> Form | Tensor:
+def _expand(
+    reader: Reader, node: fx.Node, x: AffineTensor | Tensor, *rest: Any, **options: Any
+) -> AffineTensor | Tensor:
     shape = reader._shape(node)
     return x.expand(lengths(shape)) if isinstance(x, Tensor) else x.expanded(shape)
 
 
-def _transpose(reader: Reader, node: fx.Node, x: Form, a: int, b: int) -> Form:
+def _transpose(reader: Reader, node: fx.Node, x: AffineTensor, a: int, b: int) -> AffineTensor:
     order = [*range(len(x.shape))]
     order[a], order[b] = order[b], order[a]
     return x.permuted(order)
 
 
 def _slice(
-    reader: Reader, node: fx.Node, x: Form, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Form:
+    reader: Reader, node: fx.Node, x: AffineTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> AffineTensor:
     if reader._shape(node) == x.shape and step == 1:
         return x
     if not all(isinstance(place, int) or place is None for place in (start, end)):
@@ -317,7 +321,7 @@ def _slice(
     return x.taken(dim, slice(start, end, step))
 
 
-def _select(reader: Reader, node: fx.Node, x: Form, dim: int, index: int) -> Form:
+def _select(reader: Reader, node: fx.Node, x: AffineTensor, dim: int, index: int) -> AffineTensor:
     dim = x.inner(dim)
     size = x.shape[dim]
     if not isinstance(index, int) or size is None:
@@ -326,7 +330,7 @@ def _select(reader: Reader, node: fx.Node, x: Form, dim: int, index: int) -> For
     return x.taken(dim, slice(place, place + 1)).reshaped(reader._shape(node))
 
 
-def _index(reader: Reader, node: fx.Node, x: Form, indices: list[Any]) -> Form:
+def _index(reader: Reader, node: fx.Node, x: AffineTensor, indices: list[Any]) -> AffineTensor:
     arguments = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     if len(arguments) != 1 or not isinstance(arguments[0][1], Tensor):
         raise refused(str(node.target), "chooses places by the numbers of a row, or several ways at once")
@@ -334,13 +338,18 @@ def _index(reader: Reader, node: fx.Node, x: Form, indices: list[Any]) -> Form:
     return _index_select(reader, node, x, dim, index)
 
 
-def _index_select(reader: Reader, node: fx.Node, x: Form, dim: int, index: Any) -> Form:
-    if not isinstance(x, Form) or not isinstance(index, Tensor) or index.dim() > 1 or index.dtype != torch.int64:
+def _index_select(reader: Reader, node: fx.Node, x: AffineTensor, dim: int, index: Any) -> AffineTensor:
+    if (
+        not isinstance(x, AffineTensor)
+        or not isinstance(index, Tensor)
+        or index.dim() > 1
+        or index.dtype != torch.int64
+    ):
         raise refused(str(node.target), "chooses places by the numbers of a row")
     return x.taken(dim, index.reshape(-1)).reshaped(reader._shape(node))
 
 
-def _split(reader: Reader, node: fx.Node, x: Form, sizes: int | list[int], dim: int = 0) -> list[Form]:
+def _split(reader: Reader, node: fx.Node, x: AffineTensor, sizes: int | list[int], dim: int = 0) -> list[AffineTensor]:
     dim = x.inner(dim)
     whole = x.shape[dim] or 0
     parts = [min(sizes, whole - at) for at in range(0, whole, sizes)] if isinstance(sizes, int) else sizes
@@ -348,41 +357,41 @@ def _split(reader: Reader, node: fx.Node, x: Form, sizes: int | list[int], dim: 
     return [x.taken(dim, slice(at, at + size)) for at, size in zip(starts, parts, strict=True)]
 
 
-def _unbind(reader: Reader, node: fx.Node, x: Form, dim: int = 0) -> list[Form]:
+def _unbind(reader: Reader, node: fx.Node, x: AffineTensor, dim: int = 0) -> list[AffineTensor]:
     dim = x.inner(dim)
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
     return [x.taken(dim, slice(place, place + 1)).reshaped(shape) for place in range(x.shape[dim] or 0)]
 
 
-def _stack(reader: Reader, node: fx.Node, parts: list[Form | Tensor], dim: int = 0) -> Form:
+def _stack(reader: Reader, node: fx.Node, parts: list[AffineTensor | Tensor], dim: int = 0) -> AffineTensor:
     dim %= len(reader._shape(node))
     wider = [
         part.unsqueeze(dim) if isinstance(part, Tensor) else part.reshaped((*part.shape[:dim], 1, *part.shape[dim:]))
         for part in parts
     ]
-    return Form.joined(wider, dim)
+    return AffineTensor.joined(wider, dim)
 
 
-def _add(reader: Reader, node: fx.Node, a: Any, b: Any, alpha: float = 1, sign: int = 1) -> Form:
+def _add(reader: Reader, node: fx.Node, a: Any, b: Any, alpha: float = 1, sign: int = 1) -> AffineTensor:
     alpha *= sign
-    if isinstance(a, Form):
-        return a.plus(b if isinstance(b, Form) else _number(node, b), float(alpha))
-    scaled: Form = b.times(_number(node, alpha))
+    if isinstance(a, AffineTensor):
+        return a.plus(b if isinstance(b, AffineTensor) else _number(node, b), float(alpha))
+    scaled: AffineTensor = b.times(_number(node, alpha))
     return scaled.plus(_number(node, a))
 
 
-def _mul(reader: Reader, node: fx.Node, a: Any, b: Any) -> Form:
-    if isinstance(a, Form) and isinstance(b, Form):
+def _mul(reader: Reader, node: fx.Node, a: Any, b: Any) -> AffineTensor:
+    if isinstance(a, AffineTensor) and isinstance(b, AffineTensor):
         raise refused(str(node.target), "multiplies numbers of a row with each other")
-    form, number = (a, b) if isinstance(a, Form) else (b, a)
-    product: Form = form.times(_number(node, number))
+    form, number = (a, b) if isinstance(a, AffineTensor) else (b, a)
+    product: AffineTensor = form.times(_number(node, number))
     return product
 
 
-def _div(reader: Reader, node: fx.Node, a: Any, b: Any, rounding_mode: Any = None) -> Form:
-    if isinstance(b, Form) or rounding_mode is not None:
+def _div(reader: Reader, node: fx.Node, a: Any, b: Any, rounding_mode: Any = None) -> AffineTensor:
+    if isinstance(b, AffineTensor) or rounding_mode is not None:
         raise refused(str(node.target), "divides by a number of a row, or rounds")
-    quotient: Form = a.over(_number(node, b))
+    quotient: AffineTensor = a.over(_number(node, b))
     return quotient
 
 
@@ -392,7 +401,9 @@ def _number(node: fx.Node, value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64)
 
 
-def _sum(reader: Reader, node: fx.Node, x: Form, dims: Any = None, keepdim: bool = False, **options: Any) -> Form:
+def _sum(
+    reader: Reader, node: fx.Node, x: AffineTensor, dims: Any = None, keepdim: bool = False, **options: Any
+) -> AffineTensor:
     shape = reader._shape(node)
     dims = range(len(x.shape)) if not dims else [dims] if isinstance(dims, int) else dims
     inner = sorted(x.inner(dim) for dim in dims)
@@ -403,36 +414,40 @@ def _sum(reader: Reader, node: fx.Node, x: Form, dims: Any = None, keepdim: bool
     return moved.through(torch.ones(count, 1, dtype=torch.float64)).reshaped(shape)
 
 
-def _mean(reader: Reader, node: fx.Node, x: Form, dims: Any = None, keepdim: bool = False, **options: Any) -> Form:
+def _mean(
+    reader: Reader, node: fx.Node, x: AffineTensor, dims: Any = None, keepdim: bool = False, **options: Any
+) -> AffineTensor:
     total = _sum(reader, node, x, dims, keepdim)
     count = math.prod(size or 1 for size in x.shape) // math.prod(size or 1 for size in total.shape)
     return total.over(torch.tensor(float(count), dtype=torch.float64))
 
 
-def _linear(reader: Reader, node: fx.Node, x: Any, weight: Any, bias: Any = None) -> Form:
-    if not isinstance(x, Form) or not isinstance(weight, Tensor):
+def _linear(reader: Reader, node: fx.Node, x: Any, weight: Any, bias: Any = None) -> AffineTensor:
+    if not isinstance(x, AffineTensor) or not isinstance(weight, Tensor):
         raise refused(str(node.target), "multiplies numbers of a row with each other")
     result = x.through(weight.T if weight.dim() == 2 else weight[:, None])
     return result if bias is None else result.plus(bias)
 
 
-def _addmm(reader: Reader, node: fx.Node, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Form:
+def _addmm(
+    reader: Reader, node: fx.Node, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1
+) -> AffineTensor:
     product = _matmul(reader, node, a, b) if alpha == 1 else _matmul(reader, node, a, b).times(_number(node, alpha))
-    if isinstance(bias, Form):
+    if isinstance(bias, AffineTensor):
         return product.plus(bias, float(beta))
     return product.plus(_number(node, beta) * bias)
 
 
-def _matmul(reader: Reader, node: fx.Node, a: Any, b: Any) -> Form:
-    if isinstance(a, Form) and isinstance(b, Form):
+def _matmul(reader: Reader, node: fx.Node, a: Any, b: Any) -> AffineTensor:
+    if isinstance(a, AffineTensor) and isinstance(b, AffineTensor):
         raise refused(str(node.target), "multiplies numbers of a row with each other")
-    if isinstance(a, Form):
+    if isinstance(a, AffineTensor):
         b = b[0] if b.dim() == 3 and len(b) == 1 else b
         if b.dim() == 1:
             return a.through(b[:, None]).reshaped(reader._shape(node))
         if b.dim() == 2:
             return a.through(b)
-    elif isinstance(b, Form) and a.dim() == 2 and len(b.shape) == 2:
+    elif isinstance(b, AffineTensor) and a.dim() == 2 and len(b.shape) == 2:
         return b.permuted([1, 0]).through(a.T).permuted([1, 0])
     raise refused(str(node.target), "multiplies by several matrices")
 
@@ -440,7 +455,7 @@ def _matmul(reader: Reader, node: fx.Node, a: Any, b: Any) -> Form:
 def _batch_norm(
     reader: Reader,
     node: fx.Node,
-    x: Form,
+    x: AffineTensor,
     weight: Tensor | None,
     bias: Tensor | None,
     mean: Any,
@@ -459,18 +474,18 @@ def _batch_norm(
     return result if name == "batch_norm" else (result, None, None)
 
 
-def _convolution(reader: Reader, node: fx.Node, x: Any, weight: Any, bias: Any = None, *rest: Any) -> Form:
-    if not isinstance(x, Form) or not isinstance(weight, Tensor):
+def _convolution(reader: Reader, node: fx.Node, x: Any, weight: Any, bias: Any = None, *rest: Any) -> AffineTensor:
+    if not isinstance(x, AffineTensor) or not isinstance(weight, Tensor):
         raise refused(str(node.target), "multiplies numbers of a row with each other")
     result = x.mapped(lambda units: node.target(units, weight, None, *rest), reader._shape(node))  # type: ignore[operator]
     return result if bias is None else result.plus(bias.reshape(-1, *[1] * (len(result.shape) - 2)))
 
 
-def _pooled(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
+def _pooled(reader: Reader, node: fx.Node, x: AffineTensor, *rest: Any, **options: Any) -> AffineTensor:
     return x.mapped(lambda units: node.target(units, *rest, **options), reader._shape(node))  # type: ignore[operator]
 
 
-def _padded(reader: Reader, node: fx.Node, x: Form, pads: list[int], *rest: Any) -> Form:
+def _padded(reader: Reader, node: fx.Node, x: AffineTensor, pads: list[int], *rest: Any) -> AffineTensor:
     mode, value = (rest[0], rest[1] if len(rest) > 1 else None) if name_of(node.target) == "pad" else ("constant", None)
     value = rest[0] if name_of(node.target) == "constant_pad_nd" and rest else value
     if mode != "constant" or value not in (None, 0, 0.0):
@@ -508,6 +523,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "index": _index,
     "index_select": _index_select,
     "unbind": _unbind,
-    "cat": lambda reader, node, parts, dim=0: Form.joined(parts, dim),
+    "cat": lambda reader, node, parts, dim=0: AffineTensor.joined(parts, dim),
     "stack": _stack,
 }

@@ -55,16 +55,16 @@ MORE = 8  # sums beside the products of a layer: bias, constants, ends
 STEEPEST = {"sigmoid": 0.251, "tanh": 1.001, "gelu": 1.13, "silu": 1.101, "elu": 1.001, "softplus": 1.001}
 
 
-class Way(NamedTuple):
-    """How to bound: what all sensitive values share is looser and cheaper, and so is one policy for inner layers."""
+class BoundStrategy(NamedTuple):
+    """How a network is bounded. What all sensitive values share is looser and cheaper; so is a single policy."""
 
-    inner: bool  # whether they share the bounds of the inner layers
-    last: bool  # and the lines
-    policies: tuple[str, ...]  # how activations are bent for the bounds of inner layers, of which the best are taken
+    inner: bool  # whether the values share the bounds of inner layers
+    last: bool  # whether they share the lines of the margins
+    policies: tuple[str, ...]  # of the lines below activations in inner layers; the best bounds are taken
 
 
 _SHARED = ((True, True), (True, False), (False, False))
-WAYS = tuple(Way(*shared, policies) for policies in (POLICIES[:1], POLICIES) for shared in _SHARED)
+STRATEGIES = tuple(BoundStrategy(*shared, policies) for policies in (POLICIES[:1], POLICIES) for shared in _SHARED)
 LowHigh = tuple[Tensor, Tensor]
 
 
@@ -80,23 +80,23 @@ class Crown:
     unread: bool = False  # no input that a sensitive value changes has any weight
 
     @property
-    def ways(self) -> int:
-        """How many ways there are: one layer is its own line."""
-        return len(self._ways) if self.curves else 1
+    def strategies(self) -> int:
+        """How many bound strategies there are: a single layer is its own line."""
+        return len(self._strategies) if self.curves else 1
 
     @cached_property
-    def _ways(self) -> tuple[Way, ...]:
-        """The ways that can be taken: with many sensitive values those in which they share everything."""
-        return WAYS if len(self.start) <= MOST_SINGLE else tuple(way for way in WAYS if way.inner and way.last)
+    def _strategies(self) -> tuple[BoundStrategy, ...]:
+        """The strategies to choose from: with many sensitive values those in which these share everything."""
+        return STRATEGIES if len(self.start) <= MOST_SINGLE else tuple(s for s in STRATEGIES if s.inner and s.last)
 
-    def lines(self, boxes: Boxes, inner: Tensor | None = None, way: int = 0) -> Lines:
+    def lines(self, boxes: Boxes, inner: Tensor | None = None, strategy: int = 0) -> Lines:
         """Return lines for all margins over boxes."""
-        lines = self._of_one_layer(boxes) if not self.curves else self._of_all(boxes, inner, way)
+        lines = self._of_one_layer(boxes) if not self.curves else self._of_all(boxes, inner, strategy)
         same = torch.full((len(boxes),), True, device=self.start.device) if self.unread else None
         return replace(lines, same=same)
 
-    def _of_all(self, boxes: Boxes, inner: Tensor | None, way: int) -> Lines:
-        taken = self._ways[way]
+    def _of_all(self, boxes: Boxes, inner: Tensor | None, strategy: int) -> Lines:
+        taken = self._strategies[strategy]
         rows = self._rows(taken)
         if len(boxes) <= rows:
             return self._lines(boxes, inner, taken)
@@ -107,11 +107,11 @@ class Crown:
         )
         return Lines(low, low_at, high, high_at, inner)
 
-    patience = 1.0  # how many times as many records as usual are evaluated before a box is bounded
+    enumeration_factor = 1.0  # how many times larger boxes than usual are enumerated
 
-    def cost(self, way: int) -> float:
-        """Return about how long a step takes in some way, compared with others."""
-        inner, last, policies = self._ways[way]
+    def cost(self, strategy: int) -> float:
+        """Return about how long a step of a strategy takes, compared with the others."""
+        inner, last, policies = self._strategies[strategy]
         values = len(self.start)
         *before, end = self._multiplications or [0]  # a linear model has one layer
         work = sum(before) * len(policies) * (1 if inner else values) + len(POLICIES) * end * (1 if last else values)
@@ -144,10 +144,10 @@ class Crown:
             x = affine(curve(x))
         return x
 
-    def _rows(self, way: Way) -> int:
+    def _rows(self, strategy: BoundStrategy) -> int:
         """How many boxes go through at once: those whose lines, for all sensitive values, are few enough numbers."""
         values, first = len(self.start), self.affines[0].weight.shape[1]
-        copies = 1 if way.inner and way.last else values
+        copies = 1 if strategy.inner and strategy.last else values
         shared = first + values if copies == 1 else first  # joint lines have a constant for every value
         widest = max(2 * len(a.bias) * max(a.weight.shape[1], shared) for a in self.affines[1:])
         most = NUMBERS[self.start.device.type] // (widest * copies)
@@ -159,13 +159,13 @@ class Crown:
         at = self.start.expand(n, k, -1)
         return Lines(slopes, at - self.slack, slopes, at + self.slack)
 
-    def _lines(self, boxes: Boxes, inner: Tensor | None, way: Way) -> Lines:
-        bounds, inner_bounds = self._input_bounds(boxes, inner, way)
-        if way.inner and not way.last:  # bounds for each value where they cost little, in the first layer
+    def _lines(self, boxes: Boxes, inner: Tensor | None, strategy: BoundStrategy) -> Lines:
+        bounds, inner_bounds = self._input_bounds(boxes, inner, strategy)
+        if strategy.inner and not strategy.last:  # bounds for each value where they cost little, in the first layer
             k = len(self.start)
             repeated = ((low.repeat_interleave(k, 0), high.repeat_interleave(k, 0)) for low, high in bounds[1:])
             bounds = [self._first(boxes, False), *repeated]
-        slopes, at = self._better(boxes, *(self._candidate_lines(bounds, way.last, policy) for policy in POLICIES))
+        slopes, at = self._better(boxes, *(self._candidate_lines(bounds, strategy.last, policy) for policy in POLICIES))
         half = len(self.affines[-1].bias)
         low, high = at[..., :half] - self.slack, -at[..., half:] + self.slack
         return Lines(slopes[:, :, :half], low, -slopes[:, :, half:], high, inner_bounds)
@@ -186,14 +186,16 @@ class Crown:
         first = means[0] >= means[1]
         return torch.where(first[..., None], one[0], other[0]), torch.where(first, one[1], other[1])
 
-    def _input_bounds(self, boxes: Boxes, inner: Tensor | None, way: Way) -> tuple[list[LowHigh], Tensor]:
+    def _input_bounds(
+        self, boxes: Boxes, inner: Tensor | None, strategy: BoundStrategy
+    ) -> tuple[list[LowHigh], Tensor]:
         """Return between which numbers the input of each activation lies, and that for all values together."""
-        n, joint = len(boxes), way.inner
+        n, joint = len(boxes), strategy.inner
         k = 1 if joint else len(self.start)
         wide = boxes if joint else Boxes(boxes.low.repeat_interleave(k, 0), boxes.high.repeat_interleave(k, 0))
         bounds = [self._first(boxes, joint)]
         inner_bounds: list[Tensor] = []
-        relaxed: dict[str, list[Relaxation]] = {policy: [] for policy in way.policies}
+        relaxed: dict[str, list[Relaxation]] = {policy: [] for policy in strategy.policies}
         done = 0
         for number, affine in enumerate(self.affines[1:-1]):
             step, (lowest, highest) = self._step(number + 1, joint), values(self.curves[number], *bounds[-1])

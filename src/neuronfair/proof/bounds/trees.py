@@ -379,8 +379,8 @@ class TreeGrower:
             self._layout.tells(inside)
             return [node, *(found for child in children for found in self._telling(child, inside))]
         axis, *sides = self._parted(node, inside)
-        ways = [(child, side) for child, side in zip(children, sides, strict=True) if side.any()]
-        return [found for child, side in ways for found in self._telling(child, {**inside, axis: side})]
+        reached = [(child, side) for child, side in zip(children, sides, strict=True) if side.any()]
+        return [found for child, side in reached for found in self._telling(child, {**inside, axis: side})]
 
     def _grown(self, node: int, row: Tensor, inside: dict[int, Marks]) -> SplitTree:
         """Return a tree for the sensitive values of a row."""
@@ -413,15 +413,15 @@ class TreeBounds:
     kinds: Tensor  # (kinds, attributes) rows with sensitive values that some tree tells apart, 0 elsewhere
     kind: Tensor  # (values,) of which kind each combination of sensitive values is
     branches: Branches
-    ways: int = 1
+    strategies: int = 1
 
-    def cost(self, way: int) -> float:
-        """Return about how long a way takes: there is one."""
+    def cost(self, strategy: int) -> float:
+        """Return the cost of the only strategy."""
         return 1.0
 
     @cached_property
-    def patience(self) -> float:
-        """How many times as many records as of a network are evaluated before a box is bounded, which takes longer."""
+    def enumeration_factor(self) -> float:
+        """How many times larger boxes are enumerated than of a network, because bounding trees takes longer."""
         bounding = 2 * len(self.margins.matrix) * self.branches.rows
         return min(16.0, max(1.0, bounding / (2 * len(self.kinds) * self.forest.operations)))
 
@@ -447,7 +447,7 @@ class TreeBounds:
             result[start : start + step] = self.margins.of(sums)
         return result[:, self.kind]
 
-    def lines(self, boxes: Boxes, inner: Tensor | None = None, way: int = 0) -> Lines:
+    def lines(self, boxes: Boxes, inner: Tensor | None = None, strategy: int = 0) -> Lines:
         """Return lines over boxes, the axis on which each is best cut, and where no sensitive value matters."""
         step = max(1, NUMBERS[boxes.low.device.type] // (2 * len(self.margins.matrix) * self.branches.rows))
         parts = [self._lines(boxes[slice(i, i + step)]) for i in range(0, len(boxes), step)]
