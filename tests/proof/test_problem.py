@@ -61,7 +61,7 @@ def test_a_black_box_is_enumerated_or_too_large(monkeypatch):
         "nothing can be proved about this model: its inside is not known; and its 200 people are more than can be "
         "enumerated (199). Name a region with --where"
     )
-    assert problem_of(box, domain, decision=decision, where="a0 < 9").count == 180
+    assert problem_of(box, domain, decision=decision, condition="a0 < 9").count == 180
 
 
 def test_a_network_that_is_no_chain_is_enumerated_and_the_reason_is_said(monkeypatch):
@@ -101,7 +101,7 @@ def test_an_attribute_of_too_many_values_is_refused():
 def test_a_region_without_anybody_is_refused():
     domain = networks.domain()
     with pytest.raises(DomainError):
-        problem_of(Network(networks.one_biased_neuron(), domain), domain, where="a0 < 0")
+        problem_of(Network(networks.one_biased_neuron(), domain), domain, condition="a0 < 0")
 
 
 def test_a_domain_of_sensitive_attributes_alone_is_refused():

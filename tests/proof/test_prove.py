@@ -173,7 +173,7 @@ def test_who_has_no_twin_is_treated_like_all_of_them():
 def test_a_region_is_proved_with_twins_outside(where, met):
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
-    problem = problem_of(network, domain, where=where)
+    problem = problem_of(network, domain, condition=where)
     proof = prove(problem)
     assert figures(proof) == truth(network, domain, Decision(), met)
     assert tiles(problem, proof)
@@ -217,7 +217,7 @@ def test_places_that_stand_for_very_many_codes_are_counted_exactly():
     problem = replace(
         problem_of(network_of(domain_of(), 2), domain_of()),
         space=space,
-        people=worlds.people_in(everybody, both, both),
+        records=worlds.records_in(everybody, both, both),
         margins_at=lambda places: table[(places * bits).sum(1)],
         slack=torch.zeros(1, dtype=torch.float64),
         bounder=None,
@@ -261,7 +261,7 @@ def test_a_black_box_of_many_places_is_cut_before_it_is_asked(monkeypatch):
     domain = replace(networks.domain(attributes=2, high=9), rules=(Rule("r", {"a0": (1, 5)}, {"a1": Span(0, 3)}),))
     box = BlackBox(lambda rows: (rows[:, 0] * 2 + rows[:, 1] + 3 * rows[:, 2] - 12.5).double(), domain)
     decision = Decision("threshold", 0.0)
-    problem = problem_of(box, domain, decision=decision, where="a1 in [0, 1, 2, 6, 7]")
+    problem = problem_of(box, domain, decision=decision, condition="a1 in [0, 1, 2, 6, 7]")
     met = torch.isin(torch.arange(10), torch.tensor([0, 1, 2, 6, 7]))
     proof = prove(problem)
     assert figures(proof) == truth(box, domain, decision, lambda rows: met[rows[:, 1]])

@@ -43,7 +43,7 @@ class Uniform:
 def proved(rows: torch.Tensor, where: str = "", seconds: float = 60.0):
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
-    problem = problem_of(network, domain, where=where)
+    problem = problem_of(network, domain, condition=where)
     data = Dataset("small", domain, rows, torch.full((len(rows),), -1))
     records = ProofRecords.of(problem, data, Uniform(every_row(domain)))
     proof = prove(problem, seconds=seconds, guides=records.guides)
@@ -195,7 +195,7 @@ def test_the_report_has_the_region_of_a_row_and_the_largest_ones():
 def test_a_region_of_a_proof_about_one_group_names_the_group():
     """The rule of "no 1 among b" leaves records of b a twin, which are in the region only with s != 1."""
     domain = domain_of(*RULES)
-    problem = problem_of(network_of(domain, 2), domain, where="s == 1")
+    problem = problem_of(network_of(domain, 2), domain, condition="s == 1")
     rows = every_row(domain)
     records = ProofRecords.of(problem, Dataset("small", domain, rows, torch.full((len(rows),), -1)), Uniform(rows))
     flips = evaluate(network_of(domain, 2).double(), domain, rows, problem.decision).discriminates

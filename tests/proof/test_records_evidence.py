@@ -18,7 +18,7 @@ from neuronfair.proof import problem
 from neuronfair.proof import records as contradictions
 from neuronfair.proof.problem import problem_of
 from neuronfair.proof.prove import prove
-from neuronfair.proof.records import EvaluatedPeople, check_against_model
+from neuronfair.proof.records import EvaluatedRecords, check_against_model
 from tests.proof.made import domain_of as small_domain
 from tests.proof.made import network_of
 from tests.proof.test_misread import Clamped, Loan, Overridden, domain_of, everybody
@@ -34,7 +34,7 @@ def proof_about(module, seconds=20.0):
 @pytest.mark.parametrize("kind", [Loan, Clamped, Overridden])
 def test_a_right_proof_is_not_contradicted(kind):
     asked, proof, opened = proof_about(kind())
-    check_against_model(asked, proof, opened, [EvaluatedPeople("a row", everybody(asked.domain))])
+    check_against_model(asked, proof, opened, [EvaluatedRecords("a row", everybody(asked.domain))])
 
 
 def test_nor_is_one_of_half_spaces_with_rules():
@@ -45,14 +45,14 @@ def test_nor_is_one_of_half_spaces_with_rules():
     asked = problem_of(network, domain)
     proof = prove(asked, seconds=0.05)
     rows = torch.tensor(list(itertools.product(*(range(a.size) for a in domain.attributes))))
-    check_against_model(asked, proof, network, [EvaluatedPeople("a row", rows[domain.valid(rows)])])
+    check_against_model(asked, proof, network, [EvaluatedRecords("a row", rows[domain.valid(rows)])])
 
 
 def test_a_proof_about_another_model_is_void_and_both_statements_are_named():
     asked, proof, opened = proof_about(Loan())
     other = replace(opened, model=Network(Overridden(), opened.model.encoding, layers=()))
     with pytest.raises(Contradiction) as error:
-        check_against_model(asked, proof, other, [EvaluatedPeople("found by frontier", everybody(asked.domain))])
+        check_against_model(asked, proof, other, [EvaluatedRecords("found by frontier", everybody(asked.domain))])
     text = str(error.value)
     assert "nobody's decision flips" in text or "everybody's decision flips" in text
     assert "Proved: where income" in text
@@ -83,7 +83,7 @@ def test_rounding_at_the_boundary_is_no_contradiction():
         return opened.model.scores(rows) + 1e-6 * torch.randn(len(rows), 2)
 
     check_against_model(
-        asked, proof, replace(opened, original=nearly), [EvaluatedPeople("a row", everybody(asked.domain))]
+        asked, proof, replace(opened, original=nearly), [EvaluatedRecords("a row", everybody(asked.domain))]
     )
 
 

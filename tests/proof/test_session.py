@@ -126,9 +126,9 @@ def test_another_question(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "name", "change", "why"),
     [
-        ("done", "fair", lambda column: column * 0 + 2.0, "prove more people than they hold"),
-        ("done", "fair", lambda column: column * float("nan"), "prove more people than they hold"),
-        ("done", "fair_count", lambda column: column * 0 + 10**9, "prove more people than they hold"),
+        ("done", "fair", lambda column: column * 0 + 2.0, "prove more records than they hold"),
+        ("done", "fair", lambda column: column * float("nan"), "prove more records than they hold"),
+        ("done", "fair_count", lambda column: column * 0 + 10**9, "prove more records than they hold"),
         ("done", "high", lambda column: column + 1000, "do not lie within the region"),
         ("done", "low", lambda column: column - 5, "do not lie within the region"),
         ("done", "pattern", lambda column: column + 99, "do not lie within the region"),

@@ -15,7 +15,7 @@ from neuronfair.proof import problem as problems
 from neuronfair.proof import prove as proving
 from neuronfair.proof.bounds.margins import margins_of
 from neuronfair.proof.bounds.space import Axis, Boxes, CutTree, Space, can_enumerate, combinations
-from neuronfair.proof.problem import enumerated_people, places_of, problem_of
+from neuronfair.proof.problem import enumerated_records, places_of, problem_of
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence
 from neuronfair.proof.state import (
@@ -309,9 +309,9 @@ def _problem(space, inside=((True, True),), **others):
     """People of a space of which `inside` says who belongs to the region, by pattern."""
     inside = torch.tensor(inside)
     whole = space.everything()
-    people = worlds.people_in(whole, torch.ones_like(inside), inside)
+    people = worlds.records_in(whole, torch.ones_like(inside), inside)
     count = people.count(space, whole, people.pattern)[0]
-    return SimpleNamespace(space=space, people=people, count=count, device=space.device, **others)
+    return SimpleNamespace(space=space, records=people, count=count, device=space.device, **others)
 
 
 def _two(space):
@@ -399,13 +399,13 @@ def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
     margins = _margins(space)
     slack = torch.tensor([0.2], dtype=torch.float64)
     problem = _problem(space, ((True,) * 3, (True,) * 3), margins=question, margins_at=margins, slack=slack)
-    problem.people.valid[1, 0] = False
+    problem.records.valid[1, 0] = False
     boxes = worlds.random_boxes(space, 25)
     pattern = torch.arange(25) % 2
-    fair, flips = enumerated_people(problem, boxes, pattern)
+    fair, flips = enumerated_records(problem, boxes, pattern)
     for n in range(25):
         places = worlds.places_of(boxes, n)
-        valid = problem.people.valid[pattern[n]].expand(len(places), -1)
+        valid = problem.records.valid[pattern[n]].expand(len(places), -1)
         alike, split = question.decided(margins(places), slack, valid)
         weight = worlds.weights_of(space, places)
         once = boxes.low[n] == boxes.high[n]
@@ -420,7 +420,7 @@ def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
 def test_nobody_is_asked_of_no_box():
     problem = _problem(worlds.space_of(3))
     none = space = problem.space.everything()[:0]
-    assert [len(part) for part in enumerated_people(problem, none, torch.zeros(0, dtype=torch.int64))] == [0, 0]
+    assert [len(part) for part in enumerated_records(problem, none, torch.zeros(0, dtype=torch.int64))] == [0, 0]
     assert len(space) == 0
 
 

@@ -12,7 +12,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
-from neuronfair.proof.bounds.space import Axis, Boxes, CutTree, People, Space
+from neuronfair.proof.bounds.space import Axis, Boxes, CutTree, Space, ValidRecords
 
 AGE = Attribute("age", "ordinal", low=0, high=5)
 JOB = Attribute("job", "nominal", values=("a", "b", "c"), encode="onehot")
@@ -80,10 +80,10 @@ def space_of(*axes: int | list[int]) -> Space:
     return Space(tuple(made))
 
 
-def people_in(boxes: Boxes, valid: Tensor, inside: Tensor) -> People:
+def records_in(boxes: Boxes, valid: Tensor, inside: Tensor) -> ValidRecords:
     """One box, of the first pattern."""
     first, cuts = torch.tensor([0]), CutTree.of_roots(1, torch.device("cpu"))
-    return People(boxes, first, valid, inside, first, cuts.nodes)
+    return ValidRecords(boxes, first, valid, inside, first, cuts.nodes)
 
 
 def random_boxes(space: Space, n: int, seed: int = 0) -> Boxes:

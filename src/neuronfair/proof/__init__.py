@@ -1,1 +1,1 @@
-"""What can be proved of a model: for how many people of a domain the decision does, or does not, flip."""
+"""What can be proved of a model: for how many records of a domain the decision does, or does not, flip."""

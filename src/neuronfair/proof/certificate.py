@@ -34,8 +34,8 @@ class CertifiedBoxes:
 
     low: npt.NDArray[np.int32]  # (n, axes)
     high: npt.NDArray[np.int32]
-    fair: list[int]  # people proved to get the same decision as every twin, at least
-    discriminatory: list[int]  # people proved to get a different decision than some twin, at least
+    fair: list[int]  # records proved to get the same decision as every twin, at least
+    discriminatory: list[int]  # records proved to get a different decision than some twin, at least
 
     def __len__(self) -> int:
         return len(self.low)
@@ -43,7 +43,7 @@ class CertifiedBoxes:
 
 @dataclass(frozen=True)
 class Proof:
-    """For how many people of a region the decision does not flip, for how many it does; the others are undecided."""
+    """For how many records of a region the decision does not flip, for how many it does; the others are undecided."""
 
     people: int  # valid rows of the region, exactly
     fair: int
@@ -56,7 +56,7 @@ class Proof:
 
     @property
     def undecided(self) -> int:
-        """The number of undecided people."""
+        """The number of undecided records."""
         return self.people - self.fair - self.discriminatory
 
     @property
@@ -68,7 +68,7 @@ class Proof:
 _KNOWN = {"torch", "neuronfair", "builtins"}  # whose classes hold no code of the user's
 FORMAT = 2
 OLD = 1  # the format whose fingerprints were of computed numbers
-DIGITS = 4000  # of a number of people: Python reads no longer ones
+DIGITS = 4000  # of a number of records: Python reads no longer ones
 _NUMBER = re.compile(rf"0|[1-9][0-9]{{0,{DIGITS - 1}}}")
 CodeRange = tuple[int, int]  # codes from one to another, both included
 

@@ -173,7 +173,7 @@ class _Team:
         return EACH * self.pool.size
 
     def enough(self, state: ProofState | None) -> ProofState:
-        """Continue here until there are enough undecided boxes to deal; return them, those with most people first."""
+        """Continue here until there are enough undecided boxes to deal; return them, those with most records first."""
         problem, most = self.problem, ENOUGH * self.pieces
         if state is None or state.left < most:
             with threads(problem.device) as workers:
@@ -243,7 +243,7 @@ def _gpus(problem: Problem) -> float:
 
 
 def _shares(problem: Problem, columns: BoxColumns) -> tuple[int, int]:
-    """Return the shares of all people that boxes prove fair and discriminatory, in whole numbers."""
+    """Return the shares of all records that boxes prove fair and discriminatory, in whole numbers."""
     fair, flips = (certified_shares(problem, columns) / problem.whole).tolist()
     return round(fair * UNIT), round(flips * UNIT)
 

@@ -1,4 +1,4 @@
-"""A model and a domain as what a prover takes: axes of places, bounds of margins, and the people there are."""
+"""A model and a domain as what a prover takes: axes of places, bounds of margins, and the records there are."""
 
 from __future__ import annotations
 
@@ -24,13 +24,22 @@ from neuronfair.model.open import Opened
 from neuronfair.model.operators import chain_of
 from neuronfair.proof.bounds.crown import Crown, crown_of
 from neuronfair.proof.bounds.margins import Margins, margins_of
-from neuronfair.proof.bounds.space import Axis, Boxes, People, Space, combinations, members, people_of, refined
+from neuronfair.proof.bounds.space import (
+    Axis,
+    Boxes,
+    Space,
+    ValidRecords,
+    combinations,
+    members,
+    refined,
+    valid_records,
+)
 from neuronfair.proof.bounds.trees import TreeBounds, trees_of
 
 MOST_VALUES = 10_000_000  # of one attribute
 BOUNDARY_TOLERANCE = 1e-9  # how near to the boundary the score of a network in float64 says nothing
-ROWS = 1 << 18  # people with their twins that are evaluated at once
-MOST_ENUMERATED = 5_000_000  # people of a model whose inside is not known
+ROWS = 1 << 18  # records with their twins that are evaluated at once
+MOST_ENUMERATED = 5_000_000  # records of a model whose inside is not known
 Bounder = (
     Crown | TreeBounds
 )  # a model whose margins can be bounded, with one or several strategies, of which the prover chooses
@@ -38,28 +47,28 @@ Bounder = (
 
 @dataclass(frozen=True)
 class Problem:
-    """What is proved about: the people of a region, and a model that decides on them."""
+    """What is proved about: the records of a region, and a model that decides on them."""
 
     domain: TableDomain
     decision: Decision
-    where: str
+    condition: str
     space: Space
-    people: People
+    records: ValidRecords
     margins: Margins
-    margins_at: Callable[[Tensor], Tensor]  # of people at places (n, axes), with every sensitive value
+    margins_at: Callable[[Tensor], Tensor]  # of records at places (n, axes), with every sensitive value
     slack: Tensor  # how far these may be off
-    bounder: Bounder | None  # None: the people are enumerated
+    bounder: Bounder | None  # None: the records are enumerated
     method: str
 
     @cached_property
     def count(self) -> int:
-        """How many people there are, exactly."""
-        return sum(self.people.count(self.space, self.people.boxes, self.people.pattern))
+        """How many records there are, exactly."""
+        return sum(self.records.count(self.space, self.records.boxes, self.records.pattern))
 
     @cached_property
     def whole(self) -> Tensor:
-        """All people as a share of all combinations of codes, about."""
-        return self.people.share(self.space, self.people.boxes, self.people.pattern).sum()
+        """All records as a share of all combinations of codes, about."""
+        return self.records.share(self.space, self.records.boxes, self.records.pattern).sum()
 
     @property
     def device(self) -> torch.device:
@@ -72,12 +81,12 @@ def problem_of(
     domain: TableDomain,
     *,
     decision: Decision | None = None,
-    where: str = "",
+    condition: str = "",
     device: str | torch.device = "cpu",
 ) -> Problem:
     """Return a model ready for a proof; one about which nothing can be proved is refused with the reason.
 
-    Networks that are chains of layers and ensembles of trees are bounded; of other models the people are enumerated, if
+    Networks that are chains of layers and ensembles of trees are bounded; the records of other models are enumerated if
     there are few enough.
     """
     opened = model if isinstance(model, Opened) else None
@@ -91,16 +100,16 @@ def problem_of(
         raise Unprovable("a sensitive attribute is in bands, which are for the attribute-flip test only")
     if len(domain.sensitive) == len(domain.attributes):
         raise Unprovable("all attributes are sensitive, so everybody is a twin of everybody. Ask the model about all")
-    allowed = allowed_codes(domain, where)
+    allowed = allowed_codes(domain, condition)
     classes = refined(domain, allowed)
     device = torch.device(device)
     try:
         bounder, margins, method = _bounder(opened, inner, domain, classes, decision, device)
     except ModelError as error:
-        return _enumerable(inner, domain, allowed, classes, decision, where, one_line(error))
-    people = _comparable_people(domain, Space(bounder.space.axes), allowed).to(device)
+        return _enumerable(inner, domain, allowed, classes, decision, condition, one_line(error))
+    records = _comparable_records(domain, Space(bounder.space.axes), allowed).to(device)
     space, slack = bounder.space, bounder.slack
-    return Problem(domain, decision, where, space, people, margins, bounder.margins_at, slack, bounder, method)
+    return Problem(domain, decision, condition, space, records, margins, bounder.margins_at, slack, bounder, method)
 
 
 def _bounder(
@@ -123,13 +132,13 @@ def _bounder(
     raise Unprovable("its inside is not known")
 
 
-def _comparable_people(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> People:
-    """Return the people of a region; rules that leave no record a twin are refused, as no decision could flip."""
-    people = people_of(domain, space, allowed)
-    if bool(people.valid.any()) and not bool((people.valid.sum(1) > 1).any()):
+def _comparable_records(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> ValidRecords:
+    """Return the records of a region; rules that leave no record a twin are refused, as no decision could flip."""
+    records = valid_records(domain, space, allowed)
+    if bool(records.valid.any()) and not bool((records.valid.sum(1) > 1).any()):
         names = ", ".join(domain.sensitive)
         raise Unprovable(f"the rules leave nobody another value of {names}, so there is nobody to compare with")
-    return people
+    return records
 
 
 def unread(domain: TableDomain) -> bool:
@@ -143,19 +152,19 @@ def _enumerable(
     allowed: Sequence[Tensor],
     classes: Sequence[Tensor],
     decision: Decision,
-    where: str,
+    condition: str,
     why: str,
 ) -> Problem:
-    """Return a model whose people can be enumerated, or refuse it."""
+    """Return a model whose records can be enumerated, or refuse it."""
     free = (column for column in range(len(domain.attributes)) if column not in domain.sensitive_columns)
     space = Space(tuple(_axis(column, classes[column]) for column in free))
-    people = _comparable_people(domain, space, allowed)
+    records = _comparable_records(domain, space, allowed)
     margins = margins_of(decision, model.outputs, "none")
     off = BOUNDARY_TOLERANCE if isinstance(model, Network) else 0.0
     slack = torch.full((len(margins.matrix),), off, dtype=torch.float64)
     method = "attribute not given" if unread(domain) else "enumeration"
     margins_at = _margins_by_scores(model, domain, decision, space, margins)
-    problem = Problem(domain, decision, where, space, people, margins, margins_at, slack, None, method)
+    problem = Problem(domain, decision, condition, space, records, margins, margins_at, slack, None, method)
     if problem.count > MOST_ENUMERATED and not unread(domain):
         raise Unprovable(
             f"nothing can be proved about this model: {why}; and its {problem.count:,} people are more than can be "
@@ -167,7 +176,7 @@ def _enumerable(
 def _margins_by_scores(
     model: Model, domain: TableDomain, decision: Decision, space: Space, margins: Margins
 ) -> Callable[[Tensor], Tensor]:
-    """Return the function that gives the margins of people at places by the model's own scores."""
+    """Return the function that gives the margins of records at places by the model's own scores."""
     exact = model.double()
     by_class = not isinstance(model, Network) and decision.kind != "tolerance"  # a black box means a tie, too
     sides = max(2, decision.classes(model.outputs))
@@ -185,7 +194,7 @@ def _margins_by_scores(
 
 
 def rows_at(domain: TableDomain, space: Space, places: Tensor) -> Tensor:
-    """Return people at places (n, axes) with every sensitive value as rows of codes: (n, values, attributes)."""
+    """Return records at places (n, axes) with every sensitive value as rows of codes: (n, values, attributes)."""
     values = domain.sensitive_values.to(places.device)
     rows = torch.zeros(len(places), len(values), len(domain.attributes), dtype=torch.int64, device=places.device)
     for number, axis in enumerate(space.axes):
@@ -206,7 +215,7 @@ def places_of(problem: Problem, rows: Tensor) -> Tensor:
 
 def _has_value_inside(problem: Problem, rows: Tensor) -> Tensor:
     """Return which rows have sensitive values that belong to the region."""
-    values, some = problem.domain.sensitive_values.cpu(), problem.people.inside.any(0).cpu()
+    values, some = problem.domain.sensitive_values.cpu(), problem.records.inside.any(0).cpu()
     result = torch.zeros(len(rows), dtype=torch.bool)
     for value in values[some]:
         result |= (rows[:, list(problem.domain.sensitive_columns)] == value).all(1)
@@ -221,14 +230,14 @@ def _axis(column: int, classes: Tensor) -> Axis:
     return Axis(column, place, codes, torch.ones_like(codes), bool(len(codes) == codes[-1] - codes[0] + 1))
 
 
-def enumerated_people(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:
+def enumerated_records(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:
     """Return how many combinations of codes do not flip, and how many do: int64 (n,) each.
 
-    Only axes of which a box has several places are counted: with the others each count multiplies. People whose margin
+    Only axes of which a box has several places are counted: with the others each count multiplies. Records whose margin
     is within rounding of the boundary are neither.
     """
     counts = torch.zeros(2, len(boxes), dtype=torch.int64, device=boxes.low.device)
-    per_pass = max(1, ROWS // problem.people.valid.shape[1])
+    per_pass = max(1, ROWS // problem.records.valid.shape[1])
     groups = ((combinations(boxes).long().cumsum(0) - 1) // per_pass).cpu()
     for part in torch.split(torch.arange(len(boxes), device=boxes.low.device), torch.bincount(groups).tolist()):
         if not len(part):
@@ -239,7 +248,7 @@ def enumerated_people(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[
         for axis, _, _ in problem.space.tables:
             count = problem.space.axes[axis].count.to(owner.device)[places[:, axis]]
             weight = weight * torch.where((some.high > some.low)[owner, axis], count, 1)
-        valid = problem.people.valid[pattern[part][owner]]
+        valid = problem.records.valid[pattern[part][owner]]
         zero = torch.zeros(len(part), dtype=torch.int64, device=owner.device)
         for number, who in enumerate(problem.margins.decided(problem.margins_at(places), problem.slack, valid)):
             counts[number, part] = zero.scatter_add(0, owner, torch.where(who, weight, 0))
@@ -248,7 +257,7 @@ def enumerated_people(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[
 
 def rule_of(problem: Problem, low: Tensor, high: Tensor) -> str:
     """Return the conditions of a box and of its region, as `--where` takes them; an empty text has no condition."""
-    allowed, sensitive = allowed_codes(problem.domain, problem.where), problem.domain.sensitive_columns
+    allowed, sensitive = allowed_codes(problem.domain, problem.condition), problem.domain.sensitive_columns
     met = {column: allowed[column].numpy() for column in sensitive if not bool(allowed[column].all())}
     for number, axis in enumerate(problem.space.axes):
         place = axis.place.cpu().numpy()

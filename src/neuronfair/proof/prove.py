@@ -16,7 +16,7 @@ from neuronfair.progress import Interruption, interruptible
 from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at, share_above
 from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, combinations
 from neuronfair.proof.certificate import Proof
-from neuronfair.proof.problem import Problem, enumerated_people, unread
+from neuronfair.proof.problem import Problem, enumerated_records, unread
 from neuronfair.proof.state import (
     UNDECIDED,
     BoxQueue,
@@ -39,12 +39,12 @@ from neuronfair.scale.tasks import Threads, threads
 BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
 FIRST = 256  # and before it is known how long it takes
 LINES = {"cpu": 1 << 22, "cuda": 1 << 29}  # numbers of the lines of all boxes that are cut at once
-SMALL = 512  # combinations of places up to which the people of a box are enumerated
+SMALL = 512  # combinations of places up to which the records of a box are enumerated
 SMALL_SHARE = 2.0**-24  # of all records: smaller boxes without guides are not bounded before they are taken
 NEARER = 0.5  # of the half that holds all guides of a box is cut off with the other half, at most
 WORTH = 0.02  # the share of a box from which on a half-space is counted
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
-COSTLY = 0.1  # by which power of the time the undecided people go down, about
+COSTLY = 0.1  # by which power of the time the undecided records go down, about
 TRIAL, TRIED, EVERY = (
     128,
     4,
@@ -146,7 +146,7 @@ class BranchAndBound:
         self, problem: Problem, state: ProofState | None, workers: Threads, source: GuideSource | None = None
     ) -> None:
         self._threads, self._source = workers, source
-        self.problem, self._space, self._people = problem, problem.space, problem.people
+        self.problem, self._space, self._records = problem, problem.space, problem.records
         numbers = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
         self._most = max(1, min(BATCH[problem.device.type], LINES[problem.device.type] // numbers))
         self._batch = min(FIRST, self._most)
@@ -166,17 +166,17 @@ class BranchAndBound:
 
     def _beginning(self) -> ProofState:
         """Return the region, cut by its rules. Records without a twin that the model can tell apart are done."""
-        boxes, pattern = self._people.boxes, self._people.pattern
-        empty = ~self._people.inside[pattern].any(1)
-        alone = (self._people.valid[pattern].sum(1) < 2) | unread(self.problem.domain)
+        boxes, pattern = self._records.boxes, self._records.pattern
+        empty = ~self._records.inside[pattern].any(1)
+        alone = (self._records.valid[pattern].sum(1) < 2) | unread(self.problem.domain)
         ready, rest = (empty | alone).nonzero()[:, 0], (~(empty | alone)).nonzero()[:, 0]
-        columns = {**waiting_columns(boxes[rest], pattern[rest]), "node": self._people.node[rest]}
+        columns = {**waiting_columns(boxes[rest], pattern[rest]), "node": self._records.node[rest]}
         done = certified_columns(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool))
-        done["node"] = self._people.node[ready]
+        done["node"] = self._records.node[ready]
         nothing = torch.zeros(0, len(self._space.axes), dtype=torch.int64, device=self.problem.device)
         rows = nothing if self._source is None else self._source.rows.to(nothing)
         guides = Guides.at(rows, self._draw(len(rows)) if len(rows) else nothing)
-        return ProofState(columns, done, self._people.cuts, guides.columns, 0, 0.0)
+        return ProofState(columns, done, self._records.cuts, guides.columns, 0, 0.0)
 
     @property
     def _leads(self) -> bool:
@@ -202,7 +202,7 @@ class BranchAndBound:
         segments = GuideSegments.of(taken)
         small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
         if len(small):
-            counts = enumerated_people(self.problem, boxes[small], pattern[small].long())
+            counts = enumerated_records(self.problem, boxes[small], pattern[small].long())
             owner, guide = self._guides.of(segments[small])
             self._guides.decide(guide, *self._evaluated(self._guides.places[guide], pattern[small][owner]))
             columns = enumerated_columns(self.problem, boxes[small], pattern[small], counts)
@@ -252,7 +252,7 @@ class BranchAndBound:
         """Bound boxes; where guides lead, small boxes without any wait in the queue as they are."""
         wait = torch.zeros(len(boxes), dtype=torch.bool, device=pattern.device)
         if self._leads:
-            wait = (segments.count == 0) & (self._people.share(self._space, boxes, pattern) < SMALL_SHARE)
+            wait = (segments.count == 0) & (self._records.share(self._space, boxes, pattern) < SMALL_SHARE)
         now, later = (~wait).nonzero()[:, 0], wait.nonzero()[:, 0]
         if len(later):
             columns = waiting_columns(boxes[later], pattern[later]) | segments[later].columns
@@ -264,7 +264,7 @@ class BranchAndBound:
         """Return which records do not flip and which do, by the margins of each."""
         if not len(places):  # a model may refuse no rows
             return (none := torch.zeros(0, dtype=torch.bool, device=places.device)), none
-        problem, valid = self.problem, self._people.valid[pattern.long()]
+        problem, valid = self.problem, self._records.valid[pattern.long()]
         return problem.margins.decided(problem.margins_at(places.long()), problem.slack, valid)
 
     def _redraw(self) -> None:
@@ -339,7 +339,7 @@ class BranchAndBound:
         """Bound boxes, each thread some of them: those that are decided are done, the others go back into the queue."""
         self.boxes += len(boxes)
         bounder = self.problem.bounder
-        if bounder is None:  # only to be cut until the people can be enumerated
+        if bounder is None:  # only to be cut until the records can be enumerated
             longest = (boxes.high - boxes.low).argmax(1)
             columns = waiting_columns(boxes, pattern, longest, self._space.middle(boxes, longest))
             self._put(columns | segments.columns, None)
@@ -362,7 +362,7 @@ class BranchAndBound:
         bounder, margins = self.problem.bounder, self.problem.margins
         assert bounder is not None
         boxes, pattern, segments, inner = part
-        valid = self._people.valid[pattern]
+        valid = self._records.valid[pattern]
         lines = bounder.lines(boxes, inner, self._strategy)
         signs = box_signs(margins, self._space, boxes, lines, valid)
         fair = signs.fair if lines.same is None else signs.fair | lines.same
@@ -383,11 +383,11 @@ class BranchAndBound:
         assert bounder is not None
         some = slice(None, None, max(1, len(boxes) // TRIAL))
         boxes, pattern, inner = boxes[some], pattern[some], None if inner is None else inner[some]
-        share = self._people.share(self._space, boxes, pattern)
+        share = self._records.share(self._space, boxes, pattern)
         scores = []
         for strategy in range(bounder.strategies):
             lines = bounder.lines(boxes, inner, strategy)
-            signs = box_signs(self.problem.margins, self._space, boxes, lines, self._people.valid[pattern])
+            signs = box_signs(self.problem.margins, self._space, boxes, lines, self._records.valid[pattern])
             proved = (self._alike(signs.alike.estimate) + _all(signs.flips.estimate)).clamp(max=1.0)
             proved = torch.where(signs.fair | signs.unfair, 1.0, proved)
             scores.append(float(((1 - proved) * share).sum()) * bounder.cost(strategy) ** COSTLY)

@@ -22,7 +22,7 @@ from neuronfair.model.open import Opened
 from neuronfair.proof.bounds.margins import box_signs, decided_at
 from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, varied
 from neuronfair.proof.certificate import CertifiedBoxes, Proof
-from neuronfair.proof.problem import Problem, enumerated_people, places_of, rule_of, unread
+from neuronfair.proof.problem import Problem, enumerated_records, places_of, rule_of, unread
 from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, RecordPart, Region, ShareInterval
 from neuronfair.proof.state import FAIR, FLIPS, UNDECIDED, Guides, GuideSource, ProofState
 from neuronfair.searches.evaluate import Evaluation, evaluate
@@ -71,7 +71,7 @@ class Grower:
         """Return of which boxes it is proved that no decision in them flips, or that all do: bool (n,)."""
         owner, pieces, pattern = self.pieces(boxes)
         problem = self.problem
-        alone = (problem.people.valid[pattern].sum(1) < 2) | unread(problem.domain)  # they have no other twin
+        alone = (problem.records.valid[pattern].sum(1) < 2) | unread(problem.domain)  # they have no other twin
         found = alone & fair
         size = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
         left = (~alone).nonzero()[:, 0]
@@ -84,30 +84,30 @@ class Grower:
         problem, bounder = self.problem, self.problem.bounder
         if bounder is None:
             few = can_enumerate(problem.space, boxes, LISTED)
-            counts = enumerated_people(problem, boxes[few], pattern[few])[0 if fair else 1]
+            counts = enumerated_records(problem, boxes[few], pattern[few])[0 if fair else 1]
             found = torch.zeros(len(boxes), dtype=torch.bool, device=few.device)
             found[few] = counts.double() == varied(problem.space, boxes[few])
             return found
         lines = bounder.lines(boxes, strategy=bounder.strategies - 1)
-        signs = box_signs(problem.margins, problem.space, boxes, lines, problem.people.valid[pattern])
+        signs = box_signs(problem.margins, problem.space, boxes, lines, problem.records.valid[pattern])
         if not fair:
             return signs.unfair
         return signs.fair if lines.same is None else signs.fair | lines.same
 
     def pieces(self, boxes: Boxes) -> tuple[Tensor, Boxes, Tensor]:
         """Return the parts of boxes whose records may have the same sensitive values: whose they are, and patterns."""
-        people = self.problem.people
+        records = self.problem.records
         owners, lows, highs, patterns = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
-        step = max(1, (1 << 22) // (len(people.boxes) * boxes.low.shape[1]))
+        step = max(1, (1 << 22) // (len(records.boxes) * boxes.low.shape[1]))
         for begin in range(0, len(boxes), step):
             part = boxes[slice(begin, begin + step)]
-            low = torch.maximum(part.low[:, None], people.boxes.low)
-            high = torch.minimum(part.high[:, None], people.boxes.high)
-            owner, root = ((low <= high).all(2) & people.inside[people.pattern].any(1)).nonzero(as_tuple=True)
+            low = torch.maximum(part.low[:, None], records.boxes.low)
+            high = torch.minimum(part.high[:, None], records.boxes.high)
+            owner, root = ((low <= high).all(2) & records.inside[records.pattern].any(1)).nonzero(as_tuple=True)
             owners.append(owner + begin)
             lows.append(low[owner, root])
             highs.append(high[owner, root])
-            patterns.append(people.pattern[root])
+            patterns.append(records.pattern[root])
         return torch.cat(owners), Boxes(torch.cat(lows), torch.cat(highs)), torch.cat(patterns)
 
     def _steps(self, box: Boxes, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -187,9 +187,9 @@ class ProofRecords:
     @cached_property
     def counted(self) -> Tensor:
         """Which rows belong to the region, by its conditions alone: bool (n,)."""
-        if not self.problem.where:
+        if not self.problem.condition:
             return torch.ones(len(self.rows), dtype=torch.bool)
-        allowed = allowed_codes(self.problem.domain, self.problem.where)
+        allowed = allowed_codes(self.problem.domain, self.problem.condition)
         columns = zip(allowed, self.rows.T, strict=True)
         return torch.stack([(c >= 0) & (c < len(ok)) & ok[c.clamp(0, len(ok) - 1)] for ok, c in columns]).all(0)
 
@@ -232,9 +232,9 @@ class ProofRecords:
         return status
 
     def _without_twin(self) -> int:
-        people = self.problem.people.to(torch.device("cpu"))
-        box = CutTree(people.cuts).owners(people.node, self._places[self.inside])
-        return int((people.valid[people.pattern].sum(1)[box] < 2).sum())
+        records = self.problem.records.to(torch.device("cpu"))
+        box = CutTree(records.cuts).owners(records.node, self._places[self.inside])
+        return int((records.valid[records.pattern].sum(1)[box] < 2).sum())
 
     @cached_property
     def _fresh(self) -> Tensor:
@@ -296,7 +296,7 @@ class ProofRecords:
     def _described(self, box: Boxes, *, depends: bool) -> Region:
         problem = self.problem
         _, pieces, pattern = self._grower.pieces(box)
-        size = Part.of(sum(problem.people.count(problem.space, pieces, pattern)), problem.count)
+        size = Part.of(sum(problem.records.count(problem.space, pieces, pattern)), problem.count)
         cpu = box.to(torch.device("cpu"))
         held = int(cpu.hold(self._places[self.inside]).sum())
         rows = RecordPart.of(held, int(self.counted.sum())) if len(self.rows) else None
@@ -327,12 +327,12 @@ class Evidence:
     @cached_property
     def valid(self) -> Tensor:
         """Which sensitive values the records of each box may have: (n, values)."""
-        return self.problem.people.valid[self._column("pattern").long()]
+        return self.problem.records.valid[self._column("pattern").long()]
 
     @cached_property
     def inside(self) -> Tensor:
         """Which of these belong to the region: (n, values)."""
-        return self.problem.people.inside[self._column("pattern").long()]
+        return self.problem.records.inside[self._column("pattern").long()]
 
     def boxes_of(self, places: Tensor) -> Tensor:
         """Return the number of the box in which each place of the region lies; -1 for a place outside."""
@@ -392,25 +392,25 @@ class Evidence:
         return torch.cat([self.state.done[name], self.state.undecided[name]])
 
 
-EVALUATED = 20_000  # people of boxes, and as many rows, with all their twins; fewer where there are many twins
-MEMBERS = 200_000  # people and twins together
+EVALUATED = 20_000  # records of boxes, and as many rows, with all their twins; fewer where there are many twins
+MEMBERS = 200_000  # records and twins together
 ORIGINAL = 2_000  # records evaluated by the source of a rebuilt model
 FLOAT32_TOLERANCE = 1e-4  # of the scores: how near to the boundary float32 and float64 may differ
 EXACT = 1e-9  # the same for float64
 
 
 @dataclass(frozen=True)
-class EvaluatedPeople:
-    """People who were evaluated, and why."""
+class EvaluatedRecords:
+    """Records that were evaluated, and why."""
 
     what: str
     rows: Tensor
 
 
 def check_against_model(
-    problem: Problem, proof: Proof, opened: Opened | Model, seen: Sequence[EvaluatedPeople] = (), *, drawn: bool = True
+    problem: Problem, proof: Proof, opened: Opened | Model, seen: Sequence[EvaluatedRecords] = (), *, drawn: bool = True
 ) -> None:
-    """Refuse a proof that the model contradicts: on people seen elsewhere, or on those `drawn` from its boxes."""
+    """Refuse a proof that the model contradicts: on records seen elsewhere, or on those `drawn` from its boxes."""
     assert proof.state is not None  # it was proved here
     model = opened.model if isinstance(opened, Opened) else opened
     most = max(1, min(EVALUATED, MEMBERS // len(problem.domain.sensitive_values)))
@@ -420,12 +420,12 @@ def check_against_model(
     if isinstance(opened, Opened) and opened.original is not None:
         models.append((BlackBox(opened.original, model.encoding), FLOAT32_TOLERANCE, min(ORIGINAL, most)))
     claims = _Claims(problem, proof.certified, Evidence(problem, proof.state))
-    for people in (*seen, *((EvaluatedPeople("drawn at random", claims.people(most)),) if drawn else ())):
-        rows = people.rows.cpu().long()
+    for records in (*seen, *((EvaluatedRecords("drawn at random", claims.drawn(most)),) if drawn else ())):
+        rows = records.rows.cpu().long()
         rows = rows[torch.from_numpy(np.random.default_rng(0).permutation(len(rows))[:most])]
-        claimed = claims.of_people(rows)
+        claimed = claims.certified_among(rows)
         for each, near, count in models:
-            claims.compare(each, claimed.first(count), near, people.what)
+            claims.compare(each, claimed.first(count), near, records.what)
 
 
 def evaluated_flips(problem: Problem, opened: Opened | Model, rows: Tensor) -> Tensor:
@@ -444,15 +444,15 @@ def evaluated_flips(problem: Problem, opened: Opened | Model, rows: Tensor) -> T
 
 
 @dataclass(frozen=True)
-class _ClaimedPeople:
+class _ClaimedRecords:
     """Certified records: their boxes, and whether it is certified that their decision does not flip."""
 
     rows: Tensor
     box: Tensor
     fair: Tensor  # bool; the others' flips
 
-    def first(self, count: int) -> _ClaimedPeople:
-        return _ClaimedPeople(self.rows[:count], self.box[:count], self.fair[:count])
+    def first(self, count: int) -> _ClaimedRecords:
+        return _ClaimedRecords(self.rows[:count], self.box[:count], self.fair[:count])
 
 
 @dataclass(frozen=True)
@@ -475,15 +475,15 @@ class _Claims:
 
     @cached_property
     def count(self) -> npt.NDArray[np.object_]:
-        """How many people each box has, exactly."""
+        """How many records each box has, exactly."""
         sizes = self.problem.space.sizes(self.boxes.to(self.problem.device)).cpu().numpy().astype(object)
         return np.asarray(sizes.prod(1) * self.inside.sum(1).numpy().astype(object), dtype=object)
 
-    def people(self, most: int) -> Tensor:
-        """Return random people of boxes of which something is proved, of each box if there are not too many."""
+    def drawn(self, most: int) -> Tensor:
+        """Return random records of boxes of which something is proved, of each box if there are not too many."""
         fair, flips = self.certified.fair, self.certified.discriminatory
         claims = zip(fair, flips, self.count, strict=True)
-        proved = np.flatnonzero([people > 0 and one + other > 0 for one, other, people in claims])
+        proved = np.flatnonzero([count > 0 and fair + flips > 0 for fair, flips, count in claims])
         columns = len(self.problem.domain.attributes)
         if not len(proved):
             return torch.empty(0, columns, dtype=torch.int64)
@@ -502,15 +502,15 @@ class _Claims:
         rows[:, list(self.problem.domain.sensitive_columns)] = self.problem.domain.sensitive_values.cpu()[value]
         return rows
 
-    def of_people(self, rows: Tensor) -> _ClaimedPeople:
+    def certified_among(self, rows: Tensor) -> _ClaimedRecords:
         """Return those that are certified."""
         places = places_of(self.problem, rows).to(self.problem.device)
         box, status = self.evidence.boxes_of(places).cpu(), self.evidence.status_of(places).cpu()
         claimed = status != UNDECIDED
-        return _ClaimedPeople(rows[claimed], box[claimed], status[claimed] == FAIR)
+        return _ClaimedRecords(rows[claimed], box[claimed], status[claimed] == FAIR)
 
-    def compare(self, model: Model, claimed: _ClaimedPeople, near: float, what: str) -> None:
-        """Refuse what is claimed of people where a model decides otherwise about them."""
+    def compare(self, model: Model, claimed: _ClaimedRecords, near: float, what: str) -> None:
+        """Refuse what is claimed of records where a model decides otherwise about them."""
         if not len(claimed.rows):
             return
         domain = self.problem.domain.to(model.encoding.device)
@@ -530,7 +530,7 @@ class _Claims:
             for column in self.problem.domain.sensitive_columns
         )
         scores = [", ".join(f"{score:.6g}" for score in part[0].tolist()) for part in pair[2:]]
-        rule = rule_of(self.problem, self.boxes.low[box], self.boxes.high[box]) or self.problem.where or "anything"
+        rule = rule_of(self.problem, self.boxes.low[box], self.boxes.high[box]) or self.problem.condition or "anything"
         proved = "nobody's decision flips" if flips else "everybody's decision flips"
         return Contradiction(
             f"the proof and the model contradict each other, so the proof is void. Proved: where {rule}, "

@@ -19,14 +19,14 @@ SCHEMA = 2  # raised when an entry changes its meaning
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the people."""
+    """Some of the records."""
 
     count: str  # exact number of records, as text, because it may exceed what readers of JSON keep
     share: float  # of all records that the proof is about; 1 and 0 only if it is all or none of them
 
     @staticmethod
     def of(count: int, people: int) -> Part:
-        """Return a number of people and the share that they are.
+        """Return a number of records and the share that they are.
 
         >>> Part.of(10**20 - 1, 10**20)
         Part(count='99999999999999999999', share=0.9999999999999999)
@@ -100,7 +100,7 @@ class Region:
 
 @dataclass(frozen=True)
 class ProofReport:
-    """A proof: for how many people the decision does not flip, for how many it does, and who is undecided."""
+    """A proof: for how many records the decision does not flip, for how many it does, and how many are undecided."""
 
     data: str  # name of the table or of the domain
     model: str  # fingerprint of its weights, or of its file

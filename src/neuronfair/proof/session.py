@@ -23,7 +23,7 @@ from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, known_by
 from neuronfair.proof.distributed import prove_together, recovered
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.prove import ProofProgress, prove
-from neuronfair.proof.records import EvaluatedPeople, Evidence, Order, ProofRecords, check_against_model
+from neuronfair.proof.records import EvaluatedRecords, Evidence, Order, ProofRecords, check_against_model
 from neuronfair.proof.report import Part, ProofReport
 from neuronfair.proof.state import ProofState, check_state
 from neuronfair.scale.pool import Pool
@@ -103,7 +103,7 @@ class ProofRun:
         names = problem.domain.names
         axes = tuple(AxisCodes.of(axis, names[axis.column]) for axis in problem.space.axes)
         model = known_by(opened.fingerprint, opened.module)
-        certificate = Certificate(problem.domain, problem.decision, problem.where, model, axes, proof)
+        certificate = Certificate(problem.domain, problem.decision, problem.condition, model, axes, proof)
         with writing(self.folder):
             write(self.folder / CERTIFICATE, certificate)
             with replacing(self.folder / METRICS) as temporary:
@@ -111,8 +111,8 @@ class ProofRun:
 
 
 def problem_where(opened: Opened, domain: TableDomain, where: str, device: str) -> Problem:
-    """Return a model ready for a proof about a region; one without people is refused."""
-    problem = problem_of(opened, domain, where=where, device=device)
+    """Return a model ready for a proof about a region; one without records is refused."""
+    problem = problem_of(opened, domain, condition=where, device=device)
     if problem.count == 0:
         raise DomainError(f"where '{where}': the rules of the domain allow no such person")
     return problem
@@ -127,7 +127,7 @@ def certify(
     show: Show,
     run: ProofRun | None = None,
     pool: Pool | None = None,
-    seen: Sequence[EvaluatedPeople] = (),
+    seen: Sequence[EvaluatedRecords] = (),
 ) -> tuple[ProofReport, Proof]:
     """Prove what can be proved in the time given, check it against the model, and return the report and the proof.
 
@@ -147,7 +147,7 @@ def certify(
         guides=records.guides,
     )
     show("Checking against the model", 0, None, "")
-    check_against_model(problem, proof, opened, [*seen, EvaluatedPeople("a row of the data set", records.rows)])
+    check_against_model(problem, proof, opened, [*seen, EvaluatedRecords("a row of the data set", records.rows)])
     report = _report(problem, opened, records, proof, seconds)
     if run is not None:
         run.write(problem, opened, proof, report)
@@ -163,7 +163,7 @@ def _report(problem: Problem, opened: Opened, records: ProofRecords, proof: Proo
         data=records.name,
         model=opened.fingerprint,
         sensitive=problem.domain.sensitive,
-        where=problem.where,
+        where=problem.condition,
         decision=problem.decision,
         people=Part.of(proof.people, problem.domain.count),
         proved_fair=Part.of(proof.fair, proof.people),

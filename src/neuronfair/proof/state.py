@@ -1,6 +1,6 @@
 """Where a proof stands: its undecided boxes in the order in which they are taken, its guides, and what is proved.
 
-Guides show where people are: boxes are taken by the undecided guides that they hold. A guide is a place of the region
+Guides show where records are: boxes are taken by the undecided guides that they hold. A guide is a place of the region
 with the number of rows of the data set that stand there, and of records drawn from the population model. The guides of
 a box are a segment of one order of all guides; where the box is cut, or some of its guides are decided, its segment is
 parted in two. So no guide is ever searched for among the boxes.
@@ -185,7 +185,7 @@ class BoxQueue:
 
     @property
     def proved(self) -> Tensor:
-        """The shares of all people that half-spaces in the boxes prove fair and discriminatory, about: (2,)."""
+        """The shares of all records that half-spaces in the boxes prove fair and discriminatory, about: (2,)."""
         return self._proved if self._boxes else torch.zeros_like(self._proved)
 
     def put(self, columns: BoxColumns, share: Tensor, guided: Tensor | float = 0.0) -> None:
@@ -333,7 +333,7 @@ class ProofState:
         return ProofState(stacked(undecided), stacked(done), cuts.nodes, guides, boxes, seconds)
 
 
-BITS = 30  # of a share that are counted: people · floor(share · 2^30) / 2^30
+BITS = 30  # of a share that are counted: records · floor(share · 2^30) / 2^30
 SHARE_TOLERANCE = 1e-6  # how far sums of shares may be off
 BOX_COLUMNS = ("low", "high", "pattern", "fair", "flips", "fair_count", "flips_count")
 
@@ -346,7 +346,7 @@ def certified_columns(boxes: Boxes, pattern: Tensor, fair: Tensor) -> dict[str, 
 def enumerated_columns(
     problem: Problem, boxes: Boxes, pattern: Tensor, counts: tuple[Tensor, Tensor]
 ) -> dict[str, Tensor]:
-    """Return the columns of boxes whose people were enumerated: so many combinations of codes are fair, so many not."""
+    """Return the columns of enumerated boxes: `counts` combinations of codes are fair, and flip."""
     codes = varied(problem.space, boxes)
     return _box_columns(boxes, pattern, counts[0] / codes, counts[1] / codes, *counts)
 
@@ -384,20 +384,20 @@ def boxes_in(columns: BoxColumns) -> Boxes:
 
 def shares_of(problem: Problem, columns: BoxColumns) -> Tensor:
     """Return the records of each box as a share of all combinations of codes, about: (n,)."""
-    return problem.people.share(problem.space, boxes_in(columns), columns["pattern"].long())
+    return problem.records.share(problem.space, boxes_in(columns), columns["pattern"].long())
 
 
 def certified_boxes(problem: Problem, parts: Sequence[BoxColumns]) -> CertifiedBoxes:
-    """Return boxes with the whole numbers of people that are proved in each."""
+    """Return boxes with the whole numbers of records that are proved in each."""
     low, high, pattern, *proved = (torch.cat([part[name].cpu() for part in parts]) for name in BOX_COLUMNS)
     boxes = Boxes(low.long().to(problem.device), high.long().to(problem.device))
     sizes = problem.space.sizes(boxes).cpu()
-    members = problem.people.inside.sum(1).cpu()[pattern.long()]
+    members = problem.records.inside.sum(1).cpu()[pattern.long()]
     kind = np.int64 if problem.count < LARGEST else object
-    people = _product(sizes, members, kind)
+    records = _product(sizes, members, kind)
     rest = _product(torch.where(high > low, 1, sizes), members, kind)
     fair, flips = (
-        np.where(count.numpy() >= 0, rest * count.numpy().astype(kind), _part(people, share))
+        np.where(count.numpy() >= 0, rest * count.numpy().astype(kind), _part(records, share))
         for share, count in zip(proved[:2], proved[2:], strict=True)
     )
     return CertifiedBoxes(low.numpy(), high.numpy(), fair.tolist(), flips.tolist())
@@ -408,10 +408,10 @@ def _product(sizes: Tensor, members: Tensor, kind: Any) -> npt.NDArray[Any]:
     return result
 
 
-def _part(people: npt.NDArray[Any], share: Tensor) -> npt.NDArray[Any]:
-    """Return a share of people, at most."""
-    parts = (share.clamp(0, 1) * (1 << BITS)).floor().long().numpy().astype(people.dtype)
-    claimed: npt.NDArray[Any] = (people >> BITS) * parts + (((people & ((1 << BITS) - 1)) * parts) >> BITS)
+def _part(records: npt.NDArray[Any], share: Tensor) -> npt.NDArray[Any]:
+    """Return a share of records, at most."""
+    parts = (share.clamp(0, 1) * (1 << BITS)).floor().long().numpy().astype(records.dtype)
+    claimed: npt.NDArray[Any] = (records >> BITS) * parts + (((records & ((1 << BITS) - 1)) * parts) >> BITS)
     return claimed
 
 
@@ -431,16 +431,16 @@ def check_state(problem: Problem, state: ProofState, what: object) -> None:
         low, high, pattern = (kind[name].cpu().long() for name in ("low", "high", "pattern"))
         inside = low.shape == high.shape == (len(pattern), highest.shape[1]) and bool(
             ((low >= 0) & (low <= high) & (high <= highest)).all()
-            & ((pattern >= 0) & (pattern < len(problem.people.valid))).all()
+            & ((pattern >= 0) & (pattern < len(problem.records.valid))).all()
         )
         fair, flips, *counts = (kind[name].cpu().double() for name in BOX_COLUMNS[3:])
         if not inside or not bool(((fair >= 0) & (flips >= 0) & (fair + flips <= 1 + SHARE_TOLERANCE)).all()):
-            raise RunError(f"{what}: its boxes do not lie within the region, or prove more people than they hold")
+            raise RunError(f"{what}: its boxes do not lie within the region, or prove more records than they hold")
         boxes = Boxes(low.to(problem.device), high.to(problem.device))
         codes = varied(problem.space, boxes).cpu()
         if not bool(((counts[0] >= -1) & (counts[1] >= -1) & (counts[0] + counts[1] <= codes)).all()):
-            raise RunError(f"{what}: its boxes prove more people than they hold")
-        total += problem.people.share(problem.space, boxes, pattern.to(problem.device)).sum().cpu()
+            raise RunError(f"{what}: its boxes prove more records than they hold")
+        total += problem.records.share(problem.space, boxes, pattern.to(problem.device)).sum().cpu()
     axis = state.undecided["axis"].cpu()
     whole = abs(float(total / problem.whole.cpu()) - 1) <= SHARE_TOLERANCE
     if not whole or not bool(((axis >= -1) & (axis < highest.shape[1])).all()):

@@ -160,7 +160,7 @@ def test_axes_are_what_the_network_tells_apart():
 def test_rules_and_regions_refine_the_axes():
     domain = _domain(Rule("r", {"unread": Span(3, 4)}, {"job": ("a", "b")}))
     network = Network(_module(nn.ReLU, (6, 5), 2, 0), domain)
-    space = problem_of(network, domain, where="age in [21, 22, 25] and town in [q, r]").space
+    space = problem_of(network, domain, condition="age in [21, 22, 25] and town in [q, r]").space
     by_name = {ATTRIBUTES[axis.column].name: axis for axis in space.axes}
     assert sorted(by_name["unread"].count.tolist()) == [2, 3]
     assert sorted(by_name["job"].count.tolist()) == [1, 1, 1, 1]  # a and c are the same to the network, not to the rule

@@ -12,7 +12,7 @@ import torch
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import Unprovable
 from neuronfair.proof.bounds import space as spaces
-from neuronfair.proof.bounds.space import LEAF, Boxes, CutTree, people_of, refined
+from neuronfair.proof.bounds.space import LEAF, Boxes, CutTree, refined, valid_records
 from tests.proof import worlds
 
 SPACES = {
@@ -172,7 +172,7 @@ def _checked(domain, allowed=None):
     """Hold the boxes of a domain against its own word about every row; return the people."""
     space = worlds.plain_space(domain, allowed)
     allowed = allowed or worlds.every_code(domain)
-    found = people_of(domain, space, allowed)
+    found = valid_records(domain, space, allowed)
     pattern = _held(domain, space, found)
     values = domain.sensitive_values
     count = 0
@@ -262,7 +262,7 @@ def test_too_many_boxes_are_refused(monkeypatch):
     monkeypatch.setattr(spaces, "MOST_BOXES", 2)
     domain = worlds.people(Rule("r", {"age": (0, 2, 4)}, {"job": ("b",)}))
     with pytest.raises(Unprovable, match="cut the domain into more than 2 boxes"):
-        people_of(domain, worlds.plain_space(domain), worlds.every_code(domain))
+        valid_records(domain, worlds.plain_space(domain), worlds.every_code(domain))
 
 
 def test_codes_that_no_rule_tells_apart_are_of_one_class():
@@ -281,6 +281,6 @@ def test_codes_that_no_rule_tells_apart_are_of_one_class():
 def test_more_people_than_int64_holds_are_counted_exactly():
     space = worlds.space_of([10**9, 3], [10**9], [10**9])
     boxes = space.everything()
-    found = worlds.people_in(boxes, torch.ones(1, 2, dtype=torch.bool), torch.tensor([[True, False]]))
+    found = worlds.records_in(boxes, torch.ones(1, 2, dtype=torch.bool), torch.tensor([[True, False]]))
     assert found.count(space, boxes, found.pattern) == [(10**9 + 3) * 10**18]
     assert found.count(space, boxes[:0], found.pattern[:0]) == []

@@ -18,7 +18,7 @@ from neuronfair.model.forest import MAX_DEPTH, FittedTrees, Forest, Link, Tree, 
 from neuronfair.proof import prove
 from neuronfair.proof.bounds import trees
 from neuronfair.proof.bounds.margins import margins_of
-from neuronfair.proof.bounds.space import Boxes, Space, people_of, refined
+from neuronfair.proof.bounds.space import Boxes, Space, refined, valid_records
 from neuronfair.proof.bounds.trees import TreeBounds, trees_of
 from neuronfair.proof.problem import Problem, rows_at
 
@@ -212,7 +212,7 @@ def test_a_proof_says_exactly_who_is_decided_otherwise(case: str, monkeypatch: p
     trees = made(*CASES[case])
     decision = CASES[case][1]
     allowed = [torch.ones(attribute.size, dtype=torch.bool) for attribute in DOMAIN.attributes]
-    people = people_of(DOMAIN, Space(trees.space.axes), allowed)
+    people = valid_records(DOMAIN, Space(trees.space.axes), allowed)
     problem = Problem(
         DOMAIN,
         decision,

@@ -35,7 +35,7 @@ from neuronfair.model.open import Opened
 from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem, problem_of
-from neuronfair.proof.records import EvaluatedPeople, ProofRecords, check_against_model
+from neuronfair.proof.records import EvaluatedRecords, ProofRecords, check_against_model
 from neuronfair.proof.session import certify
 from neuronfair.scale.tasks import Tasks
 from neuronfair.searches.config import SearchConfig
@@ -84,7 +84,7 @@ class ProofStage:
     def report(self, audit: AttributeAudit, staged: StagedProof) -> None:
         """Add what was proved to the report. A proof that a finding contradicts is an error."""
         found = [
-            EvaluatedPeople(f"found by {o.config.method}", o.findings.rows)
+            EvaluatedRecords(f"found by {o.config.method}", o.findings.rows)
             for o in audit.outcomes
             if o.config.twins == "flip"
         ]

@@ -1,1 +1,1 @@
-"""Bounds of a model over boxes of people."""
+"""Bounds of a model over boxes of records."""

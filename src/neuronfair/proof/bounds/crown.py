@@ -1,6 +1,6 @@
-"""Lines below and above a network over a box of people: CROWN, batched.
+"""Lines below and above a network over a box of records: CROWN, batched.
 
-The inputs of a layer are bounded by lines that are carried back through all layers before it to the people's values.
+The inputs of a layer are bounded by lines that are carried back through all layers before it to the records's values.
 The lines of an activation function hold between the bounds of its inputs (`activations.py`). The first step back
 from a layer begins with its weights, the same for all boxes, so it is one product of matrices.
 
@@ -45,7 +45,7 @@ NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of the largest array of a pass; o
 MULTIPLIED = 1 << 22  # numbers of the matrix of a first step, at most
 POLICIES = ("adaptive", "flat")  # for the lines the better one is taken
 MOST_SINGLE = 64  # sensitive values up to which each may get bounds or lines of its own
-EVALUATED = 1 << 24  # numbers of people who are evaluated at once
+EVALUATED = 1 << 24  # numbers of records that are evaluated at once
 OTHER = 3e5  # multiplications that take as long as all else that is done for a box
 MOST_PLACES = 5_000  # of an attribute whose values have no order to the network
 LISTED = 1 << 17  # codes up to which the numbers of all are looked at
@@ -129,7 +129,7 @@ class Crown:
         return self.rounding[-1]
 
     def margins_at(self, places: Tensor) -> Tensor:
-        """Return the margins of people at places, with every sensitive value."""
+        """Return the margins of records at places, with every sensitive value."""
         widest = max(len(affine.bias) for affine in self.affines)
         step = max(1, EVALUATED // (len(self.start) * widest))
         return torch.cat([self._margins_of(part) for part in torch.split(places, step)])

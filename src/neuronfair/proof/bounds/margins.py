@@ -1,6 +1,6 @@
 """Margins, whose signs decide, what lines below and above them say about boxes, and how many records that counts.
 
-How many people of a box lie above a line, counted from below: never more than there are.
+How many records of a box lie above a line, counted from below: never more than there are.
 
 Over a box a line is a sum of independent terms, one for each axis, so what it takes to know its distribution is the
 product of their characteristic functions, which a linear axis has in closed form. With T the sum, `need` what it must
@@ -169,7 +169,7 @@ class BoxSigns:
 
 
 def box_signs(margins: Margins, space: Space, boxes: Boxes, lines: Lines, valid: Tensor) -> BoxSigns:
-    """Return what lines say about boxes whose people may have the sensitive values `valid`, (n, values)."""
+    """Return what lines say about boxes whose records may have the sensitive values `valid`, (n, values)."""
     least = space.least(boxes, lines.low.flatten(1, 2)).view(lines.low.shape[:3]) + lines.low_at
     most = lines.high_at - space.least(boxes, -lines.high.flatten(1, 2)).view(lines.high.shape[:3])
     below, below_at = _common(space, boxes, lines.low, lines.low_at, valid)
@@ -323,7 +323,7 @@ class _Terms:
     need: Tensor  # (n,) rounding included
     slope: Tensor  # (n, linear axes), at least 0
     width: Tensor  # (n, linear axes): the term is slope · {0, …, width}
-    tables: tuple[tuple[Tensor, Tensor], ...]  # (n, places) each: terms, and the shares of those who have them
+    tables: tuple[tuple[Tensor, Tensor], ...]  # (n, places) each: terms, and the shares of those that have them
     mean: Tensor  # (n,) of the linear axes
     middle: Tensor  # (n,) of all
     most: Tensor  # (n,)
@@ -331,7 +331,7 @@ class _Terms:
 
 
 def share_above(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor) -> Tensor:
-    """Return a lower bound of the share of each box's people for whom a line (n, features) plus a constant is above 0.
+    """Return a lower bound of the share of each box where a line (n, features) plus a constant is above 0.
 
     Axes are independent and all their codes alike. Rounding is included; 1 is said only of a line that is above 0
     everywhere in the box.

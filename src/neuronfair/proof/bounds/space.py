@@ -1,10 +1,10 @@
-"""Boxes of people: for every attribute that is not sensitive the values from one place to another.
+"""Boxes of records: for every attribute that is not sensitive the values from one place to another.
 
 A *place* is one value of an attribute, or several that neither the model nor a rule tells apart. The places of a number
 that the model reads as a number stand in its own order; those of other attributes in the order in which boxes are cut.
 
-People: a rule may forbid some combinations. The region is cut along the conditions of its rules until, in every box,
-all people may have the same sensitive values (a *pattern*); then a box has as many people as codes multiply to.
+Records: a rule may forbid some combinations. The region is cut along the conditions of its rules until, in every box,
+all records may have the same sensitive values (a *pattern*); then a box has as many records as codes multiply to.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Space:
         return result
 
     def mean(self, boxes: Boxes, slopes: Tensor) -> Tensor:
-        """Return the mean of lines (n, lines, features) over the people of each box: (n, lines)."""
+        """Return the mean of lines (n, lines, features) over the records of each box: (n, lines)."""
         low, high = self._ends(boxes, slopes.dtype)
         mean = (slopes[..., self.slopes] @ ((low + high) / 2)[..., None])[..., 0]
         for axis, start, _ in self.tables:
@@ -252,12 +252,12 @@ class Space:
         return mean
 
     def _shares(self, boxes: Boxes, axis: int) -> Tensor:
-        """Return which share of a box's people stands at each place of an axis: (n, places)."""
+        """Return which share of a box's records stands at each place of an axis: (n, places)."""
         share = self.inside(boxes, axis) * self.axes[axis].count.to(boxes.low.device, torch.float64)
         return share / share.sum(-1, keepdim=True)
 
     def moments(self, boxes: Boxes, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of lines over the people of each box: (n, lines) each."""
+        """Return mean and variance of lines over the records of each box: (n, lines) each."""
         low, high = self._ends(boxes, slopes.dtype)
         steep = slopes[..., self.slopes]
         mean = self.mean(boxes, slopes)
@@ -301,8 +301,8 @@ class Space:
 
 
 @dataclass(frozen=True)
-class People:
-    """Boxes that cover a region once, and the pattern of each: which sensitive values its people may have."""
+class ValidRecords:
+    """Boxes that cover a region once, and the pattern of each: which sensitive values its records may have."""
 
     boxes: Boxes
     pattern: Tensor  # (n,)
@@ -311,20 +311,20 @@ class People:
     node: Tensor  # (n,) the leaf of each box in the tree of cuts
     cuts: Tensor  # (nodes, 3) that tree
 
-    def to(self, device: torch.device) -> People:
+    def to(self, device: torch.device) -> ValidRecords:
         """Return the same on another device."""
         parts = (self.pattern, self.valid, self.inside, self.node, self.cuts)
-        return People(self.boxes.to(device), *(part.to(device) for part in parts))
+        return ValidRecords(self.boxes.to(device), *(part.to(device) for part in parts))
 
     def count(self, space: Space, boxes: Boxes, pattern: Tensor) -> list[int]:
-        """Return how many people each box has, exactly."""
+        """Return how many records each box has, exactly."""
         sizes = space.sizes(boxes).cpu().numpy().astype(object)
         members = self.inside.sum(1)[pattern].cpu().numpy().astype(object)
         counted: list[int] = (np.prod(sizes, 1) * members).tolist() if len(boxes) else []
         return counted
 
     def share(self, space: Space, boxes: Boxes, pattern: Tensor) -> Tensor:
-        """Return the people of each box as a share of all combinations of codes, about: float64 (n,)."""
+        """Return the records of each box as a share of all combinations of codes, about: float64 (n,)."""
         whole = space.sizes(space.everything()).double()
         return (space.sizes(boxes) / whole).prod(1) * self.inside.double().mean(1)[pattern]
 
@@ -352,8 +352,8 @@ class _Condition:
         return places.flip(0).cummin(0).values.flip(0)[low]
 
 
-def people_of(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> People:
-    """Return the people of a region: `allowed` says for each attribute of the domain which of its codes belong to it.
+def valid_records(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> ValidRecords:
+    """Return the records of a region: `allowed` says for each attribute of the domain which of its codes belong to it.
 
     Everything is on the CPU. Rules that cut the region into too many boxes are refused.
     """
@@ -373,7 +373,7 @@ def people_of(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> P
             raise Unprovable(f"its rules cut the domain into more than {MOST_BOXES:,} boxes")
     inside = torch.stack([allowed[column][values[:, j]] for j, column in enumerate(domain.sensitive_columns)]).all(0)
     valid, pattern = torch.unique(torch.cat(marks), dim=0, return_inverse=True)
-    return People(Boxes.joined(done), pattern, valid, valid & inside, torch.cat(nodes), cuts.nodes)
+    return ValidRecords(Boxes.joined(done), pattern, valid, valid & inside, torch.cat(nodes), cuts.nodes)
 
 
 def refined(domain: TableDomain, allowed: Sequence[Tensor]) -> list[Tensor]:
@@ -405,7 +405,7 @@ def _conditions(domain: TableDomain, space: Space, part: Sequence[tuple[int, Ten
 def _examined(
     rules: Sequence[tuple[list[_Condition], ...]], boxes: Boxes, values: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return which values exist in each box, where that is not the same for all its people, and a cut of those."""
+    """Return which values exist in each box, where that is not the same for all its records, and a cut of those."""
     n = len(boxes)
     broken, unsure = torch.zeros(2, n, values, dtype=torch.bool)
     axis, place = torch.zeros(2, n, dtype=torch.int64)
@@ -426,7 +426,7 @@ def _examined(
 
 
 def _all(conditions: Sequence[_Condition], boxes: Boxes, n: int, values: int) -> tuple[Tensor, Tensor]:
-    """Return where all people meet all conditions, and where none meets one of them: (n, values) each."""
+    """Return where all records meet all conditions, and where none meets one of them: (n, values) each."""
     met, unmet = torch.ones(n, values, dtype=torch.bool), torch.zeros(n, values, dtype=torch.bool)
     for condition in conditions:
         whole, none = condition.everywhere(boxes)

@@ -320,7 +320,7 @@ def _axis(column: int, cells: Tensor, classes: Tensor, effect: Tensor | None) ->
 
 
 def _effect(forest: Forest, column: int, weights: Tensor) -> Tensor:
-    """Return the mean of the trees for each cell of an attribute, if others send people left and right alike."""
+    """Return the mean of the trees for each cell of an attribute, if others send records left and right alike."""
     effects = []
     for cells in torch.split(torch.arange(int(forest.cells[column].max()) + 1), CELLS):
         leaf = (forest.value @ weights)[:, None].expand(-1, len(cells))
@@ -434,7 +434,7 @@ class TreeBounds:
         return 4 * EPS * (len(forest.roots) + 8) * size + self.margins.end_error
 
     def margins_at(self, places: Tensor) -> Tensor:
-        """Return the margins of people at places (n, axes), with every sensitive value: (n, values, margins)."""
+        """Return the margins of records at places (n, axes), with every sensitive value: (n, values, margins)."""
         kinds = len(self.kinds)
         step = max(1, NUMBERS[places.device.type] // (len(self.forest.roots) * kinds))
         result = torch.empty(len(places), kinds, len(self.margins.matrix), dtype=torch.float64, device=places.device)

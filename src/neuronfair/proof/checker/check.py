@@ -2,7 +2,7 @@
 
 It shares with the prover the domain, its attributes and how the text of a condition is parsed, how a model file is
 opened as a torch module, and how trees are read from a model's file. Everything else is its own: what a network
-computes, what the region and the rules mean, all bounds and counts. It also asks the model itself about people drawn
+computes, what the region and the rules mean, all bounds and counts. It also asks the model itself about records drawn
 from the boxes.
 """
 
@@ -48,13 +48,13 @@ from neuronfair.proof.checker.trees import CheckedTrees, fingerprint_of_trees, t
 Bounds = Layers | CheckedTrees  # a model over the places of a certificate
 BOXES = 1 << 14  # that are verified together
 DRAWN = 1 << 14  # records, with all their twins, that the model itself evaluates
-LONGEST = 10**24  # numbers of people that are written in full
+LONGEST = 10**24  # numbers of records that are written in full
 SINGLE = 1e-5  # of the sizes of trees' sums: what their libraries may be off, which add in float32
 
 
 @dataclass(frozen=True)
 class CheckedCertificate:
-    """What a certificate rightly says: numbers of boxes and people."""
+    """What a certificate rightly says: numbers of boxes and records."""
 
     boxes: int
     people: int
@@ -113,7 +113,7 @@ def _verified(
     if not region.cover_once(low, high):
         raise CertificateError("its boxes do not cover everybody exactly once: one is missing, doubled or changed")
     bounds = _bounds(certificate, model, region)
-    _check_people(model, certificate.decision, bounds, low, high)
+    _check_drawn(model, certificate.decision, bounds, low, high)
     people = 0
     for start in range(0, len(low), BOXES):
         some = slice(start, start + BOXES)
@@ -156,8 +156,8 @@ def _bounds(certificate: Certificate, model: Opened | Network | Forest, region: 
     return trees_of(forest, region, signed(certificate.decision, len(forest.base), forest.link))
 
 
-def _check_people(model: Opened | Network | Forest, decision: Decision, bounds: Bounds, low: Ints, high: Ints) -> None:
-    """Let the model itself decide about people drawn from the boxes: as what was read of it does, or it is refused."""
+def _check_drawn(model: Opened | Network | Forest, decision: Decision, bounds: Bounds, low: Ints, high: Ints) -> None:
+    """Evaluate records drawn from the boxes with the model itself; refuse it if it differs from what was read of it."""
     own = model.model if isinstance(model, Opened) else model
     if not isinstance(own, (Network, BlackBox)):
         return
@@ -201,19 +201,19 @@ def _in_words(decision: Decision) -> str:
 
 
 def _number(count: int) -> str:
-    """Return a number of people in words, however large a stranger says it is."""
+    """Return a number of records in words, however large a stranger says it is."""
     return f"{count:,}" if count < LONGEST else f"about 10^{len(str(count)) - 1}"
 
 
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 FIRST_WAVES, MORE_WAVES = 128, 512  # by which shares are counted, at first and then
-MAX_ENUMERATED_AT_ONCE = 64  # combinations of places up to which people are enumerated at once
+MAX_ENUMERATED_AT_ONCE = 64  # combinations of places up to which records are enumerated at once
 MAX_ENUMERATED = 4096  # and up to which they are before a box is cut
 NUMBERS = 1 << 21  # that are computed together, in each thread
 MOST_PARTS = 1 << 15  # into which a box is cut before its claim is refused
 LEVELS = 80  # of cuts
 TESTED = 4  # cuts after which it is tested whether a claim can be true at all
-CHOSEN, DRAWS = 16, 2048  # boxes of which that is tested, and people drawn from each
+CHOSEN, DRAWS = 16, 2048  # boxes of which that is tested, and records drawn from each
 PIECES = 1 << 11  # boxes that are looked at together, at most
 GROUP = 1 << 10  # boxes that are cut together, at most
 TOGETHER = 1 << 17  # and their parts, unless it is one box
@@ -373,7 +373,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """What was proved again of boxes: exact whole numbers of people (n,), and the first box whose claim was not."""
+    """What was proved again of boxes: exact whole numbers of records (n,), and the first box whose claim was not."""
 
     people: Any
     fair: Any
@@ -382,9 +382,9 @@ class ClaimResult:
 
 
 def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any) -> ClaimResult:
-    """Prove again what is claimed of boxes: at least so many people do not flip, and so many do."""
+    """Prove again what is claimed of boxes: at least so many records do not flip, and so many do."""
     n = len(low)
-    # Who claims more people than there can be is refused by one too many: the claim may be too large for a float.
+    # Who claims more records than there can be is refused by one too many: the claim may be too large for a float.
     region = bounds.layout.region
     most = region.combinations(low, high).astype(object) * len(region.values) + 1
     claims = [np.minimum(np.asarray(claim, dtype=object), most) for claim in (fair, discriminatory)]
@@ -412,7 +412,7 @@ def _short(parts: Parts, claims: list[Any], sums: list[Any], n: int) -> Bools:
 
 
 def _cut(bounds: Bounds, parts: Parts, claims: list[Any]) -> tuple[Any, Any, Any, Bools] | None:
-    """Cut boxes until what is claimed is proved: the people, both sums, and which failed; None if parts are too many.
+    """Cut boxes until what is claimed is proved: the records, both sums, and which failed; None if parts are too many.
 
     A box that is cut into too many parts has failed.
     """
@@ -435,9 +435,9 @@ def _cut(bounds: Bounds, parts: Parts, claims: list[Any]) -> tuple[Any, Any, Any
 
 
 def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bools:
-    """Return which of some boxes that are hard to prove claim what cannot be true, by people drawn from their parts.
+    """Return which of some boxes that are hard to prove claim what cannot be true, by records drawn from their parts.
 
-    Of a box that claims all its people, one counterexample says so. Otherwise it takes more people than
+    Of a box that claims all its records, one counterexample says so. Otherwise it takes more records than
     chance allows once in 10¹² certificates (Hoeffding's inequality).
     """
     region, draw = bounds.layout.region, np.random.default_rng()
@@ -460,7 +460,7 @@ def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bo
 
 
 def _largest(parts: Parts, wanted: Bools, missing: list[Any]) -> Bools:
-    """Return which parts to cut: the largest, with twice the undecided people that a claim misses, and their like."""
+    """Return which parts to cut: the largest, with twice the undecided records that a claim misses, and their like."""
     left = (parts.people - parts.fair - parts.discriminatory).astype(np.float64)
     left[(parts.people == 0).astype(bool)] = np.inf  # a rule cuts them
     order = np.flatnonzero(wanted)
@@ -540,7 +540,7 @@ def _part(share: Floats, people: Any) -> Any:
 
 
 def _enumerated(bounds: Bounds, low: Ints, high: Ints, valid: Bools) -> tuple[Any, Any]:
-    """Enumerate the people of small boxes: how many certainly do not flip, and how many do."""
+    """Enumerate the records of small boxes: how many certainly do not flip, and how many do."""
     region = bounds.layout.region
     sizes = high - low + 1
     ends = np.cumsum(sizes.prod(1))

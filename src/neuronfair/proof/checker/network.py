@@ -1,4 +1,4 @@
-"""Bounds of a network's signed margins over boxes of people, as a checker finds them.
+"""Bounds of a network's signed margins over boxes of records, as a checker finds them.
 
 The numbers that a layer is given are bounded by lines that are carried back through all layers before it, with two
 choices of the lines below a ReLU, of which the better counts at every layer. All in float64; what rounding can do to a
@@ -238,7 +238,7 @@ class Layers:
         return np.asarray(((kind.reshape(1, -1) == mine[:, None]) | ~valid).all(1))
 
     def points(self, places: Ints) -> Floats:
-        """Return signed margins of people at places, rounded down: (n, values, rows)."""
+        """Return signed margins of records at places, rounded down: (n, values, rows)."""
         x = np.zeros((len(places), self.first.shape[1]))
         for axis, start in enumerate(self.layout.starts[:-1]):
             linear = self.layout.region.axes[axis].linear

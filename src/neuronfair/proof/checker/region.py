@@ -1,9 +1,9 @@
-"""What a certificate speaks of, as its checker sees it: places, people, cover, and lines over boxes.
+"""What a certificate speaks of, as its checker sees it: places, records, cover, and lines over boxes.
 
 A line is a number for every feature and a constant. A linear axis has one feature, what one place more adds; another
 axis has one for each place.
 
-People above 0 are counted by waves. Over a box a line is T - need, where T is a sum of independent terms, one for each
+Records above 0 are counted by waves. Over a box a line is T - need, where T is a sum of independent terms, one for each
 axis, all at least 0. With y = (T - need) / P, where P is so large that |y| < 1,
 
     [T > need] = y + 1/2 + ψ(-y),    ψ(y) = y - floor(y) - 1/2,
@@ -228,7 +228,7 @@ class CheckedRegion:
     sensitive: tuple[int, ...]  # of the domain
     place_of: tuple[Ints, ...]  # per axis: where each code stands, -1 outside the region
     values: Ints  # (values, sensitive columns) all combinations of sensitive codes
-    counted: Bools  # (values,) whose people are counted; all are twins
+    counted: Bools  # (values,) whose records are counted; all are twins
     rules: tuple[tuple[list[_Condition], list[_Condition]], ...]
 
     @cached_property
@@ -241,7 +241,7 @@ class CheckedRegion:
 
     @cached_property
     def exact(self) -> type:
-        """The type of numbers in which people are counted without overflow."""
+        """The type of numbers in which records are counted without overflow."""
         most = math.prod(int(count.sum()) for count in self.counts) * len(self.values)
         return np.int64 if most < 2**62 else object
 
@@ -257,9 +257,9 @@ class CheckedRegion:
         return total
 
     def valid(self, low: Ints, high: Ints) -> tuple[Bools, Ints]:
-        """Return which sensitive values people of each box may have, (n, values), and an axis to be cut: (n,).
+        """Return which sensitive values records of each box may have, (n, values), and an axis to be cut: (n,).
 
-        The axis is -1 where the values are the same for all people of the box.
+        The axis is -1 where the values are the same for all records of the box.
         """
         n, k = len(low), len(self.values)
         broken, unsure, axis = np.zeros((n, k), bool), np.zeros((n, k), bool), np.full(n, -1)
@@ -308,7 +308,7 @@ class CheckedRegion:
         return places
 
     def rows(self, places: Ints, draw: np.random.Generator) -> Ints:
-        """Return people at places, with every sensitive value, as rows of codes: (n, values, attributes)."""
+        """Return records at places, with every sensitive value, as rows of codes: (n, values, attributes)."""
         rows = np.zeros((len(places), len(self.values), len(self.domain.attributes)), dtype=np.int64)
         rows[..., self.sensitive] = self.values
         for axis, (column, place) in enumerate(zip(self.columns, self.place_of, strict=True)):
@@ -337,7 +337,7 @@ class CheckedRegion:
 
 
 def _all(conditions: Sequence[_Condition], low: Ints, high: Ints, shape: tuple[int, int]) -> tuple[Bools, Bools]:
-    """Return where all people meet all conditions, and where none meets some of them: (n, values) each."""
+    """Return where all records meet all conditions, and where none meets some of them: (n, values) each."""
     met, unmet = np.ones(shape, bool), np.zeros(shape, bool)
     for condition in conditions:
         whole, none = condition.over(low, high)

@@ -1,4 +1,4 @@
-"""Bounds of trees' signed margins over boxes of people, as a checker finds them.
+"""Bounds of trees' signed margins over boxes of records, as a checker finds them.
 
 The least value of a tree over a box is the least over the leaves that can be reached. Follow a tree to the first node
 of which both sides can be reached. If it cuts an attribute, the tree lies above a line: the least value on one side for
@@ -112,7 +112,7 @@ class CheckedTrees:
         return result
 
     def points(self, places: Ints) -> Floats:
-        """Return signed margins of people at places, rounded down: (n, values, rows)."""
+        """Return signed margins of records at places, rounded down: (n, values, rows)."""
         features = self.layout.features
         common = self._leaves.below[features:][None].repeat(len(places), 0)  # (n, values, words)
         for start, place in zip(self.layout.starts[:-1], places.T, strict=True):
