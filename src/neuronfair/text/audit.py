@@ -33,7 +33,7 @@ from neuronfair.searches.methods import check_method
 from neuronfair.store.ledger import versions
 from neuronfair.text import measure
 from neuronfair.text import report as reports
-from neuronfair.text.domain import GROUP, MAX_TEXT, TEXT, TextColumn, TextDomain, tested
+from neuronfair.text.domain import GROUP, MAX_TEXT, TEXT, TextColumn, TextDomain, build_text_domain
 from neuronfair.text.lexicon import Lexicon, Reason, read_lexicon
 from neuronfair.text.models import ANSWERS, NO_ANSWER, CallsSpent, Service, TextModel, open_text_model
 from neuronfair.text.report import TextReport
@@ -262,7 +262,7 @@ def audit_texts(
     thresholds = [read_threshold(text, lexicon.name) for text in options.get("fail_if", ())]
     show("Looking for identity terms", 0, None)
     read = TextColumn.of(texts, labels)
-    domain, counted = tested(read, lexicon, options.get("name", "texts"), settings.max_texts, settings.seed)
+    domain, counted = build_text_domain(read, lexicon, options.get("name", "texts"), settings.max_texts, settings.seed)
     service = Service(list, settings.max_calls, None if place is None else place / ANSWERS, settings.batch)
     first = [text.text for text in domain.texts]
     opened = open_text_model(

@@ -320,7 +320,9 @@ class TextColumn:
         return () if self.labels is None else tuple(sorted(set(self.labels)))
 
 
-def tested(read: TextColumn, lexicon: Lexicon, name: str, most: int, seed: int) -> tuple[TextDomain, dict[Reason, int]]:
+def build_text_domain(
+    read: TextColumn, lexicon: Lexicon, name: str, most: int, seed: int
+) -> tuple[TextDomain, dict[Reason, int]]:
     """Return the texts whose identity can be swapped, at most so many, and how many others there are by reason."""
     counts: Counter[Reason] = Counter()
     found = []

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.progress import Progress, silent
-from neuronfair.searches.campaign import Count
+from neuronfair.searches import campaign
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import World
@@ -27,9 +27,9 @@ class TextSearch:
 
     method: str
     findings: Findings
-    own: Count
-    random: Count | None = None  # random words in the same texts
-    random_direction: Count | None = None  # the same walk along noise instead of gradients
+    own: campaign.Count
+    random: campaign.Count | None = None  # random words in the same texts
+    random_direction: campaign.Count | None = None  # the same walk along noise instead of gradients
     interrupted: bool = False
 
 
@@ -82,14 +82,14 @@ def search_texts(world: World, method: str, seeds: Tensor, *, steps: int, progre
     noise. Ctrl-C ends the search and keeps what was found.
     """
     found, stopped = _both_phases(world, method, seeds, steps, progress)
-    own = Count.of(found)
+    own = campaign.Count.of(found)
     if stopped:
         return TextSearch(method, found, own, interrupted=True)
     random = _random(world, seeds, found.tried, progress)
     direction = None
     if METHODS[method].gradients:
         walked, _ = _both_phases(replace(world, blind=True), method, seeds, steps, silent)
-        direction = Count.of(walked)
+        direction = campaign.Count.of(walked)
     return TextSearch(method, found, own, random, direction)
 
 
@@ -112,7 +112,7 @@ def _both_phases(world: World, method: str, seeds: Tensor, steps: int, progress:
     return Findings.join(parts), "interrupted" in (first.stop, local and local.stop)
 
 
-def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> Count | None:
+def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> campaign.Count | None:
     """Evaluate about as many texts with random words, all from the same seed texts."""
     steps = math.ceil(tried / max(1, len(seeds)))
     if not steps:
@@ -120,7 +120,7 @@ def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> Coun
     progress("control: random words", 0, None)
     budget = Budget(steps, instances=tried)
     found = run_phase(world, _RandomWords(), seeds, budget=budget, seen=KeySet(world.domain.device)).findings
-    return Count.of(found)
+    return campaign.Count.of(found)
 
 
 class _RandomWords(Uniform):
