@@ -108,6 +108,16 @@ def claim(folder: Path, manifest: Json) -> Lock | None:
     return lock
 
 
+@contextmanager
+def claimed(folder: Path | None, manifest: Json) -> Iterator[None]:
+    """Claim the folder of an audit, if it has one, and keep other processes out until the block ends."""
+    lock = None if folder is None else claim(folder, manifest)
+    try:
+        yield
+    finally:
+        del lock
+
+
 def begin(folder: Path, manifest: Json, domain_text: str, name: str) -> Lock | None:
     """Claim the folder of an audit and keep its domain there.
 

@@ -84,8 +84,6 @@ def open_images(source: str, labels: Path | None = None, *, faces: int | None = 
     With `faces`, so many random ones, and non-faces in the same proportion.
     """
     if source == DRAWN:
-        from neuronfair.images.archive import drawn_images
-
         return drawn_images(faces or 400, faces or 400, seed=seed)
     if not Path(source).exists():
         raise DataError(f"{source}: neither a folder nor a zip archive. {did_you_mean(source, [DRAWN])}")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
-from neuronfair.audits.folder import check_audit_folder, check_same, claim, enter, kept
+from neuronfair.audits.folder import check_audit_folder, check_same, claimed, enter, kept
 from neuronfair.domain.draws import Draws, random_order
 from neuronfair.errors import DataError
 from neuronfair.images.archive import ImageSet
@@ -384,20 +384,20 @@ def audit_images(
     module, card = loaded
     if folder is not None and force:  # not before all that can be wrong was read
         discard(folder)
-    _lock = None if folder is None else claim(folder, manifest)  # until the audit ends
-    if folder is not None and there is None:
-        keep(folder, WEIGHTS, lambda path: save_detector(path, module, card))
-    classifier = _classifier(module, DetectorCard(card.body, card.side, classes), split, settings, folder)
-    under_test = subject(module, classifier, split, name=pictures.name, sensitive=sensitive, seed=settings.seed)
+    with claimed(folder, manifest):
+        if folder is not None and there is None:
+            keep(folder, WEIGHTS, lambda path: save_detector(path, module, card))
+        classifier = _classifier(module, DetectorCard(card.body, card.side, classes), split, settings, folder)
+        under_test = subject(module, classifier, split, name=pictures.name, sensitive=sensitive, seed=settings.seed)
 
-    def run_once(name: str, where: ImageDomain, search: Callable[[], ImageSearch]) -> ImageSearch:
-        show(f"Searching: {name}", 0, None)
-        return search_once(folder, name, where, search)
+        def run_once(name: str, where: ImageDomain, search: Callable[[], ImageSearch]) -> ImageSearch:
+            show(f"Searching: {name}", 0, None)
+            return search_once(folder, name, where, search)
 
-    found = compare(under_test, list(image_methods()), settings, run_once)
-    report = _report(pictures, under_test, card, found, own_body=settings.own_body)
-    files = tuple(pictures.files[i] for i in under_test.numbers.tolist())
-    return ImageAudit(report, under_test, found, card.classes, files)
+        found = compare(under_test, list(image_methods()), settings, run_once)
+        report = _report(pictures, under_test, card, found, own_body=settings.own_body)
+        files = tuple(pictures.files[i] for i in under_test.numbers.tolist())
+        return ImageAudit(report, under_test, found, card.classes, files)
 
 
 def _report(

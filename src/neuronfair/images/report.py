@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.atomic import replacing, write_text
+from neuronfair.audits.report import SCHEMA, as_json, read_json
 from neuronfair.formatting import percent, plain, with_interval
 from neuronfair.images.archive import decoder
 from neuronfair.images.detector import predictions
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from neuronfair.images.audit import DetectorSubject, ImageAudit
 
 RANDOM_SHIFT = "random shift"
-SCHEMA = 3  # as of audit.json
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,11 @@ class ImageReport:
 
     def to_json(self) -> str:
         """Return the content of figures.json."""
-        from neuronfair.audits.report import as_json  # a machine that only computes has no msgspec
-
         return as_json(self)
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "figures.json") -> ImageReport:
         """Read the content of a figures.json; what is damaged, or of another form, is refused with its place."""
-        from neuronfair.audits.report import read_json
-
         return read_json(text, ImageReport, source, "a figures.json")
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from textwrap import shorten
 
-from neuronfair.audits.report import SCHEMA, Gate
+from neuronfair.audits.report import SCHEMA, Gate, as_json, read_json
 from neuronfair.audits.wording.summary import NOT_MEASURED, Metric, Step
 from neuronfair.formatting import interval_ends, listed, many, percent, plural, with_interval
 from neuronfair.render.page import rendered
@@ -173,15 +173,11 @@ class TextReport:
 
     def to_json(self) -> str:
         """Return the content of audit.json."""
-        from neuronfair.audits.report import as_json
-
         return as_json(self)
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "audit.json") -> TextReport:
         """Read the content of an audit.json; what is damaged, or of another form, is refused with its place."""
-        from neuronfair.audits.report import read_json
-
         return read_json(text, TextReport, source, "the audit.json of texts")
 
 
