@@ -12,7 +12,6 @@ from typing import Any, TypedDict, Unpack, overload
 
 from torch import Tensor
 
-from neuronfair.atomic import write_text
 from neuronfair.audits.gate.checks import Checks
 from neuronfair.audits.inputs import ModelSource, drawn_from, prepare
 from neuronfair.audits.provenance import ParallelAudit
@@ -25,7 +24,7 @@ from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.domain.tables.files import read_sheet, with_columns
+from neuronfair.domain.tables.files import with_columns
 from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, EncodingError, NeuronFairError, did_you_mean, refuse_unknown
 from neuronfair.formatting import OF, visible
@@ -41,7 +40,7 @@ from neuronfair.proof.records import Order, ProofRecords
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import certify as certify_problem
 from neuronfair.proof.session import problem_where
-from neuronfair.render.export import findings_frame, groups_frame, rates_frame
+from neuronfair.render.export import findings_frame, groups_frame, rates_frame, save_as
 from neuronfair.render.page import audit_page, verdict_card
 from neuronfair.render.tables import markdown
 from neuronfair.render.terminal import stage_progress
@@ -51,6 +50,7 @@ from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.forked import default_workers
 from neuronfair.text.audit import TextAudit, TextSettings, audit_texts
+from neuronfair.text.domain import read_texts
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
 LINES = 10  # in the repr of an audit
@@ -111,15 +111,7 @@ class Audit:
 
     def save(self, path: str | Path) -> Path:
         """Write the report (.html), all metrics (.json) or a summary (.md); returns the path."""
-        path = Path(path)
-        form = _FORMS.get(path.suffix.lower())
-        if form is None:
-            raise DataError(f"{path}: expected a name that ends in {', '.join(_FORMS)}")
-        try:
-            write_text(path.resolve(), form(self.report))
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
-        return path
+        return save_as(path, {ending: partial(form, self.report) for ending, form in _FORMS.items()})
 
     def __repr__(self) -> str:
         data = self.report.data
@@ -345,17 +337,14 @@ def _audit_text(
     unknown = next((name for name in options if name not in TextKeywords.__annotations__), None)
     if unknown is not None:
         raise DataError(f"{unknown} does not apply with text. {did_you_mean(unknown, TextKeywords.__annotations__)}")
-    sheet = read_sheet(data)
-    for name in filter(None, (text, target)):
-        if name not in sheet.columns:
-            raise DataError(f"no column '{name}'. {did_you_mean(name, sheet.columns)}")
+    texts, labels = read_texts(data, text, target)
     settings = options.get("settings") or TextSettings()
     with _shown(progress) as show:
-        return audit_texts(
+        result = audit_texts(
             model,
-            list(sheet.columns[text]),
+            texts,
             sensitive,
-            labels=None if target is None else list(sheet.columns[target]),
+            labels=labels,
             settings=replace(settings, seed=_seed(options.get("random_state"), settings.seed)),
             folder=folder,
             progress=show,
@@ -366,6 +355,9 @@ def _audit_text(
             trust_pickle=options.get("trust_pickle", False),
             column=text,
         )
+    if result.failure is not None:
+        raise result.failure
+    return result
 
 
 @contextmanager

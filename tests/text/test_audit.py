@@ -1,8 +1,14 @@
 import csv
 import json
+import subprocess
+import sys
 
+import joblib
 import pytest
 import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import neuronfair as nf
 from neuronfair import cli
@@ -14,7 +20,7 @@ from neuronfair.searches.method import World
 from neuronfair.text.audit import TextSettings, audit_texts
 from neuronfair.text.models import open_text_model
 from neuronfair.text.network import TokenModel
-from neuronfair.text.report import TextReport
+from neuronfair.text.report import TextReport, lines, next_steps
 from neuronfair.text.search import rows_model, search_texts
 from tests.text.cases import Convolution, made_domain, tokenizer
 
@@ -168,6 +174,144 @@ def test_another_model_may_not_use_the_answers_of_a_folder(tmp_path):
         audit_texts(lambda texts: [0.5] * len(texts), TEXTS, "gender", settings=SMALL, folder=folder)
 
 
+def at_least(limit, of="favour"):
+    def model(texts):
+        return [of if len(text) >= limit else "against" for text in texts]
+
+    return model
+
+
+def test_the_same_code_with_another_constant_in_its_closure_is_another_model(tmp_path):
+    labels, folder = ["favour", "against"] * 36, tmp_path / "run"
+    audit_texts(at_least(30), TEXTS, "gender", labels=labels, settings=SMALL, folder=folder)
+    audit_texts(at_least(30), TEXTS, "gender", labels=labels, settings=SMALL, folder=folder)
+    with pytest.raises(RunError, match="another model"):
+        audit_texts(at_least(31), TEXTS, "gender", labels=labels, settings=SMALL, folder=folder)
+
+
+def pipeline(labels):
+    return make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, labels)
+
+
+def test_a_retrained_pipeline_at_the_same_path_is_another_model(tmp_path):
+    path, folder = tmp_path / "m.joblib", tmp_path / "run"
+    for labels in ("good bad", "bad good"):
+        joblib.dump(pipeline([labels.split()["bad" in text] for text in TEXTS]), path)
+        if labels == "good bad":
+            for _ in range(2):
+                audit_texts(path, TEXTS, "gender", settings=SMALL, folder=folder, trust_pickle=True)
+    with pytest.raises(RunError, match="another model"):
+        audit_texts(path, TEXTS, "gender", settings=SMALL, folder=folder, trust_pickle=True)
+
+
+def test_a_service_that_answers_otherwise_is_another_model(tmp_path):
+    folder, settings, service = tmp_path / "run", TextSettings(steps=0, max_calls=2_000), tmp_path / "service"
+
+    def ask(texts):
+        return [float(service.read_text()) * text.startswith("he") for text in texts]
+
+    service.write_text("0.8")
+    first = audit_texts(ask, TEXTS, "gender", settings=settings, folder=folder).report
+    again = audit_texts(ask, TEXTS, "gender", settings=settings, folder=folder).report
+    assert again.model.calls == first.model.calls + 2  # sent again: a text for each of two answers
+    assert again.flip_rate == first.flip_rate
+    service.write_text("0.7")
+    with pytest.raises(RunError, match=r"another answer.*version"):
+        audit_texts(ask, TEXTS, "gender", settings=settings, folder=folder)
+
+
+def test_only_one_process_may_use_a_folder(tmp_path):
+    folder = tmp_path / "run"
+    program = (
+        "import sys; from neuronfair.text.audit import audit_texts\n"
+        "try:\n    audit_texts(lambda t: [0.1] * len(t), ['she left'], 'gender', folder=sys.argv[1])\n"
+        "except Exception as error:\n    print(error)"
+    )
+    said = []
+
+    def model(texts):
+        if not said:
+            command = [sys.executable, "-c", program, str(folder)]
+            said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        return [0.1] * len(texts)
+
+    audit_texts(model, TEXTS[:2], "gender", settings=SMALL, folder=folder)
+    assert "another process is writing to this run" in said[0]
+
+
+class CtrlC:
+    """A model that is interrupted after so many calls."""
+
+    def __init__(self, calls):
+        self.left = calls
+
+    def __call__(self, texts):
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return biased(texts)
+
+
+@pytest.mark.parametrize("calls", [5, 20, 23, 24])  # during twins, neutral words, a search and its control
+def test_ctrl_c_keeps_what_was_measured_and_evaluates_no_threshold(calls):
+    settings = TextSettings(starts=10, steps=5, batch=4)
+    labels = ["no", "yes"] * 36
+    audit = audit_texts(
+        CtrlC(calls), TEXTS, "gender", labels=labels, settings=settings, fail_if=["flip_rate > 99%", "findings > 0"]
+    )
+    report = audit.report
+    assert report.interrupted
+    assert not report.calls_spent
+    assert report.gate is None
+    assert report.thresholds == "not evaluated"
+    assert "The thresholds were not evaluated." in "\n".join(lines(report))
+    assert (report.texts.measured < 72) == (calls == 5)
+    assert "not evaluated" in audit.to_html()
+    assert 'errors="1"' in audit.to_junit()
+
+
+def test_findings_are_not_counted_without_a_search(tmp_path):
+    with pytest.raises(NeuronFairError, match="no search without steps"):
+        audit_texts(biased, TEXTS, "gender", settings=TextSettings(steps=0), fail_if=["findings > 0"])
+    spent = TextSettings(starts=10, steps=5, batch=4, max_calls=92)
+    audit = audit_texts(biased, TEXTS, "gender", settings=spent, fail_if=["findings > 0"], folder=tmp_path / "run")
+    assert audit.report.calls_spent
+    assert audit.report.gate is None
+    assert "all calls were spent before the searches ended" in str(audit.failure)
+    assert (tmp_path / "run" / "report.html").exists()
+    with pytest.raises(NeuronFairError, match="all calls were spent"):
+        nf.audit(biased, {"text": TEXTS}, text="text", sensitive="gender", settings=spent, fail_if=["findings > 0"])
+    rate = audit_texts(biased, TEXTS, "gender", settings=spent, fail_if=["flip_rate > 99%"])
+    assert rate.report.gate.passed
+
+
+def test_calls_spent_on_neutral_words_are_noted():
+    words = [(who, word) for who in ("she", "he") for word in ("baker", "farmer")]
+    texts = [f"{who} met a {word} {i}" for i, (who, word) in enumerate(words * 3)]
+    early = audit_texts(biased, texts, "gender", settings=TextSettings(steps=0, max_calls=25)).report
+    assert (early.calls_spent, early.texts.measured, early.baseline) == (True, 12, None)
+
+
+def test_one_decision_for_all_texts_passes_no_threshold():
+    audit = audit_texts(lambda t: [0.1] * len(t), TEXTS, "gender", settings=SMALL, fail_if=["flip_rate > 99%"])
+    assert "same decision for every text" in str(audit.failure)
+
+
+def test_texts_without_an_answer_are_no_errors():
+    def model(texts):
+        return [None if "sad" in text else "yes" for text in texts]
+
+    report = audit_texts(model, TEXTS, "gender", labels=["yes"] * 71 + ["no"], settings=TextSettings(steps=0)).report
+    assert report.model.accuracy == pytest.approx(47 / 48)
+
+
+def test_the_report_blames_neutral_words_only_if_they_were_swapped():
+    texts = [f"{who} left" for who in ("she", "he")]
+    report = audit_texts(lambda t: [float(x.startswith("he")) for x in t], texts, "gender", settings=SMALL).report
+    assert report.baseline is None
+    assert not any("Neutral words" in step for step in next_steps(report))
+
+
 def run(monkeypatch, *words):
     monkeypatch.setattr("sys.argv", ["neuronfair", *map(str, words)])
     with pytest.raises(SystemExit) as ended:
@@ -191,7 +335,9 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "run" / "report.html").exists()
     assert len((tmp_path / "run" / "findings.csv").read_text().splitlines()) > 1
     assert run(monkeypatch, *words, "--out", "two", "--steps", 0, "--fail-if", "flip_rate > 1%") == 1
-    assert run(monkeypatch, *words, "--out", "three", "--junit", "x.xml") == 2
-    assert "--junit is not written for texts" in capsys.readouterr().err
+    assert run(monkeypatch, *words, "--out", "three", "--junit", "x.xml", "--fail-if", "flip_rate > 1%") == 1
+    assert '<failure message="Flip rate by gender' in (tmp_path / "x.xml").read_text()
+    assert run(monkeypatch, *words, "--out", "four", "--json", "no/folder.json") == 2
+    assert not (tmp_path / "four").exists()  # no call was spent
     assert run(monkeypatch, *words, "--out", "three", "--prove", 1) == 2
     assert run(monkeypatch, "audit", "t.csv", "--text", "nothing", "--sensitive", "gender", "--model", "x:f") == 2

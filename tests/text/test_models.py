@@ -66,7 +66,7 @@ def test_a_wrong_number_of_answers_is_an_error():
 
 def test_a_torn_line_is_forgotten_and_a_damaged_one_refused(tmp_path):
     path = tmp_path / ANSWERS
-    Service(lambda texts: [0.5] * len(texts), file=path).ask(["a", "b"])
+    Service(lambda texts: [0.5] * len(texts), folder=tmp_path).ask(["a", "b"])
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"text": "abc", "ans')
     assert len(read_answers(path)) == 2
@@ -122,6 +122,8 @@ from neuronfair.text.audit import TextSettings
 def model(texts):
     request = urllib.request.Request("http://127.0.0.1:%d", json.dumps(texts).encode())
     return json.load(urllib.request.urlopen(request))
+
+model.version = "stub 1"
 
 ends = [(who, what) for who in ("he", "she") for what in ("film", "car")]
 texts = [f"{who} wrote letter {i} about the {what}" for i in range(30) for who, what in ends]

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from neuronfair.model.training_loop import TrainingSettings
     from neuronfair.model.weights import Card
     from neuronfair.scale.pool import Pool
+    from neuronfair.text.audit import TextAudit
 
 LARGE = 10_000  # records; a classifier of more is trained in large steps, which cost it no accuracy
 PROJECT = "pyproject.toml"
@@ -202,6 +203,15 @@ class AuditOutputs:
             options.write_file(self.markdown, markdown(report))
         if self.json is not None and realpath(self.json) != realpath(self.out / FIGURES):
             options.write_text(self.json, report.to_json())
+
+    def write_texts(self, audit: TextAudit) -> None:
+        """Write the files of an audit of texts that are not in its folder."""
+        if self.html is not None:
+            options.write_file(self.html, audit.to_html())
+        if self.junit is not None:
+            options.write_file(self.junit, audit.to_junit())
+        if self.json is not None:
+            options.write_text(self.json, audit.report.to_json())
 
 
 def carry_out(
@@ -384,24 +394,20 @@ def _audit_text(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
     changed = job.changed()
     for name in (name for name in changed if name not in _FOR_TEXTS):
         raise DataError(f"{flag_of(name, parameters(AuditJob)[name])} does not apply with --text. Leave it out")
-    for flag, path in (("--junit", outputs.junit), ("--markdown", outputs.markdown)):
-        if path is not None:
-            raise DataError(f"{flag} is not written for texts. Use --json or the report in --out")
+    if outputs.markdown is not None:
+        raise DataError("--markdown is not written for texts. Use --json or the report in --out")
     if job.model.model is None:
         raise DataError("--text needs a --model: a .skops file, a Hugging Face folder or package.module:name")
     if job.table.sensitive is None:
         raise DataError("--text needs --sensitive: gender, religion, ethnicity, … or a CSV file with identity terms")
-    from neuronfair.domain.tables.files import read_sheet
     from neuronfair.render.terminal import stage_progress
     from neuronfair.store.ledger import discard
-    from neuronfair.text.audit import PAGE, TextSettings, audit_texts
+    from neuronfair.text.audit import TextSettings, audit_texts
+    from neuronfair.text.domain import read_texts
     from neuronfair.text.report import lines
 
-    options.check_run_folder(outputs.out, outputs.force, job.reads, of_audit=True)
-    sheet, text, target = read_sheet(job.table.data), str(job.text), job.table.target
-    for name in filter(None, (text, target)):
-        if name not in sheet.columns:
-            raise DataError(f"{job.table.data} has no column '{name}'. {did_you_mean(name, sheet.columns)}")
+    outputs.check(job)
+    texts, labels = read_texts(job.table.data, str(job.text), job.table.target)
     settings = replace(TextSettings(), **_QUICK_TEXTS) if job.quick else TextSettings()
     settings = replace(settings, methods=job.settings.methods, max_calls=job.max_calls, seed=job.settings.seed)
     for name, option_name in (("starts", "seeds"), ("steps", "steps")):
@@ -412,9 +418,9 @@ def _audit_text(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
     with stage_progress("Auditing", quiet=console.quiet) as show:
         audit = audit_texts(
             job.model.model,
-            list(sheet.columns[text]),
+            texts,
             job.table.sensitive,
-            labels=None if target is None else list(sheet.columns[target]),
+            labels=labels,
             favourable=job.favourable,
             tokenizer=job.model.preprocess,
             settings=settings,
@@ -424,15 +430,14 @@ def _audit_text(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
             decision=options.read_decision(job.model.decision),
             trust_pickle=job.model.trust_pickle,
             name=job.table.data,
-            column=text,
+            column=str(job.text),
         )
-    if outputs.html is not None:
-        options.write_file(outputs.html, audit.to_html())
-    if outputs.json is not None:
-        options.write_text(outputs.json, audit.report.to_json())
-    for line in (*lines(audit.report), f"Report: {outputs.html or outputs.out / PAGE}"):
+    outputs.write_texts(audit)
+    for line in (*lines(audit.report), f"Report: {outputs.report}"):
         console.print(line, soft_wrap=True)
-    _end(audit.interrupted and audit.report.model.calls is None, audit.report.gate, quiet=False)
+    if audit.failure is not None:
+        raise audit.failure
+    _end(audit.interrupted and not audit.report.calls_spent, audit.report.gate, quiet=outputs.quiet)
 
 
 @command(app, panel=AUDIT)

@@ -14,9 +14,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
 
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replacing, write_text
 from neuronfair.audits.gate.thresholds import CORPUS
-from neuronfair.audits.report import AuditIndex, Report
+from neuronfair.audits.report import AuditIndex, Gate, GateCheck, Report
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording.phrases import class_names, introduction
 from neuronfair.audits.wording.summary import described
@@ -76,6 +76,19 @@ def export_findings(folder: Path, out: Path) -> int:
     with replacing(out.resolve()) as temporary:
         writers[out.suffix.lower()](temporary, parts)
     return count
+
+
+def save_as(path: str | Path, forms: Mapping[str, Callable[[], str]]) -> Path:
+    """Write a result in the form that the ending of a name stands for, and return the path."""
+    path = Path(path)
+    form = forms.get(path.suffix.lower())
+    if form is None:
+        raise DataError(f"{path}: expected a name that ends in {', '.join(forms)}")
+    try:
+        write_text(path.resolve(), form())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
 
 
 def runs_in(folder: Path) -> list[Run]:
@@ -306,6 +319,21 @@ def junit_of_all(index: AuditIndex, reports: Mapping[str, Report]) -> str:
     return _document(f"neuronfair audits of {index.file}", suites)
 
 
+def junit_of_texts(name: str, attribute: str, gate: Gate | None, lines: Sequence[str], unknown: str = "") -> str:
+    """Return an audit of texts as JUnit XML: a test per threshold, or one test where none was set.
+
+    `lines` say what was found, and `unknown` why thresholds that were set could not be evaluated, which is an error.
+    """
+    if gate is not None:
+        return _document(f"neuronfair audit of {name}", _checked(gate, lambda _: lines))
+    case = _case(attribute, "assessable" if unknown else "no threshold set")
+    if unknown:
+        ElementTree.SubElement(case, "error", message=visible(unknown), type="not evaluated")
+    else:
+        ElementTree.SubElement(case, "system-out").text = "\n".join(map(visible, lines))
+    return _document(f"neuronfair audit of {name}", {attribute: [case]})
+
+
 def _document(name: str, suites: Mapping[str, Sequence[ElementTree.Element]]) -> str:
     root = ElementTree.Element("testsuites", name=visible(name))
     for suite_name, cases in suites.items():
@@ -327,12 +355,22 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
             ElementTree.SubElement(case, "error", message=message, type="not evaluated")
             suites[WHOLE] = [case]
         return suites | {name: [_without_thresholds(attribute)] for name, attribute in attributes.items()}
-    for check in report.gate.checks:
+
+    def details(check: GateCheck) -> Sequence[str]:
+        examples = report.corpus.examples if report.corpus is not None and check.figure in CORPUS else ()
+        return _worst(attributes[check.attribute]) if check.attribute else examples
+
+    return _checked(report.gate, details)
+
+
+def _checked(gate: Gate, details: Callable[[GateCheck], Sequence[str]]) -> dict[str, list[ElementTree.Element]]:
+    """Return a test for each threshold; one that failed says why, with details."""
+    suites: dict[str, list[ElementTree.Element]] = {}
+    for check in gate.checks:
         suite = check.attribute or WHOLE
         case = _case(suite, check.expression)
         if check.fired:
-            examples = report.corpus.examples if report.corpus is not None and check.figure in CORPUS else ()
-            _fail(case, check.explained, _worst(attributes[suite]) if check.attribute else examples)
+            _fail(case, check.explained, details(check))
         suites.setdefault(suite, []).append(case)
     return suites
 

@@ -6,9 +6,10 @@ import csv
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -16,18 +17,21 @@ from torch import Tensor
 
 from neuronfair import __version__
 from neuronfair.atomic import replacing, write_text
-from neuronfair.audits.folder import claim
-from neuronfair.audits.gate.thresholds import METRICS, Threshold, read_expressions, refusal
+from neuronfair.audits.folder import FIGURES, PAGE, claimed
+from neuronfair.audits.gate.thresholds import Threshold, check_count, check_rate, read_expressions, refusal
 from neuronfair.audits.report import Gate, GateCheck
+from neuronfair.audits.report.counterfactual import Interval
+from neuronfair.audits.wording.verdict import threshold_state
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.twins import digest
-from neuronfair.errors import DataError, RunError, did_you_mean, needs
-from neuronfair.formatting import percent
+from neuronfair.errors import DataError, NeuronFairError, did_you_mean, needs
+from neuronfair.formatting import plural
 from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress, silent
+from neuronfair.render.export import junit_of_texts, neutral, save_as
 from neuronfair.searches.method import World
 from neuronfair.searches.methods import check_method
 from neuronfair.store.ledger import versions
@@ -35,7 +39,7 @@ from neuronfair.text import measure
 from neuronfair.text import report as reports
 from neuronfair.text.domain import GROUP, MAX_TEXT, TEXT, TextColumn, TextDomain, build_text_domain
 from neuronfair.text.lexicon import Lexicon, Reason, read_lexicon
-from neuronfair.text.models import ANSWERS, NO_ANSWER, CallsSpent, Service, TextModel, open_text_model
+from neuronfair.text.models import NO_ANSWER, CallsSpent, Service, TextModel, open_text_model
 from neuronfair.text.report import TextReport
 from neuronfair.text.search import TextSearch, rows_model, search_texts
 
@@ -57,27 +61,49 @@ class TextSettings:
 
 
 class TextStages:
-    """The stages after the flip rate, and their results so far: Ctrl-C may end them anywhere."""
+    """The stages of an audit of texts and their results so far: Ctrl-C, or the last call, may end them anywhere."""
 
     def __init__(
         self, opened: TextModel, domain: TextDomain, settings: TextSettings, favourable: int, show: Progress
     ) -> None:
         self.opened, self.domain, self.settings = opened, domain, settings
         self.favourable, self._show = favourable, show
+        self._batches: list[measure.TextPairs] = []
         self.baseline: reports.NeutralWordsReport | None = None
         self.topics: list[reports.TopicReport] = []
         self.interpretation: reports.TextInterpretation | None = None
         self.searches: list[TextSearch] = []
         self.padding_changes = 0  # texts whose decision depends on padding
-        self.interrupted = False
+        self.interrupted = False  # by Ctrl-C
+        self.calls_spent = False  # before the last stage
 
-    def run(self, pairs: measure.TextPairs, texts: Sequence[str]) -> None:
+    def run(self, texts: Sequence[str]) -> None:
+        """Compare the texts with their twins, measure the baseline, look inside and search."""
+        try:
+            for batch in measure.compare_with_twins(
+                self.opened, self.domain, favourable=self.favourable, seed=self.settings.seed, progress=self._show
+            ):
+                self._batches.append(batch)
+            self._look_further(self.pairs, texts)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except CallsSpent:
+            self.calls_spent = True
+
+    @cached_property
+    def pairs(self) -> measure.TextPairs:
+        """The texts and twins that were compared."""
+        return measure.joined(self._batches)
+
+    def _look_further(self, pairs: measure.TextPairs, texts: Sequence[str]) -> None:
         """Measure the baseline, look inside and search."""
         self.topics = measure.topics(self.domain, pairs)
-        self.baseline = measure.measure_baseline(
+        self.baseline, self.calls_spent = measure.measure_baseline(
             self.opened, self.domain, pairs, texts, favourable=self.favourable, seed=self.settings.seed,
             progress=self._show,
         )  # fmt: skip
+        if self.calls_spent:
+            return
         model = rows_model(self.opened, self.domain)
         profile = None
         if isinstance(model, Network) and model.layers:
@@ -154,24 +180,24 @@ class TextStages:
         return replace(search, findings=findings, own=replace(search.own, findings=len(findings)))
 
     def accuracy(self, read: TextColumn) -> float | None:
-        """Return the share of texts with the decision of their label, of those that were measured."""
+        """Return the share of texts with the decision of their label, of those with an answer."""
         if read.labels is None:
             return None
         label = dict(zip(read.texts, read.labels, strict=True))
-        texts = [text.text for text in self.domain.texts]
-        try:
-            decisions = self.opened.answer(texts).decisions
-        except CallsSpent:
-            return None
-        names = [self.opened.classes[d] if d != NO_ANSWER else None for d in decisions]
-        return float(np.mean([name == label[text] for name, text in zip(names, texts, strict=True)]))
+        order = measure.order_of(self.domain, self.settings.seed)[: self.pairs.measured].tolist()
+        texts = [self.domain.texts[number].text for number in order]
+        decisions = self.opened.answer(texts).decisions
+        right = [
+            self.opened.classes[d] == label[text] for d, text in zip(decisions, texts, strict=True) if d != NO_ANSWER
+        ]
+        return float(np.mean(right)) if right else None
 
 
 def _named(layer: str) -> str:
     return layer.removeprefix("module.") or layer
 
 
-FIGURES, PAGE, FINDINGS = "audit.json", "report.html", "findings.csv"
+FINDINGS = "findings.csv"
 
 
 class TextOptions(TypedDict, total=False):
@@ -194,6 +220,7 @@ class TextAudit:
     domain: TextDomain
     searches: tuple[TextSearch, ...] = ()
     folder: Path | None = None
+    failure: NeuronFairError | None = None  # why the thresholds could not be evaluated
 
     @property
     def verdict(self) -> str:
@@ -218,14 +245,16 @@ class TextAudit:
         ]
         return needs("pandas", "sklearn", "to_frame()").DataFrame(lines)
 
+    def to_junit(self) -> str:
+        """Return the thresholds as JUnit XML."""
+        report, unknown = self.report, ""
+        if report.thresholds == "not evaluated":
+            unknown = str(self.failure or report.threshold_text)
+        return junit_of_texts(report.texts.name, report.attribute, report.gate, reports.lines(report), unknown)
+
     def save(self, path: str | Path) -> Path:
         """Write the report (.html) or all figures (.json) and return where."""
-        path = Path(path)
-        forms: dict[str, Callable[[], str]] = {".html": self.to_html, ".json": self.report.to_json}
-        if path.suffix.lower() not in forms:
-            raise DataError(f"{path}: expected a name that ends in {' or '.join(forms)}")
-        write_text(path.resolve(), forms[path.suffix.lower()]())
-        return path
+        return save_as(path, {".html": self.to_html, ".json": self.report.to_json})
 
     def __repr__(self) -> str:
         return "\n".join(reports.lines(self.report)[:10])
@@ -258,41 +287,31 @@ def audit_texts(
     """
     begun, settings, show = time.perf_counter(), settings or TextSettings(), progress or silent
     lexicon = sensitive if isinstance(sensitive, Lexicon) else read_lexicon(sensitive)
-    place = None if folder is None else _claimed(Path(folder), settings, lexicon, texts)
-    thresholds = [read_threshold(text, lexicon.name) for text in options.get("fail_if", ())]
+    thresholds = [read_threshold(text, lexicon.name, settings) for text in options.get("fail_if", ())]
     show("Looking for identity terms", 0, None)
     read = TextColumn.of(texts, labels)
     domain, counted = build_text_domain(read, lexicon, options.get("name", "texts"), settings.max_texts, settings.seed)
-    service = Service(list, settings.max_calls, None if place is None else place / ANSWERS, settings.batch)
-    first = [text.text for text in domain.texts]
-    opened = open_text_model(
-        model,
-        first[: max(1, min(len(first), settings.max_calls or len(first)))],
-        classes=read.classes,
-        tokenizer=options.get("tokenizer"),
-        decision=options.get("decision"),
-        trust_pickle=options.get("trust_pickle", False),
-        service=service,
-    )
-    if place is not None:
-        _check_same(place, opened)
-    number = _favourable(opened, options.get("favourable"))
-    work = TextStages(opened, domain, settings, number, show)
-    pairs, spent = measure.measure_pairs(opened, domain, favourable=number, seed=settings.seed, progress=show)
-    if spent and not pairs.measured:
-        raise DataError(f"--max-calls {settings.max_calls}: too few to ask about a text and its twins")
-    try:
-        work.run(pairs, read.texts)
-    except KeyboardInterrupt:
-        work.interrupted = True
-    except CallsSpent:
-        spent = True
-    accuracy = work.accuracy(read)
-    report = assemble(read, counted, work, pairs, accuracy, options.get("column", "text"), spent=spent)
-    report = replace(report, gate=check_thresholds(thresholds, report), seconds=time.perf_counter() - begun)
-    audit = TextAudit(report, domain, tuple(work.searches), place)
-    if place is not None:
-        write_results(place, audit)
+    place = None if folder is None else Path(folder)
+    with claimed(place, _manifest(settings, lexicon, texts)):
+        opened = open_text_model(
+            model,
+            [text.text for text in domain.texts[: settings.max_calls]],
+            classes=read.classes,
+            tokenizer=options.get("tokenizer"),
+            decision=options.get("decision"),
+            trust_pickle=options.get("trust_pickle", False),
+            service=Service(list, settings.max_calls, place, settings.batch),
+        )
+        work = TextStages(opened, domain, settings, _favourable(opened, options.get("favourable")), show)
+        work.run(read.texts)
+        if work.calls_spent and not work.pairs.measured:
+            raise DataError(f"--max-calls {settings.max_calls}: too few to ask about a text and its twins")
+        report = assemble(read, counted, work, options.get("column", "text"))
+        report, failure = evaluate(report, thresholds, work.pairs)
+        report = replace(report, seconds=time.perf_counter() - begun)
+        audit = TextAudit(report, domain, tuple(work.searches), place, failure)
+        if place is not None:
+            write_results(place, audit)
     return audit
 
 
@@ -308,24 +327,14 @@ def _favourable(opened: TextModel, favourable: str | None) -> int:
 # The folder
 
 
-def _claimed(folder: Path, settings: TextSettings, lexicon: Lexicon, texts: Sequence[Any]) -> Path:
-    manifest = {
+def _manifest(settings: TextSettings, lexicon: Lexicon, texts: Sequence[Any]) -> dict[str, object]:
+    return {
         "audit": "texts",
         **versions(),
         "rows": digest(*map(str, texts)),
         "sensitive": [lexicon.name, digest(lexicon.concepts, lexicon.groups)],
         "settings": {"seed": settings.seed},
     }
-    claim(folder, manifest)
-    return folder
-
-
-def _check_same(folder: Path, opened: TextModel) -> None:
-    """Refuse answers of another model: they are kept next to its fingerprint."""
-    path = folder / "model.txt"
-    if path.exists() and path.read_text(encoding="utf-8", errors="replace").strip() != opened.fingerprint:
-        raise RunError(f"{folder}: this audit was begun with another model. Choose another --out, or --force")
-    write_text(path, opened.fingerprint + "\n")
 
 
 def write_results(folder: Path, audit: TextAudit) -> None:
@@ -338,39 +347,29 @@ def write_results(folder: Path, audit: TextAudit) -> None:
         for search in audit.searches:
             rows, twins = search.findings.rows, search.findings.twins(audit.domain)
             groups = audit.domain.lexicon.groups
-            for line in zip(
+            for text, twin, group, other in zip(
                 audit.domain.write(rows),
                 audit.domain.write(twins),
                 rows[:, GROUP].tolist(),
                 twins[:, GROUP].tolist(),
                 strict=True,
             ):
-                writer.writerow([search.method, _cell(line[0]), _cell(line[1]), groups[line[2]], groups[line[3]]])
-
-
-def _cell(text: str) -> str:
-    """Return a text for a spreadsheet, which must not take it for a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" else text
+                writer.writerow([search.method, neutral(text), neutral(twin), groups[group], groups[other]])
 
 
 # The report
 
-WORST = 10
-_WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
+SHOWN_PAIRS = 10  # of the data set, and of each search
 
 
 def assemble(
     read: TextColumn,
     counted: dict[Reason, int],
     work: TextStages,
-    pairs: measure.TextPairs,
-    accuracy: float | None,
     column: str,
-    *,
-    spent: bool,
 ) -> TextReport:
     """Return the report of an audit, without its thresholds and its time."""
-    opened, domain = work.opened, work.domain
+    opened, domain, pairs = work.opened, work.domain, work.pairs
     rate = pairs.rate()
     graded = opened.graded and len(pairs.text) > 0
     changes = measure.bootstrap_mean(measure.score_changes(pairs), work.settings.seed) if graded else None
@@ -385,7 +384,7 @@ def assemble(
             classes=opened.classes,
             white_box=opened.white_box,
             fingerprint=opened.fingerprint,
-            accuracy=accuracy,
+            accuracy=work.accuracy(read),
             calls=None if opened.white_box else opened.service.spent,
             unanswered=pairs.unanswered,
         ),
@@ -401,9 +400,10 @@ def assemble(
         searches=tuple(_search(one) for one in work.searches),
         interpretation=work.interpretation,
         topics=tuple(work.topics),
-        notes=tuple(_notes(read, work, pairs, spent=spent)),
+        notes=tuple(_notes(read, work, pairs)),
         seed=work.settings.seed,
-        interrupted=work.interrupted or spent,
+        interrupted=work.interrupted or work.calls_spent,
+        calls_spent=work.calls_spent,
     )
 
 
@@ -423,7 +423,7 @@ def _worst(work: TextStages, pairs: measure.TextPairs) -> list[reports.TextFindi
     flips = np.flatnonzero(pairs.flips)
     order = flips[np.argsort(-np.abs(pairs.twin_score - pairs.score)[flips], kind="stable")]
     first = list({int(pairs.text[place]): place for place in reversed(order)}.values())[::-1]
-    chosen = sorted(first, key=order.tolist().index)[:WORST]
+    chosen = sorted(first, key=order.tolist().index)[:SHOWN_PAIRS]
     rows = work.domain.rows[pairs.text[chosen]]
     twins = rows.clone()
     twins[:, GROUP] = torch.from_numpy(pairs.other[chosen])
@@ -431,7 +431,7 @@ def _worst(work: TextStages, pairs: measure.TextPairs) -> list[reports.TextFindi
     for search in work.searches:  # of each, what is no text of the data set, one for each text that it started from
         rows, twins = search.findings.rows, search.findings.twins(work.domain)
         changed = (rows[:, GROUP + 1 :] > 0).any(1).nonzero()[:, 0].tolist()
-        first = list({int(rows[i, TEXT]): i for i in reversed(changed)}.values())[::-1][:WORST]
+        first = list({int(rows[i, TEXT]): i for i in reversed(changed)}.values())[::-1][:SHOWN_PAIRS]
         found += _findings(work, rows[first], twins[first], search.method)
     return found
 
@@ -443,7 +443,7 @@ def _findings(work: TextStages, rows: Tensor, twins: Tensor, found_by: str) -> l
     domain, opened = work.domain, work.opened
     texts = domain.write(rows), domain.write(twins)
     answers = opened.answer(texts[0]), opened.answer(texts[1])
-    scores = [measure.score_of(one, work.favourable) for one in answers]
+    scores = [opened.score_of(one, work.favourable) for one in answers]
     groups, classes = domain.lexicon.groups, opened.classes
     return [
         reports.TextFinding(
@@ -463,13 +463,12 @@ def _findings(work: TextStages, rows: Tensor, twins: Tensor, found_by: str) -> l
     ]
 
 
-def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs, *, spent: bool) -> list[str]:
+def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs) -> list[str]:
     """Return what may mislead."""
     notes = []
-    decisions = np.concatenate([pairs.decision, pairs.twin_decision])
-    if len(decisions) and (decisions == decisions[0]).all():
+    if pairs.is_constant:
         notes.append("The model gave the same decision for every text, so it cannot be assessed.")
-    if spent:
+    if work.calls_spent:
         notes.append(
             f"All {work.settings.max_calls:,} calls were spent after {pairs.measured:,} of {len(work.domain.texts):,} "
             "texts, a random sample. Raise --max-calls to measure more."
@@ -481,6 +480,8 @@ def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs, *, spen
             f"The decision for {work.padding_changes:,} texts changes if they are padded: the model reads its padding. "
             "Flip rates are those of unpadded texts; neurons and searches are measured on padded ones."
         )
+    if work.opened.service.unchecked:
+        notes.append("Kept answers were not compared with the model again, since no call was left.")
     if read.shortened:
         notes.append(f"{read.shortened:,} texts were cut off after {MAX_TEXT:,} characters.")
     if len(pairs.by_text[0]) < 30:
@@ -491,35 +492,47 @@ def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs, *, spen
 # Thresholds
 
 
-def read_threshold(text: str, attribute: str) -> Threshold:
+def read_threshold(text: str, attribute: str, settings: TextSettings) -> Threshold:
     """Read a threshold for texts, such as flip_rate > 1%; refuse what there is not for texts."""
     limit = read_expressions([text], [attribute], [])[0]
     if limit.figure not in ("flip_rate", "findings"):
         raise refusal(text, "for texts there are flip_rate and findings")
+    if limit.figure == "findings" and not settings.steps:
+        raise refusal(text, "there is no search without steps. Leave out --steps 0, or set a threshold on flip_rate")
     return limit
 
 
-def check_thresholds(thresholds: Sequence[Threshold], report: TextReport) -> Gate | None:
-    """Return which thresholds fail; an estimate is compared at the end of its interval that is worse for the model."""
-    if not thresholds:
-        return None
-    checks = []
-    for limit in thresholds:
-        rate = report.flip_rate
-        if rate is None:
-            raise refusal(limit.expression, "no text was answered in both versions")
-        if limit.figure == "findings":
-            value, low, high = float(max([s.findings for s in report.searches], default=0)), None, None
-            compared, shown = value, f"{value:,.0f}"
-        else:
-            value, low, high = rate.value, rate.low, rate.high
-            compared, shown = high if limit.looks_up else low, f"{percent(value)} ({percent(low)} to {percent(high)})"
-        fired = limit.met_by(compared)
-        which: Literal["value", "lower end", "upper end"] = "value"
-        if low is not None:
-            which = "upper end" if limit.looks_up else "lower end"
-        number = METRICS[limit.figure].shown(limit.number)
-        judge = f"{'it' if which == 'value' else f'its {which}'} is {'' if fired else 'not '}"
-        text = f"{limit.figure} of {report.attribute}: {shown}; {judge}{_WORDS[limit.compare]} {number}"
-        checks.append(GateCheck(limit.expression, report.attribute, value, low, high, which, fired, text, limit.figure))
-    return Gate(not any(c.fired for c in checks), tuple(checks))
+def evaluate(
+    report: TextReport, thresholds: Sequence[Threshold], pairs: measure.TextPairs
+) -> tuple[TextReport, NeuronFairError | None]:
+    """Return a report with its thresholds, or why they could not be evaluated; after Ctrl-C none is."""
+    gate, failure = None, None
+    if thresholds and (report.calls_spent or not report.interrupted):
+        try:
+            checks = tuple(_check(limit, report, pairs) for limit in thresholds)
+            gate = Gate(not any(check.fired for check in checks), checks)
+        except NeuronFairError as error:
+            failure = error
+    state, said = threshold_state(gate, thresholds_set=bool(thresholds))
+    return replace(report, gate=gate, thresholds=state, threshold_text=said), failure
+
+
+def _check(limit: Threshold, report: TextReport, pairs: measure.TextPairs) -> GateCheck:
+    """Return whether a threshold fails; a build must not pass for lack of a measurement."""
+    rate = report.flip_rate
+    if rate is None:
+        raise refusal(limit.expression, "no text was answered in both versions")
+    if pairs.is_constant:
+        raise refusal(
+            limit.expression,
+            "this model gave the same decision for every text, so it cannot be assessed. Check the texts and the "
+            "--decision",
+        )
+    if limit.figure == "findings":
+        if report.calls_spent or not report.searches:
+            why = "all calls were spent before the searches ended" if report.calls_spent else "no text has other words"
+            raise refusal(limit.expression, f"no search was made: {why}")
+        worst = (max if limit.looks_up else min)(report.searches, key=lambda search: search.findings)
+        return check_count(limit, report.attribute, worst.findings, f"Search by {worst.method}.")
+    texts = f"{plural(rate.of, 'text')} that mention {report.attribute}"
+    return check_rate(limit, report.attribute, Interval(rate.value, rate.low, rate.high), texts)

@@ -24,6 +24,7 @@ from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.toml import read_toml
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
+from neuronfair.domain.tables.files import read_sheet
 from neuronfair.domain.twins import SampleDomain, TwinRows
 from neuronfair.errors import DataError, DomainError, did_you_mean
 from neuronfair.limits import read_bytes
@@ -280,6 +281,15 @@ class TextDomain(SampleDomain):
         slots: Sequence[Slot] = self.slots[number]
         parts += [(s.start, s.end, s.words[w]) for s, w in zip(slots, words, strict=False) if w]
         return replaced(text.text, parts) if parts else text.text
+
+
+def read_texts(data: Any, text: str, target: str | None = None) -> tuple[list[Any], list[Any] | None]:
+    """Return a column of texts of a table and, if a target is named, the labels."""
+    columns = read_sheet(data).columns
+    for name in filter(None, (text, target)):
+        if name not in columns:
+            raise DataError(f"there is no column '{name}'. {did_you_mean(name, columns)}")
+    return list(columns[text]), None if target is None else list(columns[target])
 
 
 MAX_TEXT = 100_000  # characters; longer ones are cut off

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from neuronfair.progress import Progress, silent
 from neuronfair.text.domain import GROUP, TEXT, TextDomain
 from neuronfair.text.english import WORD, in_case_of
 from neuronfair.text.lexicon import IdentityText, replaced
-from neuronfair.text.models import NO_ANSWER, Answers, CallsSpent, TextModel
+from neuronfair.text.models import NO_ANSWER, CallsSpent, TextModel
 from neuronfair.text.report import GroupPairReport, Mean, NeutralWordsReport, Share, TopicReport
 
 CHUNK, COUNTED = 64, 4  # texts that are measured together; the second where calls are limited
@@ -54,6 +54,11 @@ class TextPairs:
         """Which twins get a different decision."""
         return np.asarray(self.decision != self.twin_decision)
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether all texts and twins got the same decision."""
+        return len(np.unique(np.concatenate([self.decision, self.twin_decision]))) == 1
+
     @cached_property
     def by_text(self) -> tuple[Ints, Bools]:
         """The texts with an answered twin, and whether any of their twins gets a different decision."""
@@ -67,24 +72,23 @@ class TextPairs:
         return Rate(int(flipped.sum()), len(texts), "table", confidence) if len(texts) else None
 
 
-def measure_pairs(
-    model: TextModel, domain: TextDomain, *, favourable: int, seed: int = 0, progress: Progress = silent
-) -> tuple[TextPairs, bool]:
-    """Ask a model about all texts and their twins, in random order; return the pairs, and whether calls were spent.
+def order_of(domain: TextDomain, seed: int) -> torch.Tensor:
+    """Return the numbers of the texts in the random order in which they are measured."""
+    return random_order(len(domain.texts), seed)
 
-    What was measured when the calls are spent is a random sample of the texts.
+
+def compare_with_twins(
+    model: TextModel, domain: TextDomain, *, favourable: int, seed: int = 0, progress: Progress = silent
+) -> Iterator[TextPairs]:
+    """Ask a model about all texts and their twins, in random order, and yield the pairs of each batch.
+
+    What was yielded when the calls are spent, or after Ctrl-C, is a random sample of the texts.
     """
-    order = random_order(len(domain.texts), seed)
-    parts, measured, spent = list[TextPairs](), 0, False
+    order, measured = order_of(domain, seed), 0
     for some in torch.split(order, CHUNK if model.service.max_calls is None else COUNTED):
         progress("Comparing texts with their twins", measured, len(order))
-        try:
-            parts.append(_pairs(model, domain, some, favourable))
-        except CallsSpent:
-            spent = True
-            break
+        yield _pairs(model, domain, some, favourable)
         measured += len(some)
-    return _joined(parts, measured), spent
 
 
 def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable: int) -> TextPairs:
@@ -102,32 +106,23 @@ def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable:
         other=others[:, GROUP].numpy()[known],
         decision=own.decisions[number][known],
         twin_decision=theirs.decisions[known],
-        score=score_of(own, favourable)[number][known],
-        twin_score=score_of(theirs, favourable)[known],
+        score=model.score_of(own, favourable)[number][known],
+        twin_score=model.score_of(theirs, favourable)[known],
         measured=len(some),
         unanswered=int((~known).sum()),
     )
 
 
-def score_of(answers: Answers, favourable: int) -> Floats:
-    """Return the score of the favourable class; of two classes, a single score is that of the second."""
-    scores = answers.scores
-    if scores.shape[1] == 1:
-        return scores[:, 0] if favourable == 1 else -scores[:, 0]
-    if np.nanmin(scores, initial=0) < 0 or np.nanmax(scores, initial=1) > 1:  # logits
-        scores = np.exp(scores - np.nanmax(scores, axis=1, keepdims=True))
-        scores = scores / scores.sum(1, keepdims=True)
-    return scores[:, favourable]
-
-
-def _joined(parts: Sequence[TextPairs], measured: int) -> TextPairs:
+def joined(parts: Sequence[TextPairs]) -> TextPairs:
+    """Return the pairs of several batches as one."""
     kinds = [np.int64] * 5 + [np.float64] * 2
     names = ("text", "own", "other", "decision", "twin_decision", "score", "twin_score")
     columns: dict[str, Any] = {
         name: np.concatenate([np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)])
         for name, kind in zip(names, kinds, strict=True)
     }
-    return TextPairs(**columns, measured=measured, unanswered=sum(part.unanswered for part in parts))
+    measured, unanswered = (sum(getattr(part, name) for part in parts) for name in ("measured", "unanswered"))
+    return TextPairs(**columns, measured=measured, unanswered=unanswered)
 
 
 def share(count: int, of: int) -> Share:
@@ -224,13 +219,16 @@ def measure_baseline(
     rounds: int = ROUNDS,
     seed: int = 0,
     progress: Progress = silent,
-) -> NeutralWordsReport | None:
-    """Swap neutral words of the texts that were measured, as many times as each has twins; None without calls left."""
+) -> tuple[NeutralWordsReport | None, bool]:
+    """Swap neutral words of the texts that were measured, as many times as each has twins.
+
+    Returns None where no text could be measured, and whether the calls were spent before the last text.
+    """
     swaps, generator = NeutralSwaps(domain, texts), np.random.default_rng(seed)
     measured, flipped = pairs.by_text
     twins = np.bincount(pairs.text, minlength=len(domain.texts))
     first = dict(zip(pairs.text.tolist(), range(len(pairs.text)), strict=True))
-    flips, changes, lines = list[float](), list[float](), list[int]()
+    flips, changes, lines, spent = list[float](), list[float](), list[int](), False
     for start in range(0, len(measured), CHUNK):
         progress("Swapping neutral words", start, len(measured))
         some, variants, owner = measured[start : start + CHUNK], list[str](), list[int]()
@@ -242,24 +240,27 @@ def measure_baseline(
         try:
             answers = model.answer(variants)
         except CallsSpent:
+            spent = True
             break
-        scores, at = score_of(answers, favourable) if variants else np.empty(0), 0
+        scores, at = model.score_of(answers, favourable) if variants else np.empty(0), 0
         for number in dict.fromkeys(owner):
             size = rounds * int(twins[number])
             here = slice(at, at + size)
             at += size
-            own = first[number]
-            other = (answers.decisions[here] != pairs.decision[own]) & (answers.decisions[here] != NO_ANSWER)
+            own, answered = first[number], answers.decisions[here] != NO_ANSWER
+            if not answered.any():
+                continue
+            other = (answers.decisions[here] != pairs.decision[own]) & answered
             flips.append(float(other.reshape(rounds, -1).any(1).mean()))
             changes.append(float(np.nanmean(np.abs(scores[here] - pairs.score[own]))))
             lines.append(int(np.searchsorted(measured, number)))
     if not lines:
-        return None
+        return None, spent
     identity, neutral = flipped[lines].astype(float), np.array(flips)
     own, other, excess = (bootstrap_mean(values, seed) for values in (identity, neutral, identity - neutral))
     gaps = score_changes(pairs)[lines]
     changed = float(gaps.mean()), float(np.mean(changes))
-    return NeutralWordsReport(len(lines), own, other, excess, *changed, claimed=own.low > other.high)
+    return NeutralWordsReport(len(lines), own, other, excess, *changed, claimed=own.low > other.high), spent
 
 
 def topics(domain: TextDomain, pairs: TextPairs, most: int = 5) -> list[TopicReport]:

@@ -6,16 +6,19 @@ import hashlib
 import json
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from neuronfair.atomic import write_text
 from neuronfair.errors import ModelError, NeuronFairError, RunError, did_you_mean, needs, one_line
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.model.decision import Decision
@@ -26,9 +29,9 @@ from neuronfair.model.weights import fingerprint
 from neuronfair.text.network import TokenModel
 
 Answer = list[float] | str | None  # scores, a label, or None: no answer
-BATCH, TRIES, WAIT = 32, 3, 0.2  # texts a call, tries of a call, and seconds before the second try
-FAILURES = 5  # calls in a row without any answer, after which the service is taken for broken
-ANSWERS = "answers.jsonl"  # in the folder of an audit
+TEXTS_PER_CALL, TRIES_PER_CALL, SECONDS_TO_RETRY = 32, 3, 0.2
+MAX_FAILED_CALLS = 5  # in a row, after which the service is taken for broken
+ANSWERS, FINGERPRINT = "answers.jsonl", "model.txt"  # in the folder of an audit
 
 
 class CallsSpent(NeuronFairError):  # noqa: N818 - read as a sentence
@@ -37,26 +40,57 @@ class CallsSpent(NeuronFairError):  # noqa: N818 - read as a sentence
 
 @dataclass
 class Service:
-    """A function from a list of texts to one answer each, asked about each text once.
+    """A function from a list of texts to one answer each, called once for each text.
 
-    Answers are remembered, in a file as well if there is one: after a kill the same audit asks about no text twice. A
-    call that fails is tried again; what still has no answer is `None`. `spent` counts the texts that were sent.
+    Answers are remembered, in a folder as well if there is one: after a kill the same audit sends no text twice. A
+    call that fails is tried again; what still has no answer is `None`. `spent` counts the texts that were sent; a
+    second try of a call does not count.
     """
 
     function: Callable[[list[str]], Any]
     max_calls: int | None = None
-    file: Path | None = None
-    batch: int = BATCH
+    folder: Path | None = None
+    batch: int = TEXTS_PER_CALL
     spent: int = 0
-    unanswered: int = 0
-    wait: float = WAIT
+    wait: float = SECONDS_TO_RETRY
     known: dict[str, Answer] = field(default_factory=dict)
+    unchecked: bool = False  # whether answers were kept, and no call was left to compare them with the model
     _failures: int = 0
 
-    def __post_init__(self) -> None:
-        if self.file is not None and self.file.exists():
-            self.known = dict(read_answers(self.file))
-            self.spent = len(self.known)
+    def begin(self, fingerprint: str) -> None:
+        """Read the answers in the folder; those of a model with another fingerprint are refused."""
+        if self.folder is None:
+            return
+        path = self.folder / FINGERPRINT
+        if path.exists() and path.read_text(encoding="utf-8", errors="replace").strip() != fingerprint:
+            raise RunError(
+                f"{self.folder}: this audit was begun with another model. Choose another --out, or --force. If it is "
+                f"the same model, delete {path}"
+            )
+        write_text(path, fingerprint + "\n")
+        if (self.folder / ANSWERS).exists():
+            lines = read_answers(self.folder / ANSWERS)
+            self.known, self.spent = dict(lines), len(lines)
+
+    def compare(self, texts: Sequence[str]) -> None:
+        """Send a few texts again that got different answers before: from the same model they get these again."""
+        answers = ((text, self.known.get(_key(text))) for text in texts)
+        unlike = {str(answer): (text, answer) for text, answer in answers if answer is not None}
+        kept = dict(list(unlike.values())[:TRIED_TEXTS])
+        left = len(kept) if self.max_calls is None else max(0, self.max_calls - self.spent)
+        self.unchecked = bool(kept) and not left
+        some = list(kept)[:left]
+        if not some:
+            return
+        differ = sum(not _agree(kept[text], now) for text, now in zip(some, self._answers(some), strict=True))
+        if differ:
+            raise RunError(
+                f"{self.folder}: this audit was begun with another model: {differ} of {len(some)} texts that were sent "
+                "again got another answer. Choose another --out, or --force. If the answers vary by chance, give the "
+                "function an attribute version, such as predict.version = '2026-11'"
+            )
+        self._remember({_key(text): kept[text] for text in some})  # a line more: they were sent
+        self.spent += len(some)
 
     def ask(self, texts: Sequence[str]) -> list[Answer]:
         """Return one answer for each text."""
@@ -79,42 +113,49 @@ class Service:
 
     def _answers(self, texts: list[str]) -> list[Answer]:
         """Ask, again if it fails; what still fails has no answer."""
-        for tried in range(TRIES):
+        for tried in range(TRIES_PER_CALL):
             try:
                 answers = as_answers(self.function(texts), len(texts))
                 self._failures = 0
-                self.unanswered += sum(answer is None for answer in answers)
                 return answers
             except ModelError:
                 raise
             except Exception as error:  # the user's own code, or the service behind it
                 problem = one_line(error)
-                if tried + 1 < TRIES:
+                if tried + 1 < TRIES_PER_CALL:
                     time.sleep(self.wait * 2**tried)
         self._failures += 1
-        self.unanswered += len(texts)
-        if self._failures >= FAILURES:
+        if self._failures >= MAX_FAILED_CALLS:
             raise ModelError(
-                f"the model failed in {FAILURES} calls in a row, {TRIES} tries each: {problem}. Answers so far are kept"
+                f"the model failed in {MAX_FAILED_CALLS} calls in a row, {TRIES_PER_CALL} tries each: {problem}. "
+                "Answers so far are kept"
             )
         return [None] * len(texts)
 
     def _remember(self, answers: dict[str, Answer]) -> None:
         self.known |= answers
-        if self.file is None:
+        if self.folder is None:
             return
+        path = self.folder / ANSWERS
         lines = "".join(f"{json.dumps({'text': key, 'answer': answer})}\n" for key, answer in answers.items())
         try:
-            with self.file.open("a", encoding="utf-8") as file:
+            with path.open("a", encoding="utf-8") as file:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise RunError(f"{self.file}: cannot be written ({error.strerror or error})") from error
+            raise RunError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def _key(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _agree(one: Answer, other: Answer) -> bool:
+    """Return whether two answers are the same but for rounding; no answer agrees with every other."""
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return bool(np.allclose(one, other, rtol=1e-5, atol=1e-8))
+    return other is None or one == other
 
 
 def as_answers(found: Any, texts: int) -> list[Answer]:
@@ -158,7 +199,7 @@ def read_answers(path: Path) -> list[tuple[str, Answer]]:
     return found
 
 
-TRIED = 4  # texts that a function is tried on
+TRIED_TEXTS = 4  # that a function is tried on
 NO_ANSWER = -1  # the decision where a model gave none
 
 
@@ -186,6 +227,7 @@ class TextModel:
     graded: bool = True
     tokens: TokenModel | None = None  # a torch module whose neurons can be read
     outputs: int = 1
+    are_logits: bool = False  # whether several scores are turned into probabilities to compare them
 
     @property
     def white_box(self) -> bool:
@@ -201,6 +243,16 @@ class TextModel:
         tensor = torch.from_numpy(np.nan_to_num(scores))
         decisions = self.decision.chosen(tensor).numpy() if len(tensor) else np.empty(0, dtype=np.int64)
         return Answers(scores, np.where(np.isnan(scores).any(1), NO_ANSWER, decisions))
+
+    def score_of(self, answers: Answers, favourable: int) -> np.ndarray:
+        """Return the score of the favourable class; of two classes, a single score is that of the second."""
+        scores = answers.scores
+        if scores.shape[1] == 1:
+            return scores[:, 0] if favourable == 1 else -scores[:, 0]
+        if self.are_logits and len(scores):
+            scores = np.exp(scores - np.max(scores, axis=1, keepdims=True))
+            scores = scores / scores.sum(1, keepdims=True)
+        return np.asarray(scores[:, favourable])
 
     def _scores(self, answers: Sequence[Answer]) -> np.ndarray:
         """Return answers as scores; what is none of the classes is no answer."""
@@ -238,16 +290,20 @@ def open_text_model(
     cut: Callable[[list[str]], Any] | None = imported(file, tokenizer) if isinstance(tokenizer, str) else tokenizer
     if isinstance(model, (str, Path)):
         model, cut = _read(file, cut)
+    service = service or Service(list)
     if isinstance(model, nn.Module):
         if cut is None:
             raise ModelError(f"{source}: a torch module of text needs its tokenizer. Give it as --preprocess")
+        print_of = fingerprint(model)
+        service.begin(print_of)
         tokens = TokenModel.of(model, cut, texts)
-        scores = tokens.scores(list(texts[:16]))
-        chosen = decision or _decision(scores.double().numpy(), probability=False)
-        names = _named(source, classes, scores.shape[1])
+        scores = tokens.scores(list(texts[:16])).double().numpy()
+        chosen = decision or _decision(scores, probability=False)
+        names, logits = _named(source, classes, scores.shape[1]), not _are_probabilities(scores)
         made = TextModel(
-            source, "torch", names, chosen, fingerprint(model), Service(list), tokens=tokens, outputs=scores.shape[1]
-        )
+            source, "torch", names, chosen, print_of, Service(list), tokens=tokens, outputs=scores.shape[1],
+            are_logits=logits,
+        )  # fmt: skip
     else:
         made = _black_box(source, model, texts, classes, decision, service)
     made.decision.check(made.outputs)
@@ -321,7 +377,7 @@ def _black_box(
     texts: Sequence[str],
     classes: Sequence[str],
     decision: Decision | None,
-    service: Service | None,
+    service: Service,
 ) -> TextModel:
     """Return a pipeline or a function as a model of text."""
     function, kind = model, "Python function"
@@ -339,11 +395,13 @@ def _black_box(
             f"{source}: expected a torch module, a pipeline that takes texts, or a function from a list of texts, got "
             f"{type(model).__name__}"
         )
-    ready = service or Service(function)
-    ready.function = function
-    tried = ready.ask(list(dict.fromkeys(texts[:TRIED])))
+    service.function, contents, first = function, Contents(), list(dict.fromkeys(texts[:TRIED_TEXTS]))
+    print_of = contents.fingerprint(function)
+    service.begin(print_of)
+    if not contents.is_complete:
+        service.compare(texts)
+    tried = service.ask(first)
     graded = next((answer for answer in tried if isinstance(answer, list)), None)
-    print_of = _print_of(source, function)
     if graded is None:
         names = tuple(own or classes)
         if len(names) < 2:
@@ -353,11 +411,17 @@ def _black_box(
             isinstance(a, str) and a.strip().casefold() in {n.strip().casefold() for n in names} for a in tried
         ):
             raise ModelError(f"{source}: returned '{wrong}', none of the classes. {did_you_mean(wrong, names)}")
-        return TextModel(source, kind, names, Decision(), print_of, ready, graded=False, outputs=len(names))
-    scores = np.array([a for a in tried if isinstance(a, list)])
+        return TextModel(source, kind, names, Decision(), print_of, service, graded=False, outputs=len(names))
+    scores = np.array([a for a in tried if isinstance(a, list) and len(a) == len(graded)])
     chosen = decision or _decision(scores, probability=bool(((scores >= 0) & (scores <= 1)).all()))
     names = _named(source, own or classes, len(graded))
-    return TextModel(source, kind, names, chosen, print_of, ready, outputs=len(graded))
+    logits = not _are_probabilities(scores)
+    return TextModel(source, kind, names, chosen, print_of, service, outputs=len(graded), are_logits=logits)
+
+
+def _are_probabilities(scores: np.ndarray) -> bool:
+    """Return whether the scores of each text are shares of one."""
+    return bool((scores >= 0).all() and np.allclose(scores.sum(1), 1, atol=0.01))
 
 
 def _decision(scores: np.ndarray, *, probability: bool) -> Decision:
@@ -375,8 +439,97 @@ def _named(source: str, classes: Sequence[str], outputs: int) -> tuple[str, ...]
     return tuple(classes) or tuple(f"class {number}" for number in range(wanted))
 
 
-def _print_of(source: str, function: Callable[..., Any]) -> str:
-    """Return what a function is known by: its name and, where it can be read, its code."""
-    code = getattr(function, "__code__", None)
-    content = f"{source}\n{code.co_code.hex() if code is not None else ''}"
-    return hashlib.sha256(content.encode()).hexdigest()
+class Contents:
+    """Everything in a model that decides: code, constants, defaults, closures, globals by name, and fitted values.
+
+    `is_complete` says afterwards whether this is all. A function of the user may call a service, and the state of some
+    objects cannot be read; then models with one fingerprint may still differ.
+
+    >>> def at_least(limit):
+    ...     return lambda texts: [len(text) >= limit for text in texts]
+    >>> Contents().fingerprint(at_least(5)) == Contents().fingerprint(at_least(7))
+    False
+    """
+
+    def __init__(self) -> None:
+        self.is_complete = True
+        self._known: dict[int, tuple[object, str]] = {}  # the objects are kept, so that no number is used again
+
+    def fingerprint(self, function: Callable[..., Any]) -> str:
+        """Return the digest of a function or a bound method; one with an attribute `version` is known by that."""
+        version = getattr(function, "version", None)
+        if isinstance(version, str):
+            return _key(f"{getattr(function, '__qualname__', type(function).__qualname__)}, version {version}")
+        return _key(self._digest(function))
+
+    def _digest(self, one: object) -> str:
+        if one is None or one is ... or isinstance(one, (str, bytes, bytearray, bool, int, float, complex)):
+            return f"{type(one).__name__} {one!r}"
+        if id(one) not in self._known:
+            self._known[id(one)] = one, "itself"  # where it contains itself
+            try:
+                parts = [part if isinstance(part, str) else self._digest(part[0]) for part in self._parts(one)]
+            except Exception:  # a lock, a connection: any code of a library may refuse
+                self.is_complete, parts = False, [type(one).__qualname__]
+            self._known[id(one)] = one, _key("\n".join(parts))
+        return self._known[id(one)][1]
+
+    def _parts(self, one: Any) -> Iterable[str | tuple[object]]:
+        """Yield what an object consists of: texts, and other objects as tuples of one."""
+        yield type(one).__qualname__
+        if isinstance(one, (set, frozenset)):
+            yield from sorted(map(self._digest, one))
+        elif isinstance(one, (list, tuple)):
+            yield from ((part,) for part in one)
+        elif isinstance(one, dict):
+            yield from sorted(f"{self._digest(key)}: {self._digest(value)}" for key, value in one.items())
+        elif isinstance(one, Tensor):
+            yield f"{one.dtype} {tuple(one.shape)}"
+            yield (one.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(),)
+        elif isinstance(one, np.ndarray):
+            yield f"{one.dtype} {one.shape}"
+            data = one.tolist() if one.dtype.hasobject else hashlib.sha256(one.tobytes()).hexdigest()
+            yield (data,)
+        elif isinstance(one, CodeType):
+            yield from ((one.co_code,), (one.co_consts,), (one.co_names,), (one.co_varnames,))
+        elif isinstance(one, MethodType):
+            yield from ((one.__func__,), (one.__self__,))
+        elif isinstance(one, (type, FunctionType, ModuleType)):
+            name = one.__name__ if isinstance(one, ModuleType) else f"{one.__module__}.{one.__qualname__}"
+            yield name
+            if not _is_library(name.partition(".")[0]):
+                self.is_complete = False
+                yield from self._written(one)
+        elif hasattr(one, "__wrapped__"):
+            yield (one.__wrapped__,)
+        else:
+            made = one.__reduce_ex__(4)
+            yield from (
+                (made,) if isinstance(made, str) else ((list(p) if isinstance(p, Iterator) else p,) for p in made)
+            )
+
+    def _written(self, one: type | FunctionType | ModuleType) -> Iterable[str | tuple[object]]:
+        """Yield what the user wrote: the file of a module, the attributes of a class, or the parts of a function."""
+        if isinstance(one, ModuleType):
+            file = getattr(one, "__file__", None)
+            yield hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+        elif isinstance(one, type):
+            yield (one.__bases__,)
+            own = {name: getattr(v, "__func__", getattr(v, "fget", v)) for name, v in vars(one).items()}
+            yield ({name: value for name, value in own.items() if name not in ("__doc__", "__firstlineno__")},)
+        else:
+            yield from ((one.__code__,), (one.__defaults__,), (one.__kwdefaults__,))
+            yield from ((cell.cell_contents,) for cell in one.__closure__ or ())
+            yield ({name: one.__globals__[name] for name in _names(one.__code__) if name in one.__globals__},)
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that code uses, those of functions in it included."""
+    return {*code.co_names}.union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
+
+
+def _is_library(package: str) -> bool:
+    """Return whether a package belongs to Python or is installed, and so is known by the names in it."""
+    parts = Path(getattr(sys.modules.get(package), "__file__", None) or "").parts
+    is_installed = "site-packages" in parts or "dist-packages" in parts
+    return is_installed or (package in sys.stdlib_module_names and package != "__main__")

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 from textwrap import shorten
 
-from neuronfair.audits.report import SCHEMA, Gate, as_json, read_json
-from neuronfair.audits.wording.summary import NOT_MEASURED, Metric, Step
+from neuronfair.audits.report import SCHEMA, Gate, ThresholdState, Tone, as_json, read_json
+from neuronfair.audits.wording.summary import NOT_MEASURED, SIGNS, Metric, Step
+from neuronfair.audits.wording.verdict import SET_ONE
 from neuronfair.formatting import interval_ends, listed, many, percent, plural, with_interval
 from neuronfair.render.page import rendered
 from neuronfair.text.lexicon import REASON_TEXT, Reason
@@ -169,6 +170,9 @@ class TextReport:
     seed: int = 0  # of all random numbers
     seconds: float = 0.0  # that it took
     interrupted: bool = False  # by Ctrl-C, or since all calls were spent
+    calls_spent: bool = False  # whether that was since all calls were spent
+    thresholds: ThresholdState = "none set"  # not evaluated: set, but the audit was interrupted or cannot be assessed
+    threshold_text: str = SET_ONE  # the same as a sentence
     schema: int = SCHEMA
 
     def to_json(self) -> str:
@@ -179,6 +183,11 @@ class TextReport:
     def from_json(text: str | bytes, source: object = "audit.json") -> TextReport:
         """Read the content of an audit.json; what is damaged, or of another form, is refused with its place."""
         return read_json(text, TextReport, source, "the audit.json of texts")
+
+
+TONES: dict[ThresholdState, Tone] = {
+    "failed": "alarm", "passed": "calm", "not evaluated": "caution", "none set": "neutral"
+}  # fmt: skip
 
 
 def disadvantaged(report: TextReport) -> tuple[str, int, int] | None:
@@ -220,7 +229,7 @@ def lines(report: TextReport) -> list[str]:
     if report.gate is not None:
         found += [f"{'●' if not c.fired else '▲'} {c.text}" for c in report.gate.checks]
     else:
-        found.append("○ No threshold was set, so this report does not pass or fail the model.")
+        found.append(f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}")
     found += [""]
     if rate is not None:
         found.append(
@@ -301,7 +310,8 @@ def text_page(report: TextReport) -> str:
         version=report.neuronfair,
         report=report,
         headline=headline(report),
-        tone=_tone(report),
+        tone=TONES[report.thresholds],
+        status=f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}",
         tiles_of=metrics(report),
         steps=[Step(text) for text in next_steps(report)],
         marked=pieces,
@@ -364,17 +374,11 @@ def next_steps(report: TextReport) -> list[str]:
     baseline = report.baseline
     if baseline is not None and baseline.claimed:
         steps.append("Add the twins with the labels of the originals to the training data, and audit the new model.")
-    elif report.flip_rate is not None and report.flip_rate.count:
+    elif baseline is not None and baseline.neutral.value and report.flip_rate is not None and report.flip_rate.count:
         steps.append("Neutral words change decisions as often: make the model more stable before you compare groups.")
     if report.gate is None:
         steps.append("Set a threshold for your build: --fail-if 'flip_rate > 1%'.")
     return steps[:3]
-
-
-def _tone(report: TextReport) -> str:
-    if report.gate is None:
-        return "neutral"
-    return "calm" if report.gate.passed else "strong"
 
 
 def _matrix(report: TextReport) -> dict[str, dict[str, GroupPairReport]]:

@@ -82,15 +82,14 @@ def search_texts(world: World, method: str, seeds: Tensor, *, steps: int, progre
     noise. Ctrl-C ends the search and keeps what was found.
     """
     found, stopped = _both_phases(world, method, seeds, steps, progress)
-    own = campaign.Count.of(found)
-    if stopped:
-        return TextSearch(method, found, own, interrupted=True)
-    random = _random(world, seeds, found.tried, progress)
-    direction = None
-    if METHODS[method].gradients:
-        walked, _ = _both_phases(replace(world, blind=True), method, seeds, steps, silent)
-        direction = campaign.Count.of(walked)
-    return TextSearch(method, found, own, random, direction)
+    search = TextSearch(method, found, campaign.Count.of(found), interrupted=stopped)
+    if not search.interrupted:
+        random, stopped = _random(world, seeds, found.tried, progress)
+        search = replace(search, random=random, interrupted=stopped)
+    if METHODS[method].gradients and not search.interrupted:
+        walked, stopped = _both_phases(replace(world, blind=True), method, seeds, steps, silent)
+        search = replace(search, random_direction=None if stopped else campaign.Count.of(walked), interrupted=stopped)
+    return search
 
 
 def _both_phases(world: World, method: str, seeds: Tensor, steps: int, progress: Progress) -> tuple[Findings, bool]:
@@ -112,15 +111,16 @@ def _both_phases(world: World, method: str, seeds: Tensor, steps: int, progress:
     return Findings.join(parts), "interrupted" in (first.stop, local and local.stop)
 
 
-def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> campaign.Count | None:
-    """Evaluate about as many texts with random words, all from the same seed texts."""
+def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> tuple[campaign.Count | None, bool]:
+    """Evaluate about as many texts with random words, all from the same seed texts; say whether Ctrl-C ended it."""
     steps = math.ceil(tried / max(1, len(seeds)))
     if not steps:
-        return None
+        return None, False
     progress("control: random words", 0, None)
     budget = Budget(steps, instances=tried)
-    found = run_phase(world, _RandomWords(), seeds, budget=budget, seen=KeySet(world.domain.device)).findings
-    return campaign.Count.of(found)
+    phase = run_phase(world, _RandomWords(), seeds, budget=budget, seen=KeySet(world.domain.device))
+    stopped = phase.stop == "interrupted"
+    return None if stopped else campaign.Count.of(phase.findings), stopped
 
 
 class _RandomWords(Uniform):

@@ -262,6 +262,16 @@ def check_groups(limit: Threshold, attribute: str, disparity: Disparity | None) 
     return _evaluate(limit, attribute, _gap(limit, disparity))
 
 
+def check_rate(limit: Threshold, attribute: str, rate: Interval, of: str) -> GateCheck:
+    """Return whether a threshold on a rate holds; `of` names its population."""
+    return _evaluate(limit, attribute, _safe(limit, rate, of=of))
+
+
+def check_count(limit: Threshold, attribute: str, count: int, note: str) -> GateCheck:
+    """Return whether a threshold on a count holds, which has no interval."""
+    return _evaluate(limit, attribute, _Measured(count, note=note))
+
+
 def _evaluate(limit: Threshold, attribute: str | None, measured: _Measured) -> GateCheck:
     fired = limit.met_by(measured.number)
     digits = _digits(limit, measured)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuronfair.audits.report import GateCheck, Report, ThresholdState, Verdict, worst_of
+from neuronfair.audits.report import Gate, GateCheck, Report, ThresholdState, Verdict, worst_of
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
 from neuronfair.audits.wording.summary import by
@@ -28,7 +28,7 @@ def conclude(report: Report, *, thresholds_set: bool = False) -> Report:
         replace(one, level=_level(one, report), headline=_headline(one, report.data.rows)) for one in report.attributes
     )
     report = replace(report, attributes=entries)
-    state, said = _thresholds(report, thresholds_set)
+    state, said = threshold_state(report.gate, thresholds_set)
     level: Conclusion = min((one.level for one in entries), key=_ORDER.index, default="not assessable")
     if state == "failed":
         level = "above the threshold"
@@ -60,12 +60,13 @@ def _unassessable(report: Report) -> str:
     return ""
 
 
-def _thresholds(report: Report, thresholds_set: bool) -> tuple[ThresholdState, str]:
-    if report.gate is None:
+def threshold_state(gate: Gate | None, thresholds_set: bool) -> tuple[ThresholdState, str]:
+    """Return whether the thresholds of an audit failed, and a sentence about it; without a gate none was evaluated."""
+    if gate is None:
         return ("not evaluated", "The thresholds were not evaluated.") if thresholds_set else ("none set", SET_ONE)
-    fired = [check for check in report.gate.checks if check.fired]
+    fired = [check for check in gate.checks if check.fired]
     failed = list(dict.fromkeys(check.expression for check in fired))
-    expressions = list(dict.fromkeys(check.expression for check in report.gate.checks))
+    expressions = list(dict.fromkeys(check.expression for check in gate.checks))
     if not failed:
         return "passed", f"No threshold breached ({', '.join(expressions)})."
     what = "breached" if any(check.exceeded for check in fired) else "not ruled out by so few records"
