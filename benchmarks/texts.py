@@ -218,7 +218,7 @@ def main() -> None:
                 more: dict[str, Any] = {}
             else:
                 model = train(name, split, words)
-                right, more = accuracy(model, words, *split.test), {"tokenizer": words}
+                right, more = accuracy(model, words, *split.test), {"preprocess": words}
             entry: dict[str, Any] = {"data": split.name, "model": name, "accuracy": right}
             entry["training_seconds"] = round(time.perf_counter() - begun, 1)
             for attribute in ("gender", split.second):

@@ -26,7 +26,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.files import with_columns
 from neuronfair.domain.twins import TwinKind
-from neuronfair.errors import DataError, EncodingError, NeuronFairError, did_you_mean, refuse_unknown
+from neuronfair.errors import DataError, EncodingError, NeuronFairError, refuse_unknown
 from neuronfair.formatting import OF, visible
 from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.model.blackbox import BlackBox, Model
@@ -49,7 +49,7 @@ from neuronfair.searches import campaign
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.forked import default_workers
-from neuronfair.text.audit import TextAudit, TextSettings, audit_texts
+from neuronfair.text.audit import TextAudit, TextOptions, TextSettings, audit_texts
 from neuronfair.text.domain import read_texts
 
 _FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
@@ -159,14 +159,9 @@ class AuditOptions(ModelKeywords, total=False):
     random_state: int | None  # the same as the seed
 
 
-class TextKeywords(TypedDict, total=False):
+class TextKeywords(TextOptions, total=False):
     """Keyword options of `audit` for a model of texts."""
 
-    preprocess: Callable[[list[str]], Any] | str | None  # the tokenizer of a torch module
-    favourable: str | None  # favourable outcome; default: the last class
-    fail_if: Sequence[str]  # thresholds on flip_rate and findings
-    decision: Decision | None  # what counts as a different decision; default: chosen from the outputs
-    trust_pickle: bool  # open pickle files, which can run any code
     settings: Any  # `neuronfair.TextSettings`
     random_state: int | None  # the seed
 
@@ -334,27 +329,16 @@ def _audit_text(
     **options: Unpack[TextKeywords],
 ) -> TextAudit:
     """Audit a model with a column of texts."""
-    unknown = next((name for name in options if name not in TextKeywords.__annotations__), None)
-    if unknown is not None:
-        raise DataError(f"{unknown} does not apply with text. {did_you_mean(unknown, TextKeywords.__annotations__)}")
+    refuse_unknown(options, TextKeywords.__annotations__)
     texts, labels = read_texts(data, text, target)
     settings = options.get("settings") or TextSettings()
+    settings = replace(settings, seed=_seed(options.get("random_state"), settings.seed))
+    others: Any = {name: value for name, value in options.items() if name in TextOptions.__annotations__}
     with _shown(progress) as show:
         result = audit_texts(
-            model,
-            texts,
-            sensitive,
-            labels=labels,
-            settings=replace(settings, seed=_seed(options.get("random_state"), settings.seed)),
-            folder=folder,
-            progress=show,
-            tokenizer=options.get("preprocess"),
-            favourable=options.get("favourable"),
-            fail_if=options.get("fail_if", ()),
-            decision=options.get("decision"),
-            trust_pickle=options.get("trust_pickle", False),
-            column=text,
-        )
+            model, texts, sensitive, labels=labels, settings=settings, folder=folder, progress=show, column=text,
+            **others,
+        )  # fmt: skip
     if result.failure is not None:
         raise result.failure
     return result

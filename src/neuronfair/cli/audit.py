@@ -422,7 +422,7 @@ def _audit_text(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
             job.table.sensitive,
             labels=labels,
             favourable=job.favourable,
-            tokenizer=job.model.preprocess,
+            preprocess=job.model.preprocess,
             settings=settings,
             fail_if=job.fail_if,
             folder=outputs.out,

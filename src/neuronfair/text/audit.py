@@ -203,13 +203,12 @@ FINDINGS = "findings.csv"
 class TextOptions(TypedDict, total=False):
     """Keyword options of `audit_texts`."""
 
-    tokenizer: Callable[[list[str]], Any] | str | None  # from a list of texts to token ids, for a torch module
+    preprocess: Callable[[list[str]], Any] | str | None  # the tokenizer of a torch module: from texts to token ids
     favourable: str | None  # favourable outcome; default: the last class
     fail_if: Sequence[str]  # thresholds on flip_rate and findings
     decision: Decision | None  # what counts as a different decision; default: chosen from the outputs
     trust_pickle: bool  # open pickle files, which can run any code
     name: str  # of the table
-    column: str  # of the texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,14 +271,15 @@ def audit_texts(
     settings: TextSettings | None = None,
     folder: str | Path | None = None,
     progress: Progress | None = None,
+    column: str = "text",
     **options: Unpack[TextOptions],
 ) -> TextAudit:
     """Audit a model of texts: swap the identity terms of an attribute and count different decisions.
 
     `sensitive` is the name of a bundled lexicon (gender, religion, ethnicity, …), a CSV file, or a `Lexicon`. The model
-    is a torch module with its `tokenizer`, a fitted pipeline that takes texts, a function from a list of texts to
-    scores or names of classes, or the name of one. `labels` name the classes and give the accuracy. With a folder,
-    answers of a function are kept there, so that after a kill no text is scored twice.
+    is a torch module with its tokenizer as `preprocess`, a fitted pipeline that takes texts, a function from a list of
+    texts to scores or names of classes, or the name of one. `labels` name the classes and give the accuracy. With a
+    folder, answers of a function are kept there, so that after a kill no text is scored twice.
 
     >>> texts = ["She is a kind neighbour.", "He is a kind neighbour.", "The weather is kind to all."] * 9
     >>> audit_texts(lambda texts: [float(text.startswith("He")) for text in texts], texts, "gender").verdict
@@ -297,7 +297,7 @@ def audit_texts(
             model,
             [text.text for text in domain.texts[: settings.max_calls]],
             classes=read.classes,
-            tokenizer=options.get("tokenizer"),
+            tokenizer=options.get("preprocess"),
             decision=options.get("decision"),
             trust_pickle=options.get("trust_pickle", False),
             service=Service(list, settings.max_calls, place, settings.batch),
@@ -306,7 +306,7 @@ def audit_texts(
         work.run(read.texts)
         if work.calls_spent and not work.pairs.measured:
             raise DataError(f"--max-calls {settings.max_calls}: too few to ask about a text and its twins")
-        report = assemble(read, counted, work, options.get("column", "text"))
+        report = assemble(read, counted, work, column)
         report, failure = evaluate(report, thresholds, work.pairs)
         report = replace(report, seconds=time.perf_counter() - begun)
         audit = TextAudit(report, domain, tuple(work.searches), place, failure)

@@ -27,12 +27,10 @@ from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.domain.tables.files import read_sheet
 from neuronfair.domain.twins import SampleDomain, TwinRows
 from neuronfair.errors import DataError, DomainError, did_you_mean
-from neuronfair.limits import read_bytes
 from neuronfair.text.english import WORD, in_case_of, with_article
 from neuronfair.text.lexicon import REASON_TEXT, REASONS, IdentityText, Lexicon, Reason, examine, replaced
 
 POSITIONS, CHOICES = 8, 8  # words of a text that may be replaced, and words for each, its own included
-MAX_KINDS = 10_000
 _NOT_COUNTED = re.compile(
     r"\b(?:either|both|between|and|to|or|number|part|chapter|the|these|those|all|his|her|my|their|other|only|at)\s*$",
     re.IGNORECASE,
@@ -116,32 +114,14 @@ class Replacements:
         return tuple(found[int(i * step)] for i in range(min(POSITIONS, len(found))))
 
 
-def read_replacements(path: str | Path | None = None) -> Replacements:
-    """Read the kinds of words: a bundled list of English words, or a CSV file of your own with lines `kind,one|two|…`.
+def read_replacements() -> Replacements:
+    """Read the bundled list of English words that may stand for each other.
 
     >>> read_replacements().of["film"]
     ('film', 'movie')
     """
-    try:
-        text = (
-            files(__package__).joinpath("data", "replacements_en.csv").read_text(encoding="utf-8")
-            if path is None
-            else read_bytes(Path(path)).decode("utf-8-sig")
-        )
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: expected a CSV file in UTF-8 ({error.reason})") from error
-    lines = [line for line in csv.reader(io.StringIO(text)) if any(map(str.strip, line))]
-    if not lines or [cell.strip() for cell in lines[0]] != ["kind", "words"]:
-        raise DataError(f"{path or 'the bundled list'}: expected a first line kind,words")
-    kinds = []
-    for number, line in enumerate(lines[1:], 2):
-        words = tuple(dict.fromkeys(filter(None, map(str.strip, line[1].split("|"))))) if len(line) == 2 else ()
-        if len(words) < 2:
-            raise DataError(f"{path}: line {number}: expected a kind and two words or more, separated by |")
-        kinds.append(words)
-    if len(kinds) > MAX_KINDS:
-        raise DataError(f"{path}: at most {MAX_KINDS:,} kinds of words, got {len(kinds):,}")
-    return Replacements(tuple(kinds))
+    text = files(__package__).joinpath("data", "replacements_en.csv").read_text(encoding="utf-8")
+    return Replacements(tuple(tuple(line[1].split("|")) for line in list(csv.reader(io.StringIO(text)))[1:]))
 
 
 TEXT, GROUP, WORDS = 0, 1, 2  # columns: number of the text, of the group, and the first of its words

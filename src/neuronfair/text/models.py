@@ -22,9 +22,8 @@ from neuronfair.atomic import write_text
 from neuronfair.errors import ModelError, NeuronFairError, RunError, did_you_mean, needs, one_line
 from neuronfair.limits import TREE, read_bytes
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import estimators
+from neuronfair.model.open import estimators, user_code
 from neuronfair.model.open.opened import ModelFile
-from neuronfair.model.open.user_code import imported
 from neuronfair.model.weights import fingerprint
 from neuronfair.text.network import TokenModel
 
@@ -287,7 +286,9 @@ def open_text_model(
     """
     source = str(model) if isinstance(model, (str, Path)) else getattr(model, "__qualname__", type(model).__name__)
     file = ModelFile(source, trust_pickle=trust_pickle)
-    cut: Callable[[list[str]], Any] | None = imported(file, tokenizer) if isinstance(tokenizer, str) else tokenizer
+    cut: Callable[[list[str]], Any] | None = (
+        user_code.imported(file, tokenizer) if isinstance(tokenizer, str) else tokenizer
+    )
     if isinstance(model, (str, Path)):
         model, cut = _read(file, cut)
     service = service or Service(list)
@@ -320,21 +321,8 @@ def _read(file: ModelFile, tokenizer: Any) -> tuple[Any, Any]:
         return estimators.read_file(file)[0], tokenizer
     if ":" not in file.source:
         raise file.error("expected a .skops file, the folder of a Hugging Face model, or package.module:name")
-    found = imported(file, file.source)
-    if isinstance(found, type) or (isinstance(found, Callable) and _makes_one(found)):  # type: ignore[arg-type]
-        found = found()
-    return found, tokenizer
-
-
-def _makes_one(found: Any) -> bool:
-    """Return whether something makes a model: it takes no argument."""
-    import inspect
-
-    try:
-        needed = [p for p in inspect.signature(found).parameters.values() if p.default is p.empty and p.kind < 2]
-    except (TypeError, ValueError):
-        return False
-    return not needed and not isinstance(found, nn.Module) and not estimators.is_estimator(found)
+    found = user_code.imported(file, file.source)
+    return (found() if user_code.makes_model(found) else found), tokenizer
 
 
 def _pretrained(file: ModelFile) -> tuple[nn.Module, Callable[[list[str]], Any]]:

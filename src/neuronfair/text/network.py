@@ -187,22 +187,9 @@ class TextEncoding:
         self.width = tokens.embedding.embedding_dim
         self.shape = (self.length, self.width + 1)
         check_size(PASS * self.length * (self.width + 1) * 4, "the texts of a pass", times=16)
+        self.device, self.rows_per_pass = torch.device("cpu"), PASS
+        self.example = domain.rows[torch.tensor([0, len(domain.texts) - 1])]  # to try a model on
         self._known: dict[str, list[int]] = {}
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        return torch.device("cpu")
-
-    @property
-    def rows_per_pass(self) -> int:
-        """How many texts go through a network at once."""
-        return PASS
-
-    @property
-    def example(self) -> Tensor:
-        """Two rows to try a model on: (2, d)."""
-        return self.domain.rows[torch.tensor([0, len(self.domain.texts) - 1])]
 
     def ids(self, rows: Tensor) -> Tensor:
         """Return the token ids of rows: (n, tokens). Each text is cut into tokens once."""

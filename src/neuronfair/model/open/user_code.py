@@ -40,7 +40,7 @@ from neuronfair.model.weights import fingerprint, read_safetensors
 def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
     """Import `package.module:name`: a module or a function that makes one, a fitted model, or a function of a table."""
     found = imported(request, request.source)
-    if isinstance(found, type) or (callable(found) and not isinstance(found, nn.Module) and _takes_nothing(found)):
+    if makes_model(found):
         make = found
         try:
             found = make()
@@ -178,9 +178,12 @@ def _importer() -> Path | None:
 _WORKING_FOLDER = _WorkingFolder()
 
 
-def _takes_nothing(function: Any) -> bool:
+def makes_model(found: Any) -> bool:
+    """Return whether something is a class or a function without arguments, which makes a model."""
+    if isinstance(found, type) or not callable(found) or isinstance(found, nn.Module):
+        return isinstance(found, type)
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(found).parameters.values()
     except (TypeError, ValueError):
         return False
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
