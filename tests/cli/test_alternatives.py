@@ -13,15 +13,25 @@ from tests.planted.alternatives import nothing_to_have
 CALL = ("alternatives", "people.csv", "--sensitive", "sex", "--target", "hired", "--favourable", "yes")
 SMALL = ("--budget", 2, "--families", "leave-out", "--families", "reweight", "--out", "found")
 
+MAKER = """
+from sklearn.dummy import DummyClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+def same(frame):
+    return frame
+def make():
+    return make_pipeline(FunctionTransformer(same), DummyClassifier())
+def unnamed():
+    return make_pipeline(FunctionTransformer(lambda frame: frame), DummyClassifier())
+"""
+
 
 @pytest.fixture(autouse=True)
 def people(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "maker", raising=False)
     nothing_to_have(0).to_csv("people.csv", index=False)
-    Path("maker.py").write_text(
-        "from sklearn.dummy import DummyClassifier\ndef make():\n    return DummyClassifier()\n", encoding="utf-8"
-    )
+    Path("maker.py").write_text(MAKER, encoding="utf-8")
 
 
 def test_a_search_and_its_files(run):
@@ -59,6 +69,22 @@ def test_a_file_of_a_model_and_code_of_the_users(run):
     expected = "people.csv --domain audit/domain.toml --model found/baseline.skops --out audit-alternatives"
     assert command == f"neuronfair alternatives {expected}"
     assert run(*command.split()[1:], "--budget", 1, "--families", "reweight", "-q").status == 0
+
+
+def test_processes_load_code_of_the_working_folder_and_refuse_a_lambda(run, refused):
+    small = ("--budget", 1, "--families", "counterfactuals", "--workers", 2, "-q")
+    assert run(*CALL, "--estimator", "maker:make", *small, "--out", "processes").status == 0
+    assert run(*CALL, "--estimator", "maker:make", *small[:-3], "-q", "--out", "serial").status == 0
+    made, expected = (
+        [
+            json.loads(line)["fit"] | {"seconds": 0}
+            for line in Path(name, "search.jsonl").read_text(encoding="utf-8").splitlines()[1:-1]
+        ]
+        for name in ("processes", "serial")
+    )
+    assert made == expected
+    refused(*CALL, "--estimator", "maker:unnamed", *small, "--out", "third",
+            says=("cannot be sent to other processes", "--workers"))  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,9 +21,10 @@ from neuronfair.alternative_models.estimators import Dimension, Recipe
 from neuronfair.alternative_models.objectives import Floats, ModelAnswers, PartEvaluator, QualityFunction
 from neuronfair.alternative_models.parts import Integers, SearchTable
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals
-from neuronfair.errors import ModelError, NeuronFairError, needs
+from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
 from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
 from neuronfair.model.open import Opened
+from neuronfair.model.open.user_code import unpickled
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 
@@ -233,6 +237,24 @@ class CandidateFitter:
     settings: AlternativesSettings
     hints: CandidateHints | None = None  # None: baseline and controls only
     own: QualityFunction | None = None  # a quality function of the user's
+
+    def __getstate__(self) -> bytes:
+        """Return what another process needs; refuse an estimator that it could not load."""
+        why = "is defined in a notebook or an interactive session"
+        try:
+            content = pickle.dumps(self.__dict__)
+        except Exception as error:  # a lambda, a function inside a function, or the estimator's own code
+            why, content = one_line(error), b""
+        script = getattr(sys.modules["__main__"], "__file__", "")
+        if not content or (b"__main__" in content and not Path(script).is_file()):
+            raise ModelError(
+                f"the estimator or the quality function cannot be sent to other processes ({why}). Define it in a "
+                "module, by a name, or leave out --workers"
+            )
+        return content
+
+    def __setstate__(self, content: bytes) -> None:
+        self.__dict__.update(unpickled(content))
 
     @cached_property
     def hyper(self) -> list[Dimension]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -263,7 +264,10 @@ def _fitter_for(
         notes.append(
             f"The given model reads {', '.join(reads)}. The candidates do not, so they may lose what it gained by that."
         )
-    return CandidateFitter(table, made, settings, own=own), tuple(notes), reads
+    fitter = CandidateFitter(table, made, settings, own=own)
+    if settings.workers > 1:
+        pickle.dumps(fitter)  # refuses now what other processes cannot load
+    return fitter, tuple(notes), reads
 
 
 def _is_fitted(estimator: Any) -> bool:

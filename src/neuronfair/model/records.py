@@ -130,11 +130,12 @@ class OriginalCells:
     """
 
     def __init__(self, original: Original, data: Dataset, *, filled: bool = False) -> None:
-        self._pandas = needs("pandas", "sklearn")
         self._own = data.rows.cpu().numpy()
         self._known: dict[tuple[int, int], int | None] = {}  # records that have a code, by column and code
         if original.frame is None:
-            self._frame = self._pandas.DataFrame({a.name: _column(original, a) for a in data.domain.attributes})
+            self._frame = needs("pandas", "sklearn").DataFrame(
+                {a.name: _column(original, a) for a in data.domain.attributes}
+            )
         else:
             self._frame = original.frame.iloc[original.rows].reset_index(drop=True)
             self._frame.columns = list(map(str, self._frame.columns))
@@ -170,7 +171,7 @@ class OriginalCells:
         values = [np.nan if code == attribute.empty else attribute.value(code) for code in distinct.tolist()]
         if cells.dtype.kind in "iu" and not all(isinstance(value, int) for value in values):
             cells = cells.astype(np.float64)
-        cells[changed] = self._pandas.Series(values, dtype=cells.dtype).to_numpy()[inverse]
+        cells[changed] = needs("pandas", "sklearn").Series(values, dtype=cells.dtype).to_numpy()[inverse]
         return cells
 
     def _first(self, column: int, code: int) -> int | None:

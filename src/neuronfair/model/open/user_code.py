@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -109,6 +110,12 @@ def imported(request: ModelFile, what: str) -> Any:
             raise request.error(f"there is no '{part}' in it. {did_you_mean(part, public)}")
         found = getattr(found, part)
     return found
+
+
+def unpickled(content: bytes) -> Any:
+    """Return what another process of this program has pickled; its modules may be in the working folder."""
+    with _WORKING_FOLDER.open(Path.cwd()):
+        return pickle.loads(content)
 
 
 def _check_clear(request: ModelFile, name: str) -> None:
