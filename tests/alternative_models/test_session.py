@@ -15,10 +15,10 @@ from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from neuronfair import infer_domain
-from neuronfair.alternative_models.session import AlternativesReport, alternatives
+from neuronfair.alternative_models.session import AlternativesReport, _described, alternatives
 from neuronfair.errors import DataError, NeuronFairError, RunError
 from tests.conftest import ROOT
 from tests.planted.alternatives import free_proxy, nothing_to_have
@@ -215,8 +215,9 @@ def test_a_search_resumes_from_its_file(tmp_path) -> None:
         assert same(search(people, out=part).report, whole)
     assert same(search(people, out=tmp_path / "whole").report, whole)
     assert same(search(people, workers=2).report, whole)
-    with pytest.raises(RunError, match="another table"):
-        search(people[:-1], out=tmp_path / "whole")
+    for table in (people[:-1], people.assign(hired=people["hired"].to_numpy()[::-1])):  # other rows, other labels
+        with pytest.raises(RunError, match="another table"):
+            search(table, out=tmp_path / "whole")
     with pytest.raises(RunError, match="another setting"):
         search(people, out=tmp_path / "whole", tolerance=0.1)
     (part / "search.jsonl").write_bytes(lines[0] + b"{\n" + lines[1])
@@ -226,9 +227,26 @@ def test_a_search_resumes_from_its_file(tmp_path) -> None:
 
 def test_the_test_part_is_used_once(tmp_path) -> None:
     people, lenient = free_proxy(3, 4_000), {"tolerance": 0.05, "out": tmp_path}
-    assert len(search(people, budget=2, **lenient).report.shown) > 1
-    with pytest.raises(RunError, match="the test part was already used"):
-        search(people, budget=8, **lenient)
+    first = search(people, budget=2, **lenient).report
+    assert len(first.shown) > 1
+    for more in ({"budget": 8}, {"force": True}, {"force": True, "measure": "selection_gap"}):
+        with pytest.raises(RunError, match="the test part was already used"):
+            search(people, **{"budget": 2, **lenient, **more})
+    assert (tmp_path / "search.jsonl").read_text(encoding="utf-8").count('"fit"') == 5  # and nothing more was fitted
+    assert search(people, budget=8, seconds=1e6, **lenient).report.shown == first.shown  # the time was up by then
+    assert search(people, budget=1, force=True, seed=1, **lenient).report.settings.seed == 1
+
+
+def test_an_estimator_is_known_again_by_what_it_does_and_not_by_its_address() -> None:
+    def pipeline(function, **parameters):
+        encoder = OneHotEncoder(handle_unknown="ignore")
+        return make_pipeline(FunctionTransformer(function), encoder, LogisticRegression(**parameters))
+
+    text = _described(pipeline(lambda frame: frame))
+    assert " at 0x" not in text
+    assert text == _described(pipeline(lambda frame: frame))
+    assert text != _described(pipeline(np.asarray))
+    assert text != _described(pipeline(lambda frame: frame, verbose=1))
 
 
 KILLED = """

@@ -51,8 +51,13 @@ def test_a_search_and_its_files(run):
     assert "This does not show that no such model exists" in words
     again = run(*CALL, "--estimator", "logistic", *SMALL)  # everything is there already
     assert (again.status, again.out) == (0, done.out)
-    assert "another setting" in run(*CALL, "--estimator", "logistic", *SMALL, "--tolerance", 0.1).err
-    assert run(*CALL, "--estimator", "logistic", *SMALL, "--tolerance", 0.1, "--force", "-q").status == 0
+    other = (*CALL, "--estimator", "logistic", *SMALL, "--tolerance", 0.1)
+    assert "another setting" in run(*other).err
+    assert "test part was already used" in run(*other, "--force").err  # a second look, whatever the settings
+    Path("found/model.skops").write_bytes(b"of the earlier search")
+    assert run(*other, "--force", "--seed", 1, "-q").status == 0
+    assert not Path("found/model.skops").exists()
+    assert Path("found/report.html").exists()
 
 
 def test_a_file_of_a_model_and_code_of_the_users(run):

@@ -51,9 +51,12 @@ class _Line:
 
 
 class SearchFile:
-    """The lines of a search so far. A last line that a kill has cut off is written again."""
+    """The lines of a search so far. A last line that a kill has cut off is written again.
 
-    def __init__(self, path: Path | None, begun_with: Mapping[str, str]) -> None:
+    With `anew`, an earlier search is forgotten, unless its test part would be used a second time.
+    """
+
+    def __init__(self, path: Path | None, begun_with: Mapping[str, str], *, anew: bool = False) -> None:
         self.path, self.fits, self.tested = path, dict[str, FitLine](), tuple[str, ...]()
         self._size, lines = 0, list[_Line]()
         if path is not None and path.exists():
@@ -64,13 +67,23 @@ class SearchFile:
             if line.fit is not None:
                 self.fits[line.fit.candidate.name] = line.fit
             self.tested = line.tested or self.tested
-        if not lines:
+        other = [name for name in begun_with if lines and lines[0].begun_with.get(name) != begun_with[name]]
+        if anew and self.tested and not {*other} & {"table", "seed"}:
+            raise self.used_up()
+        if other and not anew:
+            choose = "Choose another --out, or --force to begin anew"
+            raise RunError(f"{path}: this search was begun with another {other[0]}. {choose}")
+        if anew:
+            self.fits, self.tested, self._size = {}, (), 0
+        if anew or not lines:
             self._append(_Line(begun_with))
-        for name in begun_with if lines else ():
-            if lines[0].begun_with.get(name) != begun_with[name]:
-                raise RunError(
-                    f"{path}: this search was begun with another {name}. Choose another --out, or --force to begin anew"
-                )
+
+    def used_up(self) -> RunError:
+        """Return the error of a second look at the test part."""
+        return RunError(
+            f"{self.path}: the test part was already used for other candidates, and a second look would make its "
+            "intervals wrong. Choose another --seed, which draws other parts, and another --out or --force"
+        )
 
     def add(self, fit: FitLine) -> None:
         """Keep a fit."""
@@ -80,10 +93,7 @@ class SearchFile:
     def touch_test(self, names: tuple[str, ...]) -> None:
         """Keep for which fits the test part is used; others are refused afterwards."""
         if self.tested and self.tested != names:
-            raise RunError(
-                f"{self.path}: the test part was already used for other candidates, and a second look would make its "
-                "intervals wrong. Choose another --out and another --seed, which draws other parts"
-            )
+            raise self.used_up()
         if not self.tested:
             self.tested = names
             self._append(_Line(tested=names))
@@ -159,6 +169,11 @@ def run_search(
     """
     settings, start, proposals = fitter.settings, time.perf_counter(), OptunaProposals(fitter)
     candidates, controls, interrupted = list[FitLine](), list[FitLine](), False
+    budget = settings.budget
+    if file.tested and (known := sum(fit.candidate.kind == "candidate" for fit in file.fits.values())) < budget:
+        if settings.seconds is None:
+            raise file.used_up()
+        budget = known  # the time was up when the test part was used
 
     def fits(some: Sequence[Candidate], into: list[FitLine]) -> None:
         missing = [one for one in some if one.name not in file.fits]
@@ -171,13 +186,13 @@ def run_search(
                 raise NeuronFairError(f"{file.path}: its {one.name} has other parameters than are proposed now")
             failed = sum(line.error is not None for line in candidates)
             note = f"{failed} failed" if failed else ""
-            show(f"Fitting {one.kind}s", len(candidates) + len(controls), 2 * settings.budget, note)
+            show(f"Fitting {one.kind}s", len(candidates) + len(controls), 2 * budget, note)
 
     try:
-        while (done := len(candidates)) < settings.budget:
+        while (done := len(candidates)) < budget:
             if settings.seconds is not None and done and time.perf_counter() - start > settings.seconds:
                 break
-            numbers = range(done, min(done + ROUND, settings.budget))
+            numbers = range(done, min(done + ROUND, budget))
             fits(proposals.ask(numbers), candidates)
             proposals.tell(candidates[done:])
             fits([Candidate.of(settings.seed, "control", number, {}) for number in numbers], controls)

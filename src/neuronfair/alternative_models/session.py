@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from neuronfair.alternative_models import AlternativesSettings, Measure, estimators
@@ -50,6 +52,11 @@ from neuronfair.store.files import Lock
 from neuronfair.store.ledger import rows_digest
 
 RESULT = "alternatives.json"
+#: What a search leaves in its folder when it ends.
+RESULTS = re.compile(
+    r"(model|baseline|(candidate|control)-\d+)\.\w+|alternatives\.json|domain\.toml|(report|before|after)\.html|"
+    r"regulator\.md"
+)
 PACKAGES = ("neuronfair", "optuna", "scikit-learn", "numpy")  # of the same version when a search resumes
 
 
@@ -214,12 +221,13 @@ def alternatives(
     one, chosen by the next, and only a few are measured on the last, once. A candidate is called better only if the
     test part shows that its quality is not worse than the tolerance and that its measure is lower.
 
-    Options: `out`, a folder that keeps the search, which then survives a kill; `quality`, your own function of labels
-    and decisions; `progress`; `trust_pickle`; and the settings by their names (`budget`, `measure`, `tolerance`, …).
+    Options: `out`, a folder that keeps the search, which then survives a kill; `force`, to begin anew there; `quality`,
+    your own function of labels and decisions; `progress`; `trust_pickle`; and the settings by their names (`budget`,
+    `measure`, `tolerance`, …).
     Candidates are never given the sensitive attribute at decision time, and no threshold differs by group, unless
     `allow_disparate_treatment` is set, which allows the first.
     """
-    out, own = options.pop("out", None), options.pop("quality", None)
+    out, own, anew = options.pop("out", None), options.pop("quality", None), options.pop("force", False)
     progress, trust = options.pop("progress", silent), options.pop("trust_pickle", False)
     settings = replace(settings or AlternativesSettings(), **options)
     if isinstance(own, str):
@@ -228,10 +236,17 @@ def alternatives(
         estimator, data, settings, own, trust=trust, described=(sensitive, target, domain, favourable)
     )
     if out is None:
-        return _searched(fitter, notes, reads, None, progress)
-    Path(out).mkdir(parents=True, exist_ok=True)
-    _lock = Lock.of(Path(out))  # until the search ends
-    return _searched(fitter, notes, reads, Path(out), progress)
+        return _searched(fitter, notes, reads, None, SearchFile(None, {}), progress)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = Lock.of(folder)
+    file = SearchFile(folder / FILE, _header(fitter), anew=anew)
+    for path in folder.iterdir() if anew else ():
+        if RESULTS.fullmatch(path.name):
+            path.unlink()
+    result = _searched(fitter, notes, reads, folder, file, progress)
+    del lock  # other processes may write to the folder again
+    return result
 
 
 def _fitter_for(
@@ -283,11 +298,15 @@ def _networks(estimator: Any) -> bool:
 
 
 def _searched(
-    fitter: CandidateFitter, notes: Sequence[str], reads: tuple[str, ...], out: Path | None, show: Progress
+    fitter: CandidateFitter,
+    notes: Sequence[str],
+    reads: tuple[str, ...],
+    out: Path | None,
+    file: SearchFile,
+    show: Progress,
 ) -> Alternatives:
     """Do the whole work."""
     table, settings = fitter.table, fitter.settings
-    file = SearchFile(None if out is None else out / FILE, _header(fitter))
     show("Fitting the baseline", 0, None)
     made = fitter.make(BASELINE)
     evaluator = fitter.evaluator("choose")
@@ -328,15 +347,34 @@ def _opened(table: SearchTable, made: MadeModel) -> Opened:
 def _header(fitter: CandidateFitter) -> dict[str, str]:
     """Return what must be the same when a search resumes."""
     table, recipe, settings = fitter.table, fitter.recipe, fitter.settings
-    own = "" if fitter.own is None else getattr(fitter.own, "__qualname__", repr(fitter.own))
+    own = "" if fitter.own is None else _described(fitter.own)
     kept = replace(settings, budget=1, seconds=None, workers=1, shown=1)
     return {
         "version of a package": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
-        "estimator": f"{recipe.name}: {recipe.estimator!r} of {', '.join(recipe.columns)}",
+        "estimator": f"{recipe.name}: {_described(recipe.estimator)} of {', '.join(recipe.columns)}",
         "domain": table.data.domain.fingerprint,
-        "table": rows_digest(table.data.rows),
+        "table": _table_digest(table),
+        "seed": str(settings.seed),
         "setting": f"{kept} {own}",
     }
+
+
+def _described(value: Any) -> str:
+    """Return a value of the user's code in words that are the same in another process: no addresses, nothing cut."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_described, value))}]"
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        parameters = value.get_params(deep=False)
+        return f"{type(value).__name__}({', '.join(f'{k}={_described(v)}' for k, v in sorted(parameters.items()))})"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _table_digest(table: SearchTable) -> str:
+    """Return a checksum of the cells and labels that candidates learn from."""
+    hashes = needs("pandas", "sklearn").util.hash_pandas_object(table.frame, index=False).to_numpy()
+    return rows_digest(torch.from_numpy(np.column_stack([hashes.view(np.int64), table.labels])))
 
 
 def _report(

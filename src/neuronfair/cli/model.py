@@ -429,7 +429,7 @@ def alternatives(
         raise DataError("name one of the two: the --model that is in use, or an --estimator to fit")
     table.check()
     console = output.console()
-    _check_alternatives_folder(out, force)
+    _check_alternatives_folder(out)
     from neuronfair.alternative_models.report import alternatives_page, alternatives_report, regulator_text
     from neuronfair.alternative_models.session import alternatives as search
     from neuronfair.domain.tables.dataset import DATASETS, load_dataset
@@ -448,6 +448,7 @@ def alternatives(
             favourable=favourable,
             settings=settings,
             out=out,
+            force=force,
             progress=progress,
             trust_pickle=trust_pickle,
         )
@@ -467,8 +468,8 @@ def alternatives(
         raise typer.Exit(INTERRUPTED)
 
 
-def _check_alternatives_folder(out: Path, force: bool) -> None:
-    """Refuse a folder that is not one of a search; with `force`, delete the files of an earlier search."""
+def _check_alternatives_folder(out: Path) -> None:
+    """Refuse a folder that is not one of a search."""
     from neuronfair.alternative_models.search import FILE
 
     if out.exists() and not out.is_dir():
@@ -476,6 +477,3 @@ def _check_alternatives_folder(out: Path, force: bool) -> None:
     present = [path.name for path in out.iterdir()] if out.is_dir() else []
     if present and FILE not in present:
         raise NeuronFairError(f"--out {out}: holds other files. Choose an empty folder, or one of an earlier search")
-    if force and FILE in present:
-        for name in (FILE, "alternatives.json"):
-            (out / name).unlink(missing_ok=True)
