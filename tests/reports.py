@@ -24,7 +24,7 @@ REPRODUCTION = r.Reproduction(
     command="neuronfair audit people.csv", seed=0, created="2024-05-06T07:08:09+0000", python="3.11.7",
     torch="2.13.0", numpy="2.3.1", platform="Linux-x86_64", domain="d1", rows="r1", model="abc",
 )  # fmt: skip
-CORPUS = r.RegressionSetReport(
+REGRESSION_SET = r.RegressionSetReport(
     file="c.jsonl", replayed=3, still_flips=1, fixed=2, unfit=1, added=4, examples=("age 39: decided low",),
     notes=("line 3: column 'x' is missing",),
 )  # fmt: skip
@@ -221,7 +221,7 @@ def adult(
             MODEL, source="trained on adult", kind="neuronfair", trained_here=True, fingerprint="9f2c61d0a4b7",
             accuracy={"train": 0.8571, "test": 0.8493}, layers={name: size for name, (size, _) in LAYERS.items()},
         ),
-        corpus=replace(CORPUS, replayed=41, still_flips=3, fixed=38, unfit=2, added=10),
+        regression_set=replace(REGRESSION_SET, replayed=41, still_flips=3, fixed=38, unfit=2, added=10),
         baseline=r.BaselineReport(
             "last/audit.json",
             (r.FigureChange("sex.rate", 0.0241, 0.0182, -0.008, -0.004, True, "It fell from 2.41% to 1.82%."),),
@@ -229,7 +229,7 @@ def adult(
         ),
         gate=r.Gate(False, (
             r.GateCheck("rate > 0.01", "sex", 0.0182, 0.0163, 0.0201, "upper end", True, "its upper end is above 1%."),
-            r.GateCheck("corpus.still_flips > 5", None, 3, None, None, "value", False, "it is not above 5."),
+            r.GateCheck("regression_set.still_flips > 5", None, 3, None, None, "value", False, "it is not above 5."),
         )),
         seconds=r.Seconds(43.7, 1.2, 21.9, 0.8, 12.1),
         reproduction=replace(
@@ -248,7 +248,7 @@ def nothing_found() -> r.Report:
     return with_first(
         replace(
             made, verdict=r.Verdict("no dependence found", "No decision was found that depends on sex."),
-            model=black_box, corpus=None, baseline=None, gate=None,
+            model=black_box, regression_set=None, baseline=None, gate=None,
         ),
         interpretation=None, severity=None, mean_distance=None, regions=None, coverage=None, rates=rates(0, table=0),
         searches=(search("aequitas", 0, None, 50_000, **control),), subgroups=(), health=(), proved=None,

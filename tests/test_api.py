@@ -27,7 +27,9 @@ from neuronfair.api import Audit
 from neuronfair.audits import inputs
 from neuronfair.audits.gate.thresholds import read_expressions
 from neuronfair.audits.report import Report
+from neuronfair.cli.audit import AuditJob
 from neuronfair.errors import DataError, NeuronFairError
+from neuronfair.parameters import checked, parameters
 from neuronfair.render.export import LAST
 from neuronfair.scale.pool import Serial
 from neuronfair.searches.config import SearchConfig
@@ -352,3 +354,12 @@ def test_the_old_name_of_counterfactual_twins_works_with_a_warning():
         assert AuditSettings(twins="counterpart").twins == "counterfactual"
     with pytest.warns(DeprecationWarning, match=r"'counterpart\.effect' is now 'counterfactual\.excess'"):
         assert read_expressions(["counterpart.effect > 5%"], ["sex"], [])[0].figure == "counterfactual.excess"
+
+
+def test_the_old_names_of_regression_sets_work_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="corpus is now regression_set"):
+        assert nf.Checks(corpus="c.jsonl").regression_set == "c.jsonl"
+    with pytest.warns(DeprecationWarning, match=r"'corpus\.unfit' is now 'regression_set\.unfit'"):
+        assert read_expressions(["corpus.unfit > 0"], ["sex"], [])[0].figure == "regression_set.unfit"
+    with pytest.warns(DeprecationWarning, match="corpus_add is now regression_set_add"):
+        assert checked({"corpus_add": False}, parameters(AuditJob)) == ({"regression_set_add": False}, [])

@@ -133,7 +133,11 @@ def test_baselines(content):
 @settings(fuzzed, max_examples=150)
 @given(SEEDS)
 def test_corpora(seed):
-    survives(wreck(specimens.corpus()[0]["corpus.jsonl"], seed), "corpus.jsonl", readings.corpus)
+    survives(
+        wreck(specimens.regression_set()[0]["regression_set.jsonl"], seed),
+        "regression_set.jsonl",
+        readings.regression_set,
+    )
 
 
 @fuzzed
@@ -216,7 +220,7 @@ def test_the_command_line_says_what_is_wrong_and_leaves_nothing_behind(run, whic
         before = {path: path.read_bytes() for path in place.iterdir()}
         table, domain, model = (place / name for name in names)
         result = run("audit", table, "--domain", domain, "--model", model, "--out", place / "out", "--quick",
-                     *(["--corpus", place / "past"] if which == "past" else []),
+                     *(["--regression-set", place / "past"] if which == "past" else []),
                      *(["--baseline", place / "old"] if which == "old" else []))  # fmt: skip
         assert result.status == 2, result
         assert result.err.startswith("neuronfair: error: ")

@@ -64,7 +64,7 @@ def test_a_fair_model_passes(outcome):
         checked = fairness.check(fair, domain)
         assert checked.rate.found == 0
         assert checked.rate.interval[1] < checked.max_rate == 0.01
-        assert checked.corpus is None
+        assert checked.regression_set is None
         """
     ).assert_outcomes(passed=1)
 
@@ -212,17 +212,19 @@ def test_past_counterexamples_must_be_fixed(outcome, pytester):
         row = {f"a{i}": code for i, code in enumerate(codes)} | {"s": 0}
         return reports.finding(row=row, changed=(Change("s", 0, 1),))
 
-    path = pytester.path / "corpus.jsonl"
+    path = pytester.path / "cases.jsonl"
     worst = (finding(5, 5, 5, 4), finding(0, 0, 0, 0))
     extend(read_regression_set(path, networks.domain()), reports.report(reports.attribute("s", worst=worst)))
-    text = said(outcome("fairness.check(biased, domain, max_rate=0.2, corpus='corpus.jsonl')"))
-    assert "1 of 2 past counterexamples in corpus.jsonl still flip:" in text
+    text = said(outcome("fairness.check(biased, domain, max_rate=0.2, regression_set='cases.jsonl')"))
+    assert "1 of 2 past counterexamples in cases.jsonl still flip:" in text
     assert "a0 5, a1 5, a2 5, a3 4, s 0: gets class 0; with s 1: class 1" in text
     assert "is allowed" not in text
-    outcome("assert fairness.check(fair, domain, corpus='corpus.jsonl').corpus.fixed == 2").assert_outcomes(passed=1)
+    outcome(
+        "assert fairness.check(fair, domain, regression_set='cases.jsonl').regression_set.fixed == 2"
+    ).assert_outcomes(passed=1)
     path.write_text(path.read_text().replace('"a3":', '"b3":', 1))
-    text = said(outcome("fairness.check(fair, domain, corpus='corpus.jsonl')"))
-    assert "1 of 2 past counterexamples in corpus.jsonl no longer fit the domain, so they were not evaluated:" in text
+    text = said(outcome("fairness.check(fair, domain, regression_set='cases.jsonl')"))
+    assert "1 of 2 past counterexamples in cases.jsonl no longer fit the domain, so they were not evaluated:" in text
     assert "line 1: " in text
 
 
@@ -230,8 +232,8 @@ def test_past_counterexamples_must_be_fixed(outcome, pytester):
     ("call", "says"),
     [
         ("fair, domain, max_rate=0", "max_rate must lie between 0 and 1"),
-        ("fair, domain, corpus='none.jsonl'", "no such regression set"),
-        ("fair, domain, corpsu='none.jsonl'", "there is no option 'corpsu'"),
+        ("fair, domain, regression_set='none.jsonl'", "no such regression set"),
+        ("fair, domain, regresion_set='none.jsonl'", "there is no option 'regresion_set'"),
         ("fair, domain, prooved=0.9", "there is no option 'prooved'"),
         ("fair, domain, max_rates=0.5", "there is no option 'max_rates'"),
         ("fair, 'none.toml'", "none.toml"),

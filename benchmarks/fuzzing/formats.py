@@ -197,7 +197,7 @@ BY_NAME = {
         Format("run", 7, specimens.run, (readings.run,)),
         Format("audit", 4, specimens.audit, (readings.audit,)),
         Format("baseline", 5, specimens.baseline, (readings.baseline,), kept=("now.json",)),
-        Format("corpus", 5, specimens.corpus, (readings.corpus,)),
+        Format("regression_set", 5, specimens.regression_set, (readings.regression_set,)),
         Format("gate", 4, specimens.gate, (readings.gate,), kept=("now.json",)),
     )
 }

@@ -155,11 +155,11 @@ def baseline(place: Path) -> None:
     replace(report, baseline=compare_with(report, earlier, "audit.json")).to_json()
 
 
-def corpus(place: Path) -> None:
-    """Judge the people of a corpus again."""
+def regression_set(place: Path) -> None:
+    """Evaluate the records of a regression set again."""
     from neuronfair.audits.gate.regression_set import read_regression_set, replay_regression_set
 
-    figures = replay_regression_set(read_regression_set(place / "corpus.jsonl", _people().domain), _judge())
+    figures = replay_regression_set(read_regression_set(place / "regression_set.jsonl", _people().domain), _judge())
     if figures.still_flips + figures.fixed != figures.replayed:
         raise AssertionError("somebody neither flips nor is fixed")
 

@@ -182,12 +182,14 @@ def names() -> list[Files]:
     return [{"table.csv": TABLE.encode(), "domain.toml": DOMAIN.encode()}]
 
 
-def corpus() -> list[Files]:
+def regression_set() -> list[Files]:
     from neuronfair.audits.gate.regression_set import extend, read_regression_set
     from neuronfair.audits.report import Report
 
     report = Report.from_json(audit()[0]["audit.json"])
-    return [{"corpus.jsonl": written(lambda path: extend(read_regression_set(path, domain()), report), ".jsonl")}]
+    return [
+        {"regression_set.jsonl": written(lambda path: extend(read_regression_set(path, domain()), report), ".jsonl")}
+    ]
 
 
 def written(write: Callable[[Any], object], suffix: str = "") -> bytes:

@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 def test_people_are_not_judged_by_sex(fairness):
     data = neuronfair.read_table(HERE / "loans.csv", neuronfair.read_domain(HERE / "loans.toml"))
-    fairness.check(HERE / "loans.skops", data, max_rate=0.05, corpus=HERE / "counterexamples.jsonl")
+    fairness.check(HERE / "loans.skops", data, max_rate=0.05, regression_set=HERE / "counterexamples.jsonl")
 
 
 def test_german_and_foreign_workers_are_treated_alike(fairness):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -33,7 +32,7 @@ from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
-from neuronfair.parameters import Values, parameters, values_of
+from neuronfair.parameters import Values, parameters, values_of, with_current_names
 from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, silent
 from neuronfair.proof.records import Order, ProofRecords
@@ -491,9 +490,6 @@ def search(
     process does all where it cannot be forked safely: in a notebook or another program with threads, on a GPU, on
     systems other than Linux, for functions as models, and for short searches.
     """
-    named: Any = options
-    if "counterparts" in named:
-        warnings.warn("counterparts= is now counterfactuals=", DeprecationWarning, stacklevel=2)
-        named["counterfactuals"] = named.pop("counterparts")
+    given: Any = with_current_names(options, {"counterparts": "counterfactuals"})
     runner = partial(campaign.in_one_piece, workers=workers or default_workers())
-    return campaign.search(network, domain, rows, config, runner=runner, **options)
+    return campaign.search(network, domain, rows, config, runner=runner, **given)

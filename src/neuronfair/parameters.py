@@ -14,16 +14,20 @@ for each.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from dataclasses import replace as _replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, TypeVar, get_origin
 
 from neuronfair.errors import did_you_mean
 
 INPUT, BUDGET, OUTPUT, GATE, EXPERT = "Input", "Budget", "Output", "Gate", "Expert"  # panels of a help text
 Values = dict[str, Any]  # of parameters, by the names of their fields
+RENAMED = {"corpus": "regression_set", "corpus_add": "regression_set_add"}  # old names work with a warning until 0.4
+T = TypeVar("T")
 _KEY = "parameter"
 
 
@@ -110,6 +114,26 @@ def values_of(settings: Any) -> Values:
     return values
 
 
+def with_current_names(values: Mapping[str, Any], renamed: Mapping[str, str] = RENAMED) -> Values:
+    """Return keyword arguments by their current names; an old name gives a warning."""
+    for old in values.keys() & renamed.keys():
+        warnings.warn(f"{old} is now {renamed[old]}. The old name goes with 0.4", DeprecationWarning, stacklevel=3)
+    return {renamed.get(name, name): value for name, value in values.items()}
+
+
+def takes_old_names(kind: type[T]) -> type[T]:
+    """Let a class take arguments by the names that they had in version 0.2, with a warning."""
+    made: Any = kind
+    make = made.__init__
+
+    @wraps(make)
+    def init(self: Any, *arguments: Any, **values: Any) -> None:
+        make(self, *arguments, **with_current_names(values))
+
+    made.__init__ = init
+    return kind
+
+
 def _both_defaults(default: Any, quick: Any) -> str | None:
     """Return the defaults of a parameter with and without `quick`, as a help text shows them."""
     text, quick_text = value_text(default), value_text(quick)
@@ -135,7 +159,7 @@ def checked(entry: Values, declared: Mapping[str, Parameter]) -> tuple[Values, l
 
     values: Values = {}
     problems = []
-    for key, value in entry.items():
+    for key, value in with_current_names(entry).items():
         if key not in declared:
             problems.append(f"unknown key '{key}'. {did_you_mean(key, declared)}")
             continue

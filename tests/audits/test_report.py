@@ -61,7 +61,9 @@ def test_what_is_no_number_is_not_written():
 
 
 def test_an_undecodable_path_can_be_written():
-    assert "\\udcff" in reports.report(corpus=reports.r.RegressionSetReport("c\udcff.jsonl", 0, 0, 0, 0)).to_json()
+    assert (
+        "\\udcff" in reports.report(regression_set=reports.r.RegressionSetReport("c\udcff.jsonl", 0, 0, 0, 0)).to_json()
+    )
 
 
 @pytest.mark.parametrize(

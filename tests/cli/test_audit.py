@@ -286,7 +286,7 @@ def test_the_gate(run, refused):
     assert "sex" in Path("summary.md").read_text(encoding="utf-8")
     new = (*AUDIT[:-1], "new")
     refused(*new, "--fail-if", "rat > 1", says=("rat > 1", "Did you mean 'rate'?"))
-    refused(*new, "--fail-if", "corpus.still_flips > 0", says=("--corpus",))
+    refused(*new, "--fail-if", "regression_set.still_flips > 0", says=("--regression-set",))
     refused(*new, "--fail-if", "rate.change > 0", says=("--baseline",))
     refused(*new, "--fail-if", "rate > 5", says=("can never be met. Did you mean 'rate > 5%'?",))
     quiet = run(*new, "-q", "--fail-if", "findings > 0")
@@ -308,41 +308,48 @@ def synthetic(report: dict) -> list[dict]:
     return [one for one in report["attributes"][0]["worst"] if one["method"] != "table"]
 
 
-def test_corpus_and_baseline(run):
-    first = figures(run(*AUDIT, "--corpus", "past.jsonl", "--json", "first.json", "--json", "-"))
+def test_regression_set_and_baseline(run):
+    first = figures(run(*AUDIT, "--regression-set", "past.jsonl", "--json", "first.json", "--json", "-"))
     lines = Path("past.jsonl").read_text(encoding="utf-8").splitlines()
-    assert first["corpus"]["added"] == len(lines) == len(synthetic(first))
+    assert first["regression_set"]["added"] == len(lines) == len(synthetic(first))
     shutil.copy("run/audit.json", "first.json")
-    words = (*AUDIT[:-1], "second", "--corpus", "past.jsonl", "--baseline", "first.json")
+    words = (*AUDIT[:-1], "second", "--regression-set", "past.jsonl", "--baseline", "first.json")
     second = figures(
-        run(*words, "--fail-if", "corpus.still_flips > 0", "--fail-if", "rate.change > 0", "--json", "-"), 1
+        run(*words, "--fail-if", "regression_set.still_flips > 0", "--fail-if", "rate.change > 0", "--json", "-"), 1
     )
-    assert (second["corpus"]["still_flips"], second["corpus"]["added"]) == (len(lines), 0)
+    assert (second["regression_set"]["still_flips"], second["regression_set"]["added"]) == (len(lines), 0)
     assert second["baseline"]["file"] == "first.json"
     fired = {check["expression"]: check["fired"] for check in second["gate"]["checks"]}
-    assert fired == {"corpus.still_flips > 0": True, "rate.change > 0": False}
+    assert fired == {"regression_set.still_flips > 0": True, "rate.change > 0": False}
 
 
-def test_a_corpus_can_be_replayed_only(run):
-    assert figures(run(*AUDIT, "--corpus", "past.jsonl", "--no-corpus-add", "--json", "-"))["corpus"]["added"] == 0
+def test_a_regression_set_can_be_replayed_only(run):
+    assert (
+        figures(run(*AUDIT, "--regression-set", "past.jsonl", "--no-regression-set-add", "--json", "-"))[
+            "regression_set"
+        ]["added"]
+        == 0
+    )
     assert not Path("past.jsonl").exists()
-    assert run(*AUDIT, "--corpus", "past.jsonl").status == 0
+    assert run(*AUDIT, "--regression-set", "past.jsonl").status == 0
     whole = Path("past.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     Path("past.jsonl").write_text(whole[0], encoding="utf-8")
-    again = figures(run(*AUDIT, "--corpus", "past.jsonl", "--no-corpus-add", "--json", "-"))["corpus"]
+    again = figures(run(*AUDIT, "--regression-set", "past.jsonl", "--no-regression-set-add", "--json", "-"))[
+        "regression_set"
+    ]
     assert (again["replayed"], again["still_flips"], again["added"]) == (1, 1, 0)
     assert Path("past.jsonl").read_text(encoding="utf-8") == whole[0]
 
 
-def test_an_audit_that_is_killed_while_it_writes_leaves_the_corpus_as_it_was(run, monkeypatch):
-    words = (*AUDIT, "--corpus", "past.jsonl", "--fail-if", "corpus.still_flips > 0", "--json", "-")
+def test_an_audit_that_is_killed_while_it_writes_leaves_the_regression_set_as_it_was(run, monkeypatch):
+    words = (*AUDIT, "--regression-set", "past.jsonl", "--fail-if", "regression_set.still_flips > 0", "--json", "-")
     with monkeypatch.context() as patch:
         patch.setattr(AuditOutputs, "write", lambda *_: sys.exit(137))  # stands for a kill
         assert run(*words).status == 137
     assert not Path("past.jsonl").exists()
     resumed = figures(run(*words))  # would fail if it replayed what it has itself added
-    assert (resumed["corpus"]["replayed"], resumed["corpus"]["added"]) == (0, len(synthetic(resumed)))
-    assert len(Path("past.jsonl").read_text(encoding="utf-8").splitlines()) == resumed["corpus"]["added"] > 0
+    assert (resumed["regression_set"]["replayed"], resumed["regression_set"]["added"]) == (0, len(synthetic(resumed)))
+    assert len(Path("past.jsonl").read_text(encoding="utf-8").splitlines()) == resumed["regression_set"]["added"] > 0
 
 
 def test_a_folder_that_was_left_while_its_manifest_was_written(run, refused, tmp_path):
@@ -395,13 +402,13 @@ def test_ctrl_c_leaves_a_page(run, monkeypatch):
         (("--html", "nowhere/page.html"), ("there is no folder",)),
         (("--junit", "."), ("is a folder",)),
         (("--baseline", "table.csv"), ("table.csv", "not an audit.json")),
-        (("--corpus", "model.json"), ("model.json: line 1",)),
-        (("--corpus", "table.csv"), ("--corpus table.csv", "read by this audit")),
+        (("--regression-set", "model.json"), ("model.json: line 1",)),
+        (("--regression-set", "table.csv"), ("--regression-set table.csv", "read by this audit")),
         (("--html", "model.safetensors"), ("--html model.safetensors", "read by this audit")),
         (("--junit", "run/manifest.json"), ("--junit run/manifest.json", "manifest.json of the audit")),
         (("--html", "run/../run/domain.toml"), ("domain.toml of the audit",)),
         (("--markdown", "run/model.safetensors"), ("model.safetensors of the audit",)),
-        (("--corpus", "run/audit.json"), ("audit.json of the audit",)),
+        (("--regression-set", "run/audit.json"), ("audit.json of the audit",)),
         (("--json", "run/report.html"), ("--json run/report.html", "also named by --html")),
         (("--junit", "same", "--markdown", "same"), ("--markdown same", "also named by --junit")),
         (("--starts", "0"), ("--starts",)),

@@ -132,11 +132,11 @@ key = "id"
 [[audit]]
 data = "german"
 sensitive = "sex"
-corpus = "past.jsonl"
+regression_set = "past.jsonl"
 model = []
 [[audit]]
 data = "adult"
-corpus = "past.jsonl"
+regression_set = "past.jsonl"
 baseline = "before.json"
 weights = "w.safetensors"
 """
@@ -175,7 +175,7 @@ weights = "w.safetensors"
         ("audit = 3", "expected a table [defaults] and tables [[audit]]"),
         ('[[audit]]\nname = "a"\n[[audit]]\nname = "A"', "two audits are called 'A'"),
         ('[[audit]]\nmodel = "*.onnx"', "no file is called *.onnx"),
-        ('[[audit]]\nsensitive = ["sex", "race"]\ncorpus = "c"', "corpus c: several audits add to it"),
+        ('[[audit]]\nsensitive = ["sex", "race"]\nregression_set = "c"', "regression_set c: several audits add to it"),
         ("[[audit]]\nfail_if = 3", "fail_if: Expected array, got int"),
         ("[[audit]]\ndomain = 3", "domain: Expected"),
         ('[[audit]]\nmodel = "models/**.onnx"', "models/**.onnx"),
@@ -192,17 +192,17 @@ def test_a_file_that_cannot_be_used(text, says):
 
 @pytest.mark.parametrize("other", ["a/../c.jsonl", "./c.jsonl", "link.jsonl", "C.jsonl"])
 @pytest.mark.parametrize("there", [True, False])
-def test_a_corpus_that_several_audits_add_to_is_found_however_it_is_spelt(tmp_path, monkeypatch, other, there):
+def test_a_regression_set_that_several_audits_add_to_is_found_however_it_is_spelt(tmp_path, monkeypatch, other, there):
     monkeypatch.chdir(tmp_path)
     Path("a").mkdir()
     Path("link.jsonl").symlink_to("c.jsonl")
     if there:
         Path("c.jsonl").touch()
-    entries = (f'[[audit]]\nname = "{i}"\ncorpus = "{path}"\n' for i, path in enumerate(("c.jsonl", other)))
+    entries = (f'[[audit]]\nname = "{i}"\nregression_set = "{path}"\n' for i, path in enumerate(("c.jsonl", other)))
     problems = read("".join(entries)).problems
     same_disk = there and other == "C.jsonl" and not Path(other).exists()  # which tells upper from lower case
     assert problems == ([] if same_disk else [
-        f"corpus {path}: several audits add to it. Set corpus_add = false, or give each its own file"
+        f"regression_set {path}: several audits add to it. Set regression_set_add = false, or give each its own file"
         for path in map(str, map(Path, ("c.jsonl", other)))
     ][: 1 if other == "./c.jsonl" else 2])  # fmt: skip
 

@@ -28,7 +28,7 @@ COMMANDS = {
     "audit --json": ("audit", *USE, "--out", "run", "--json"),
     "audit --junit": ("audit", *USE, "--out", "run", "--junit"),
     "audit --markdown": ("audit", *USE, "--out", "run", "--markdown"),
-    "audit --corpus": ("audit", *USE, "--out", "run", "--corpus"),
+    "audit --regression-set": ("audit", *USE, "--out", "run", "--regression-set"),
 }
 SUFFIX = {"--plot": ".svg", "train --out": ".safetensors"}
 FOLDERS = {

@@ -89,7 +89,7 @@ def test_search_replay_and_repair(run, hostile, monkeypatch):
 def test_audit_and_its_files(run, hostile):
     small = ("--quick", *FLIPS_ONLY, "--starts", 5, "--steps", 5, "--samples", 500)
     call = ("audit", hostile, *USE, *small, "--out", f"run{ORDER}")
-    files = ("--markdown", "a.md", "--junit", "a.xml", "--corpus", f"past{ORDER}.jsonl")
+    files = ("--markdown", "a.md", "--junit", "a.xml", "--regression-set", f"past{ORDER}.jsonl")
     gate = ("--fail-if", "rate > 0.1%")
     harmless(run(*call, *files, *gate), SHOWN, "[bold]", r"\u202e", "FAILED", status=1)
     harmless(run(*call, *files, *gate, "--quiet"), r"\u202e", "--fail-if", status=1)

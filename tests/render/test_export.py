@@ -33,7 +33,7 @@ from neuronfair.store.ledger import write_manifest
 from neuronfair.store.run import Run
 from tests.planted import networks
 from tests.planted.proxies import by_a, moved_domain, moved_rows
-from tests.reports import CORPUS, attribute, counterfactual, fair, finding, report
+from tests.reports import REGRESSION_SET, attribute, counterfactual, fair, finding, report
 
 DOMAIN = TableDomain(
     "t",
@@ -322,12 +322,12 @@ def test_what_was_not_kept_has_no_line_to_see_it_again():
     assert "with sex M" in failure.text
 
 
-def test_a_failed_corpus_shows_the_people():
-    limit = check("corpus.still_flips > 0", None, fired=True)
-    (failure,) = read(gated(limit, attributes=[attribute()], corpus=CORPUS)).iter("failure")
+def test_a_failed_regression_set_shows_the_people():
+    limit = check("regression_set.still_flips > 0", None, fired=True)
+    (failure,) = read(gated(limit, attributes=[attribute()], regression_set=REGRESSION_SET)).iter("failure")
     assert "age 39: decided low" in failure.text
     limit = check("accuracy < 90%", None, fired=True)
-    (failure,) = read(gated(limit, attributes=[attribute()], corpus=CORPUS)).iter("failure")
+    (failure,) = read(gated(limit, attributes=[attribute()], regression_set=REGRESSION_SET)).iter("failure")
     assert "age 39: decided low" not in failure.text
 
 

@@ -12,7 +12,7 @@ from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
 from neuronfair.render.tables import markdown, model_card
 from tests import reports
-from tests.reports import CORPUS, REPRODUCTION, attribute, fair, finding, report
+from tests.reports import REGRESSION_SET, REPRODUCTION, attribute, fair, finding, report
 
 
 def check(expression: str, *, fired: bool = True) -> GateCheck:
@@ -74,7 +74,7 @@ def test_it_shows_thresholds_regression_set_and_changes():
     change = FigureChange("sex.rate", 0.01, 0.03, 0.01, 0.02, True, "sex.rate rose from 1% to 3%.")
     text = markdown(
         report(
-            corpus=CORPUS,
+            regression_set=REGRESSION_SET,
             baseline=BaselineReport("old.json", (change,), "Something changed."),
             gate=Gate(False, (check("rate > 0.01"), check("findings > 1000", fired=False))),
             reproduction=replace(REPRODUCTION, interrupted=True),
@@ -140,7 +140,7 @@ def test_control_characters_are_written_out():
     ],
 )
 def test_no_word_becomes_a_link_a_list_a_formula_or_html(words, written):
-    assert f"\n- {written}\n" in markdown(report(corpus=replace(CORPUS, examples=(words,))))
+    assert f"\n- {written}\n" in markdown(report(regression_set=replace(REGRESSION_SET, examples=(words,))))
 
 
 def test_it_shows_counterfactual_twins():

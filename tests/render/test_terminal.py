@@ -89,7 +89,7 @@ def test_what_could_not_be_checked_is_said():
 def test_what_a_build_asked_is_answered():
     text = shown(reports.adult(findings=0))
     assert "FAILED rate > 0.01: its upper end is above 1" in text
-    assert "passed corpus.still_flips > 5: it is not above 5." in text
+    assert "passed regression_set.still_flips > 5: it is not above 5." in text
     assert "Regression set: 3 of 41 past counterexamples still flip; 2 no longer fit the input schema; 10 added" in text
     assert "Since last/audit.json: sex.rate fell from" in text
     assert "• People with hours per week at least 41 are discriminated against by sex." in text

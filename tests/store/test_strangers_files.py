@@ -59,7 +59,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
         0, ProofState.of({"open.low": torch.zeros(1, 1)}, 0, 0.0)
     ),
     "audit.json": read_baseline,
-    "corpus.jsonl": lambda path: read_regression_set(path, DOMAIN),
+    "regression_set.jsonl": lambda path: read_regression_set(path, DOMAIN),
     "000000.json": lambda path: ShardStore(str(path.parent.parent), path.parent.name[:-6], 0).parts(),
 }
 

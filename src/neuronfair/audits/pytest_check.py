@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 import torch
 from torch import nn
@@ -42,6 +42,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
+from neuronfair.parameters import with_current_names
 from neuronfair.progress import silent
 from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.config import SearchConfig
@@ -74,7 +75,7 @@ class CheckSettings:
 class Demands(TypedDict, total=False):
     """Further demands of `fairness.check`."""
 
-    corpus: str | Path | None  # regression set: none of its records may flip
+    regression_set: str | Path | None  # regression set: none of its records may flip
     proved: float | None  # share of the data set, or else of the input space, that must be certified
     twins: TwinKind  # "counterfactual": the counterfactual test instead of the flip test
 
@@ -85,7 +86,7 @@ class FairnessResult:
 
     rate: Rate  # the one with the largest upper confidence bound
     max_rate: float
-    corpus: RegressionSetReport | None
+    regression_set: RegressionSetReport | None
     rates: tuple[Rate, ...] = ()  # plausible pairs, data set and plausible records, if there is a data set; input space
     proved: Proved | None = None  # if `proved` was set
     counterfactual: CounterfactualReport | None = None  # with twins="counterfactual"
@@ -118,17 +119,18 @@ class Fairness:
         `seconds` finds a pair to show.
 
         With twins="counterfactual", the upper confidence bound of the counterfactual excess must not exceed `max_rate`.
-        With `corpus`, no record of that regression set may flip. With `proved`, at least this share of the data set, or
+        With `regression_set`, no record of that file may flip. With `proved`, at least this share of the data set, or
         of the input space without one, must be certified. A model that gives all records the same decision fails, and
         so does one that fails the input encoding check, unless the settings trust the encoding.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
+        demands = cast(Demands, with_current_names(demands))
         refuse_unknown(demands, Demands.__annotations__)
         settings = settings or CheckSettings()
         least, twins = demands.get("proved"), _checked_twins(max_rate, domain, demands)
         source = ModelSource(model, decision=decision, preprocess=settings.preprocess)
         case = prepare(_data(domain, settings.seed), source, sensitive=sensitive)
-        past = _replay(demands.get("corpus"), case)
+        past = _replay(demands.get("regression_set"), case)
         measured = _measure(case, max_rate, twins, settings, has_table=isinstance(domain, Dataset))
         problems = _encoding_problems(case, settings)
         if measured.excess:
@@ -360,9 +362,11 @@ def _data(domain: TableDomain | Dataset | str | Path, seed: int) -> Dataset:
     return drawn_from(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
 
 
-def _replay(corpus: str | Path | None, case: AuditInput) -> RegressionSetReport | None:
-    if corpus is None:
+def _replay(file: str | Path | None, case: AuditInput) -> RegressionSetReport | None:
+    if file is None:
         return None
-    if not Path(corpus).is_file():
-        raise DataError(f"{corpus}: there is no such regression set. Make one: neuronfair audit … --corpus {corpus}")
-    return replay_regression_set(read_regression_set(corpus, case.data.domain), case.opened.model, case.opened.decision)
+    if not Path(file).is_file():
+        raise DataError(
+            f"{file}: there is no such regression set. Make one: neuronfair audit … --regression-set {file}"
+        )
+    return replay_regression_set(read_regression_set(file, case.data.domain), case.opened.model, case.opened.decision)

@@ -40,6 +40,8 @@ GATE_FAILED, WRONG, INTERNAL, INTERRUPTED = 1, 2, 3, 130  # exit statuses
 _RENAMED = {
     "--seeds": "--starts",
     "--trust-feeding": "--skip-encoding-check",
+    "--corpus": "--regression-set",
+    "--no-corpus-add": "--no-regression-set-add",
 }  # old spellings of options
 _RENAMED_VALUES = {("--twins", "counterpart"): "counterfactual"}  # old values of options
 _RENAMED_COMMANDS = {"replay": "show RUN N", "export": "show RUN --out FILE"}

@@ -97,8 +97,8 @@ class AuditJob:
         metavar="EXPR",
     )
     baseline: Path | None = parameter(None, "Compare with audit.json of an earlier audit.", panel=GATE)
-    corpus: Path | None = parameter(None, "Regression set of past counterexamples.")
-    corpus_add: bool = parameter(True, "Add no findings to the regression set.")
+    regression_set: Path | None = parameter(None, "Regression set of past counterexamples.")
+    regression_set_add: bool = parameter(True, "Add no findings to the regression set.")
     trust_feeding: bool = parameter(False, "Evaluate even if this check fails.", "--skip-encoding-check")
 
     @property
@@ -106,17 +106,21 @@ class AuditJob:
         """Thresholds, regression set and baseline of the audit."""
         from neuronfair.audits.gate.checks import Checks
 
-        return Checks(self.fail_if, self.corpus, self.corpus_add, self.baseline, self.trust_feeding)
+        return Checks(self.fail_if, self.regression_set, self.regression_set_add, self.baseline, self.trust_feeding)
 
     @property
     def reads(self) -> tuple[Path, ...]:
-        """The files that the audit reads and must not write; a corpus may grow, a baseline may be replaced."""
+        """The files that the audit reads and must not write; a regression set may grow, a baseline may be replaced."""
         from neuronfair.domain.tables.files import table_file
 
         table, model = self.table, self.model
         data = table_file(table.data)[0] if table.data else None
         named = (data, model.model, model.weights, table.domain, table.attributes_file, self.population)
-        return tuple(Path(name) for name in (*named, None if self.corpus_add else self.corpus) if name is not None)
+        return tuple(
+            Path(name)
+            for name in (*named, None if self.regression_set_add else self.regression_set)
+            if name is not None
+        )
 
     def changed(self) -> Values:
         """Return the settings that are not the defaults, which --quick changes."""
@@ -169,7 +173,7 @@ class AuditOutputs:
         from neuronfair.audits.folder import FIGURES, WEIGHTS
         from neuronfair.store.ledger import DOMAIN, MANIFEST
 
-        options.check_run_folder(self.out, self.force, (*job.reads, job.corpus, job.baseline), of_audit=True)
+        options.check_run_folder(self.out, self.force, (*job.reads, job.regression_set, job.baseline), of_audit=True)
         own = {name: self.out / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
         for place in own.values():
             if place.exists():
@@ -177,7 +181,7 @@ class AuditOutputs:
         taken = {realpath(path): f"{name} of the audit in {self.out}" for name, path in own.items()}
         taken |= {realpath(path): "read by this audit" for path in job.reads}
         named = {"--html": self.report, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
-        named["--corpus"] = job.corpus if job.corpus_add else None  # which is written
+        named["--regression-set"] = job.regression_set if job.regression_set_add else None  # which is written
         for flag, path in named.items():
             if path is None or (
                 flag == "--json" and (options.is_stdout(path) or realpath(path) == realpath(own[FIGURES]))

@@ -62,7 +62,7 @@ class NamedAudit:
     def digest(self) -> str:
         """A digest of the settings, of the files that the audit reads, and of the version of this package."""
         made = hashlib.sha256(json.dumps([__version__, asdict(self.job)], default=str).encode())
-        named = (*self.job.reads, self.job.baseline, self.job.model.preprocess)  # a corpus grows every time
+        named = (*self.job.reads, self.job.baseline, self.job.model.preprocess)  # a regression set grows every time
         for path in (Path(name) for name in named if name is not None):
             file = path if path.is_file() else _code(str(path))
             made.update(b"-" if file is None else _digest(file).encode())
@@ -191,12 +191,16 @@ class AuditFile:
         return found
 
     def _refuse_shared(self) -> None:
-        """Refuse a corpus that several audits would write."""
-        written = [audit.job.corpus for audit in self.audits if audit.job.corpus_add and audit.job.corpus]
+        """Refuse a regression set that several audits would write."""
+        written = [
+            audit.job.regression_set
+            for audit in self.audits
+            if audit.job.regression_set_add and audit.job.regression_set
+        ]
         files = Counter(map(_file, written))
         for path in dict.fromkeys(path for path in written if files[_file(path)] > 1):
             self.problems.append(
-                f"corpus {path}: several audits add to it. Set corpus_add = false, or give each its own file"
+                f"regression_set {path}: several audits add to it. Set regression_set_add = false, or name one for each"
             )
 
     def _wrong(self, job: AuditJob) -> Iterator[str]:
@@ -308,7 +312,7 @@ class BatchFolder:
         folders = [self.out / audit.name for audit in audits]
         with chdir(self.folder):
             jobs = [audit.job for audit in audits]
-            named = {path for job in jobs for path in (*job.reads, job.corpus, job.baseline) if path}
+            named = {path for job in jobs for path in (*job.reads, job.regression_set, job.baseline) if path}
             inside = [path for path in named if Path(realpath(path)).is_relative_to(realpath(self.out))]
             for folder in folders:
                 check_discardable(folder, inside)

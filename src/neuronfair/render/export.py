@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from neuronfair.atomic import replacing, write_text
-from neuronfair.audits.gate.thresholds import CORPUS
+from neuronfair.audits.gate.thresholds import REGRESSION_SET
 from neuronfair.audits.report import AuditIndex, Gate, GateCheck, Report
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording.phrases import class_names, introduction
@@ -357,7 +357,8 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
         return suites | {name: [_without_thresholds(attribute)] for name, attribute in attributes.items()}
 
     def details(check: GateCheck) -> Sequence[str]:
-        examples = report.corpus.examples if report.corpus is not None and check.figure in CORPUS else ()
+        past = report.regression_set if check.figure in REGRESSION_SET else None
+        examples = () if past is None else past.examples
         return _worst(attributes[check.attribute]) if check.attribute else examples
 
     return _checked(report.gate, details)

@@ -217,7 +217,7 @@ def markdown(report: Report) -> str:
         *_steps(report),
         *_worst(report),
         *_gate(report.gate),
-        *_corpus(report.corpus),
+        *_regression_set(report.regression_set),
     ]
     if report.baseline is not None:
         changes = [f"- {words(change.text)}" for change in report.baseline.changes]
@@ -271,16 +271,16 @@ def _gate(gate: Gate | None) -> Iterator[str]:
     yield table(("threshold", "result", "why"), rows)
 
 
-def _corpus(corpus: RegressionSetReport | None) -> Iterator[str]:
-    if corpus is None:
+def _regression_set(past: RegressionSetReport | None) -> Iterator[str]:
+    if past is None:
         return
     yield "### Past counterexamples"
-    unfit = f", {corpus.unfit:,} no longer fit the input schema" if corpus.unfit else ""
+    unfit = f", {past.unfit:,} no longer fit the input schema" if past.unfit else ""
     yield (
-        f"{corpus.replayed:,} of {words(corpus.file)} evaluated again: {corpus.still_flips:,} still flip, "
-        f"{corpus.fixed:,} are fixed{unfit}; {corpus.added:,} added."
+        f"{past.replayed:,} of {words(past.file)} evaluated again: {past.still_flips:,} still flip, "
+        f"{past.fixed:,} are fixed{unfit}; {past.added:,} added."
     )
-    yield "\n".join(f"- {words(line)}" for line in (*corpus.examples, *corpus.notes))
+    yield "\n".join(f"- {words(line)}" for line in (*past.examples, *past.notes))
 
 
 CARD_LIMITS = (

@@ -247,11 +247,11 @@ def _gate(report: Report, *, verbose: bool) -> list[RenderableType]:
 def _build(report: Report) -> list[str]:
     """Return the results of the regression set and of the comparison with an earlier audit."""
     lines = []
-    if (corpus := report.corpus) is not None:
-        unfit = f"{corpus.unfit:,} no longer fit the input schema; " if corpus.unfit else ""
+    if (past := report.regression_set) is not None:
+        unfit = f"{past.unfit:,} no longer fit the input schema; " if past.unfit else ""
         lines.append(
-            f"Regression set: {corpus.still_flips:,} of {corpus.replayed:,} past counterexamples still flip; {unfit}"
-            f"{corpus.added:,} added to {corpus.file}."
+            f"Regression set: {past.still_flips:,} of {past.replayed:,} past counterexamples still flip; {unfit}"
+            f"{past.added:,} added to {past.file}."
         )
     if report.baseline is not None:
         lines.append(f"Since {report.baseline.file}: {report.baseline.text}")

@@ -18,16 +18,18 @@ MODULE, DATA = networks.one_biased_neuron(), table(networks.domain())
 
 
 def test_an_audit_in_python_is_judged_as_by_the_command(tmp_path):
-    corpus, folder = tmp_path / "past.jsonl", tmp_path / "run"
-    first = audit(MODULE, DATA, settings=TINY, folder=folder, checks=Checks(["rate > 50%"], corpus)).report
+    regression_set, folder = tmp_path / "past.jsonl", tmp_path / "run"
+    first = audit(MODULE, DATA, settings=TINY, folder=folder, checks=Checks(["rate > 50%"], regression_set)).report
     assert first.gate.passed
     worst = first.attributes[0].worst
     synthetic = [one for one in worst if not one.is_real]  # records of people are not written
-    assert first.corpus.added == len(synthetic) == len(corpus.read_text().splitlines()) > 0
+    assert first.regression_set.added == len(synthetic) == len(regression_set.read_text().splitlines()) > 0
     assert len(synthetic) < len(worst)
-    checks = Checks(["corpus.still_flips > 0", "rate.change > 0"], corpus, add=False, baseline=folder / "audit.json")
+    checks = Checks(
+        ["regression_set.still_flips > 0", "rate.change > 0"], regression_set, add=False, baseline=folder / "audit.json"
+    )
     second = audit(MODULE, DATA, settings=TINY, checks=checks).report
-    assert (second.corpus.still_flips, second.corpus.added) == (first.corpus.added, 0)
+    assert (second.regression_set.still_flips, second.regression_set.added) == (first.regression_set.added, 0)
     assert [check.fired for check in second.gate.checks] == [True, False]
     assert second.baseline.text == "No rate changed significantly."
 
@@ -36,7 +38,7 @@ def test_an_audit_in_python_is_judged_as_by_the_command(tmp_path):
     ("checks", "says"),
     [
         (Checks(["rat > 1%"]), "Did you mean 'rate'"),
-        (Checks(["corpus.fixed < 1"]), "needs --corpus"),
+        (Checks(["regression_set.fixed < 1"]), "needs --regression-set"),
         (Checks(["rate.change > 0"]), "needs --baseline"),
         (Checks(["error_rate.difference > 5%"]), "needs labels. Name the target"),
     ],

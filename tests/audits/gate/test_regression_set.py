@@ -36,7 +36,7 @@ def network(domain):
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "corpus.jsonl"
+    return tmp_path / "regression_set.jsonl"
 
 
 def finding(*codes: int, s: int = 0):
@@ -70,21 +70,21 @@ def test_worst_findings_are_written_by_label_and_judged_again(path, domain, netw
 def test_the_decision_rule_is_kept(path, domain):
     model = networks.network(networks.biased_score(), domain)
     extend(read_regression_set(path, domain), audit(finding(9, 0, 0, 0)))
-    corpus = read_regression_set(path, domain)
-    assert replay_regression_set(corpus, model, Decision("tolerance", 2.9)).still_flips == 1
-    assert replay_regression_set(corpus, model, Decision("tolerance", 3.1)).still_flips == 0
+    regression_set = read_regression_set(path, domain)
+    assert replay_regression_set(regression_set, model, Decision("tolerance", 2.9)).still_flips == 1
+    assert replay_regression_set(regression_set, model, Decision("tolerance", 3.1)).still_flips == 0
 
 
 def test_nobody_is_added_twice_and_old_lines_stay_as_they_are(path, domain):
-    corpus = read_regression_set(path, domain)
-    assert extend(corpus, audit(finding(*WRONG), finding(*WRONG, s=1))) == 1  # the same person
+    regression_set = read_regression_set(path, domain)
+    assert extend(regression_set, audit(finding(*WRONG), finding(*WRONG, s=1))) == 1  # the same person
     path.write_text(path.read_text().replace('"row": {', '"row":   {').rstrip("\n"))
     before = path.read_text()
-    assert extend(corpus, audit(finding(*WRONG), finding(*FINE))) == 1
+    assert extend(regression_set, audit(finding(*WRONG), finding(*FINE))) == 1
     assert path.read_text().startswith(before + "\n{")
     same = path.read_bytes()
-    assert extend(corpus, audit(finding(*FINE))) == 0
-    assert extend(corpus, audit()) == 0
+    assert extend(regression_set, audit(finding(*FINE))) == 0
+    assert extend(regression_set, audit()) == 0
     assert path.read_bytes() == same
 
 
@@ -126,8 +126,8 @@ def test_a_model_may_read_the_same_people_in_another_encoding(path, domain, netw
     module = networks.one_biased_neuron()
     with torch.no_grad():
         module[0][0].weight[:, :4] *= 2
-    corpus = read_regression_set(path, domain)
-    assert replay_regression_set(corpus, networks.network(module, scaled)).still_flips == 1
+    regression_set = read_regression_set(path, domain)
+    assert replay_regression_set(regression_set, networks.network(module, scaled)).still_flips == 1
 
 
 def test_people_who_fit_no_longer_are_named_and_not_judged(path, domain, network):
@@ -137,15 +137,15 @@ def test_people_who_fit_no_longer_are_named_and_not_judged(path, domain, network
     lines[1] = lines[1].replace('"a1": 0, ', "")
     lines[2] = lines[2].replace('["s"]', '["t"]')
     path.write_text("\n".join(lines))
-    corpus = read_regression_set(path, domain)
-    figures = replay_regression_set(corpus, network)
+    regression_set = read_regression_set(path, domain)
+    figures = replay_regression_set(regression_set, network)
     assert (figures.replayed, figures.unfit) == (1, 3)
     assert [note.partition(":")[0] for note in figures.notes] == ["line 1", "line 2", "line 3"]
     assert "77 is outside" in figures.notes[0]
     assert "'a1' is missing" in figures.notes[1]
     assert "'t' is not a column" in figures.notes[2]
     # They stay in the file: another domain may know them.
-    assert extend(corpus, audit(finding(9, 9, 9, 9))) == 1
+    assert extend(regression_set, audit(finding(9, 9, 9, 9))) == 1
     assert path.read_text().splitlines()[:4] == lines
 
 
@@ -177,14 +177,14 @@ def test_people_who_break_a_rule_do_not_fit(path, domain):
     ],
 )
 def test_a_damaged_line_is_named_and_nothing_is_changed(path, domain, line, says):
-    corpus = read_regression_set(path, domain)
-    extend(corpus, audit(finding(*WRONG)))
+    regression_set = read_regression_set(path, domain)
+    extend(regression_set, audit(finding(*WRONG)))
     path.write_text(path.read_text() + "\n" + line + "\n")
     before = path.read_bytes()
     with pytest.raises(DataError, match=f"line 3: {says}"):
         read_regression_set(path, domain)
     with pytest.raises(DataError, match="line 3"):
-        extend(corpus, audit(finding(*FINE)))
+        extend(regression_set, audit(finding(*FINE)))
     assert path.read_bytes() == before
 
 
@@ -209,14 +209,14 @@ def test_a_file_that_would_take_too_much_memory_is_refused(path, domain, monkeyp
 def _extend_often(path, first: int, start) -> None:
     """Add twenty people, one after the other, as soon as everybody is ready."""
     space = networks.domain()
-    corpus = read_regression_set(path, space)
+    regression_set = read_regression_set(path, space)
     start.wait()
     for i in range(20):
-        extend(corpus, audit(finding(first, i // 10, i % 10, 0)))
+        extend(regression_set, audit(finding(first, i // 10, i % 10, 0)))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="forks")
-def test_two_audits_that_share_a_corpus_lose_no_counterexample(path, domain):
+def test_two_audits_that_share_a_regression_set_lose_no_counterexample(path, domain):
     forks = multiprocessing.get_context("fork")
     start = forks.Barrier(3)
     workers = [forks.Process(target=_extend_often, args=(path, first, start)) for first in (1, 2, 3)]
@@ -238,7 +238,7 @@ def test_somebody_whom_another_audit_has_added_meanwhile_is_not_added_again(path
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_a_corpus_behind_a_link_is_written_where_it_lies(path, domain, tmp_path):
+def test_a_regression_set_behind_a_link_is_written_where_it_lies(path, domain, tmp_path):
     extend(read_regression_set(path, domain), audit(finding(*WRONG)))
     link = tmp_path / "link.jsonl"
     link.symlink_to(path)

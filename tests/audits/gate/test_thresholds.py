@@ -14,7 +14,18 @@ from neuronfair.audits.gate.thresholds import ATTRIBUTE_METRICS, AUDIT_METRICS, 
 from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note, Proved, Rates
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
-from tests.reports import CORPUS, MODEL, attribute, certified_rows, counterfactual, fair, proved, rate, report, search
+from tests.reports import (
+    MODEL,
+    REGRESSION_SET,
+    attribute,
+    certified_rows,
+    counterfactual,
+    fair,
+    proved,
+    rate,
+    report,
+    search,
+)
 
 
 def fired(audit, *expressions):
@@ -305,7 +316,7 @@ def test_a_model_that_nobody_was_found_for_passes_every_limit():
         ("", "expected a metric"),
         ("rate > 1e999", "finite"),
         ("__import__('os') > 1", "no metric"),
-        ("corpus.still_flips > 0", "Set --corpus"),
+        ("regression_set.still_flips > 0", "Set --regression-set"),
         ("rate.change > 0", "Give --baseline"),
     ],
 )
@@ -360,13 +371,17 @@ def test_accuracy_is_that_on_unseen_rows_or_else_on_the_table():
         check(only_table, ["accuracy.test < 0.8"])
 
 
-def test_the_corpus_can_be_limited():
-    audit = report(corpus=replace(CORPUS, replayed=5, still_flips=2, fixed=3, unfit=1))
-    assert fired(audit, "corpus.still_flips > 0", "corpus.fixed < 3", "corpus.unfit >= 1") == [True, False, True]
-    unfit = report(corpus=replace(CORPUS, replayed=0, still_flips=0, fixed=0, unfit=4))
-    assert fired(unfit, "corpus.unfit > 0") == [True]
+def test_the_regression_set_can_be_limited():
+    audit = report(regression_set=replace(REGRESSION_SET, replayed=5, still_flips=2, fixed=3, unfit=1))
+    assert fired(audit, "regression_set.still_flips > 0", "regression_set.fixed < 3", "regression_set.unfit >= 1") == [
+        True,
+        False,
+        True,
+    ]
+    unfit = report(regression_set=replace(REGRESSION_SET, replayed=0, still_flips=0, fixed=0, unfit=4))
+    assert fired(unfit, "regression_set.unfit > 0") == [True]
     with pytest.raises(NeuronFairError, match=r"none of the 4 counterexamples in c\.jsonl fits"):
-        check(unfit, ["corpus.still_flips > 0"])
+        check(unfit, ["regression_set.still_flips > 0"])
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(300, 300, False), (300, 330, False), (300, 500, True)])
@@ -497,7 +512,7 @@ def test_any_text_is_read_or_refused(text):
         ("findings > 5%", "findings is a count of at least 0. Leave out the %"),
         ("lift < 0", "a ratio of at least 0"),
         ("severity.max >= 0", "a score gap of at least 0, so this threshold is always met."),
-        ("corpus.still_flips < 0", "a count of at least 0"),
+        ("regression_set.still_flips < 0", "a count of at least 0"),
     ],
 )
 def test_a_threshold_that_cannot_fail_or_pass_is_refused_with_what_was_probably_meant(text, says):

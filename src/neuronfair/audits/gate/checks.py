@@ -8,7 +8,15 @@ from pathlib import Path
 
 from neuronfair.audits.folder import read_report
 from neuronfair.audits.gate.regression_set import RegressionSet, extend, read_regression_set, replay_regression_set
-from neuronfair.audits.gate.thresholds import CHANGES, CORPUS, GROUP_METRICS, LABELLED, METRICS, check, read_expressions
+from neuronfair.audits.gate.thresholds import (
+    CHANGES,
+    GROUP_METRICS,
+    LABELLED,
+    METRICS,
+    REGRESSION_SET,
+    check,
+    read_expressions,
+)
 from neuronfair.audits.report import BaselineReport, FigureChange, RegressionSetReport, Report
 from neuronfair.audits.report.attribute import AUDITED, AttributeReport, RateOf
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
@@ -18,6 +26,7 @@ from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import EncodingError, NeuronFairError
 from neuronfair.formatting import exact, listed, percent, with_interval
 from neuronfair.model.open import Opened
+from neuronfair.parameters import takes_old_names
 
 RateWithInterval = RateOf | CounterfactualReport | Interval
 
@@ -119,17 +128,18 @@ def _changes(
             yield FigureChange(metric, before, after, None, None, False, text)
 
 
+@takes_old_names
 @dataclass(frozen=True)
 class Checks:
     """What an audit is compared with: thresholds such as "flip_rate > 1%", a regression set, and an earlier audit.
 
-    Everybody in the regression set (`corpus`) is evaluated again; unless `add` is false, the worst findings are added
-    to the file. Thresholds are not evaluated, and there is no verdict, for a model that fails the input encoding check,
-    unless `trust_feeding` is set.
+    Every record of the regression set is evaluated again; unless `add` is false, the worst findings are added to it.
+    Thresholds are not evaluated, and there is no verdict, for a model that fails the input encoding check, unless
+    `trust_feeding` is set.
     """
 
     fail_if: Sequence[str] = ()
-    corpus: str | Path | None = None
+    regression_set: str | Path | None = None
     add: bool = True
     baseline: str | Path | None = None
     trust_feeding: bool = False
@@ -139,7 +149,7 @@ class Checks:
         return LoadedChecks(
             checks=self,
             domain=domain,
-            corpus=None if self.corpus is None else read_regression_set(self.corpus, domain),
+            regression_set=None if self.regression_set is None else read_regression_set(self.regression_set, domain),
             earlier=None if self.baseline is None else read_report(self.baseline),
         )
 
@@ -150,7 +160,7 @@ class LoadedChecks:
 
     checks: Checks = field(default_factory=Checks)
     domain: TableDomain | None = None  # None: there is nothing to check
-    corpus: RegressionSet | None = None
+    regression_set: RegressionSet | None = None
     earlier: Report | None = None
 
     @property
@@ -165,8 +175,8 @@ class LoadedChecks:
         favourable = None if self.domain is None else self.domain.favourable
         for limit in read_expressions(self.fail_if, names, methods):
             why = ""
-            if limit.figure in CORPUS and self.corpus is None:
-                why = "needs --corpus FILE"
+            if limit.figure in REGRESSION_SET and self.regression_set is None:
+                why = "needs --regression-set FILE"
             elif limit.figure == LABELLED and not (target and target.classes):
                 why = "needs labels. Name the target in the domain file"
             elif limit.figure in GROUP_METRICS and (missing := favourable_missing(limit.figure, target, favourable)):
@@ -185,16 +195,16 @@ class LoadedChecks:
 
     def replay(self, opened: Opened) -> RegressionSetReport | None:
         """Evaluate every counterexample in the regression set again."""
-        if self.corpus is None:
+        if self.regression_set is None:
             return None
-        return replay_regression_set(self.corpus, opened.model, opened.decision)
+        return replay_regression_set(self.regression_set, opened.model, opened.decision)
 
     def evaluate(self, report: Report, past: RegressionSetReport | None) -> tuple[Report, NeuronFairError | None]:
         """Return a report with all checks, or with those before one that could not be evaluated, and why.
 
         The audit itself is done by then, and worth its report all the same.
         """
-        report = replace(report, corpus=past)
+        report = replace(report, regression_set=past)
         if report.feeding is not None:
             report = replace(report, feeding=replace(report.feeding, trusted=self.checks.trust_feeding))
         try:
@@ -204,8 +214,10 @@ class LoadedChecks:
                 self._refuse_encoding(report)
             if self.fail_if and not report.reproduction.interrupted:
                 report = replace(report, gate=check(report, self.fail_if))
-            if self.corpus is not None and past is not None and self.checks.add:
-                report = replace(report, corpus=replace(past, added=extend(self.corpus, report, write=False)))
+            if self.regression_set is not None and past is not None and self.checks.add:
+                report = replace(
+                    report, regression_set=replace(past, added=extend(self.regression_set, report, write=False))
+                )
         except NeuronFairError as error:
             return report, error
         return report, None
@@ -218,8 +230,8 @@ class LoadedChecks:
 
     def extend(self, report: Report) -> None:
         """Add the worst findings to the file: last, so that after a kill the same audit replays the same people."""
-        if self.corpus is not None and self.checks.add:
-            extend(self.corpus, report)
+        if self.regression_set is not None and self.checks.add:
+            extend(self.regression_set, report)
 
 
 def attribute_sets(sensitive: Sequence[str]) -> list[tuple[str, ...]]:

@@ -112,27 +112,27 @@ def read_regression_set(path: str | Path, domain: TableDomain) -> RegressionSet:
     return RegressionSet(path, domain, text, tuple(fitting), codes, tuple(unfit))
 
 
-def replay_regression_set(corpus: RegressionSet, model: Model, decision: Decision | None = None) -> RegressionSetReport:
+def replay_regression_set(stored: RegressionSet, model: Model, decision: Decision | None = None) -> RegressionSetReport:
     """Evaluate every counterexample again, in float64."""
-    flips = torch.zeros(len(corpus), dtype=torch.bool)
+    flips = torch.zeros(len(stored), dtype=torch.bool)
     sentences: dict[int, str] = {}
     model, decision = model.double(), decision or Decision()
-    for names, index, _ in corpus.groups:
-        view = corpus.domain.to(model.encoding.device).with_sensitive(*names)
+    for names, index, _ in stored.groups:
+        view = stored.domain.to(model.encoding.device).with_sensitive(*names)
         for (part,) in zip(*families(model.encoding, view, index), strict=True):
-            evaluation = evaluate(model, view, corpus.rows[part].to(view.device), decision)
+            evaluation = evaluate(model, view, stored.rows[part].to(view.device), decision)
             flips[part] = evaluation.discriminates.cpu()
             still = evaluation.discriminates.nonzero()[:SHOWN, 0]
             for i, *pair in zip(part[still.cpu()].tolist(), *evaluation[still].pairs(), strict=True):
                 sentences[i] = _sentence(view, decision, *pair)
     return RegressionSetReport(
-        file=str(corpus.file),
-        replayed=len(corpus),
+        file=str(stored.file),
+        replayed=len(stored),
         still_flips=int(flips.sum()),
         fixed=int((~flips).sum()),
-        unfit=len(corpus.unfit),
+        unfit=len(stored.unfit),
         examples=tuple(sentences[i] for i in sorted(sentences)[:SHOWN]),
-        notes=corpus.unfit[:SHOWN],
+        notes=stored.unfit[:SHOWN],
     )
 
 
@@ -147,38 +147,38 @@ def _sentence(
     return f"{person}: gets {now}; with {twin}: {other}"
 
 
-def extend(corpus: RegressionSet, report: Report, *, most: int = 10, write: bool = True) -> int:
+def extend(stored: RegressionSet, report: Report, *, most: int = 10, write: bool = True) -> int:
     """Add the worst findings of an audit to the file, at most `most` for each attribute, and return how many.
 
     A record in the file is not added again. The file is locked, read again and written whole. It stays as it is if
     there is nothing to add or a line cannot be read. Without `write` the new lines are only counted.
     """
-    lines = _new_lines(read_regression_set(corpus.file, corpus.domain), report, most)
+    lines = _new_lines(read_regression_set(stored.file, stored.domain), report, most)
     if not lines or not write:
         return len(lines)
     try:
-        with _alone(corpus.file.resolve()) as file:
+        with _alone(stored.file.resolve()) as file:
             now = read_regression_set(
-                corpus.file, corpus.domain
+                stored.file, stored.domain
             )  # another audit may have added the same people meanwhile
             lines = _new_lines(now, report, most)
             before = now.text if now.text.endswith("\n") or not now.text else now.text + "\n"
             if lines:
                 write_text(file, before + "\n".join(lines) + "\n")
     except OSError as error:
-        raise DataError(f"{corpus.file}: cannot be written: {error.strerror or error}") from None
+        raise DataError(f"{stored.file}: cannot be written: {error.strerror or error}") from None
     return len(lines)
 
 
-def _new_lines(corpus: RegressionSet, report: Report, most: int) -> list[str]:
+def _new_lines(stored: RegressionSet, report: Report, most: int) -> list[str]:
     """Return the lines of the worst findings of an audit that are not in a regression set yet."""
     date, model = report.reproduction.created[:10], report.model.fingerprint
     seen = {"version": report.neuronfair, "date": date, "model": model}
-    known, lines = corpus.keys, []
+    known, lines = stored.keys, []
     for attribute in report.attributes:
         names = attribute.sensitive
         synthetic = [one for one in attribute.worst if not one.is_real]  # the file is committed: no record of a person
-        for past, key in _findings(synthetic[:most], names, seen, corpus.domain):
+        for past, key in _findings(synthetic[:most], names, seen, stored.domain):
             if (names, key) not in known:
                 known.add((names, key))
                 lines.append(past.line())

@@ -46,11 +46,17 @@ SEVERITIES = ("severity.median", "severity.p95", "severity.max")
 CERTIFIED = {"certified": "certified_fair", "certified_discriminatory": "certified_discriminatory"}  # of the data set
 PROVED = (*CERTIFIED, "proved_fair", "proved_discriminatory", "undecided")  # the others: of the input space
 ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
-CORPUS = ("corpus.still_flips", "corpus.fixed", "corpus.replayed", "corpus.unfit")
-AUDIT_METRICS = (*ACCURACIES, *CORPUS)
+REGRESSION_SET = (
+    "regression_set.still_flips",
+    "regression_set.fixed",
+    "regression_set.replayed",
+    "regression_set.unfit",
+)
+AUDIT_METRICS = (*ACCURACIES, *REGRESSION_SET)
 _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
 # Of 0.2, with a warning until 0.4.
-_RENAMED = {
+_RENAMED = {f"corpus.{one}": f"regression_set.{one}" for one in ("still_flips", "fixed", "replayed", "unfit")}
+_RENAMED |= {
     f"counterpart.{old}{end}": f"counterfactual.{new}{end}"
     for old, new in (("rate", "rate"), ("effect", "excess"))
     for end in ("", ".change")
@@ -110,7 +116,7 @@ METRICS: dict[str, MetricRange] = {
     **dict.fromkeys(("selection_rate.difference", LABELLED), MetricRange("difference of shares")),
     "disparate_impact": MetricRange("ratio"),
     "lift": MetricRange("ratio", high=math.inf),
-    **dict.fromkeys(("findings", *CORPUS), _COUNT),
+    **dict.fromkeys(("findings", *REGRESSION_SET), _COUNT),
     **dict.fromkeys(SEVERITIES, MetricRange("score gap", high=math.inf)),
     "worst_auc": MetricRange("area"),
 }
@@ -168,7 +174,9 @@ def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) 
     if not math.isfinite(number):
         raise refusal(text, "the threshold must be a finite number")
     figure = match["figure"]
-    meant: list[tuple[str | None, str]] = [(None, figure)] if figure in (*AUDIT_METRICS, *of_an_attribute) else []
+    meant: list[tuple[str | None, str]] = (
+        [(None, figure)] if figure in (*AUDIT_METRICS, *_OLDER, *of_an_attribute) else []
+    )
     for name in attributes:
         if figure.startswith(f"{name}.") and figure[len(name) + 1 :] in of_an_attribute:
             meant.append((name, figure[len(name) + 1 :]))
@@ -372,12 +380,10 @@ def _of_the_audit(limit: Threshold, report: Report) -> _Measured:
         accuracy = report.model.accuracy or {}
         part = limit.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
         return _Measured(_known(limit, accuracy.get(part), f"the accuracy was not measured ({part})"))
-    corpus = _known(limit, report.corpus, "no regression set was evaluated. Set --corpus FILE")
-    if corpus.unfit and not corpus.replayed and limit.figure != "corpus.unfit":
-        raise refusal(
-            limit.expression, f"none of the {corpus.unfit:,} counterexamples in {corpus.file} fits the domain"
-        )
-    return _Measured(getattr(corpus, limit.figure.partition(".")[2]))
+    past = _known(limit, report.regression_set, "no regression set was evaluated. Set --regression-set FILE")
+    if past.unfit and not past.replayed and limit.figure != "regression_set.unfit":
+        raise refusal(limit.expression, f"none of the {past.unfit:,} counterexamples in {past.file} fits the domain")
+    return _Measured(getattr(past, limit.figure.partition(".")[2]))
 
 
 def _strictest(limit: Threshold, measured: Mapping[str, _Measured], why: str) -> _Measured:

@@ -243,7 +243,7 @@ class Report:
     reproduction: Reproduction  # how to repeat the audit
     seconds: Seconds = Seconds()  # time spent
     feeding: EncodingCheckReport | None = None  # null if the audit was interrupted before
-    corpus: RegressionSetReport | None = None  # with --corpus
+    regression_set: RegressionSetReport | None = None  # with --regression-set
     baseline: BaselineReport | None = None  # with --baseline
     gate: Gate | None = None  # with --fail-if
     schema: int = SCHEMA  # raised when an entry changes its meaning
