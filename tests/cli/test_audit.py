@@ -606,7 +606,7 @@ def test_plausible_people_and_a_population_of_ones_own(run, refused):
 
 
 def test_counterfactuals_are_an_option_and_a_limit(run, refused):
-    refused(*AUDIT, "--twins", "flip", "--fail-if", "counterfactual.rate > 0.1", says=("needs counterfactuals",))
+    refused(*AUDIT, "--twins", "flip", "--fail-if", "counterfactual.rate > 0.1", says=("the counterfactual test",))
     refused(*AUDIT, "--twins", "both", says=("'both' is not one of 'flip', 'counterfactual'",))
     limits = ("--fail-if", "sex.counterfactual.rate > 99%", "--fail-if", "counterfactual.excess > -1")
     result = run(

@@ -202,7 +202,7 @@ def test_a_regression_set_that_several_audits_add_to_is_found_however_it_is_spel
     problems = read("".join(entries)).problems
     same_disk = there and other == "C.jsonl" and not Path(other).exists()  # which tells upper from lower case
     assert problems == ([] if same_disk else [
-        f"regression_set {path}: several audits add to it. Set regression_set_add = false, or give each its own file"
+        f"regression_set {path}: several audits add to it. Set regression_set_add = false, or name one for each"
         for path in map(str, map(Path, ("c.jsonl", other)))
     ][: 1 if other == "./c.jsonl" else 2])  # fmt: skip
 
