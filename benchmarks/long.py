@@ -30,7 +30,7 @@ from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.ledger import make_manifest
 from neuronfair.store.run import Run
-from neuronfair.store.sharding import ShardRunner
+from neuronfair.store.shard_runner import ShardRunner
 
 import torch
 

@@ -27,8 +27,8 @@ from torch import Tensor
 
 def with_parents(model: TablePopulation, rows: Tensor, most: int) -> TablePopulation:
     """Return a Bayes network over the same places: full tables given so many parents. With one, a Chow-Liu tree."""
-    codes = [p.place[p.runs_of(rows[:, i])].numpy() for i, p in enumerate(model.places)]
-    places, sizes = np.stack(codes, 1), [len(p) for p in model.places]
+    codes = [bins.bins_of(rows[:, i]).numpy() for i, bins in enumerate(model.bins)]
+    places, sizes = np.stack(codes, 1), [len(bins) for bins in model.bins]
     ordered = [a.ordered for a in model.domain.attributes]
     shared, trees = information(places[:10_000], sizes, ordered), {}
     for i, target in enumerate(model.order):

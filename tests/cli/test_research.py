@@ -22,7 +22,7 @@ from neuronfair.domain.population import model as population
 from neuronfair.model import open as bridges
 from neuronfair.model.weights import fully_connected
 from neuronfair.searches import engine
-from neuronfair.store import sharding
+from neuronfair.store import shard_runner
 from neuronfair.store.run import Run
 from tests.cli.test_app import HEADER, people, write
 from tests.conftest import Result
@@ -556,9 +556,9 @@ def test_without_ray_it_is_said_how_to_install_it(refused, monkeypatch):
 def test_a_long_search_is_cut_and_told_in_figures(run, monkeypatch):
     search = ("search", "table.csv", "--domain", "table.toml", "--model", "model.safetensors", *SMALL[:-1])
     one = json.loads(run(*search, "one", "--json", "-").out)
-    monkeypatch.setattr(sharding, "LONG", 100)
-    monkeypatch.setattr(sharding, "ROWS", 150)
-    monkeypatch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {})
+    monkeypatch.setattr(shard_runner, "LONG", 100)
+    monkeypatch.setattr(shard_runner, "ROWS", 150)
+    monkeypatch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {})
     cut = json.loads(run(*search, "cut", "--json", "-").out)
     for figures in (one, cut):
         for name in UNTIMED:

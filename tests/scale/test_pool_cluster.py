@@ -19,9 +19,9 @@ from neuronfair.searches import campaign
 from neuronfair.searches.campaign import PhaseTask, SearchResult
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.method import Method
-from neuronfair.store import sharding
+from neuronfair.store import shard_runner
 from neuronfair.store.run import Run
-from neuronfair.store.sharding import ShardRunner
+from neuronfair.store.shard_runner import ShardRunner
 from tests.conftest import ROOT
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, assert_same_run, make_manifest, planted
 
@@ -54,8 +54,8 @@ def machines() -> Iterator[Machines]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")  # of the workers, which import this file
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {})
-        patch.setattr(sharding, "EVERY", 3)
+        patch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {})
+        patch.setattr(shard_runner, "EVERY", 3)
         patch.setattr(campaign, "cluster_seeds", lambda _, rows, count, seed: rows[:count])
         patch.setattr(campaign, "check_health", lambda *_: ())
         made = Machines()
@@ -71,7 +71,7 @@ def whole(tmp_path_factory, machines) -> Path:
     """An undisturbed search in one piece."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(campaign, "Record", lambda *given, **said: sharding.Record(*given, every=3, **said))
+        patch.setattr(campaign, "Record", lambda *given, **said: shard_runner.Record(*given, every=3, **said))
         searched(folder, campaign.in_one_piece)
     return folder
 

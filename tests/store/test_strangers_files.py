@@ -32,7 +32,7 @@ from neuronfair.proof.report import ProofReport
 from neuronfair.proof.state import ProofState
 from neuronfair.store import files
 from neuronfair.store.ledger import Journal, read_manifest
-from neuronfair.store.shards import ShardStore
+from neuronfair.store.shard_files import ShardStore
 from neuronfair.store.tables import read_findings
 from tests.bombs import npy
 from tests.conftest import PEOPLE
@@ -167,4 +167,4 @@ def test_every_reader_of_a_run_folder_is_in_the_list():
         "read_sealed(",
     )
     found = {path.stem for path in source.glob("*.py") if any(word in path.read_text() for word in reading)}
-    assert found == {"files", "tables", "ledger", "run", "sharding"}
+    assert found == {"files", "tables", "ledger", "run", "shard_runner"}

@@ -194,7 +194,7 @@ class _Stages:
 
         works: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened, data)]
         if people is None:
-            works.append(partial(population_quality, data.domain, data.compared.rows, seed=settings.seed))
+            works.append(partial(population_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed))
         show("Checking the input encoding", 0, None)
         with Tasks(works, prepared.processes) as tasks:
             if not tasks.forked:

@@ -211,7 +211,7 @@ def _search(
     from neuronfair.render.terminal import progress_bar, stage_progress
     from neuronfair.searches import campaign
     from neuronfair.searches.forked import default_workers
-    from neuronfair.store.sharding import ShardRunner
+    from neuronfair.store.shard_runner import ShardRunner
 
     with progress_bar("Fitting the population", quiet=console.quiet):
         population = run.population or fit_population(data.domain, people)
@@ -243,8 +243,8 @@ def _results(outcome: SearchResult, data: Dataset) -> dict[str, object]:
 
 def _in_shards(settings: SearchConfig, out: Path, ray: str | None, shards: str | None) -> bool:
     """Return whether a search is cut into shards; refuse options that do not fit."""
-    from neuronfair.store.sharding import LONG
-    from neuronfair.store.shards import RemoteFolder
+    from neuronfair.store.shard_files import RemoteFolder
+    from neuronfair.store.shard_runner import LONG
 
     if ray is not None and settings.seconds is not None:
         raise NeuronFairError("--seconds does not work with --ray: shards share no clock. Leave one of them out")

@@ -217,7 +217,7 @@ class PhaseTask:
 
 
 PhaseRunner = Callable[[PhaseTask], PhaseResult]
-"""Runs a phase: in one piece in this process, or in shards (`store/sharding.py`)."""
+"""Runs a phase: in one piece in this process, or in shards (`store/shard_runner.py`)."""
 
 
 def in_one_piece(task: PhaseTask, workers: int = 1) -> PhaseResult:
@@ -260,8 +260,8 @@ def search(
     """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
 
     With `config.plausible` the search stays among records that are at least so plausible, and omits less plausible
-    seeds. `runner` runs the phases, for instance in several processes or on a cluster (`store.sharding.ShardRunner`);
-    the findings do not depend on it. `neuronfair.search` describes the rest.
+    seeds. `runner` runs the phases, for instance in several processes or on a cluster
+    (`store.shard_runner.ShardRunner`); the findings do not depend on it. `neuronfair.search` describes the rest.
     """
     config, queries_before = config or SearchConfig(), network.rows_forward
     _check(network, domain, config)

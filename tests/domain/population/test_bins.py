@@ -99,7 +99,7 @@ def test_a_place_of_many_values_keeps_the_rank_within_it():
     everywhere = torch.arange(1000)
     for u in (0.01, 0.5, 0.99):
         share = places.share_of(everywhere, torch.full((1000,), u, dtype=torch.float64))
-        assert torch.equal(places.code_at(places.place_of(everywhere), share), everywhere)
+        assert torch.equal(places.code_at(places.bins_of(everywhere), share), everywhere)
     how = Coupling(places, True, None, torch.full((2, len(places)), 1 / len(places), dtype=torch.float64))
     one, zero = torch.ones_like(everywhere), torch.zeros_like(everywhere)
     assert torch.equal(how.transported(everywhere, zero, one, None), everywhere)

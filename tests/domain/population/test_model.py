@@ -221,7 +221,7 @@ def test_a_nominal_column_with_very_many_values():
     g = torch.Generator().manual_seed(0)
     zips = (torch.rand(1000, generator=g) ** 4 * 3000).long()
     model = fit_likelihood(domain, torch.stack([torch.randint(2, (1000,), generator=g), zips], 1))
-    assert len(model.places[1]) <= 64
+    assert len(model.bins[1]) <= 64
     assert float(model.log_likelihood(everybody(domain)).exp().sum()) == pytest.approx(1)
 
 
@@ -276,7 +276,7 @@ def test_the_widest_tables_have_no_ties(monkeypatch):
     assert sorted(model.order) == [0, 1, 2]
     assert model.order[0] == 2
     assert float(model.log_likelihood(everybody(domain)).exp().sum()) == pytest.approx(1)
-    assert len(model.trees.asks) == 3  # leaves only
+    assert len(model.trees.split_column) == 3  # leaves only
 
 
 @pytest.mark.parametrize(("rows", "fits"), [(3, 4), (200, 6), (5000, 3), (20_000, 2)])

@@ -98,7 +98,7 @@ def forged(path, name, change):
 
 
 def test_a_small_file_cannot_ask_for_much_memory(path, model, monkeypatch):
-    asked = model.trees.asks.clone()
+    asked = model.trees.split_column.clone()
     leaf = int((asked == 3).nonzero()[0, 0])
     asked[leaf] = model.order[0]  # it asks, and has no children in the file
     lengths = torch.tensor([*model.trees.widths.tolist(), 1])[asked]

@@ -6,7 +6,7 @@ import torch
 
 from neuronfair import TableEncoding, infer_domain, read_table
 from neuronfair.domain.cells import DECIMALS
-from neuronfair.domain.schema.column_types import LeftOut, described
+from neuronfair.domain.schema.column_types import LeftOut, infer_column
 from neuronfair.domain.schema.infer import InferenceSettings, draft_domain, favourable_guess, suggested
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables import Cells
@@ -249,10 +249,10 @@ def test_identifiers_are_left_out_and_measurements_are_not(tmp_path):
 
 
 def test_an_empty_column_that_the_model_reads_has_one_value():
-    found = described("note", Cells.of(["", "?", ""]), DECIMALS, keep=True)
+    found = infer_column("note", Cells.of(["", "?", ""]), DECIMALS, keep=True)
     assert found.parts == {"kind": "nominal", "values": ["missing"], "missing": "missing"}
     assert found.comment.startswith("0 different, 3 empty")
-    assert described("note", Cells.of([]), DECIMALS, keep=True) == LeftOut("note", "every cell is empty")
+    assert infer_column("note", Cells.of([]), DECIMALS, keep=True) == LeftOut("note", "every cell is empty")
 
 
 def test_the_columns_of_the_model_are_kept_and_no_others(tmp_path):
@@ -339,7 +339,7 @@ def test_odd_cells_break_no_line_of_the_draft(tmp_path):
 
 
 def entry(values):
-    found = described("x", Cells.of([f"{value:.9g}" for value in values]), DECIMALS, keep=True)
+    found = infer_column("x", Cells.of([f"{value:.9g}" for value in values]), DECIMALS, keep=True)
     assert not isinstance(found, LeftOut)
     return parse_domain(f"sensitive = ['s']\n[attributes]\n{found}\ns = {{ kind = 'flag' }}").attributes[0], found
 
@@ -408,7 +408,7 @@ def test_small_groups_and_unknown_ones_are_left_out_of_the_twins():
     twins, valid = data.domain.twins(data.rows)
     labels = np.array(data.domain.attributes[0].values)[twins[valid][:, 0]]
     assert set(labels) == {"white", "black"}
-    assert len(data.compared) == 760  # though all records are compared
+    assert len(data.in_compared_groups) == 760  # though all records are compared
     assert valid.any(1).all()
 
 

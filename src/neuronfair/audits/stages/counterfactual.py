@@ -67,7 +67,7 @@ def begin_counterfactuals(
 
     It is an error if the settings require them.
     """
-    rows = _drawn(case.data.compared.rows, LEARNED if leads else SECONDARY, case.seed)
+    rows = _drawn(case.data.in_compared_groups.rows, LEARNED if leads else SECONDARY, case.seed)
     try:
         return CounterfactualTest(
             case.model,

@@ -54,7 +54,7 @@ def fit_plausible_population(
     `own` are people from a sampler of the user's own, who then stand for all plausible people. `progress` is called
     with the number of columns fitted so far, and of all.
     """
-    data = data.compared
+    data = data.in_compared_groups
     model: PopulationModel
     if own is None:
         model = fit_population(data.domain, data.rows, seed=seed, progress=progress)

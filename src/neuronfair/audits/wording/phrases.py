@@ -33,7 +33,7 @@ from neuronfair.audits.report.counterfactual import (
 )
 from neuronfair.domain.attribute import Attribute, graph
 from neuronfair.domain.population.plausible import PlausibleTwins
-from neuronfair.domain.population.trees import caused
+from neuronfair.domain.population.trees import parents_from_graph
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import (
     APART,
@@ -446,7 +446,7 @@ def _unmoved(domain: TableDomain) -> str:
     if parents is None:
         return ""
     moved = set(domain.sensitive_columns)
-    for column in caused(parents, domain.sensitive_columns):
+    for column in parents_from_graph(parents, domain.sensitive_columns):
         attribute = domain.attributes[column]
         if moved & set(parents[column]) and not (attribute.fixed or attribute.legitimate):
             moved.add(column)

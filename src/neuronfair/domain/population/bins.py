@@ -17,7 +17,7 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.trees import branch_taken
 
-MAX_BINS = 64  # places of a column, before rules split them
+MAX_BINS = 64  # bins of a column, before rules split them
 MIN_RECORDS_PER_BIN = 30  # on average
 
 Numbers = npt.NDArray[np.int64]
@@ -25,18 +25,18 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Bins:
-    """The places (bins) of a column's codes, and the probability of each code within its place.
+    """The bins of a column's codes, and the probability of each code within its bin.
 
-    A *run* is a stretch of codes in one place with equal probability. Every code has a positive probability: the values
-    that were seen have their frequencies, and a part is spread evenly over all codes of the place. That part is the
+    A *run* is a stretch of codes in one bin with equal probability. Every code has a positive probability: the values
+    that were seen have their frequencies, and a part is spread evenly over all codes of the bin. That part is the
     probability of a new value (Good and Turing: the share of the values that were seen once).
     """
 
     starts: Tensor  # (runs,) the first code of each
     lengths: Tensor  # (runs,)
-    place: Tensor  # (runs,) of its codes
-    chance: Tensor  # (runs,) float64: log probability of one of its codes, given the place
-    classes: Tensor  # (places,) class of its codes under the rules: no place has codes of two classes
+    bin_of_run: Tensor  # (runs,)
+    chance: Tensor  # (runs,) float64: log probability of one of its codes, given the bin
+    classes: Tensor  # (bins,) class of its codes under the rules: no bin has codes of two classes
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -47,7 +47,7 @@ class Bins:
         return int(self.starts[-1] + self.lengths[-1])
 
     def to(self, device: str | torch.device) -> Bins:
-        """Return these places on another device."""
+        """Return these bins on another device."""
         return Bins(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def runs_of(self, codes: Tensor) -> Tensor:
@@ -56,24 +56,24 @@ class Bins:
             return codes
         return torch.searchsorted(self.starts, codes.contiguous(), right=True) - 1
 
-    def place_of(self, codes: Tensor) -> Tensor:
-        """Return the place of each code: (n,)."""
-        return branch_taken(self.place, self.runs_of(codes))
+    def bins_of(self, codes: Tensor) -> Tensor:
+        """Return the bin of each code: (n,)."""
+        return branch_taken(self.bin_of_run, self.runs_of(codes))
 
-    def code_at(self, place: Tensor, u: Tensor) -> Tensor:
-        """Return the codes at quantiles u of their places, numbers in [0, 1): (n,)."""
-        by_place, ends, before = self._mass
-        run = torch.searchsorted(ends, place + u, right=True).clamp(max=len(ends) - 1)
-        first, last = branch_taken(self._span, place).unbind(1)
-        run = torch.minimum(torch.maximum(run, first), last)  # rounding may lead to the next place
+    def code_at(self, bins: Tensor, u: Tensor) -> Tensor:
+        """Return the codes at quantiles u of their bins, numbers in [0, 1): (n,)."""
+        by_bin, ends, before = self._mass
+        run = torch.searchsorted(ends, bins + u, right=True).clamp(max=len(ends) - 1)
+        first, last = branch_taken(self._span, bins).unbind(1)
+        run = torch.minimum(torch.maximum(run, first), last)  # rounding may lead to the next bin
         begin = branch_taken(before, run)
-        share = (place + u - begin) / (branch_taken(ends, run) - begin).clamp(min=1e-300)
-        run = branch_taken(by_place, run)
+        share = (bins + u - begin) / (branch_taken(ends, run) - begin).clamp(min=1e-300)
+        run = branch_taken(by_bin, run)
         length = branch_taken(self.lengths, run)
         return branch_taken(self.starts, run) + torch.minimum((share.clamp(0, 1) * length).long(), length - 1)
 
     def share_of(self, codes: Tensor, u: Tensor) -> Tensor:
-        """Return the quantile of a code in its place, u of the way from its begin to its end: inverse of `code_at`."""
+        """Return the quantile of a code in its bin, u of the way from its begin to its end: inverse of `code_at`."""
         run = self.runs_of(codes)
         before, mass = branch_taken(self._within, run).unbind(1)
         return (before + (codes - branch_taken(self.starts, run) + u) / branch_taken(self.lengths, run) * mass).clamp(
@@ -82,64 +82,64 @@ class Bins:
 
     @cached_property
     def _within(self) -> Tensor:
-        """The probability before each run in its place, and that of the run: (runs, 2)."""
-        by_place, ends, before = self._mass
-        within = torch.stack([before - self.place[by_place], ends - before], 1)
-        return torch.empty_like(within).index_copy_(0, by_place, within)
+        """The probability before each run in its bin, and that of the run: (runs, 2)."""
+        by_bin, ends, before = self._mass
+        within = torch.stack([before - self.bin_of_run[by_bin], ends - before], 1)
+        return torch.empty_like(within).index_copy_(0, by_bin, within)
 
     @cached_property
     def _mass(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The runs by place, and the end and the begin of each if every place were one unit long."""
-        by_place = torch.argsort(self.place, stable=True)
-        mass = (self.chance.exp() * self.lengths)[by_place]
+        """The runs by bin, and the end and the begin of each if every bin were one unit long."""
+        by_bin = torch.argsort(self.bin_of_run, stable=True)
+        mass = (self.chance.exp() * self.lengths)[by_bin]
         ends = mass.cumsum(0)
-        first, last = self._span[self.place[by_place]].unbind(1)
+        first, last = self._span[self.bin_of_run[by_bin]].unbind(1)
         base = ends[first] - mass[first]
-        ends = self.place[by_place] + (ends - base) / (ends[last] - base)
+        ends = self.bin_of_run[by_bin] + (ends - base) / (ends[last] - base)
         before = torch.cat([ends.new_zeros(1), ends[:-1]])
-        return by_place, ends, before
+        return by_bin, ends, before
 
     @cached_property
     def _span(self) -> Tensor:
-        """The first and the last run of each place, of the runs by place: (places, 2)."""
-        ends = torch.bincount(self.place, minlength=len(self)).cumsum(0)
+        """The first and the last run of each bin, of the runs by bin: (bins, 2)."""
+        ends = torch.bincount(self.bin_of_run, minlength=len(self)).cumsum(0)
         return torch.stack([torch.cat([ends.new_zeros(1), ends[:-1]]), ends - 1], 1)
 
     @classmethod
     def of(cls, attribute: Attribute, codes: Numbers, class_of: Numbers | None, max_bins: int) -> Bins:
-        """Return the places of a column with these codes."""
+        """Return the bins of a column with these codes."""
         values, counts = np.unique(codes, return_counts=True)
         if attribute.ordered:
-            first = _reaching(_bins(values, counts, max_bins), values[-1] + 1, attribute.points)
+            first = _reaching(_first_values(values, counts, max_bins), values[-1] + 1, attribute.points)
             cuts = [np.array([0, attribute.points]), first, values, values + 1]
             if class_of is not None:
                 cuts.append(np.flatnonzero(np.diff(class_of)) + 1)
             starts = np.unique(np.concatenate(cuts))
             starts = starts[starts < attribute.size]
-            bins = np.searchsorted(first, starts, side="right")
-            bins[starts == attribute.empty] = -1
+            groups = np.searchsorted(first, starts, side="right")
+            groups[starts == attribute.empty] = -1
         else:
             starts = np.arange(attribute.size)
-            bins = starts.copy()
+            groups = starts.copy()
             if attribute.size > max_bins:
-                bins[:] = -1  # rare values share a bin
-                bins[values[np.argsort(-counts, kind="stable")[: max_bins - 1]]] = np.arange(
+                groups[:] = -1  # rare values share a bin
+                groups[values[np.argsort(-counts, kind="stable")[: max_bins - 1]]] = np.arange(
                     min(max_bins - 1, len(values))
                 )
         lengths = np.diff(np.append(starts, attribute.size))
         classes = np.zeros(len(starts), dtype=np.int64) if class_of is None else class_of[starts]
-        _, first_runs, place = np.unique(np.stack([classes, bins]), axis=1, return_index=True, return_inverse=True)
+        _, first_runs, bins = np.unique(np.stack([classes, groups]), axis=1, return_index=True, return_inverse=True)
         number = np.empty(len(first_runs), dtype=np.int64)
         number[np.argsort(first_runs)] = np.arange(len(first_runs))  # in the order of their first codes
-        place = number[place.ravel()]
+        bins = number[bins.ravel()]
         records = np.zeros(len(starts))
         records[np.searchsorted(starts, values)] = counts
-        chance = _within(place, records, lengths)
-        parts = (starts, lengths, place, chance, classes[np.sort(first_runs)])
+        chance = _within(bins, records, lengths)
+        parts = (starts, lengths, bins, chance, classes[np.sort(first_runs)])
         return cls(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
 
 
-def _bins(values: Numbers, counts: Numbers, max_bins: int) -> Numbers:
+def _first_values(values: Numbers, counts: Numbers, max_bins: int) -> Numbers:
     """Return the first values of bins with about equally many records; a frequent value has its own bin."""
     total = counts.sum()
     quantile = (max_bins * (counts.cumsum() - counts / 2) / total).astype(np.int64)
@@ -156,17 +156,17 @@ def _reaching(first: Numbers, end: int, points: int) -> Numbers:
     return np.unique(np.clip(np.concatenate([ends, near]), 0, points))
 
 
-def _within(place: Numbers, records_of_run: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
-    """Return the log probability of a code of each run, given its place."""
-    records, codes = np.bincount(place, records_of_run), np.bincount(place, lengths)
-    seen_once = np.bincount(place, records_of_run == 1)
+def _within(bins: Numbers, records_of_run: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
+    """Return the log probability of a code of each run, given its bin."""
+    records, codes = np.bincount(bins, records_of_run), np.bincount(bins, lengths)
+    seen_once = np.bincount(bins, records_of_run == 1)
     new = np.where(records == 0, 1.0, (seen_once + 0.5) / (records + 1))
     new = np.where(codes == 1, 1.0, new)
-    return np.log((new / codes)[place] + ((1 - new) / np.maximum(records, 1))[place] * records_of_run)
+    return np.log((new / codes)[bins] + ((1 - new) / np.maximum(records, 1))[bins] * records_of_run)
 
 
 def most_bins(records: int) -> int:
-    """Return how many places a column may have in a table with so many records."""
+    """Return how many bins a column may have in a table with so many records."""
     return max(2, min(MAX_BINS, records // MIN_RECORDS_PER_BIN))
 
 
@@ -188,16 +188,16 @@ def drawn_bin(chances: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Coupling:
-    """The distributions of a column's places, and the transport of values from one to another.
+    """The distributions of a column's bins, and the transport of values from one to another.
 
     Numbers keep their rank. Labels, and whether a cell is empty, stay as often as the other distribution allows
-    (maximal coupling); values that cannot stay move to places where the other distribution has more probability.
+    (maximal coupling); values that cannot stay move to bins where the other distribution has more probability.
     """
 
-    places: Bins
+    bins: Bins
     ordered: bool
-    empty: int | None  # the place of an empty cell that is a value of its own: the last
-    chances: Tensor  # (distributions, places)
+    empty: int | None  # the bin of an empty cell that is a value of its own: the last
+    chances: Tensor  # (distributions, bins)
 
     def transported(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         """Return the codes in the new distributions for codes in their own ones: (n,).
@@ -211,15 +211,15 @@ class Coupling:
     def rank(self, codes: Tensor, at: float) -> Tensor:
         """Return the ranks of codes in the first distribution, `at` of the way from their begin to their end."""
         cells, shares = torch.zeros_like(codes), torch.full_like(codes, at, dtype=torch.float64)
-        return self._rank(codes, self.places.place_of(codes), cells, shares)
+        return self._rank(codes, self.bins.bins_of(codes), cells, shares)
 
     def code(self, rank: Tensor) -> Tensor:
         """Return the codes at ranks of the first distribution."""
         return self._at_rank(torch.zeros_like(rank, dtype=torch.int64), rank)
 
     def _kept(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
-        place = self.places.place_of(codes)
-        leaves, at = _coupled(_cell(self.chances, own, place), _cell(self.chances, new, place), u)
+        bins = self.bins.bins_of(codes)
+        leaves, at = _coupled(_cell(self.chances, own, bins), _cell(self.chances, new, bins), u)
         leaves = leaves.nonzero()[:, 0]
         more = (branch_taken(self.chances, new[leaves]) - branch_taken(self.chances, own[leaves])).clamp(min=0)
         if u is None:
@@ -227,39 +227,41 @@ class Coupling:
         else:
             goal, at = drawn_bin(more, at[leaves])
         at = torch.full_like(goal, MIDDLE, dtype=torch.float64) if u is None else at
-        return codes.index_copy(0, leaves, self.places.code_at(goal, at))
+        return codes.index_copy(0, leaves, self.bins.code_at(goal, at))
 
     def _ranked(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
-        place = self.places.place_of(codes)
+        bins = self.bins.bins_of(codes)
         if self.empty is None:
             at = torch.full_like(codes, MIDDLE, dtype=torch.float64) if u is None else u
-            return self._at_rank(new, self._rank(codes, place, own, at))
-        full, (had, has) = place != self.empty, self.chances[:, self.empty][torch.stack([own, new])]
-        leaves, at = _coupled(torch.where(full, 1 - had, had), torch.where(full, 1 - has, has), u)
-        rank = torch.where(full, self._rank(codes, place.clamp(max=self.empty - 1), own, at), at)
+            return self._at_rank(new, self._rank(codes, bins, own, at))
+        full, (old_chance, new_chance) = bins != self.empty, self.chances[:, self.empty][torch.stack([own, new])]
+        leaves, at = _coupled(
+            torch.where(full, 1 - old_chance, old_chance), torch.where(full, 1 - new_chance, new_chance), u
+        )
+        rank = torch.where(full, self._rank(codes, bins.clamp(max=self.empty - 1), own, at), at)
         number = self._at_rank(new, rank)
-        return torch.where(full != leaves, number, self.places.size - 1)
+        return torch.where(full != leaves, number, self.bins.size - 1)
 
-    def _rank(self, codes: Tensor, place: Tensor, cells: Tensor, at: Tensor) -> Tensor:
+    def _rank(self, codes: Tensor, bins: Tensor, cells: Tensor, at: Tensor) -> Tensor:
         """Return the rank of a record among a distribution's numbers."""
-        before, had = (_cell(table, cells, place) for table in self._numbers[:2])
-        return before + had * self.places.share_of(codes, at)
+        before, chance = (_cell(table, cells, bins) for table in self._numbers[:2])
+        return before + chance * self.bins.share_of(codes, at)
 
     def _at_rank(self, cells: Tensor, rank: Tensor) -> Tensor:
         """Return the number at a rank of a distribution."""
-        before, had, stacked, span = self._numbers
+        before, chance, stacked, span = self._numbers
         first, last = branch_taken(span, cells).unbind(1)
-        place = torch.searchsorted(stacked, cells + rank, right=True) - cells * before.shape[1]
-        place = torch.minimum(torch.maximum(place, first), last)  # rounding may lead to the next distribution
-        share = (rank - _cell(before, cells, place)) / _cell(had, cells, place).clamp(min=1e-300)
-        return self.places.code_at(place, share.clamp(0, 1))
+        bins = torch.searchsorted(stacked, cells + rank, right=True) - cells * before.shape[1]
+        bins = torch.minimum(torch.maximum(bins, first), last)  # rounding may lead to the next distribution
+        share = (rank - _cell(before, cells, bins)) / _cell(chance, cells, bins).clamp(min=1e-300)
+        return self.bins.code_at(bins, share.clamp(0, 1))
 
     @cached_property
     def _numbers(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The distributions of the numbers alone.
 
-        The probability before each place and in it, (distributions, places); the ends of the places if every
-        distribution were one unit long; and the first and the last place of each with a positive probability.
+        The probability before each bin and in it, (distributions, bins); the ends of the bins if every
+        distribution were one unit long; and the first and the last bin of each with a positive probability.
         """
         chances = self.chances if self.empty is None else self.chances[:, : self.empty]
         chances = chances / chances.sum(1, keepdim=True).clamp(min=1e-300)
@@ -269,14 +271,14 @@ class Coupling:
         return ends - chances, chances, stacked.view(-1), span
 
 
-def _cell(table: Tensor, line: Tensor, place: Tensor) -> Tensor:
-    """Return table[line, place], faster."""
-    return branch_taken(table.view(-1), line * table.shape[1] + place)
+def _cell(table: Tensor, line: Tensor, bins: Tensor) -> Tensor:
+    """Return table[line, bin], faster."""
+    return branch_taken(table.view(-1), line * table.shape[1] + bins)
 
 
-def _coupled(had: Tensor, has: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+def _coupled(old_chance: Tensor, new_chance: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return which records leave a value whose probability changes, and their quantiles among those that do or stay."""
-    stay = (has / had).clamp(max=1)
+    stay = (new_chance / old_chance).clamp(max=1)
     if u is None:
         return stay <= MIDDLE, torch.full_like(stay, MIDDLE)
     leaves = u >= stay

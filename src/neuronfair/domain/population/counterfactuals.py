@@ -1,4 +1,4 @@
-"""Counterfactual twins: records at the same place of another group's distribution, by a model of the data set."""
+"""Counterfactual twins: records at the same bin of another group's distribution, by a model of the data set."""
 
 from __future__ import annotations
 
@@ -100,74 +100,74 @@ class CounterfactualTwins:
         modelled = self.groups[combinations.number(goals)] & self.groups[combinations.number(records.codes)][:, None]
         codes = goals.flatten(0, 1)
         record_of = torch.arange(len(goals), device=codes.device).repeat_interleave(goals.shape[1])
-        places = records.places.index_select(1, record_of)
-        going = _TwinsInProgress(
-            whose=record_of,
+        bins = records.bins.index_select(1, record_of)
+        progress = _TwinsInProgress(
+            record_of=record_of,
             group=combinations.number(codes),
-            places=places,
+            bins=bins,
             scores=records.scores.index_select(1, record_of),
-            states=places.new_zeros(population.groups, len(codes)),
+            states=bins.new_zeros(population.groups, len(codes)),
             u=u,
         )
         exists = modelled.flatten()
         for column in population.order:
             if column in self.moving:
                 change = self._shifted if column in self.latent.shifts else self._coupled
-                moved, has = change(column, records, going)
-                codes[moved, column] = has
-                places[column, moved] = population.places[column].place_of(has)
+                moved, new_codes = change(column, records, progress)
+                codes[moved, column] = new_codes
+                bins[column, moved] = population.bins[column].bins_of(new_codes)
                 if column in self.latent.scales:
-                    going.scores[column, moved] = self.latent.score(column, has)
+                    progress.scores[column, moved] = self.latent.score(column, new_codes)
             elif column in domain.sensitive_columns:
-                places[column] = population.places[column].place_of(codes[:, column])
-            exists = exists & population.advance(column, places, going.states)
+                bins[column] = population.bins[column].bins_of(codes[:, column])
+            exists = exists & population.advance(column, bins, progress.states)
         return TwinRows(codes.view(goals.shape), exists.view(modelled.shape))
 
-    def _coupled(self, column: int, records: _OwnGroup, going: _TwinsInProgress) -> tuple[Tensor, Tensor]:
+    def _coupled(self, column: int, records: _OwnGroup, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose distribution of a column differs from their record's, and their new values."""
-        new = self._cells(column, going.places, going.states)
-        own = branch_taken(records.cells[column], going.whose)
+        new = self._cells(column, progress.bins, progress.states)
+        own = branch_taken(records.cells[column], progress.record_of)
         moved = (own != new).nonzero()[:, 0]
-        record = branch_taken(going.whose, moved)
-        had = branch_taken(records.codes[:, column], record)
+        record = branch_taken(progress.record_of, moved)
+        old_codes = branch_taken(records.codes[:, column], record)
         transported = self.couplings[column].transported(
-            had, branch_taken(own, moved), branch_taken(new, moved), going.at(column, record)
+            old_codes, branch_taken(own, moved), branch_taken(new, moved), progress.at(column, record)
         )
         return moved, transported
 
-    def _shifted(self, column: int, records: _OwnGroup, going: _TwinsInProgress) -> tuple[Tensor, Tensor]:
+    def _shifted(self, column: int, records: _OwnGroup, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose expected score or residuals of a column differ, and their new values."""
         shift, latent = self.latent.shifts[column], self.latent
-        mean = shift.mean(going.group, going.scores, going.places)
-        new, spread = latent.leaves(column, mean, going.places), branch_taken(shift.spread, going.group)
-        before, own = branch_taken(records.means[column], going.whose), branch_taken(records.cells[column], going.whose)
-        was = branch_taken(branch_taken(shift.spread, records.group), going.whose)
-        moved = ((own != new) | (mean != before) | (spread != was)).nonzero()[:, 0]
-        record = branch_taken(going.whose, moved)
-        had = branch_taken(records.codes[:, column], record)
-        rest = latent.within(column, had, before[moved], was[moved], going.at(column, record))
+        mean = shift.mean(progress.group, progress.scores, progress.bins)
+        new, spread = latent.leaves(column, mean, progress.bins), branch_taken(shift.spread, progress.group)
+        of_records = (records.cells[column], records.means[column], branch_taken(shift.spread, records.group))
+        own, own_mean, own_spread = (branch_taken(part, progress.record_of) for part in of_records)
+        moved = ((own != new) | (mean != own_mean) | (spread != own_spread)).nonzero()[:, 0]
+        record = branch_taken(progress.record_of, moved)
+        old_codes = branch_taken(records.codes[:, column], record)
+        rest = latent.within(column, old_codes, own_mean[moved], own_spread[moved], progress.at(column, record))
         rest = latent.transported(column, rest, own[moved], new[moved])
         return moved, latent.code(column, mean[moved] + spread[moved] * rest)
 
     def _own_group(self, domain: TableDomain, rows: Tensor) -> _OwnGroup:
         """Return the records with the distributions that all draws of their twins share."""
         records = domain.clip(rows)
-        places = torch.cat([self.population.placed(records)[0], records.new_zeros(1, len(records))])
-        states = places.new_zeros(self.population.groups, len(records))
+        bins = torch.cat([self.population.binned(records)[0], records.new_zeros(1, len(records))])
+        states = bins.new_zeros(self.population.groups, len(records))
         scores, group = self.latent.scores(records), domain.combinations.number(records)
         cells, means = {}, {}
         for column in self.population.order:
             if column in self.latent.shifts:
-                means[column] = self.latent.shifts[column].mean(group, scores, places)
-                cells[column] = self.latent.leaves(column, means[column], places)
+                means[column] = self.latent.shifts[column].mean(group, scores, bins)
+                cells[column] = self.latent.leaves(column, means[column], bins)
             elif column in self.couplings:
-                cells[column] = self._cells(column, places, states)
-            self.population.advance(column, places, states)
-        return _OwnGroup(records, places, cells, scores, group, means)
+                cells[column] = self._cells(column, bins, states)
+            self.population.advance(column, bins, states)
+        return _OwnGroup(records, bins, cells, scores, group, means)
 
-    def _cells(self, column: int, places: Tensor, states: Tensor) -> Tensor:
+    def _cells(self, column: int, bins: Tensor, states: Tensor) -> Tensor:
         """Return the number of each row's distribution of a column: by its leaf, and by what the rules allow."""
-        leaves = self.population.trees.leaves_of(column, places)
+        leaves = self.population.trees.leaves_of(column, bins)
         if column not in self.population.steps:
             return leaves
         sets, number = self._allowed[column]
@@ -199,13 +199,13 @@ class CounterfactualTwins:
         return {column: self._coupling(column) for column in self.moving if column not in self.latent.shifts}
 
     def _coupling(self, column: int) -> Coupling:
-        attribute, places = self.population.domain.attributes[column], self.population.places[column]
+        attribute, bins = self.population.domain.attributes[column], self.population.bins[column]
         chances = self.population.trees.table(column)
         if column in self.population.steps:
-            allowed = self._allowed[column][0][:, places.classes]
+            allowed = self._allowed[column][0][:, bins.classes]
             chances = (chances[:, None] * allowed).flatten(0, 1)
             chances = chances / chances.sum(1, keepdim=True).clamp(min=1e-300)
-        return Coupling(places, attribute.ordered, None if attribute.empty is None else len(places) - 1, chances)
+        return Coupling(bins, attribute.ordered, None if attribute.empty is None else len(bins) - 1, chances)
 
     @cached_property
     def _allowed(self) -> dict[int, tuple[Tensor, Tensor]]:
@@ -218,7 +218,7 @@ class _OwnGroup(NamedTuple):
     """Records, and their distributions in their own group."""
 
     codes: Tensor  # (n, d), valid
-    places: Tensor  # (d + 2, n)
+    bins: Tensor  # (d + 2, n)
     cells: dict[int, Tensor]  # of each column that may move, the number of the distribution: (n,)
     scores: Tensor  # (d, n)
     group: Tensor  # (n,) the number of the combination of sensitive values
@@ -228,15 +228,15 @@ class _OwnGroup(NamedTuple):
         """Return the records several times, one copy after the other."""
         cells, means = ({c: part.repeat(times) for c, part in parts.items()} for parts in (self.cells, self.means))
         codes, group = self.codes.repeat(times, 1), self.group.repeat(times)
-        return _OwnGroup(codes, self.places.repeat(1, times), cells, self.scores.repeat(1, times), group, means)
+        return _OwnGroup(codes, self.bins.repeat(1, times), cells, self.scores.repeat(1, times), group, means)
 
 
 class _TwinsInProgress(NamedTuple):
     """Twins whose columns are made one after the other."""
 
-    whose: Tensor  # (m,) the record of each twin
+    record_of: Tensor  # (m,) the record of each twin
     group: Tensor  # (m,) the number of the combination of sensitive values
-    places: Tensor  # (d + 2, m)
+    bins: Tensor  # (d + 2, m)
     scores: Tensor  # (d, m)
     states: Tensor
     u: Tensor | None  # (n, d) of the records
@@ -299,8 +299,8 @@ def fit_counterfactuals(
     names = domain.sensitive if causes is not None else first
     layout = PopulationLayout.of(domain, records, seed=seed, first=names, causes=causes)
     shifted = _shifted(domain, layout, kept)
-    latent = fit_latent(layout, domain, records, groups, shifted, caused=causes is not None, seed=seed)
-    population = grown(domain, layout, sure=True, alone={*shifted, *sensitive, *kept})
+    latent = fit_latent(layout, domain, records, groups, shifted, from_graph=causes is not None, seed=seed)
+    population = grown(domain, layout, significant_only=True, alone={*shifted, *sensitive, *kept})
     return CounterfactualTwins(population, kept, groups, latent.to(domain.device))
 
 

@@ -31,7 +31,7 @@ ROUNDS = 8  # of the EM algorithm
 APART = 1e-6  # distance of cuts from frequent expected scores: rounding moves no record across
 NARROW, TAIL = 1e-3, 1e-12  # width of a cell that is replaced by its middle, and the smallest probability of one
 KNOTS = (-1.0, 0.0, 1.0)  # scores at which a slope may change
-RESTS, CUTS = 16, 15  # places of the residuals, and cuts of the expected score, in a tree
+RESTS, CUTS = 16, 15  # bins of the residuals, and cuts of the expected score, in a tree
 MAIN = 1e-3  # penalty of the slopes of other columns, per record
 PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0)  # of changes of slope and of differences between the groups
 MOST_TERMS = 200  # of a regression; with more, slopes do not depend on the group
@@ -47,17 +47,17 @@ class GroupShift:
 
     level: Tensor  # (groups,)
     slopes: Tensor  # (groups, d, terms): of the scores of ordered columns, and of their excess over each knot
-    labels: Mapping[int, Tensor]  # effects of the places of nominal columns
+    labels: Mapping[int, Tensor]  # effects of the bins of nominal columns
     spread: Tensor  # (groups,)
     cuts: Tensor  # of the expected score, for the tree of the residuals
     rest: Bins  # of the residuals
 
-    def mean(self, group: Tensor, scores: Tensor, places: Tensor) -> Tensor:
-        """Return the expected score of rows: their groups (n,), scores (d, n) and places of nominal columns (d, n)."""
+    def mean(self, group: Tensor, scores: Tensor, bins: Tensor) -> Tensor:
+        """Return the expected score of rows: their groups (n,), scores (d, n) and bins of nominal columns (d, n)."""
         total = branch_taken(self.level, group)
         for column in self.parents:
             if column in self.labels:
-                total = total + branch_taken(self.labels[column], places[column])
+                total = total + branch_taken(self.labels[column], bins[column])
             else:
                 slopes = branch_taken(self.slopes[:, column], group).unbind(1)
                 total = total + slopes[0] * scores[column]
@@ -100,10 +100,10 @@ class Latent:
 
     def score(self, column: int, codes: Tensor, at: float = 0.5) -> Tensor:
         """Return the score of codes, `at` of the way from the begin of their cells to the end."""
-        if self.scales[column].places.size > TABLED:
+        if self.scales[column].bins.size > TABLED:
             return self._computed_score(column, codes, at)
         if (column, at) not in self._tables:
-            every = torch.arange(self.scales[column].places.size, device=codes.device)
+            every = torch.arange(self.scales[column].bins.size, device=codes.device)
             self._tables[column, at] = self._computed_score(column, every, at)
         return branch_taken(self._tables[column, at], codes)
 
@@ -123,10 +123,10 @@ class Latent:
         rest: Tensor = torch.special.ndtri((low + at * (high - low)).clamp(TAIL, 1 - TAIL))
         return rest
 
-    def leaves(self, column: int, mean: Tensor, places: Tensor) -> Tensor:
-        """Return the leaves of a column's residuals; the last of the `places`, (d + 2, n), is of the expected score."""
-        places[-1] = torch.bucketize(mean, self.shifts[column].cuts, right=True)
-        return self.trees.leaves_of(column, places)
+    def leaves(self, column: int, mean: Tensor, bins: Tensor) -> Tensor:
+        """Return the leaves of a column's residuals; the last of the `bins`, (d + 2, n), is of the expected score."""
+        bins[-1] = torch.bucketize(mean, self.shifts[column].cuts, right=True)
+        return self.trees.leaves_of(column, bins)
 
     def transported(self, column: int, had: Tensor, own: Tensor, new: Tensor) -> Tensor:
         """Return the residuals that keep their rank in another leaf."""
@@ -146,25 +146,24 @@ class Latent:
     def to(self, device: torch.device) -> Latent:
         """Return the same on another device."""
         scales = {
-            c: replace(one, places=one.places.to(device), chances=one.chances.to(device))
-            for c, one in self.scales.items()
+            c: replace(one, bins=one.bins.to(device), chances=one.chances.to(device)) for c, one in self.scales.items()
         }
         return Latent(scales, {c: one.to(device) for c, one in self.shifts.items()}, self.trees.to(device))
 
 
-def scale(places: Bins, place_of_records: Numbers) -> Coupling:
-    """Return the distribution of an ordered column over all records, from their places."""
-    counts = torch.from_numpy(np.bincount(place_of_records, minlength=len(places)).astype(np.float64))
-    return Coupling(places, True, None, ((counts + 0.5 / len(counts)) / (counts.sum() + 0.5))[None])
+def scale(bins: Bins, bins_of_records: Numbers) -> Coupling:
+    """Return the distribution of an ordered column over all records, from their bins."""
+    counts = torch.from_numpy(np.bincount(bins_of_records, minlength=len(bins)).astype(np.float64))
+    return Coupling(bins, True, None, ((counts + 0.5 / len(counts)) / (counts.sum() + 0.5))[None])
 
 
 class Regression:
     """The scores of a column, regressed on the group and on earlier columns."""
 
-    def __init__(self, group: Numbers, scores: Floats, places: Numbers, earlier: Mapping[int, int]) -> None:
-        """Prepare the terms from groups (n,), with -1 for unknown, and scores and places (n, d).
+    def __init__(self, group: Numbers, scores: Floats, bins: Numbers, earlier: Mapping[int, int]) -> None:
+        """Prepare the terms from groups (n,), with -1 for unknown, and scores and bins (n, d).
 
-        `earlier` are the columns that the score may depend on: the number of places of a nominal one, 0 for an ordered
+        `earlier` are the columns that the score may depend on: the number of bins of a nominal one, 0 for an ordered
         one.
         """
         self.known, self.columns = np.flatnonzero(group >= 0), scores.shape[1]
@@ -178,7 +177,7 @@ class Regression:
         terms = [side, bent]
         if self.by_group:
             terms += [own * (side[:, [g]] - side[:, g].mean()) for g in range(self.groups)]
-        terms += [np.eye(count)[places[self.known, c]] for c, count in earlier.items() if count]
+        terms += [np.eye(count)[bins[self.known, c]] for c, count in earlier.items() if count]
         self.terms = np.concatenate(terms, 1)
         centred = self.terms - side @ (side.T @ self.terms / side.sum(0)[:, None])  # within the groups
         weight, at = np.maximum(centred.var(0), 1e-4), np.arange(self.terms.shape[1])
@@ -263,15 +262,15 @@ def _truncated(low: Floats, high: Floats) -> tuple[Floats, Floats]:
 
 
 def rest_tree(
-    rest: Floats, expected: Numbers, places: Numbers, orders: Sequence[SplitOrder], sample: Numbers
+    rest: Floats, expected: Numbers, bins: Numbers, orders: Sequence[SplitOrder], sample: Numbers
 ) -> tuple[Bins, ChanceTree]:
-    """Return the places of residuals, and a tree of their dependence on columns and on the expected score."""
+    """Return the bins of residuals, and a tree of their dependence on columns and on the expected score."""
     codes = np.clip((rest + FARTHEST) * FINE, 0, REST.points - 1).astype(np.int64)
-    bins = Bins.of(REST, codes, None, min(RESTS, most_bins(len(codes))))
-    target, d = bins.place_of(torch.from_numpy(codes)).numpy(), places.shape[1]
+    rest_bins = Bins.of(REST, codes, None, min(RESTS, most_bins(len(codes))))
+    target, d = rest_bins.bins_of(torch.from_numpy(codes)).numpy(), bins.shape[1]
     orders = [*orders, SplitOrder(d + 1, np.arange(CUTS + 1, dtype=np.float64))]
-    own = TreeTarget(d, len(bins), ordered=True)
-    return bins, grow(np.column_stack([places, target, expected]), own, orders, sample, sure=True)
+    own = TreeTarget(d, len(rest_bins), ordered=True)
+    return rest_bins, grow(np.column_stack([bins, target, expected]), own, orders, sample, significant_only=True)
 
 
 def fit_latent(
@@ -281,7 +280,7 @@ def fit_latent(
     modelled: Tensor,
     shifted: Collection[int],
     *,
-    caused: bool,
+    from_graph: bool,
     seed: int,
 ) -> Latent:
     """Fit the shifts of some columns to the records of a layout.
@@ -291,30 +290,30 @@ def fit_latent(
     """
     rng = np.random.default_rng([seed, *b"latent"])  # independent of a table that was made with the same seed
     ordered = [c for c, a in enumerate(domain.attributes) if a.ordered and a.empty is None]
-    scales = {c: scale(layout.columns[c], layout.places[:, c]) for c in ordered}
-    plain = Latent(scales, {}, ChanceForest.of([_root(places) for places in layout.columns]))
+    scales = {c: scale(layout.columns[c], layout.bins[:, c]) for c in ordered}
+    plain = Latent(scales, {}, ChanceForest.of([_root(bins) for bins in layout.columns]))
     codes, scores = records.cpu(), plain.scores(records.cpu()).numpy().T
     number = domain.combinations.number(records).cpu().numpy()
-    shifts, trees = dict[int, GroupShift](), [_root(places) for places in layout.columns]
+    shifts, trees = dict[int, GroupShift](), [_root(bins) for bins in layout.columns]
     for column in (c for c in layout.after if c in shifted):
         earlier = [int(c) for c in layout.after[column]]
-        key = _groups(domain, modelled, earlier if caused else domain.sensitive_columns)
-        place_counts = {
+        key = _groups(domain, modelled, earlier if from_graph else domain.sensitive_columns)
+        bin_counts = {
             c: 0 if c in scales else len(layout.columns[c]) for c in earlier if c not in domain.sensitive_columns
         }
-        regression = Regression(key[number], scores, layout.places, place_counts)
+        regression = Regression(key[number], scores, layout.bins, bin_counts)
         edges = [plain.score(column, codes[:, column], at).numpy() for at in (0.0, 1.0)]
         coefficients, spreads, mean, rest = fit_shift(regression, (edges[0], edges[1]), rng)
         cuts = np.quantile(mean, np.arange(1, CUTS + 1) / (CUTS + 1)) - APART
-        at, own = np.flatnonzero(np.isin(regression.known, layout.sample)), layout.places[regression.known]
+        at, own = np.flatnonzero(np.isin(regression.known, layout.sample)), layout.bins[regression.known]
         expected = np.searchsorted(cuts, mean, side="right")
-        places, trees[column] = rest_tree(rest, expected, own, layout.questions(domain, column), at)
-        shifts[column] = regression.shift(coefficients, spreads, key, cuts, places)
+        bins, trees[column] = rest_tree(rest, expected, own, layout.split_candidates(domain, column), at)
+        shifts[column] = regression.shift(coefficients, spreads, key, cuts, bins)
     return Latent(scales, shifts, ChanceForest.of(trees))
 
 
-def _root(places: Bins) -> ChanceTree:
-    return ChanceTree(np.array([-1]), (np.zeros(0, dtype=np.int64),), np.full((1, len(places)), 1 / len(places)))
+def _root(bins: Bins) -> ChanceTree:
+    return ChanceTree(np.array([-1]), (np.zeros(0, dtype=np.int64),), np.full((1, len(bins)), 1 / len(bins)))
 
 
 def _groups(domain: TableDomain, modelled: Tensor, columns: Collection[int]) -> Numbers:

@@ -24,10 +24,10 @@ from neuronfair.domain.population.trees import (
     SplitOrder,
     TreeTarget,
     branch_taken,
-    caused,
     drawn_after,
     grow,
-    questions,
+    parents_from_graph,
+    split_candidates,
 )
 from neuronfair.domain.rules import CompletionStep, RuleBook, RuleGroup
 from neuronfair.domain.rules import steps as steps_of
@@ -50,7 +50,7 @@ class PopulationModel(Protocol):
 
     @property
     def draws_per_row(self) -> int: ...  # how many random numbers `rows_at` takes for one row
-    def rows_at(self, u: Tensor) -> Tensor: ...  # at random places u: numbers in [0, 1), (n, draws_per_row)
+    def rows_at(self, u: Tensor) -> Tensor: ...  # at random bins u: numbers in [0, 1), (n, draws_per_row)
     def sample(self, n: int, generator: torch.Generator) -> Tensor: ...  # n valid records; the generator is on the CPU
 
     # The logarithm of each row's probability, float64 (n,), minus infinity for what is not valid; and the share of real
@@ -63,31 +63,31 @@ class PopulationModel(Protocol):
 class TablePopulation:
     """A population fitted to the rows of a table, drawn column by column.
 
-    Each column depends on earlier ones through a small classification tree over its places. Values from which no valid
+    Each column depends on earlier ones through a small classification tree over its bins. Values from which no valid
     row can be completed get probability 0: every drawn row is valid, and every valid row has a positive probability.
     """
 
     domain: TableDomain
     order: tuple[int, ...]  # the columns as they are drawn
-    places: tuple[Bins, ...]  # per column
+    bins: tuple[Bins, ...]  # per column
     trees: ChanceForest
     reference: Tensor  # sorted log-likelihoods of held-out real records
     tied: tuple[RuleGroup, ...]  # the columns that rules tie together
 
     @property
     def draws_per_row(self) -> int:
-        return len(self.places)
+        return len(self.bins)
 
     def rows_at(self, u: Tensor) -> Tensor:
         return torch.cat([self._rows_at(part) for part in torch.split(u, AT_ONCE)])
 
     def _rows_at(self, u: Tensor) -> Tensor:
         rows = torch.empty(u.shape, dtype=torch.int64, device=u.device)
-        places, states = rows.new_zeros(len(self.places) + 1, len(u)), rows.new_zeros(self.groups, len(u))
+        bins, states = rows.new_zeros(len(self.bins) + 1, len(u)), rows.new_zeros(self.groups, len(u))
         for column in self.order:
-            places[column], within = drawn_bin(self._chances(column, places, states), u[:, column])
-            rows[:, column] = self.places[column].code_at(places[column], within)
-            self.advance(column, places, states)
+            bins[column], within = drawn_bin(self._chances(column, bins, states), u[:, column])
+            rows[:, column] = self.bins[column].code_at(bins[column], within)
+            self.advance(column, bins, states)
         return rows
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -95,15 +95,15 @@ class TablePopulation:
         return self.rows_at(u.to(self.domain.device))
 
     def log_likelihood(self, rows: Tensor) -> Tensor:
-        places, within = self.placed(rows)
-        leaves = self.trees.leaves(places)
-        total = self.trees.log_chances(leaves, places).sum(0) + within
+        bins, within = self.binned(rows)
+        leaves = self.trees.leaves(bins)
+        total = self.trees.log_chances(leaves, bins).sum(0) + within
         states = rows.new_zeros(self.groups, len(rows))
         valid = ((rows >= 0) & (rows < self.domain.sizes)).all(1)
         for column, step in self.steps.items():
             mass = branch_taken(self._class_mass[column], leaves[column])
             total -= (mass * step.allowed(states[step.group])).sum(1).log()
-            valid &= self.advance(column, places, states)
+            valid &= self.advance(column, bins, states)
         return total.masked_fill(~valid, -torch.inf)
 
     def plausibility(self, rows: Tensor) -> Tensor:
@@ -118,40 +118,40 @@ class TablePopulation:
 
     def to(self, device: str | torch.device) -> TablePopulation:
         """Return this population with its tables on another device."""
-        places = tuple(p.to(device) for p in self.places)
+        bins = tuple(p.to(device) for p in self.bins)
         return replace(
             self,
             domain=self.domain.to(device),
-            places=places,
+            bins=bins,
             trees=self.trees.to(device),
             reference=self.reference.to(device),
         )
 
-    def placed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the place of each code, (d + 1, n) with 0 at the end, and the log chance of the codes there, (n,)."""
+    def binned(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the bin of each code, (d + 1, n) with 0 at the end, and the log chance of the codes there, (n,)."""
         codes = torch.minimum(rows.clamp(min=0), self.domain.sizes - 1)
-        places = codes.new_zeros(len(self.places) + 1, len(rows))
+        bins = codes.new_zeros(len(self.bins) + 1, len(rows))
         within = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        for i, column in enumerate(self.places):
+        for i, column in enumerate(self.bins):
             runs = column.runs_of(codes[:, i])
-            places[i] = branch_taken(column.place, runs)
+            bins[i] = branch_taken(column.bin_of_run, runs)
             within += branch_taken(column.chance, runs)
-        return places, within
+        return bins, within
 
-    def _chances(self, column: int, places: Tensor, states: Tensor) -> Tensor:
-        """Return the unnormalised chances of a column's places, 0 where no valid row can be completed: (n, places)."""
-        chances = self.trees.chances_of(column, places)
+    def _chances(self, column: int, bins: Tensor, states: Tensor) -> Tensor:
+        """Return the unnormalised chances of a column's bins, 0 where no valid row can be completed: (n, bins)."""
+        chances = self.trees.chances_of(column, bins)
         if column in self.steps:
             step = self.steps[column]
-            chances = chances * step.allowed(states[step.group])[:, self.places[column].classes]
+            chances = chances * step.allowed(states[step.group])[:, self.bins[column].classes]
         return chances
 
-    def advance(self, column: int, places: Tensor, states: Tensor) -> Tensor | bool:
-        """Move the states on by a column's places; return for each row whether a valid row can still be completed."""
+    def advance(self, column: int, bins: Tensor, states: Tensor) -> Tensor | bool:
+        """Move the states on by a column's bins; return for each row whether a valid row can still be completed."""
         if column not in self.steps:
             return True
         step = self.steps[column]
-        state = step.follow[states[step.group], branch_taken(self.places[column].classes, places[column])]
+        state = step.follow[states[step.group], branch_taken(self.bins[column].classes, bins[column])]
         states[step.group] = state.clamp(min=0)
         return state >= 0
 
@@ -172,7 +172,7 @@ class TablePopulation:
         for column, step in self.steps.items():
             table = self.trees.table(column)
             mass = table.new_zeros(len(table), step.follow.shape[1])
-            masses[column] = mass.index_add_(1, self.places[column].classes, table)
+            masses[column] = mass.index_add_(1, self.bins[column].classes, table)
         return masses
 
 
@@ -228,7 +228,7 @@ class PopulationLayout:
     """Binned records, and the earlier columns that each column may depend on."""
 
     columns: tuple[Bins, ...]
-    places: npt.NDArray[np.int64]  # (n, d)
+    bins: npt.NDArray[np.int64]  # (n, d)
     sample: npt.NDArray[np.int64]  # the records with which trees are grown
     after: Mapping[int, npt.NDArray[np.int64]]  # of each column, in the order in which columns are drawn
     tied: tuple[RuleGroup, ...]
@@ -253,27 +253,31 @@ class PopulationLayout:
         classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
         max_bins = most_bins(len(rows))
         columns = tuple(Bins.of(a, rows[:, i], classes.get(i), max_bins) for i, a in enumerate(domain.attributes))
-        places = np.stack([p.place[p.runs_of(torch.from_numpy(rows[:, i].copy()))] for i, p in enumerate(columns)], 1)
+        bins = np.stack([own.bins_of(torch.from_numpy(rows[:, i].copy())) for i, own in enumerate(columns)], 1)
         sizes = [len(p) for p in columns]
         sample_size = min(max(MIN_RECORDS, CELLS // len(sizes)), MAX_RECORDS, len(rows))
         sample = np.sort(np.random.default_rng(seed).choice(len(rows), sample_size, replace=False))
         leading = [domain.column(name) for name in first]
         ordered = [a.ordered for a in domain.attributes]
-        after = drawn_after(places[sample], sizes, ordered, leading) if causes is None else caused(causes, leading)
-        return cls(columns, places, sample, after, tied)
+        after = (
+            drawn_after(bins[sample], sizes, ordered, leading)
+            if causes is None
+            else parents_from_graph(causes, leading)
+        )
+        return cls(columns, bins, sample, after, tied)
 
-    def questions(self, domain: TableDomain, column: int) -> list[SplitOrder]:
-        """Return the orders in which the places of the columns that a column may depend on can be split."""
-        sizes = [len(places) for places in self.columns]
+    def split_candidates(self, domain: TableDomain, column: int) -> list[SplitOrder]:
+        """Return the orders in which the bins of the columns that a column may depend on can be split."""
+        sizes = [len(bins) for bins in self.columns]
         kinds = [(int(c), domain.attributes[c].ordered) for c in self.after[column]]
-        return [q for c, ordered in kinds for q in questions(self.places, sizes, c, column, ordered)]
+        return [q for c, ordered in kinds for q in split_candidates(self.bins, sizes, c, column, ordered)]
 
 
 def grown(
     domain: TableDomain,
     layout: PopulationLayout,
     *,
-    sure: bool = False,
+    significant_only: bool = False,
     alone: Collection[int] = (),
     progress: Callable[[int], None] | None = None,
 ) -> TablePopulation:
@@ -283,9 +287,9 @@ def grown(
     """
     trees = {}
     for column in layout.after:
-        orders = [] if column in alone else layout.questions(domain, column)
+        orders = [] if column in alone else layout.split_candidates(domain, column)
         target = TreeTarget(column, len(layout.columns[column]), domain.attributes[column].ordered)
-        trees[column] = grow(layout.places, target, orders, layout.sample, sure=sure)
+        trees[column] = grow(layout.bins, target, orders, layout.sample, significant_only=significant_only)
         if progress:
             progress(len(trees))
     joined = ChanceForest.of([trees[column] for column in range(len(layout.columns))])

@@ -24,17 +24,19 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, one_line
 from neuronfair.limits import TooLarge, check_tensors, read_bytes
 
-_PLACES, _FOREST = ([field.name for field in fields(kind)] for kind in (Bins, ChanceForest))
+# The names of the fields of `Bins` and `ChanceForest` in files, in their order.
+_BINS = ("starts", "lengths", "place", "chance", "classes")
+_FOREST = ("roots", "widths", "asks", "base", "children", "chances")
 _FLOATS = {"chance", "chances", "usual"}
 _Made = TypeVar("_Made")
 
 
 def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tensor] | None = None) -> None:
     """Write a population and further tensors to a file atomically."""
-    parts = {f"trees.{name}": getattr(model.trees, name) for name in _FOREST}
-    for name in _PLACES:
-        parts[f"places.{name}"] = torch.cat([getattr(column, name) for column in model.places])
-    parts["places.runs"] = torch.tensor([len(column.starts) for column in model.places])
+    parts = {f"trees.{name}": part for name, part in zip(_FOREST, _fields(model.trees), strict=True)}
+    for name, columns in zip(_BINS, zip(*map(_fields, model.bins), strict=True), strict=True):
+        parts[f"places.{name}"] = torch.cat(columns)
+    parts["places.runs"] = torch.tensor([len(column.starts) for column in model.bins])
     parts |= {"order": torch.tensor(model.order), "usual": model.reference, **(more or {})}
     parts = {name: part.cpu().contiguous().clone() for name, part in parts.items()}
     seal = {"domain": _bytes(model.domain.fingerprint), "digest": _bytes(_digest(parts))}
@@ -70,6 +72,10 @@ def load_made(
         raise DataError(f"{path}: not a population that can be read ({one_line(error)}). Fit it again") from None
 
 
+def _fields(tables: Bins | ChanceForest) -> list[Tensor]:
+    return [getattr(tables, field.name) for field in fields(tables)]
+
+
 def _bytes(text: str) -> Tensor:
     return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
@@ -87,65 +93,66 @@ def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
         if part.dim() != 1 or part.dtype != (torch.float64 if name.split(".")[-1] in _FLOATS else torch.int64):
             raise ValueError(f"'{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
     trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
-    places = tuple(_bins(parts, "places", trees.widths.tolist(), parts["places.runs"].tolist()))
+    bins = tuple(_bins(parts, "places", trees.widths.tolist(), parts["places.runs"].tolist()))
     tied = RuleBook(domain.attributes, domain.rules).tied
-    return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), places, trees, parts["usual"], tied)
+    return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), bins, trees, parts["usual"], tied)
 
 
 def _check(model: TablePopulation) -> None:
     """Refuse indices outside the tables, and numbers that are no distribution over the valid rows."""
     domain, d = model.domain, len(model.domain.attributes)
     class_of = {c: classes for group in model.tied for c, classes in zip(group.columns, group.class_of, strict=True)}
-    widths = [len(column) for column in model.places]
+    widths = [len(column) for column in model.bins]
     if not (
-        sorted(model.order) == list(range(d)) == list(range(len(model.places)))
+        sorted(model.order) == list(range(d)) == list(range(len(model.bins)))
         and len(model.reference) > 0
         and torch.equal(model.reference, model.reference.sort().values)  # nor NaN
-        and all(fits(model.places[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
+        and all(fits(model.bins[c], domain.attributes[c].size, class_of.get(c)) for c in range(d))
         and is_forest(model.trees, widths, [*widths, 1], model.order)
     ):
         raise ValueError("its parts do not fit together")
 
 
-def fits(places: Bins, size: int, class_of: Tensor | None) -> bool:
-    """Whether runs cover a column's codes, and each place is of one class."""
-    starts, ends, n = places.starts, places.starts + places.lengths, len(places)
+def fits(bins: Bins, size: int, class_of: Tensor | None) -> bool:
+    """Whether runs cover a column's codes, and each bin is of one class."""
+    starts, ends, n = bins.starts, bins.starts + bins.lengths, len(bins)
     if int(starts[0]) or int(ends[-1]) != size or not torch.equal(ends[:-1], starts[1:]):
         return False
-    if int(places.lengths.min()) < 1 or int(places.place.min()) < 0 or int(places.place.max()) >= n:
+    if int(bins.lengths.min()) < 1 or int(bins.bin_of_run.min()) < 0 or int(bins.bin_of_run.max()) >= n:
         return False
-    mass = starts.new_zeros(n).double().index_add_(0, places.place, places.chance.exp() * places.lengths)
-    if not torch.allclose(mass, torch.ones_like(mass)):  # 0 for a place without codes
+    mass = starts.new_zeros(n).double().index_add_(0, bins.bin_of_run, bins.chance.exp() * bins.lengths)
+    if not torch.allclose(mass, torch.ones_like(mass)):  # 0 for a bin without codes
         return False
     if class_of is None:
-        return not bool(places.classes.any())
+        return not bool(bins.classes.any())
     cuts = torch.diff(class_of).nonzero()[:, 0] + 1
-    return bool(torch.isin(cuts, starts).all()) and bool((class_of[starts] == places.classes[places.place]).all())
+    return bool(torch.isin(cuts, starts).all()) and bool((class_of[starts] == bins.classes[bins.bin_of_run]).all())
 
 
-def is_forest(trees: ChanceForest, widths: list[int], place_counts: list[int], order: tuple[int, ...]) -> bool:
+def is_forest(trees: ChanceForest, widths: list[int], bin_counts: list[int], order: tuple[int, ...]) -> bool:
     """Whether every node has later children in its tree, splits on an earlier column, and has a distribution.
 
-    `widths` are the numbers of places of each tree's column; `place_counts` those of what a tree can split on: the
+    `widths` are the numbers of bins of each tree's column; `bin_counts` those of what a tree can split on: the
     columns, then 1 for a leaf, then what every tree may use.
     """
-    d, count = len(order), torch.diff(trees.roots, append=torch.tensor([len(trees.asks)]))
+    d, split = len(order), trees.split_column
+    count = torch.diff(trees.roots, append=torch.tensor([len(split)]))
     if trees.widths.tolist() != widths or len(trees.roots) != d or int(trees.roots[0]) or int(count.min()) < 1:
         return False
     tree_of = torch.arange(d).repeat_interleave(count)
-    rank = torch.full((len(place_counts),), -1)
+    rank = torch.full((len(bin_counts),), -1)
     rank[torch.tensor(order)] = torch.arange(d)
-    if len(trees.base) != len(tree_of) or int(trees.asks.min()) < 0 or int(trees.asks.max()) >= len(place_counts):
+    if len(trees.base) != len(tree_of) or int(split.min()) < 0 or int(split.max()) >= len(bin_counts):
         return False
-    lengths = torch.tensor(place_counts)[trees.asks]
-    if bool((rank[trees.asks] >= rank[tree_of]).any()) or not torch.equal(trees.base, lengths.cumsum(0) - lengths):
+    lengths = torch.tensor(bin_counts)[split]
+    if bool((rank[split] >= rank[tree_of]).any()) or not torch.equal(trees.base, lengths.cumsum(0) - lengths):
         return False
     if int(lengths.sum()) != len(trees.children):  # checked before tensors of this size are made
         return False
     node = torch.arange(len(tree_of)).repeat_interleave(lengths)
     if bool(((trees.children < 0) | (trees.children >= len(tree_of))).any()):
         return False
-    leads = torch.where(trees.asks[node] == d, trees.children == node, trees.children > node)
+    leads = torch.where(split[node] == d, trees.children == node, trees.children > node)
     if not bool((leads & (tree_of[trees.children] == tree_of[node])).all()):
         return False
     if len(trees.chances) != int((count * trees.widths).sum()) or not bool((trees.chances > 0).all()):
@@ -155,9 +162,7 @@ def is_forest(trees: ChanceForest, widths: list[int], place_counts: list[int], o
 
 _COUNTERFACTUAL_FLOATS = {"chance", "chances", "level", "slopes", "spread", "cuts", "pooled", "labels"}
 _PARTS = ("level", "slopes", "spread", "cuts", "columns", "runs", "scales", "pooled", "labelled", "labels")
-_NAMES = tuple(
-    f"latent.{name}" for name in (*_PARTS, *(f"trees.{n}" for n in _FOREST), *(f"rest.{n}" for n in _PLACES))
-)
+_NAMES = tuple(f"latent.{name}" for name in (*_PARTS, *(f"trees.{n}" for n in _FOREST), *(f"rest.{n}" for n in _BINS)))
 
 
 def save_counterfactuals(counterfactuals: CounterfactualTwins, path: Path) -> None:
@@ -191,9 +196,9 @@ def _counterfactuals_made(
 def _written(latent: Latent) -> dict[str, Tensor]:
     """Return the shifts as flat parts."""
     shifts, scales = latent.shifts, latent.scales
-    parts = {f"trees.{name}": getattr(latent.trees, name) for name in _FOREST}
-    for name in _PLACES:
-        parts[f"rest.{name}"] = _flat([getattr(one.rest, name) for one in shifts.values()], name == "chance")
+    parts = {f"trees.{name}": part for name, part in zip(_FOREST, _fields(latent.trees), strict=True)}
+    for number, name in enumerate(_BINS):
+        parts[f"rest.{name}"] = _flat([_fields(shift.rest)[number] for shift in shifts.values()], name == "chance")
     for name in ("level", "slopes", "spread", "cuts"):
         parts[name] = _flat([getattr(one, name) for one in shifts.values()], True)
     labels = [(column, other, table) for column, shift in shifts.items() for other, table in shift.labels.items()]
@@ -215,19 +220,19 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
         is_number = name.split(".")[-1] in _COUNTERFACTUAL_FLOATS
         if part.ndim != 1 or part.dtype != (torch.float64 if is_number else torch.int64) or not part.isfinite().all():
             raise ValueError(f"'latent.{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
-    places, columns = population.to("cpu").places, parts["columns"].tolist()
+    bins, columns = population.to("cpu").bins, parts["columns"].tolist()
     trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
-    widths = [int(trees.widths[c]) if c in columns else len(column) for c, column in enumerate(places)]
-    place_counts = [*(len(column) for column in places), 1, CUTS + 1]
-    if len(set(columns)) < len(columns) or not is_forest(trees, widths, place_counts, population.order):
+    widths = [int(trees.widths[c]) if c in columns else len(column) for c, column in enumerate(bins)]
+    bin_counts = [*(len(column) for column in bins), 1, CUTS + 1]
+    if len(set(columns)) < len(columns) or not is_forest(trees, widths, bin_counts, population.order):
         raise ValueError("the trees of residuals do not fit together")
     rest = _bins(parts, "rest", [widths[c] for c in columns], parts["runs"].tolist())
     if not all(fits(bins, REST.size, None) for bins in rest):
         raise ValueError("the places of residuals do not fit together")
-    size, scaled = (groups, len(places), 1 + len(KNOTS)), parts["scales"].tolist()
-    pooled = torch.split_with_sizes(parts["pooled"], [len(places[c]) for c in scaled])
+    size, scaled = (groups, len(bins), 1 + len(KNOTS)), parts["scales"].tolist()
+    pooled = torch.split_with_sizes(parts["pooled"], [len(bins[c]) for c in scaled])
     pairs = parts["labelled"].view(-1, 2).tolist()
-    tables = torch.split_with_sizes(parts["labels"], [len(places[other]) for _, other in pairs])
+    tables = torch.split_with_sizes(parts["labels"], [len(bins[other]) for _, other in pairs])
     stacked = [
         parts[name].view(len(columns), *shape)
         for name, shape in (("level", size[:1]), ("slopes", size), ("spread", size[:1]), ("cuts", (CUTS,)))
@@ -239,7 +244,7 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
         level, slopes, spread, cuts = (part[i] for part in stacked)
         labels = {other: table for (own, other), table in zip(pairs, tables, strict=True) if own == column}
         shifts[column] = GroupShift(level, slopes, labels, spread, cuts.contiguous(), rest[i])
-    scales = {c: Coupling(places[c], True, None, chances[None]) for c, chances in zip(scaled, pooled, strict=True)}
+    scales = {c: Coupling(bins[c], True, None, chances[None]) for c, chances in zip(scaled, pooled, strict=True)}
     if any(set(shift.parents) - {*scales, *shift.labels} or column not in scales for column, shift in shifts.items()):
         raise ValueError("a column shifts that has no scale")
     return Latent(scales, shifts, trees)
@@ -247,9 +252,7 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
 
 def _bins(parts: dict[str, Tensor], kind: str, widths: list[int], runs: list[int]) -> list[Bins]:
     """Return the bins of several columns, with these numbers of bins and runs, from their joined parts."""
-    columns = (
-        torch.split_with_sizes(parts[f"{kind}.{name}"], widths if name == "classes" else runs) for name in _PLACES
-    )
+    columns = (torch.split_with_sizes(parts[f"{kind}.{name}"], widths if name == "classes" else runs) for name in _BINS)
     return [Bins(*column) for column in zip(*columns, strict=True)]
 
 

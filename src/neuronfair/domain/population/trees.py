@@ -22,17 +22,17 @@ Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def joint_counts(places: Numbers, sizes: Sequence[int], a: int, b: int) -> Floats:
-    """Return how many records have each pair of places of two columns: (places of a, places of b)."""
-    pairs = places[:, a] * sizes[b] + places[:, b]
+def joint_counts(bins: Numbers, sizes: Sequence[int], a: int, b: int) -> Floats:
+    """Return how many records have each pair of bins of two columns: (bins of a, bins of b)."""
+    pairs = bins[:, a] * sizes[b] + bins[:, b]
     return np.bincount(pairs, minlength=sizes[a] * sizes[b]).reshape(sizes[a], sizes[b]).astype(np.float64)
 
 
 def coarse(counts: Floats, ordered: bool, max_groups: int) -> Numbers:
-    """Return a group for each place, given how many records each has: at most `most` groups.
+    """Return a group for each bin, given how many records each has: at most `most` groups.
 
-    Ordered places are grouped with their neighbours, so that groups have about equally many records; otherwise the
-    rarest places share a group.
+    Ordered bins are grouped with their neighbours, so that groups have about equally many records; otherwise the
+    rarest bins share a group.
     """
     if len(counts) <= max_groups:
         return np.arange(len(counts))
@@ -45,15 +45,15 @@ def coarse(counts: Floats, ordered: bool, max_groups: int) -> Numbers:
     return groups
 
 
-def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) -> Floats:
+def information(bins: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) -> Floats:
     """Return the mutual information of each pair of columns in nats, without its expected bias: (d, d).
 
     Places are grouped in wide tables, so that all pairs can be counted in products of matrices.
     """
-    d, n = len(sizes), len(places)
+    d, n = len(sizes), len(bins)
     max_groups = max(MIN_COARSE_BINS, PLACES // d)
     groups = [
-        coarse(np.bincount(places[:, c], minlength=size).astype(np.float64), ordered[c], max_groups)[places[:, c]]
+        coarse(np.bincount(bins[:, c], minlength=size).astype(np.float64), ordered[c], max_groups)[bins[:, c]]
         for c, size in enumerate(sizes)
     ]
     widths = np.array([group.max() + 1 for group in groups])
@@ -75,7 +75,7 @@ def information(places: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) 
 
 
 def drawn_after(
-    places: Numbers, sizes: Sequence[int], ordered: Sequence[bool], first: Sequence[int] = ()
+    bins: Numbers, sizes: Sequence[int], ordered: Sequence[bool], first: Sequence[int] = ()
 ) -> dict[int, Numbers]:
     """Return the columns in the order in which they are drawn, each with its most informative earlier columns.
 
@@ -85,7 +85,7 @@ def drawn_after(
     d = len(sizes)
     if d > WIDEST:
         return {c: np.zeros(0, dtype=np.int64) for c in (*first, *(c for c in range(d) if c not in first))}
-    shared = information(places[:ORDER_RECORDS], sizes, ordered)
+    shared = information(bins[:ORDER_RECORDS], sizes, ordered)
     order = list(first) or [int(shared.sum(0).argmax())]
     strongest = shared[order].max(0)
     strongest[order] = -1
@@ -96,7 +96,7 @@ def drawn_after(
     return {c: _most(np.array(order[:i], dtype=np.int64), shared[c]) for i, c in enumerate(order)}
 
 
-def caused(causes: Mapping[int, Sequence[int]], first: Sequence[int]) -> dict[int, Numbers]:
+def parents_from_graph(causes: Mapping[int, Sequence[int]], first: Sequence[int]) -> dict[int, Numbers]:
     """Return the columns of a causal graph in topological order, each with its parents.
 
     The `first` columns lead and have no parents.
@@ -113,21 +113,21 @@ def _most(earlier: Numbers, shared: Floats) -> Numbers:
 
 @dataclass(frozen=True)
 class SplitOrder:
-    """A score for each place of an earlier column; splits are thresholds on it."""
+    """A score for each bin of an earlier column; splits are thresholds on it."""
 
     column: int
-    scores: Floats  # (places,)
+    scores: Floats  # (bins,)
 
 
-def questions(places: Numbers, sizes: Sequence[int], column: int, target: int, ordered: bool) -> list[SplitOrder]:
-    """Return the orders in which a column's places may be split to predict a target.
+def split_candidates(bins: Numbers, sizes: Sequence[int], column: int, target: int, ordered: bool) -> list[SplitOrder]:
+    """Return the orders in which a column's bins may be split to predict a target.
 
-    The places of a nominal column are ordered by the first two axes of correspondence analysis: places with similar
+    The bins of a nominal column are ordered by the first two axes of correspondence analysis: bins with similar
     distributions of the target are neighbours.
     """
     if ordered or sizes[column] < 3:
         return [SplitOrder(column, np.arange(sizes[column], dtype=np.float64))]
-    table = joint_counts(places, sizes, column, target)
+    table = joint_counts(bins, sizes, column, target)
     total = table.sum()
     row, col = table.sum(1) / total, table.sum(0) / total
     root = np.sqrt(np.outer(row, col))
@@ -142,16 +142,16 @@ STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # records that the parent's distribution cou
 NUMBER, CHOICE = 0.5, 1.25  # nats that a split must gain per parameter, and per e-fold of possible splits
 DEEPEST = 16
 SMALLEST = 5  # records in a leaf
-GROUPS = 16  # of a column's places while splits are chosen: more are slower and no better
+GROUPS = 16  # of a column's bins while splits are chosen: more are slower and no better
 
 
 @dataclass(frozen=True)
 class ChanceTree:
-    """The distribution of a column's places, given the places of others. Children come after their parents."""
+    """The distribution of a column's bins, given the bins of others. Children come after their parents."""
 
     column: Numbers  # (nodes,) the column of the split; -1 in a leaf
-    children: tuple[Numbers, ...]  # (nodes,): the child for each place of that column; empty in a leaf
-    chances: Floats  # (nodes, places)
+    children: tuple[Numbers, ...]  # (nodes,): the child for each bin of that column; empty in a leaf
+    chances: Floats  # (nodes, bins)
 
 
 @dataclass(frozen=True)
@@ -159,20 +159,20 @@ class TreeTarget:
     """The column whose distribution a tree gives."""
 
     column: int
-    size: int  # places
+    size: int  # bins
     ordered: bool
 
 
 def grow(
-    places: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], sample: Numbers, *, sure: bool = False
+    bins: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], sample: Numbers, *, significant_only: bool = False
 ) -> ChanceTree:
     """Return the tree of a column, with splits from a sample of records; if `sure`, with significant splits only."""
     ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
-    column, children = _splits(places[sample], target, orders, sure) if orders else ends
-    return filled(places, target.column, target.size, column, children)
+    column, children = _splits(bins[sample], target, orders, significant_only) if orders else ends
+    return filled(bins, target.column, target.size, column, children)
 
 
-def filled(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> ChanceTree:
+def filled(bins: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> ChanceTree:
     """Return a pruned tree with the distributions of all records.
 
     The shrinkage of a node towards its parent and the pruning maximise the leave-one-out likelihood, which counts give
@@ -181,7 +181,7 @@ def filled(places: Numbers, target: int, size: int, column: Numbers, children: S
     parent = np.full(len(column), -1)
     for node, goes in enumerate(children):
         parent[goes] = node
-    counts = _counts(places, target, size, column, children)
+    counts = _counts(bins, target, size, column, children)
     levels = _levels(parent)
     for level in levels[:0:-1]:
         np.add.at(counts, parent[level], counts[level])
@@ -191,7 +191,7 @@ def filled(places: Numbers, target: int, size: int, column: Numbers, children: S
 
 
 def _splits(
-    places: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], sure: bool
+    bins: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], significant_only: bool
 ) -> tuple[Numbers, list[Numbers]]:
     """Return a tree without distributions. A split must gain more than its parameters and the choice of it cost.
 
@@ -202,15 +202,15 @@ def _splits(
     """
     from sklearn.tree import DecisionTreeClassifier
 
-    own = places[:, target.column]
-    max_groups = target.size if sure else GROUPS  # with few groups random splits would cost too little
+    own = bins[:, target.column]
+    max_groups = target.size if significant_only else GROUPS  # with few groups random splits would cost too little
     y = coarse(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, max_groups)[own]
     share = np.bincount(y) / len(y)
     share = share[share > 0]
-    x = np.stack([q.scores[places[:, q.column]] for q in orders], 1).astype(np.float32)
+    x = np.stack([q.scores[bins[:, q.column]] for q in orders], 1).astype(np.float32)
     possible_splits = sum(len(np.unique(q.scores)) - 1 for q in orders)
     learned, choice = np.exp(-(share * np.log(share)).sum()) - 1, np.log1p(possible_splits)
-    cost = NUMBER * learned + (np.sqrt(learned * choice) + choice if sure else CHOICE * choice)
+    cost = NUMBER * learned + (np.sqrt(learned * choice) + choice if significant_only else CHOICE * choice)
     learner = DecisionTreeClassifier(
         criterion="entropy",  # in bits
         max_depth=DEEPEST,
@@ -229,18 +229,18 @@ def _splits(
     return column, children
 
 
-def _counts(places: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Floats:
-    """Return how many records of each place of the target end in each leaf: (nodes, places)."""
+def _counts(bins: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Floats:
+    """Return how many records of each bin of the target end in each leaf: (nodes, bins)."""
     length = np.array([len(goes) for goes in children])
     base = length.cumsum() - length
     flat = np.concatenate(children)
-    leaf = np.zeros(len(places), dtype=np.int64)
-    going = np.arange(len(places) if column[0] >= 0 else 0)
-    while len(going):
-        node = leaf[going]
-        leaf[going] = node = flat[base[node] + places[going, column[node]]]
-        going = going[column[node] >= 0]
-    counts = np.bincount(leaf * size + places[:, target], minlength=len(column) * size)
+    leaf = np.zeros(len(bins), dtype=np.int64)
+    unfinished = np.arange(len(bins) if column[0] >= 0 else 0)
+    while len(unfinished):
+        node = leaf[unfinished]
+        leaf[unfinished] = node = flat[base[node] + bins[unfinished, column[node]]]
+        unfinished = unfinished[column[node] >= 0]
+    counts = np.bincount(leaf * size + bins[:, target], minlength=len(column) * size)
     return counts.reshape(-1, size).astype(np.float64)
 
 
@@ -262,7 +262,7 @@ def _pruned(
     for depth, level in enumerate(levels):
         above, parent_without_one = (chances[parent[level]], without_one[parent[level]]) if depth else (even, even)
         chances[level] = (counts[level] + strength * above) / (records[level] + strength)
-        # The distribution without one of the node's records, which has this place.
+        # The distribution without one of the node's records, which has this bin.
         parent_without_one = np.maximum(counts[level] - 1, 0) + strength * parent_without_one
         without_one[level] = parent_without_one / (np.maximum(records[level] - 1, 0) + strength)
     value = (counts * np.log(without_one)).sum(1)  # as a leaf
@@ -294,10 +294,10 @@ class ChanceForest:
     """The trees of all columns. Nodes are numbered through all trees; the child of a leaf is the leaf itself."""
 
     roots: Tensor  # (d,) the first node of each column's tree
-    widths: Tensor  # (d,) places of each column
-    asks: Tensor  # (nodes,) the column of the split; d in a leaf
+    widths: Tensor  # (d,) bins of each column
+    split_column: Tensor  # (nodes,) the column of the split; d in a leaf
     base: Tensor  # (nodes,) the position of its first child in `children`
-    children: Tensor  # a node for each place of the column of the split; in a leaf one, itself
+    children: Tensor  # a node for each bin of the column of the split; in a leaf one, itself
     chances: Tensor  # distributions of all nodes, one after the other: each as wide as its column
 
     @classmethod
@@ -305,7 +305,7 @@ class ChanceForest:
         """Join the trees of all columns."""
         d, count = len(trees), np.array([len(tree.column) for tree in trees])
         roots = count.cumsum() - count
-        asks = np.concatenate([np.where(tree.column < 0, d, tree.column) for tree in trees])
+        split_column = np.concatenate([np.where(tree.column < 0, d, tree.column) for tree in trees])
         goes = [
             root + (np.array([node]) if tree.column[node] < 0 else tree.children[node])
             for root, tree in zip(roots, trees, strict=True)
@@ -314,60 +314,62 @@ class ChanceForest:
         length = np.array([len(children) for children in goes])
         widths = np.array([tree.chances.shape[1] for tree in trees])
         chances = np.concatenate([tree.chances.ravel() for tree in trees])
-        parts = (roots, widths, asks, length.cumsum() - length, np.concatenate(goes), chances)
+        parts = (roots, widths, split_column, length.cumsum() - length, np.concatenate(goes), chances)
         return cls(*map(torch.from_numpy, parts))
 
     def to(self, device: str | torch.device) -> ChanceForest:
         """Return these trees on another device."""
         return ChanceForest(*(getattr(self, field.name).to(device) for field in fields(self)))
 
-    def leaves(self, places: Tensor) -> Tensor:
+    def leaves(self, bins: Tensor) -> Tensor:
         """Return the leaf of each column's tree for rows, numbered within the tree: (d, n).
 
-        `places` are (d + 1, n), the last of them 0, which a leaf reads.
+        `bins` are (d + 1, n), the last of them 0, which a leaf reads.
         """
         deepest = self._by_depth
-        nodes = self.roots[deepest, None].repeat(1, places.shape[1])
-        for going in self._going:
-            nodes[:going] = self._below(nodes[:going], places)
+        nodes = self.roots[deepest, None].repeat(1, bins.shape[1])
+        for unfinished in self._unfinished:
+            nodes[:unfinished] = self._below(nodes[:unfinished], bins)
         leaves = torch.empty_like(nodes)
         leaves[deepest] = nodes
         return leaves - self.roots[:, None]
 
-    def log_chances(self, leaves: Tensor, places: Tensor) -> Tensor:
-        """Return the log probability of each column's place in its leaf: (d, n)."""
-        return branch_taken(self._logs, self._starts[:, None] + leaves * self.widths[:, None] + places[:-1])
+    def log_chances(self, leaves: Tensor, bins: Tensor) -> Tensor:
+        """Return the log probability of each column's bin in its leaf: (d, n)."""
+        return branch_taken(self._logs, self._starts[:, None] + leaves * self.widths[:, None] + bins[:-1])
 
-    def chances_of(self, column: int, places: Tensor) -> Tensor:
-        """Return the distributions of a column's places, given the places (d + 1, n) of all columns: (n, places)."""
-        return branch_taken(self.table(column), self.leaves_of(column, places))
+    def chances_of(self, column: int, bins: Tensor) -> Tensor:
+        """Return the distributions of a column's bins, given the bins (d + 1, n) of all columns: (n, bins)."""
+        return branch_taken(self.table(column), self.leaves_of(column, bins))
 
-    def leaves_of(self, column: int, places: Tensor) -> Tensor:
+    def leaves_of(self, column: int, bins: Tensor) -> Tensor:
         """Return the leaf of a column's tree for rows, numbered within the tree: (n,)."""
-        nodes = self.roots[column].repeat(places.shape[1])
+        nodes = self.roots[column].repeat(bins.shape[1])
         for _ in range(self._depths[column]):
-            nodes = self._below(nodes, places)
+            nodes = self._below(nodes, bins)
         return nodes - self.roots[column]
 
-    def _below(self, nodes: Tensor, places: Tensor) -> Tensor:
-        n = places.shape[1]
-        place = branch_taken(places.view(-1), branch_taken(self.asks, nodes) * n + torch.arange(n, device=nodes.device))
-        return branch_taken(self.children, branch_taken(self.base, nodes) + place)
+    def _below(self, nodes: Tensor, bins: Tensor) -> Tensor:
+        n = bins.shape[1]
+        bins = branch_taken(
+            bins.view(-1), branch_taken(self.split_column, nodes) * n + torch.arange(n, device=nodes.device)
+        )
+        return branch_taken(self.children, branch_taken(self.base, nodes) + bins)
 
     def table(self, column: int) -> Tensor:
-        """Return the distributions of all nodes of a column's tree: (nodes, places)."""
+        """Return the distributions of all nodes of a column's tree: (nodes, bins)."""
         start, width = int(self._starts[column]), int(self.widths[column])
         return self.chances[start : start + self._counts[column] * width].view(-1, width)
 
     def split_columns(self, column: int) -> set[int]:
         """Return the columns on which a column's tree splits."""
         root = int(self.roots[column])
-        return set(self.asks[root : root + self._counts[column]].tolist()) - {len(self.roots)}
+        return set(self.split_column[root : root + self._counts[column]].tolist()) - {len(self.roots)}
 
     @cached_property
     def _counts(self) -> list[int]:
         """How many nodes each tree has."""
-        return torch.diff(self.roots, append=self.roots.new_tensor([len(self.asks)])).tolist()
+        return torch.diff(self.roots, append=self.roots.new_tensor([len(self.split_column)])).tolist()
 
     @cached_property
     def _starts(self) -> Tensor:
@@ -385,7 +387,7 @@ class ChanceForest:
         return torch.argsort(self.roots.new_tensor(self._depths), descending=True, stable=True)
 
     @cached_property
-    def _going(self) -> list[int]:
+    def _unfinished(self) -> list[int]:
         """How many trees are deeper than 0, 1, … splits."""
         return [sum(depth > splits for depth in self._depths) for splits in range(max(self._depths))]
 
@@ -393,7 +395,7 @@ class ChanceForest:
     def _depths(self) -> list[int]:
         """The depth of each tree."""
         children, base = self.children.tolist(), [*self.base.tolist(), len(self.children)]
-        below = [0] * len(self.asks)
+        below = [0] * len(self.split_column)
         for node in range(len(below) - 1, -1, -1):  # children come after their parents
             goes = set(children[base[node] : base[node + 1]]) - {node}
             below[node] = max((below[child] + 1 for child in goes), default=0)

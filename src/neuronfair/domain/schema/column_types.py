@@ -70,7 +70,7 @@ class ColumnEntry:
         return f"{quoted(self.column)} = {{ {parts} }}  # {visible('; '.join([self.comment, *self.remarks]))}"
 
 
-def described(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) -> ColumnEntry | LeftOut:
+def infer_column(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) -> ColumnEntry | LeftOut:
     """Return the entry of a column; unless `keep` is set, identifiers and constants are left out."""
     words, texts, counts = _split(column)
     empty = sum(words.values())

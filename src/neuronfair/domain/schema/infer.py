@@ -13,7 +13,7 @@ import numpy as np
 from neuronfair.domain.attribute import KEEP, MISSING
 from neuronfair.domain.cells import is_missing, numbers_first, parse_number
 from neuronfair.domain.rules import Rule
-from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, described
+from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, infer_column
 from neuronfair.domain.schema.rule_mining import CLASSES, MIN_RECORDS, TakeRules, check_take, propose, written_rule
 from neuronfair.domain.schema.toml import domain_of, quoted, target_entry, toml_value
 from neuronfair.domain.table import TableDomain, Target
@@ -80,7 +80,7 @@ class InferenceSettings:
     regression: bool = False  # whether the target is a quantity
     keep_missing: bool = False  # whether an empty cell among numbers is a value of its own
     take_rules: TakeRules = "none"  # suggested rules to adopt
-    outside: Sequence[str] = ()  # columns that are no inputs of the model
+    non_inputs: Sequence[str] = ()  # columns that are no inputs of the model
 
 
 def infer_domain(
@@ -131,7 +131,7 @@ def draft_domain(
     for entry in known:
         if settings.keep_missing and "missing" in entry.parts and "values" not in entry.parts:
             entry.parts["missing"] = KEEP
-        if entry.column in (*settings.outside, *added):
+        if entry.column in (*settings.non_inputs, *added):
             entry.parts["encode"] = "none"
         for remark in entry.remarks:
             remarks.setdefault(remark, []).append(entry.column)
@@ -199,7 +199,9 @@ def _entries(
         elif name not in needed and copied is not None and sheet.columns[copied] == cells:
             reason = f"a copy of '{copied}'"
         if name != target:
-            entries.append(LeftOut(name, reason) if reason else described(name, cells, decimals, keep=name in needed))
+            entries.append(
+                LeftOut(name, reason) if reason else infer_column(name, cells, decimals, keep=name in needed)
+            )
     return entries
 
 

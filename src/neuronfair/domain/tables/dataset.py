@@ -56,7 +56,7 @@ class Dataset:
         return bool((self.labels != UNKNOWN).all())
 
     @property
-    def compared(self) -> Dataset:
+    def in_compared_groups(self) -> Dataset:
         """The records of the demographic groups that are compared: those that no rule excludes."""
         compared = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
         for column in self.domain.sensitive_columns:

@@ -32,9 +32,9 @@ from neuronfair.searches.findings import (
 )
 from neuronfair.searches.method import StepSizes, World
 from neuronfair.searches.methods import Setting, phases
-from neuronfair.store import sharding as merge
-from neuronfair.store.sharding import merged
-from neuronfair.store.shards import ShardStore
+from neuronfair.store import shard_runner as merge
+from neuronfair.store.shard_files import ShardStore
+from neuronfair.store.shard_runner import merged
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, planted
 from tests.store.test_tables import assert_same
 

@@ -15,7 +15,7 @@ from neuronfair.errors import RunError
 from neuronfair.limits import VARIABLE
 from neuronfair.searches.engine import Checkpoint
 from neuronfair.store.files import seal, unseal
-from neuronfair.store.shards import RemoteFolder, ShardStore
+from neuronfair.store.shard_files import RemoteFolder, ShardStore
 from tests.store.runs import DOMAIN_OF_RUN, Killed, Killer
 from tests.store.test_tables import assert_same, findings
 

@@ -47,7 +47,7 @@ from neuronfair.searches.findings import (
 )
 from neuronfair.store.files import load_array, save_array, seal, unseal, writing
 from neuronfair.store.run import Run
-from neuronfair.store.shards import RemoteFolder, ShardPart, ShardStore
+from neuronfair.store.shard_files import RemoteFolder, ShardPart, ShardStore
 
 LONG = 20_000_000  # longer searches (in rows) run in shards, and their findings stay on disk
 ROWS = 20_000_000  # of a shard, at most

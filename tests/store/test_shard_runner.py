@@ -20,12 +20,12 @@ from neuronfair.searches import campaign
 from neuronfair.searches.campaign import SearchResult, in_one_piece
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import KeySet
-from neuronfair.store import sharding
+from neuronfair.store import shard_runner
 from neuronfair.store.files import load_array
 from neuronfair.store.ledger import Ledger
 from neuronfair.store.run import Run
-from neuronfair.store.sharding import Division, ShardRunner
-from neuronfair.store.shards import RemoteFolder
+from neuronfair.store.shard_files import RemoteFolder
+from neuronfair.store.shard_runner import Division, ShardRunner
 from tests.planted import networks
 from tests.store.runs import (
     DOMAIN_OF_RUN,
@@ -45,8 +45,8 @@ from tests.store.test_tables import assert_same
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     """Shards of a few chains, and a checkpoint every three steps, as the whole run has them."""
-    monkeypatch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {})
-    monkeypatch.setattr(sharding, "EVERY", 3)
+    monkeypatch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {})
+    monkeypatch.setattr(shard_runner, "EVERY", 3)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_a_search_that_was_begun_in_one_piece_goes_on_so(tmp_path, whole, monkey
     assert searched(tmp_path / "run", PLAN, progress=pressing("local", 3)).interrupted
     before = Run.open(tmp_path / "run").evaluated_keys("global")
     known: list[KeySet | None] = []
-    monkeypatch.setattr(sharding, "in_one_piece", lambda task, _: known.append(task.seen) or in_one_piece(task))
+    monkeypatch.setattr(shard_runner, "in_one_piece", lambda task, _: known.append(task.seen) or in_one_piece(task))
     searched(tmp_path / "run", PLAN, 2)
     assert_same(Run.open(tmp_path / "run").findings(), Run.open(whole).findings())
     (seen,) = known
@@ -151,8 +151,8 @@ def test_a_merge_that_was_cut_needs_its_shards(tmp_path, monkeypatch):
     with pytest.raises(AssertionError, match="killed"):
         searched(tmp_path / "run", replace(PLAN, global_steps=0), 2)
     monkeypatch.undo()
-    monkeypatch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {})
-    monkeypatch.setattr(sharding, "EVERY", 3)
+    monkeypatch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {})
+    monkeypatch.setattr(shard_runner, "EVERY", 3)
     assert len(Run.open(tmp_path / "run").journal.parts["local"]) == 1
     with pytest.raises(RunError, match="was searched in shards that are not all merged yet"):
         searched(tmp_path / "run", replace(PLAN, global_steps=0))
@@ -164,7 +164,7 @@ def test_a_merge_that_was_cut_needs_its_shards(tmp_path, monkeypatch):
 def test_a_long_search_keeps_its_findings_on_disk_only(tmp_path, monkeypatch):
     usual = fit_population(DOMAIN_OF_RUN, ROWS)
     whole = searched(tmp_path / "whole", PLAN, population=usual)
-    monkeypatch.setattr(sharding, "LONG", 0)
+    monkeypatch.setattr(shard_runner, "LONG", 0)
     long = searched(tmp_path / "run", PLAN, 2, population=usual)
     assert (len(long.local.findings), long.local.found) == (0, len(whole.local.findings))
     assert_same(long.first.findings, whole.first.findings)
@@ -188,7 +188,7 @@ def test_ctrl_c_while_shards_are_put_together(tmp_path, whole, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sharding, "merged", pressed)
+        patch.setattr(shard_runner, "merged", pressed)
         assert searched(tmp_path / "run", PLAN, 2).first.stop == "interrupted"
     searched(tmp_path / "run", PLAN, 2)
     assert_same_run(tmp_path / "run", whole)
@@ -212,8 +212,8 @@ def test_limits_over_all_walkers_are_refused(tmp_path, limit):
     ],
 )
 def test_a_phase_is_cut(monkeypatch, chains, steps, size, division):
-    monkeypatch.setattr(sharding, "MIN_CHAINS_PER_SHARD", {"cpu": 128})
-    monkeypatch.setattr(sharding, "EVERY", 50)
+    monkeypatch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {"cpu": 128})
+    monkeypatch.setattr(shard_runner, "EVERY", 50)
     assert Division.of(chains, steps, Serial(size), "cpu") == division
 
 
