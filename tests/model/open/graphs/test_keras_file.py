@@ -151,6 +151,36 @@ def test_variants_that_torch_does_otherwise_are_black_boxes(parts, crowd, tmp_pa
     check_black_box(found, crowd.rows, predictions(model, crowd), "its layer '")
 
 
+def test_flattening_of_channels_that_come_first(crowd, tmp_path):
+    parts = layers.Reshape((2, 2, 4)), layers.Flatten(data_format="channels_first")
+    model = trained(crowd, layers.Dense(16, activation="relu"), *parts, layers.Dense(2, activation="softmax"))
+    found = wrap_model(save(model, tmp_path / "net.keras"), crowd.domain, crowd.rows)
+    check_white_box(found, crowd.rows, predictions(model, crowd), [16])
+
+
+def test_what_changes_a_layer_is_not_left_out(crowd):
+    """Even where no row of the table shows it, as here: all scores are those of the plain layers."""
+
+    class Dropout(layers.Layer):  # not Keras's own
+        def call(self, x):
+            return x
+
+    low_rank = layers.Dense(2)
+    given = keras.Input((crowd.x.shape[1],))
+    hidden = layers.Dense(4, activation="relu")(given)
+    models = {
+        "its layer 'other' is of another class": low_rank(Dropout(name="other")(hidden)),
+        "its layer 'always' is called with training=": layers.Dense(2)(
+            layers.Dropout(0.0, name="always")(hidden, training=True)
+        ),
+        "quantized or has LoRA weights": low_rank(hidden),
+    }
+    low_rank.enable_lora(1)
+    for says, result in models.items():
+        model = keras.Model(given, result)
+        check_black_box(wrap_model(model, crowd.domain, crowd.rows), crowd.rows, predictions(model, crowd), says)
+
+
 def test_one_input_for_each_column(crowd, tmp_path):
     given = [keras.Input((1,), name=name) for name in ("age", "gain")]
     model = keras.Model(given, layers.Dense(1)(layers.Concatenate()(given)))

@@ -48,20 +48,23 @@ class _GraphBuilder:
 
     def model(self, model: Any, values: Sequence[str], depth: int) -> list[str]:
         """Add the steps of a model with these inputs; return the names of its outputs."""
-        kind = type(model).__name__
+        kind, own = type(model).__name__, type(model).__module__.partition(".")[0] == "keras"
         if depth > DEPTH:
             raise Unsupported(f"more than {DEPTH} models in models")
-        if kind == "Sequential":
+        if kind == "Sequential" and own:
             for layer in model.layers:
                 values = self.layer(layer, values, depth)
             return list(values)
-        if kind != "Functional":
+        if kind != "Functional" or not own:
             raise Unsupported(f"it is of the class '{kind}', whose layers may be joined in any way")
         known = {id(tensor): value for tensor, value in zip(model.inputs, values, strict=True)}
         for _, nodes in sorted(model._nodes_by_depth.items(), reverse=True):
             for node in nodes:
                 if type(node.operation).__name__ == "InputLayer":
                     continue
+                options = [name for name, value in node.arguments.kwargs.items() if value not in (None, False)]
+                if options and hasattr(node.operation, "trainable"):  # a layer; an operation is refused by its name
+                    raise Unsupported(f"its layer '{node.operation.name}' is called with {options[0]}=")
                 made = self.layer(node.operation, [known[id(tensor)] for tensor in node.input_tensors], depth)
                 known |= {id(tensor): value for tensor, value in zip(node.output_tensors, made, strict=True)}
         return [known[id(tensor)] for tensor in model.outputs]

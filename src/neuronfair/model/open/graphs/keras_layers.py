@@ -190,6 +190,7 @@ def convert(layer: Any, inputs: int = 1, texts: Sequence[str] = ()) -> dict[str,
     A text is a position in `texts`.
     """
     kind = type(layer).__name__
+    _check_own(layer)
     if kind in MERGES:
         part: nn.Module | None = _merge(kind, getattr(layer, "axis", -1))
     elif kind in LOOKUPS and inputs == 1:
@@ -203,6 +204,14 @@ def convert(layer: Any, inputs: int = 1, texts: Sequence[str] = ()) -> dict[str,
     if function is not None:
         parts[layer.name if part is None else f"{layer.name}_{layer.activation.__name__}"] = function
     return parts
+
+
+def _check_own(layer: Any) -> None:
+    """Refuse a class of the user's own, whatever its name, and weights that are not used as they are stored."""
+    if type(layer).__module__.partition(".")[0] not in ("keras", __name__.partition(".")[0]):  # or a stand-in of ours
+        raise Unsupported(f"its layer '{layer.name}' is of another class than Keras's own")
+    if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
+        raise Unsupported(f"its layer '{layer.name}' is quantized or has LoRA weights")
 
 
 def _activation(layer: Any) -> nn.Module | None:
@@ -338,6 +347,12 @@ def _softmax(layer: Any) -> nn.Module:
     return nn.Softmax(-1)
 
 
+def _flatten(layer: Any) -> nn.Module:
+    if layer.data_format == "channels_first":  # Keras turns it into channels last
+        return LayerFunction(lambda x: x.movedim(1, -1).flatten(1))
+    return nn.Flatten()
+
+
 def _reshape(shape: tuple[int, ...], x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], *shape)
 
@@ -359,7 +374,7 @@ _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
     ),
     "CategoryEncoding": lambda layer: _category_encoding(layer.output_mode, layer.num_tokens),
     "Discretization": _discretization,
-    "Flatten": lambda layer: nn.Flatten(),
+    "Flatten": _flatten,
     "Reshape": lambda layer: LayerFunction(partial(_reshape, tuple(layer.target_shape))),
     "Conv2D": _convolution,
     "MaxPooling2D": _pooling(nn.MaxPool2d),
