@@ -139,6 +139,9 @@ def test_what_are_no_trees_over_codes_is_refused(table):
         forest_of(
             mixing[-1], lambda r: mixing[0].transform(raw(r)), lambda r: mixing.predict_proba(raw(r)), domain, rows[:50]
         )
+    begun = GradientBoostingClassifier(n_estimators=2, init=DecisionTreeClassifier(max_depth=1)).fit(x, score > 1)
+    with pytest.raises(ModelError, match="its initial value is another model"):
+        forest_of(begun, raw, lambda r: begun.predict_proba(raw(r)), domain, rows[:50])
     other = DecisionTreeClassifier(max_depth=3).fit(x, score > 1)
     with pytest.raises(ModelError, match="could not be reproduced"):
         forest_of(other, raw, lambda r: 1 - other.predict_proba(raw(r)) ** 2, domain, rows[:50])

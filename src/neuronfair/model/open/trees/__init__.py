@@ -124,6 +124,8 @@ def _averaged(model: Any) -> FittedTrees:
 
 def _boosted(model: Any) -> FittedTrees:
     """Return gradient boosting of scikit-learn: an initial value, and trees that are added to it."""
+    if model.init not in (None, "zero"):
+        raise ModelError("its initial value is another model")
     outputs = model.estimators_.shape[1]
     trees = []
     for stage in model.estimators_:
