@@ -197,10 +197,23 @@ def traced(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, Sit
     return copy, sites
 
 
+class _Tracer(fx.Tracer):
+    """Notes a branch on a tensor: forward() may catch the error, and the trace then has one side only."""
+
+    has_branched = False
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        self.has_branched = True
+        return super().to_bool(obj)
+
+
 def with_functions_as_modules(module: nn.Module) -> nn.Module:
     """Return a traced copy that shares the module's parts and has a part for each activation function."""
+    tracer = _Tracer()
     with evaluating(module.modules()):
-        copy = fx.GraphModule(module, fx.Tracer().trace(module))
+        copy = fx.GraphModule(module, tracer.trace(module))
+    if tracer.has_branched:
+        raise ModelError("forward() branches on a tensor")
     count = 0
     for node in list(copy.graph.nodes):
         if node.op == "call_function" and node.target in _ACTIVATION_FUNCTIONS:

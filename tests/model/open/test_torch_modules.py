@@ -388,6 +388,35 @@ def test_code_that_cannot_be_followed_makes_a_black_box(crowd):
     check_black_box(found, crowd.rows, np.eye(4)[crowd.rows[:, 2]], "cannot be traced")
 
 
+class Turning(nn.Module):
+    """Turns the scores of old records around. A trace has one side of its branch, since forward() catches the error."""
+
+    def __init__(self, are_any):
+        super().__init__()
+        self.are_any, self.a, self.b = are_any, nn.Linear(14, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        scores, old = self.b(torch.relu(self.a(x))), x[:, :1] > 0.55
+        try:
+            return torch.where(old, -scores, scores) if self.are_any(old) else scores
+        except Exception:
+            return scores
+
+
+@pytest.mark.parametrize(
+    ("are_any", "says"),
+    [
+        (lambda old: old.any(), "no hidden activation was found in it"),
+        (lambda old: float(old.sum()) > 0, "its traced copy gives other scores"),
+    ],
+)
+def test_a_module_of_which_a_trace_has_one_side_is_a_black_box(are_any, says, crowd):
+    torch.manual_seed(0)
+    module = Turning(are_any)
+    assert 0 < (crowd.x[:, 0] > 0.55).sum() < len(crowd.x)
+    check_black_box(wrap_model(module, crowd.domain, crowd.rows), crowd.rows, module(crowd.x).detach(), says)
+
+
 def test_an_audit_finds_planted_bias(crowd):
     """The embedding of sex alone decides for people between 40 and 60."""
     module = Net(classes=1)

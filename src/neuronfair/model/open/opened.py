@@ -179,8 +179,13 @@ def white_box(
     try:
         network = Network(module, encoding, layers=None if hidden else ())
     except ModelError as error:
-        return _without_layers(request, kind, module, encoding, error)
+        return _without_layers(request, kind, module, encoding, error, "no hidden activation was found in it")
     scores = _checked_scores(request, network)
+    if network.runner is not network.module:  # a traced copy
+        untraced = _checked_scores(request, Network(module, encoding, layers=()))
+        if not torch.allclose(scores, untraced, rtol=TOLERANCE, atol=TOLERANCE):
+            why = "its traced copy gives other scores"
+            return _without_layers(request, kind, module, encoding, ModelError(why), why)
     decision, remark = _decision(request, scores, probability or network.ends_in("Sigmoid"))
     decision.check(network.outputs)
     layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
@@ -192,22 +197,16 @@ def white_box(
 
 
 def _without_layers(
-    request: Request, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError
+    request: Request, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError, why: str
 ) -> Opened:
     try:
         network = Network(module, encoding, layers=()).double()
     except ModelError as worse:
         misfit = f". {request.widths()}" if worse.__cause__ is not None else ""  # the module itself refused the rows
         raise request.error(f"{one_line(worse)}{misfit}") from error
-    why, probability = "no hidden activation was found in it", network.ends_in("Sigmoid")
-    found = black_box(
-        request,
-        kind,
-        lambda rows: network.scores(rows).cpu(),
-        why,
-        probability=probability,
-        digest=fingerprint(module),
-    )
+    known, probability = fingerprint(module), network.ends_in("Sigmoid")
+    predict = lambda rows: network.scores(rows).cpu()  # noqa: E731
+    found = black_box(request, kind, predict, why, probability=probability, digest=known)
     declared = encoding.attributes == request.domain.attributes
     return replace(found, inputs=network.answers if declared else None)
 
