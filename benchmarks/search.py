@@ -32,7 +32,7 @@ from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.findings import KeySet
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import Setting, phases
 
 import torch
@@ -71,11 +71,11 @@ def measure(method: str, seeds: int, steps: int, network: Network, data: Dataset
 
 def single(outcome: SearchResult, network: Network, data: Dataset) -> float:
     """Return the judged rows per second of one walker that starts from a finding."""
-    world = World(network, data.domain, outcome.config.decision, Draws(0, "local"), outcome.profile)
-    rule = phases(outcome.config.method, Setting(world, KeySet(), outcome.config.seeds * outcome.config.steps)).local
+    context = SearchContext(network, data.domain, outcome.config.decision, Draws(0, "local"), outcome.profile)
+    rule = phases(outcome.config.method, Setting(context, KeySet(), outcome.config.seeds * outcome.config.steps)).local
     start = outcome.findings.rows[:1]
-    run_phase(world, rule, start, budget=Budget(steps=20))  # warm up
-    result = run_phase(world, rule, start, budget=Budget(steps=SINGLE_STEPS))
+    run_phase(context, rule, start, budget=Budget(steps=20))  # warm up
+    result = run_phase(context, rule, start, budget=Budget(steps=SINGLE_STEPS))
     return result.findings.judged / result.seconds
 
 

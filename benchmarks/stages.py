@@ -30,9 +30,9 @@ FILES = {"os.rename", "os.remove", "os.mkdir", "os.chmod"}  # what Python calls 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
-def _phase(world: Any, *_: Any, **__: Any) -> str:
-    control = world.blind or world.draws.phase == "random"
-    return "controls" if control else {"pilot": "pilot"}.get(world.draws.phase, f"{world.draws.phase} phase")
+def _phase(context: Any, *_: Any, **__: Any) -> str:
+    control = context.blind or context.draws.phase == "random"
+    return "controls" if control else {"pilot": "pilot"}.get(context.draws.phase, f"{context.draws.phase} phase")
 
 
 def _kept(path: Path) -> str:

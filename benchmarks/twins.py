@@ -26,7 +26,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.profile import interpret
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.findings import KeySet
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import Setting, phases
 
 import torch
@@ -49,9 +49,9 @@ def one(method: str, walkers: int, steps: int) -> None:
     domain = people()
     network = Network(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)), domain)
     seeds = domain.sample(walkers, torch.Generator().manual_seed(0))
-    world = World(network, domain, Decision(), Draws(0, "global"), interpret(network, domain, seeds[:100]))
-    rule = phases(method, Setting(world, KeySet(), rows=0)).first  # too few rows for a pilot
-    result = run_phase(world, rule, seeds, budget=Budget(steps=steps))
+    context = SearchContext(network, domain, Decision(), Draws(0, "global"), interpret(network, domain, seeds[:100]))
+    rule = phases(method, Setting(context, KeySet(), rows=0)).first  # too few rows for a pilot
+    result = run_phase(context, rule, seeds, budget=Budget(steps=steps))
     print(result.findings.judged, result.found)
 
 

@@ -18,7 +18,7 @@ from neuronfair.model.weights import read_model
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import State, World
+from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting, frontier
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, Frontier
 
@@ -31,39 +31,47 @@ FAR = 1e6
 class NoPrediction(Frontier):
     """The table does not know what the gradient predicts."""
 
-    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        high, low, cells = super()._predicted(world, state, columns, codes)
+    def _predicted(
+        self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(context, state, columns, codes)
         return high, low, columns * BINS * DISTANCES + cells % DISTANCES
 
 
 class NoAttribute(Frontier):
     """The table does not know which attribute moves."""
 
-    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        high, low, cells = super()._predicted(world, state, columns, codes)
+    def _predicted(
+        self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(context, state, columns, codes)
         return high, low, cells % (BINS * DISTANCES)
 
 
 class NoDistance(Frontier):
     """The table does not know how far an attribute moves."""
 
-    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        high, low, cells = super()._predicted(world, state, columns, codes)
+    def _predicted(
+        self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(context, state, columns, codes)
         return high, low, cells - cells % DISTANCES
 
 
 class UniformDistance(Frontier):
     """Inside, too, any value is as likely as any other."""
 
-    def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
-        return super()._moves(world, state | {"inside": torch.zeros_like(state["inside"])}, t)
+    def _moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
+        return super()._moves(context, state | {"inside": torch.zeros_like(state["inside"])}, t)
 
 
 class RandomOutside(Frontier):
     """Outside, any move is taken."""
 
-    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        high, low, cells = super()._predicted(world, state, columns, codes)
+    def _predicted(
+        self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(context, state, columns, codes)
         inside = state["inside"][:, None]
         return torch.where(inside, high, 0.0), torch.where(inside, low, 0.0), cells
 
@@ -71,9 +79,11 @@ class RandomOutside(Frontier):
 class WidenOutside(Frontier):
     """Outside, moves that widen the family count as much as moves that centre it: the largest predicted w - |c|."""
 
-    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        high, low, cells = super()._predicted(world, state, columns, codes)
-        far = FAR - world.decision.safety(high, low)
+    def _predicted(
+        self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        high, low, cells = super()._predicted(context, state, columns, codes)
+        far = FAR - context.decision.safety(high, low)
         inside = state["inside"][:, None]
         return torch.where(inside, high, far), torch.where(inside, low, far), cells
 
@@ -81,26 +91,26 @@ class WidenOutside(Frontier):
 class WalkOn(Frontier):
     """Continue from a miss instead of the last finding."""
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Forget what was found before."""
         forgetful = {name: torch.zeros_like(state[name]) for name in ("inside", "slope_high", "slope_low")}
-        return super().tell(world, state | forgetful, rows, evaluation, t)
+        return super().tell(context, state | forgetful, rows, evaluation, t)
 
 
 class NoRedraw(Frontier):
     """Take a random move on a plateau."""
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Take every place for a slope."""
-        return super().ask(world, state | {"sloping": torch.ones_like(state["sloping"])}, t)
+        return super().ask(context, state | {"sloping": torch.ones_like(state["sloping"])}, t)
 
 
 class NoMemory(Frontier):
     """Evaluate rows again that the chain has evaluated before."""
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Remember nothing."""
-        return super().tell(world, state, rows, evaluation, t) | {"recent": state["recent"]}
+        return super().tell(context, state, rows, evaluation, t) | {"recent": state["recent"]}
 
 
 VARIANTS: dict[str, Frontier] = {
@@ -154,7 +164,7 @@ def main() -> None:
 
 
 def ready(setting: Setting, method: Frontier) -> Phases:
-    prepared, pilot = method.prepared(setting.world, rows=setting.rows // 20, seen=setting.seen)
+    prepared, pilot = method.prepared(setting.context, rows=setting.rows // 20, seen=setting.seen)
     if method.trust < 0:
         prepared = replace(prepared, table=None)
     return Phases(prepared, prepared, pilot)

@@ -13,8 +13,8 @@ from typing import Any
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import (
     Method,
+    SearchContext,
     State,
-    World,
     agreed,
     choose,
     confidence,
@@ -22,7 +22,7 @@ from neuronfair.searches.method import (
     metropolis,
     one_attribute,
     random_neighbours,
-    where,
+    select_state,
 )
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
 from neuronfair.searches.methods.aequitas import Uniform
@@ -33,10 +33,10 @@ __all__ = [
     "Method",
     "MethodEntry",
     "Phases",
+    "SearchContext",
     "Setting",
     "State",
     "Uniform",
-    "World",
     "agreed",
     "choose",
     "confidence",
@@ -44,14 +44,17 @@ __all__ = [
     "metropolis",
     "one_attribute",
     "random_neighbours",
-    "where",
+    "select_state",
 ]
 
 
+_RENAMED = {"Judgement": "Evaluation", "World": "SearchContext", "where": "select_state"}  # for one version
+
+
 def __getattr__(name: str) -> Any:
-    if name == "Judgement":  # the name of version 0.2, which stays for one version
+    if name in _RENAMED:
         import warnings
 
-        warnings.warn("neuronfair.methods.Judgement is now Evaluation", DeprecationWarning, stacklevel=2)
-        return Evaluation
+        warnings.warn(f"neuronfair.methods.{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return globals()[_RENAMED[name]]
     raise AttributeError(f"module 'neuronfair.methods' has no attribute '{name}'")

@@ -24,7 +24,7 @@ from neuronfair.images.domain import FLAG, SEED, ImageDomain, ImageEncoding
 from neuronfair.images.report import finding_images
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings, KeySet
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import METHODS, Setting, image_methods, image_rule
 
 SIDE = 16
@@ -199,9 +199,9 @@ def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0
     """What a method finds from the seed pictures, batch by batch, and all rows that it asks for."""
     network = Network(cast_detector(reads_cast=True), ImageEncoding(domain))
     profile = interpret(network, domain, domain.seeds)
-    world = World(network, domain, Decision(), Draws(seed, "global"), profile)
+    context = SearchContext(network, domain, Decision(), Draws(seed, "global"), profile)
     seen, asked = KeySet(), []
-    walk = image_rule(name, Setting(world, seen, 0))
+    walk = image_rule(name, Setting(context, seen, 0))
 
     class Noted(type(walk)):
         def ask(self, *arguments):
@@ -211,7 +211,7 @@ def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0
     noted = Noted(**vars(walk))
     budget = Budget(STEPS, findings_per_seed=1)
     found = [
-        run_phase(world, noted, domain.rows(numbers), budget=budget, origin=numbers, seen=seen).findings
+        run_phase(context, noted, domain.rows(numbers), budget=budget, origin=numbers, seen=seen).findings
         for numbers in map(torch.tensor, parts)
     ]
     return Findings.join(found), torch.cat(asked)

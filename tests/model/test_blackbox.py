@@ -14,7 +14,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.health import CHECKS, check_health
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import METHODS
 from tests.planted import networks
 
@@ -256,8 +256,8 @@ def test_there_are_both_kinds_of_methods():
 
 
 def health(model: BlackBox, rows: torch.Tensor = ROWS) -> list[str]:
-    world = World(model, DOMAIN, Decision(), Draws(0, "test"))
-    return [note.name for note in check_health(world, rows[:8], rows)]
+    context = SearchContext(model, DOMAIN, Decision(), Draws(0, "test"))
+    return [note.name for note in check_health(context, rows[:8], rows)]
 
 
 def test_health_checks_look_at_what_a_black_box_shows():
@@ -279,7 +279,7 @@ def test_health_checks_look_at_what_a_black_box_shows():
 
 
 def test_every_health_check_can_be_asked_alone():
-    world = World(box(), DOMAIN, Decision(), Draws(0, "test"))
+    context = SearchContext(box(), DOMAIN, Decision(), Draws(0, "test"))
     for name in CHECKS:
         others = set(CHECKS) - {name}
-        assert check_health(world, ROWS[:8], ROWS, silenced=others) == ()
+        assert check_health(context, ROWS[:8], ROWS, silenced=others) == ()

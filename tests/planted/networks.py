@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.testing.cases import domain, linear, network, one_biased_neuron, random_module, uniform_rows, world
+from neuronfair.testing.cases import context, domain, linear, network, one_biased_neuron, random_module, uniform_rows
 
 # What the checks of methods need, too, and tests take from here.
-__all__ = ["domain", "linear", "network", "one_biased_neuron", "random_module", "uniform_rows", "world"]
+__all__ = ["context", "domain", "linear", "network", "one_biased_neuron", "random_module", "uniform_rows"]
 
 MIDDLE = 494.5  # half of the largest sum of `large_domain`
 

@@ -112,16 +112,16 @@ class Upset:
     step: int
     place: int | None = None
 
-    def start(self, world, state):
-        return self.rule.start(world, state)
+    def start(self, context, state):
+        return self.rule.start(context, state)
 
-    def ask(self, world, state, t):
+    def ask(self, context, state, t):
         if t == self.step and self.place in (None, int(state["place"][0])):
             self.act(self.folder)
-        return self.rule.ask(world, state, t)
+        return self.rule.ask(context, state, t)
 
-    def tell(self, world, state, rows, evaluation, t):
-        return self.rule.tell(world, state, rows, evaluation, t)
+    def tell(self, context, state, rows, evaluation, t):
+        return self.rule.tell(context, state, rows, evaluation, t)
 
 
 def die_once(folder: Path) -> None:

@@ -116,8 +116,8 @@ def test_shrunk_people_stay_plausible():
 
 
 def test_values_drawn_anew_are_those_of_one_plausible_person():
-    world, inside = case("plausible").world, case("plausible").domain
+    context, inside = case("plausible").context, case("plausible").domain
     u = torch.rand(50, len(inside.attributes), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     lines = set(map(tuple, inside.records.tolist()))
-    assert {tuple(row) for row in world.anywhere(u).tolist()} <= lines
-    assert torch.equal(case("people").world.anywhere(u), (u * inside.sizes).long())
+    assert {tuple(row) for row in context.anywhere(u).tolist()} <= lines
+    assert torch.equal(case("people").context.anywhere(u), (u * inside.sizes).long())

@@ -144,6 +144,9 @@ def test_a_registered_method_is_known_to_plans_and_in_errors(monkeypatch):
         SearchConfig("mime")
 
 
-def test_the_old_name_of_an_evaluation_still_works():
-    with pytest.warns(DeprecationWarning, match="is now Evaluation"):
-        assert neuronfair.methods.Judgement is neuronfair.methods.Evaluation
+@pytest.mark.parametrize(
+    ("old", "new"), [("Judgement", "Evaluation"), ("World", "SearchContext"), ("where", "select_state")]
+)
+def test_old_names_for_authors_of_methods_still_work(old, new):
+    with pytest.warns(DeprecationWarning, match=f"is now {new}"):
+        assert getattr(neuronfair.methods, old) is getattr(neuronfair.methods, new)

@@ -16,7 +16,7 @@ from neuronfair.searches import engine
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings, KeySet
-from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.method import Method, SearchContext, State
 from neuronfair.searches.methods.frontier import Frontier
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from tests.conftest import PEOPLE
@@ -36,20 +36,20 @@ class Scripted:
     at: dict[int, object] = field(default_factory=dict)  # what to do when step t is asked for
     gradients: bool = False
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         return state | {"told": torch.zeros_like(state["origin"])}
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         if t in self.at:
             self.at[t]()
         return self.path[t][state["origin"]]
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         return state | {"told": state["told"] + 1}
 
 
-def planted() -> World:
-    return networks.world(networks.one_biased_neuron(), DOMAIN)
+def planted() -> SearchContext:
+    return networks.context(networks.one_biased_neuron(), DOMAIN)
 
 
 def counting(steps: int, chains: int) -> Tensor:
@@ -176,9 +176,9 @@ def test_seeds_outside_the_domain_are_clipped():
 
 def test_the_twin_of_a_finding_is_decided_otherwise():
     result = run(counting(2, 8), Budget(steps=2))
-    world, found = planted(), result.findings
-    own = world.network.scores(found.rows)
-    other = world.network.scores(found.twins(DOMAIN))
+    context, found = planted(), result.findings
+    own = context.network.scores(found.rows)
+    other = context.network.scores(found.twins(DOMAIN))
     assert (own.argmax(1) != other.argmax(1)).all()
     assert torch.equal(own, found.scores)
     assert torch.equal(other, found.twin_scores)
@@ -215,25 +215,25 @@ def hooks(module: nn.Module) -> int:
 
 @pytest.mark.parametrize("how", ["nan", "inf"])
 def test_scores_that_are_not_numbers_end_the_search(how):
-    world = networks.world(Fragile(how), DOMAIN)
+    context = networks.context(Fragile(how), DOMAIN)
     with pytest.raises(ModelError, match="NaN or infinite"):
-        run_phase(world, Scripted(counting(20, 4)), counting(20, 4)[0], budget=Budget(steps=20))
+        run_phase(context, Scripted(counting(20, 4)), counting(20, 4)[0], budget=Budget(steps=20))
 
 
 @pytest.mark.parametrize("how", ["raise", "nan", "1.0"])
 def test_the_model_is_left_as_it_was(how):
     module = Fragile(how)
-    world = networks.world(module, DOMAIN)
+    context = networks.context(module, DOMAIN)
     profile = interpret(
         networks.network(networks.one_biased_neuron(), DOMAIN), DOMAIN, networks.uniform_rows(DOMAIN, 9)
     )
     profile = replace(profile, layers=tuple(replace(layer, name="inner.0") for layer in profile.layers))
-    world = replace(world, profile=profile)
+    context = replace(context, profile=profile)
     module.train()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     handler = signal.getsignal(signal.SIGINT)
     try:
-        run_phase(world, NeuronFair(), networks.uniform_rows(DOMAIN, 20), budget=Budget(steps=10))
+        run_phase(context, NeuronFair(), networks.uniform_rows(DOMAIN, 20), budget=Budget(steps=10))
     except (ZeroDivisionError, ModelError):
         assert how != "1.0"
     assert all(m.training for m in module.modules())
@@ -293,10 +293,10 @@ TESTED = {
 BUDGET = Budget(steps=40, findings_per_seed=25)
 
 
-def people_world() -> World:
+def people_world() -> SearchContext:
     module = networks.random_module(PEOPLE_DOMAIN, seed=1)
     profile = interpret(networks.network(module, PEOPLE_DOMAIN), PEOPLE_DOMAIN, SEEDS)
-    return networks.world(module, PEOPLE_DOMAIN, profile=profile)
+    return networks.context(module, PEOPLE_DOMAIN, profile=profile)
 
 
 WORLD = people_world()
@@ -420,10 +420,10 @@ def planted_search(
 ) -> tuple[TableDomain, Findings]:
     seeds = networks.uniform_rows(domain, 100, seed=3)
     profile = interpret(networks.network(module, domain), domain, seeds)
-    world = networks.world(module, domain, profile=profile, decision=decision)
+    context = networks.context(module, domain, profile=profile, decision=decision)
     method = TESTED[name]
-    method = method.prepared(world)[0] if isinstance(method, Frontier) else method
-    return domain, run_phase(world, method, seeds, budget=Budget(steps=60)).findings
+    method = method.prepared(context)[0] if isinstance(method, Frontier) else method
+    return domain, run_phase(context, method, seeds, budget=Budget(steps=60)).findings
 
 
 def assert_sums(rows: Tensor, sums: set[int]) -> None:
@@ -440,15 +440,15 @@ def test_guided_search_needs_a_fifth_of_the_rows_that_random_search_needs(name):
     assert 0.001 < random_rate < 0.02
     profile = interpret(networks.network(module, domain), domain, rows[:500])
     assert profile.worst.biased == (3,)
-    world = networks.world(module, domain, profile=profile)
+    context = networks.context(module, domain, profile=profile)
     seeds = rows[:400]
     if name == "frontier":
-        method = Frontier().prepared(world)[0]  # the rows of its pilot count too
-        found = run_phase(world, method, seeds[:100], budget=Budget(steps=200)).findings
+        method = Frontier().prepared(context)[0]  # the rows of its pilot count too
+        found = run_phase(context, method, seeds[:100], budget=Budget(steps=200)).findings
     else:
-        first = run_phase(world, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
-        found = run_phase(world, TESTED["reset"], first.rows, budget=Budget(steps=1000)).findings
-    families = world.network.rows_forward / 2
+        first = run_phase(context, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
+        found = run_phase(context, TESTED["reset"], first.rows, budget=Budget(steps=1000)).findings
+    families = context.network.rows_forward / 2
     assert families < 0.2 * len(found) / random_rate
 
 
@@ -463,9 +463,9 @@ def test_a_domain_in_which_nothing_may_change_is_refused():
 def test_who_meets_a_person_first_does_not_decide_whether_it_is_found(order):
     """Twins score 0, 0.5 and 1 with a tolerance of 0.6: nobody lies too far from the one in the middle."""
     domain, module = three_scores()
-    world = networks.world(module, domain, decision=Decision("tolerance", 0.6))
+    context = networks.context(module, domain, decision=Decision("tolerance", 0.6))
     path = torch.tensor([[7, 0], [7, 1], [7, 2]])[order][None]
-    found = run_phase(world, Scripted(path), path[0], budget=Budget(steps=1)).findings
+    found = run_phase(context, Scripted(path), path[0], budget=Budget(steps=1)).findings
     assert (len(found), found.tried, found.rejected) == (1, 1, 0)
     ends = {tuple(found.rows[0].tolist()), tuple(found.twins(domain)[0].tolist())}
     assert ends == {(7, 0), (7, 2)}
@@ -489,7 +489,7 @@ DOUBTFUL, ALSO_DOUBTFUL = [9, 9, 9, 9, 0], [9, 9, 9, 8, 0]  # far from the bound
 
 def rounded(path: list, budget: Budget, **options) -> PhaseResult:
     rows = torch.tensor(path)
-    return run_phase(networks.world(Rounded(), DOMAIN), Scripted(rows), rows[0], budget=budget, **options)
+    return run_phase(networks.context(Rounded(), DOMAIN), Scripted(rows), rows[0], budget=budget, **options)
 
 
 def test_a_hit_that_float64_rejects_does_not_retire_its_walker():

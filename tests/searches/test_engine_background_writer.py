@@ -11,25 +11,25 @@ from neuronfair.errors import RunError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.searches.engine import Budget, Checkpoint, Record, background_writer, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import State, World
+from neuronfair.searches.method import SearchContext, State
 from tests.planted import networks
 
-WORLD = networks.world(networks.one_biased_neuron(), networks.domain())
+WORLD = networks.context(networks.one_biased_neuron(), networks.domain())
 SEEDS = networks.uniform_rows(WORLD.domain, 30)
 
 
 class Counting:
     """Walks along the first attribute, and counts its steps in place."""
 
-    def start(self, world: World, chains: State) -> State:
+    def start(self, context: SearchContext, chains: State) -> State:
         return chains | {"steps": torch.zeros_like(chains["origin"])}
 
-    def ask(self, world: World, state: State, t: int) -> torch.Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> torch.Tensor:
         rows = state["rows"].clone()
         rows[:, 0] = t % 10
         return rows
 
-    def tell(self, world: World, state: State, rows: torch.Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: torch.Tensor, evaluation: Evaluation, t: int) -> State:
         state["steps"] += 1
         return state
 
@@ -100,8 +100,8 @@ def test_a_black_box_is_asked_by_one_thread_alone():
     def written(_: Checkpoint) -> None:
         threads.add(threading.get_ident())
 
-    world = World(BlackBox(ask, WORLD.domain), WORLD.domain, WORLD.decision, WORLD.draws)
-    result = run_phase(world, Counting(), SEEDS, budget=Budget(9), record=Record(written, every=2))
+    context = SearchContext(BlackBox(ask, WORLD.domain), WORLD.domain, WORLD.decision, WORLD.draws)
+    result = run_phase(context, Counting(), SEEDS, budget=Budget(9), record=Record(written, every=2))
     assert result.found > 0
     assert threads == {threading.get_ident()}
     run_phase(WORLD, Counting(), SEEDS, budget=Budget(9), record=Record(written, every=2))

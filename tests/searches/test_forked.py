@@ -22,7 +22,7 @@ from neuronfair.searches import campaign, forked
 from neuronfair.searches.campaign import PhaseRunner, in_one_piece
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import State, World
+from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.stepping import Chains, stepper
 from neuronfair.store.run import Run
@@ -115,8 +115,8 @@ def test_after_ctrl_c_any_number_of_processes_goes_on(tmp_path, phase, step, tea
 
 
 def phase(method: object, runner: PhaseRunner, **limits: object) -> campaign.PhaseResult:
-    world, seeds = networks.world(networks.one_biased_neuron(), DOMAIN_OF_RUN), ROWS[:40]
-    return runner(campaign.PhaseTask("local", world, method, seeds, campaign.Budget(50, **limits)))  # type: ignore[arg-type]
+    context, seeds = networks.context(networks.one_biased_neuron(), DOMAIN_OF_RUN), ROWS[:40]
+    return runner(campaign.PhaseTask("local", context, method, seeds, campaign.Budget(50, **limits)))  # type: ignore[arg-type]
 
 
 def test_limits_of_evaluated_records_are_kept_in_one_process(teams):
@@ -150,12 +150,12 @@ class Failing(Uniform):
     def __init__(self, error: BaseException | None) -> None:
         object.__setattr__(self, "error", error)
 
-    def tell(self, world: World, state: State, rows: torch.Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: torch.Tensor, evaluation: Evaluation, t: int) -> State:
         if t == 20:
             if self.error is None:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise self.error
-        return super().tell(world, state, rows, evaluation, t)
+        return super().tell(context, state, rows, evaluation, t)
 
 
 class UnsendableError(Exception):
@@ -183,12 +183,12 @@ def test_where_a_fork_is_not_safe_one_process_does_all(monkeypatch, teams):
     bar.start()  # as tqdm does with its first progress bar
     assert forked.can_fork()
     bar.join()
-    world = networks.world(networks.one_biased_neuron(), DOMAIN_OF_RUN)
-    assert forked.team_size(world, 40, 1000, 2) == 2
-    assert forked.team_size(world, 19, 1000, 2) == 1
-    assert forked.team_size(world, 40, 0, 2) == 1
-    function = BlackBox(lambda rows: rows[:, :2].float(), world.network.encoding)
-    assert forked.team_size(replace(world, network=function), 40, 1000, 2) == 1
+    context = networks.context(networks.one_biased_neuron(), DOMAIN_OF_RUN)
+    assert forked.team_size(context, 40, 1000, 2) == 2
+    assert forked.team_size(context, 19, 1000, 2) == 1
+    assert forked.team_size(context, 40, 0, 2) == 1
+    function = BlackBox(lambda rows: rows[:, :2].float(), context.network.encoding)
+    assert forked.team_size(replace(context, network=function), 40, 1000, 2) == 1
     work = forked._work
 
     def late(*given) -> None:
@@ -213,16 +213,16 @@ def test_the_public_search_chooses_the_number_of_processes(monkeypatch, teams):
 
 
 def test_a_process_does_what_is_ordered_and_nothing_else():
-    world = networks.world(networks.one_biased_neuron(), DOMAIN_OF_RUN)
+    context = networks.context(networks.one_biased_neuron(), DOMAIN_OF_RUN)
     rows = ROWS[:20]
     state = {name: torch.arange(20) for name in ("origin", "place")} | {"rows": rows, "found": torch.zeros(20).long()}
-    shares = [Chains(stepper(world, Uniform(), exact=False, even=True), state, 0) for _ in range(2)]
+    shares = [Chains(stepper(context, Uniform(), exact=False, even=True), state, 0) for _ in range(2)]
     (theirs, orders), (results, answers) = Pipe(duplex=False), Pipe(duplex=False)
     for order in ((3, False), (5, False), (3, True)):
         orders.send(order)
     orders.close()
     with pytest.raises(EOFError):  # the caller has ended
-        forked.serve(shares[0], world.network, theirs, answers)
+        forked.serve(shares[0], context.network, theirs, answers)
     first, second, chains = (results.recv() for _ in range(3))
     assert (first.sizes, second.sizes, chains.end) == ([20] * 3, [20] * 2, 3)
     assert first.forward == 3 * 20 * 2

@@ -18,12 +18,12 @@ ROWS = networks.uniform_rows(DOMAIN, 300)
 
 
 def names(module: nn.Module, *, rows: torch.Tensor = ROWS, seeds: torch.Tensor | None = None, **kw) -> set[str]:
-    world = networks.world(module, DOMAIN, **kw)
-    return {note.name for note in check_health(world, rows[:100] if seeds is None else seeds, rows)}
+    context = networks.context(module, DOMAIN, **kw)
+    return {note.name for note in check_health(context, rows[:100] if seeds is None else seeds, rows)}
 
 
 def note(module: nn.Module, name: str, **kw) -> HealthNote:
-    notes = check_health(networks.world(module, DOMAIN, **kw), ROWS[:100], ROWS)
+    notes = check_health(networks.context(module, DOMAIN, **kw), ROWS[:100], ROWS)
     return next(n for n in notes if n.name == name)
 
 
@@ -78,10 +78,10 @@ def test_dead_biased_neurons():
 
 
 def test_train_mode():
-    world = networks.world(networks.one_biased_neuron(), DOMAIN)
-    world.network.module.train()
-    assert [n.name for n in check_health(world, ROWS, ROWS)] == ["train-mode"]
-    assert world.network.module.training  # it is the user's: only looked at
+    context = networks.context(networks.one_biased_neuron(), DOMAIN)
+    context.network.module.train()
+    assert [n.name for n in check_health(context, ROWS, ROWS)] == ["train-mode"]
+    assert context.network.module.training  # it is the user's: only looked at
 
 
 def test_one_sensitive_value():
@@ -89,7 +89,7 @@ def test_one_sensitive_value():
     rows[:, 4] = 1
     module = networks.one_biased_neuron()
     assert names(module, rows=rows) == {"one-sensitive-value"}
-    (only,) = check_health(networks.world(module, DOMAIN), rows[:50], rows)
+    (only,) = check_health(networks.context(module, DOMAIN), rows[:50], rows)
     assert "'s' (1 in all 300 rows)" in only.seen
 
 
@@ -125,26 +125,26 @@ def test_constant_scores_are_no_softmax_twice():
 
 
 def test_notes_can_be_silenced_by_name():
-    world = networks.world(networks.one_biased_neuron(boundary=1000.0), DOMAIN)
-    assert check_health(world, ROWS, ROWS, silenced=["constant-decision"]) == ()
-    assert check_health(world, ROWS, ROWS, silenced=list(CHECKS)) == ()
+    context = networks.context(networks.one_biased_neuron(boundary=1000.0), DOMAIN)
+    assert check_health(context, ROWS, ROWS, silenced=["constant-decision"]) == ()
+    assert check_health(context, ROWS, ROWS, silenced=list(CHECKS)) == ()
     with pytest.raises(NeuronFairError, match="Did you mean 'constant-decision'"):
-        check_health(world, ROWS, ROWS, silenced=["constant-decisions"])
+        check_health(context, ROWS, ROWS, silenced=["constant-decisions"])
 
 
 def test_no_seeds_and_no_table():
     nobody = ROWS[:0]
     module = networks.one_biased_neuron()
     profile = interpret(networks.network(module, DOMAIN), DOMAIN, ROWS)
-    assert check_health(networks.world(module, DOMAIN, profile=profile), nobody, nobody) == ()
+    assert check_health(networks.context(module, DOMAIN, profile=profile), nobody, nobody) == ()
 
 
 def test_many_twins_keep_the_look_small():
     domain = networks.sex_and_race()
-    world = networks.world(networks.one_biased_pair(), domain)
+    context = networks.context(networks.one_biased_pair(), domain)
     rows = networks.uniform_rows(domain, 5000)
-    assert check_health(world, rows, rows) == ()
-    assert world.network.rows_forward <= 2 * 1000 * 10
+    assert check_health(context, rows, rows) == ()
+    assert context.network.rows_forward <= 2 * 1000 * 10
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_the_room_of_a_pair():
 
 def test_inverse_harm_by_hand():
     # The row has a room of 2 and its twin of 4; a step up changes them by g and g'.
-    here = networks.world(networks.random_module(DOMAIN), DOMAIN)
+    here = networks.context(networks.random_module(DOMAIN), DOMAIN)
     base = torch.tensor([[4, 4, 4, 0]])
     state = {
         "base": base,

@@ -122,7 +122,7 @@ def test_the_reach_is_the_mean_of_the_steps(step_sizes):
 
 
 def test_every_step_is_in_scale():
-    plain = networks.world(networks.random_module(DOMAIN), DOMAIN)
+    plain = networks.context(networks.random_module(DOMAIN), DOMAIN)
     paced = replace(plain, step_sizes=StepSizes.of(DOMAIN, ROWS))
     base = ROWS[6:7].repeat(MANY, 1)
     state = {"origin": torch.arange(MANY)}
@@ -148,7 +148,7 @@ def test_every_step_is_in_scale():
 
 @pytest.mark.parametrize("method", [Aequitas(), Adf(local=True), METHODS["neuronfair-plus"].make(None).local])
 def test_walkers_leave_a_heap_and_meet_it_again(method):
-    paced = replace(networks.world(networks.random_module(DOMAIN), DOMAIN), step_sizes=StepSizes.of(DOMAIN, ROWS))
+    paced = replace(networks.context(networks.random_module(DOMAIN), DOMAIN), step_sizes=StepSizes.of(DOMAIN, ROWS))
     from neuronfair.model.profile import interpret
     from neuronfair.searches.evaluate import evaluate
 

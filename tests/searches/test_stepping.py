@@ -101,13 +101,13 @@ AGES = TableDomain(  # families of 500
 def test_memory_does_not_grow_with_walkers_and_twins(name, decision, monkeypatch):
     module = networks.random_module(AGES)
     profile = interpret(networks.network(module, AGES), AGES, networks.uniform_rows(AGES, 2))
-    world = networks.world(module, AGES, decision=decision, profile=profile)
-    rule = phases(name, Setting(world, KeySet(), 0)).first
+    context = networks.context(module, AGES, decision=decision, profile=profile)
+    rule = phases(name, Setting(context, KeySet(), 0)).first
     seeds = networks.uniform_rows(AGES, 300)
 
     def largest() -> int:
         with Largest() as spy:
-            assert run_phase(world, rule, seeds, budget=Budget(2)).findings.judged == 600
+            assert run_phase(context, rule, seeds, budget=Budget(2)).findings.judged == 600
         return spy.numbers
 
     assert largest() >= 300 * 500 * 2  # the scores of all twins of all chains

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neuronfair.domain.draws import Draws
 from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.findings import KeySet
-from neuronfair.searches.method import where
+from neuronfair.searches.method import select_state
 from neuronfair.searches.methods import METHODS, Setting, frontier, neuronfair, phases
 from neuronfair.searches.stepping import AHEAD, CudaGraphs, _Clocked, step
 from neuronfair.testing.cases import case
@@ -38,11 +38,11 @@ class Watch(TorchDispatchMode):
 
 
 def local(name: str):
-    world, starts = case("plain").world, case("plain").seeds
-    rule = phases(name, Setting(world, KeySet(), 0)).local
+    context, starts = case("plain").context, case("plain").seeds
+    rule = phases(name, Setting(context, KeySet(), 0)).local
     numbers = torch.arange(len(starts))
     chains = {"origin": numbers, "place": numbers, "rows": starts, "found": torch.zeros_like(numbers)}
-    return world, rule, rule.start(world, chains)
+    return context, rule, rule.start(context, chains)
 
 
 RECORDED = [name for name in METHODS if hasattr(local(name)[1], "form")]
@@ -55,17 +55,17 @@ def test_the_usual_methods_can_be_recorded():
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_step_that_may_be_recorded_asks_the_host_nothing(name, monkeypatch):
     for module in (frontier, neuronfair):
-        monkeypatch.setattr(module, "renewed", lambda marked, old, make: where(marked, make(slice(None)), old))
-    world, rule, state = local(name)
+        monkeypatch.setattr(module, "renewed", lambda marked, old, make: select_state(marked, make(slice(None)), old))
+    context, rule, state = local(name)
     for t in range(12):
         if rule.form(t) is None:
-            state, _ = step(world, rule, state, t, exact=False)
+            state, _ = step(context, rule, state, t, exact=False)
             continue
         with Watch() as watch:
-            rows = rule.ask(world, state, t)
-            evaluation = evaluate(world.network, world.domain, rows, world.decision, checked=False)
+            rows = rule.ask(context, state, t)
+            evaluation = evaluate(context.network, context.domain, rows, context.decision, checked=False)
             _ = evaluation.finite, evaluation.pair
-            state = rule.tell(world, state, rows, evaluation, t)
+            state = rule.tell(context, state, rows, evaluation, t)
         assert watch.seen == [], t
 
 
@@ -89,16 +89,16 @@ def test_numbers_whose_addresses_lie_on_the_device_are_the_same():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_steps_are_the_steps_themselves(name):
-    world, rule, state = local(name)
+    context, rule, state = local(name)
     from dataclasses import replace
 
-    domain = world.domain.to("cuda")
-    network = type(world.network)(world.network.module, domain)
-    world = replace(world, domain=domain, network=network)
+    domain = context.domain.to("cuda")
+    network = type(context.network)(context.network.module, domain)
+    context = replace(context, domain=domain, network=network)
     state = {key: value.cuda() for key, value in state.items()}
-    replays, mine = CudaGraphs(world, rule), dict(state)
+    replays, mine = CudaGraphs(context, rule), dict(state)
     for t in range(AHEAD + 5):
-        mine, theirs = step(world, rule, mine, t, exact=False), replays(state, t)
+        mine, theirs = step(context, rule, mine, t, exact=False), replays(state, t)
         assert all(torch.equal(mine[0][key], theirs[0][key]) for key in mine[0])
         assert all(map(torch.equal, mine[1], theirs[1]))
         mine, state = mine[0], theirs[0]

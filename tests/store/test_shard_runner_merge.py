@@ -30,7 +30,7 @@ from neuronfair.searches.findings import (
     evaluated_lines,
     is_sampled_miss,
 )
-from neuronfair.searches.method import StepSizes, World
+from neuronfair.searches.method import SearchContext, StepSizes
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.store import shard_runner as merge
 from neuronfair.store.shard_files import ShardStore
@@ -52,23 +52,25 @@ class Forgetful(KeySet):
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def context() -> SearchContext:
     network = planted()
     profile, population = interpret(network, DOMAIN_OF_RUN, ROWS), fit_population(DOMAIN_OF_RUN, ROWS)
     step_sizes = StepSizes.of(DOMAIN_OF_RUN, ROWS)
-    return World(network, DOMAIN_OF_RUN, Decision(), Draws(3, "global"), profile, population, step_sizes=step_sizes)
+    return SearchContext(
+        network, DOMAIN_OF_RUN, Decision(), Draws(3, "global"), profile, population, step_sizes=step_sizes
+    )
 
 
 def run_phase(
-    world: World, method: str, share: slice | None, phase: str, starts: Findings | None, record: Record, seen
+    context: SearchContext, method: str, share: slice | None, phase: str, starts: Findings | None, record: Record, seen
 ):
     """Search the global phase from the seeds, or the local one from what it found; a share of its chains."""
-    rules = phases(method, Setting(world, KeySet(), 100))
+    rules = phases(method, Setting(context, KeySet(), 100))
     rows, origin = (SEEDS, torch.arange(len(SEEDS))) if starts is None else (starts.rows, starts.origin)
     here = share or slice(0, len(rows))
     record = replace(record, every=EVERY, chains=ChainRange(here.start, len(rows)))
     return engine.run_phase(
-        replace(world, draws=Draws(3, phase)),
+        replace(context, draws=Draws(3, phase)),
         rules.first if starts is None else rules.local,
         rows[here],
         budget=Budget(6, findings_per_seed=1) if starts is None else Budget(12),
@@ -78,11 +80,11 @@ def run_phase(
     )
 
 
-def in_one_piece(world: World, method: str) -> tuple[dict[str, list[Checkpoint]], Findings]:
+def in_one_piece(context: SearchContext, method: str) -> tuple[dict[str, list[Checkpoint]], Findings]:
     parts: dict[str, list[Checkpoint]] = {"global": [], "local": []}
     seen, found = KeySet(), None
     for phase, kept in parts.items():
-        result = run_phase(world, method, None, phase, found, Record(kept.append), seen)
+        result = run_phase(context, method, None, phase, found, Record(kept.append), seen)
         found = found or result.findings
     return parts, found
 
@@ -102,9 +104,9 @@ def slices(count: int, shards: int) -> list[slice]:
 
 
 @pytest.mark.parametrize("method", ["neuronfair-plus", "frontier", "expga"])
-def test_shards_put_together_are_the_search_in_one_piece(world, method, tmp_path, monkeypatch):
+def test_shards_put_together_are_the_search_in_one_piece(context, method, tmp_path, monkeypatch):
     monkeypatch.setattr(merge, "SORTED", 100)  # several files
-    whole, found = in_one_piece(world, method)
+    whole, found = in_one_piece(context, method)
     assert len(found) > 3
     for shards, kind in ((1, Forgetful), (2, KeySet), (3, Forgetful), (7, KeySet)):
         known: list[Path | Tensor] = []
@@ -112,7 +114,7 @@ def test_shards_put_together_are_the_search_in_one_piece(world, method, tmp_path
             stores = []
             for number, share in enumerate(slices(len(SEEDS if starts is None else found), shards)):
                 stores.append(store := ShardStore(f"memory://{method}/{shards}", phase, number))
-                run_phase(world, method, share, phase, starts, Record(store.checkpoint, keep=False), kind())
+                run_phase(context, method, share, phase, starts, Record(store.checkpoint, keep=False), kind())
             parts = list(merged(stores, known, tmp_path / "work"))
             same_parts(parts, whole[phase])
             np.save(tmp_path / "keys.npy", torch.cat([part.lines for part in parts]).numpy())

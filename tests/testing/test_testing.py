@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neuronfair import NeuronFairError
 from neuronfair.domain.table import TableDomain
-from neuronfair.methods import METHODS, Evaluation, MethodEntry, Phases, State, World, choose
+from neuronfair.methods import METHODS, Evaluation, MethodEntry, Phases, SearchContext, State, choose
 from neuronfair.testing import CHECKS, a_fresh_process_finds_the_same, check_method, full_search
 
 IN_THIS_PROCESS = [check for check in CHECKS if check.function is not a_fresh_process_finds_the_same]
@@ -45,57 +45,57 @@ def test_a_method_that_walks_to_a_boundary_is_refused_for_a_tolerance(name):
 class Roamer:
     """A method that keeps every promise: it changes one attribute at random, again and again."""
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         return state
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        return state | {"rows": world.domain.move(rows, self.step(world, state, rows, t))}
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+        return state | {"rows": context.domain.move(rows, self.step(context, state, rows, t))}
 
-    def step(self, world: World, state: State, rows: Tensor, t: int) -> Tensor:
-        column = choose(world, state, world.domain.free.double().expand(len(rows), -1), t)
-        value = world.draws.below(world.domain.sizes[column], t, state["origin"], use="value")
+    def step(self, context: SearchContext, state: State, rows: Tensor, t: int) -> Tensor:
+        column = choose(context, state, context.domain.free.double().expand(len(rows), -1), t)
+        value = context.draws.below(context.domain.sizes[column], t, state["origin"], use="value")
         return rows.scatter(1, column, value)
 
 
 class Lawless(Roamer):
     """Goes where nobody can be."""
 
-    def tell(self, world, state, rows, evaluation, t):
-        return state | {"rows": self.step(world, state, rows, t)}
+    def tell(self, context, state, rows, evaluation, t):
+        return state | {"rows": self.step(context, state, rows, t)}
 
 
 class Changed(Roamer):
     """Changes the sensitive attribute."""
 
-    def ask(self, world, state, t):
+    def ask(self, context, state, t):
         rows = state["rows"].clone()
-        column = world.domain.sensitive_columns[0]
+        column = context.domain.sensitive_columns[0]
         rows[:, column] = 1 - rows[:, column]
-        return torch.where(world.domain.valid(rows)[:, None], rows, state["rows"])
+        return torch.where(context.domain.valid(rows)[:, None], rows, state["rows"])
 
 
 class Careless(Roamer):
     """Goes where nobody is plausible."""
 
-    def tell(self, world, state, rows, evaluation, t):
-        return state | {"rows": TableDomain.move(world.domain, rows, self.step(world, state, rows, t))}
+    def tell(self, context, state, rows, evaluation, t):
+        return state | {"rows": TableDomain.move(context.domain, rows, self.step(context, state, rows, t))}
 
 
 class Chancy(Roamer):
     """Takes random numbers from elsewhere."""
 
-    def step(self, world, state, rows, t):
-        return torch.where(torch.rand(rows.shape) < 0.2, (torch.rand(rows.shape) * world.domain.sizes).long(), rows)
+    def step(self, context, state, rows, t):
+        return torch.where(torch.rand(rows.shape) < 0.2, (torch.rand(rows.shape) * context.domain.sizes).long(), rows)
 
 
 class Social(Roamer):
     """Chains take over what the first one does."""
 
-    def step(self, world, state, rows, t):
-        moved = super().step(world, state, rows, t)
+    def step(self, context, state, rows, t):
+        moved = super().step(context, state, rows, t)
         return torch.where(moved[:1] != rows[:1], moved[:1], moved)
 
 
@@ -105,22 +105,22 @@ class Private(Roamer):
 
     count: list[int] = field(default_factory=lambda: [0])
 
-    def step(self, world, state, rows, t):
+    def step(self, context, state, rows, t):
         self.count[0] += 1
-        return super().step(world, state, rows, 1000 + self.count[0])
+        return super().step(context, state, rows, 1000 + self.count[0])
 
 
 class Stale(Roamer):
     """Keeps something in the state that is not one line per chain."""
 
-    def start(self, world, state):
+    def start(self, context, state):
         return state | {"bounds": torch.zeros(3)}
 
 
 class Meddling(Roamer):
     """Disturbs the random numbers of whoever calls it."""
 
-    def start(self, world, state):
+    def start(self, context, state):
         torch.manual_seed(0)
         return state
 

@@ -16,7 +16,7 @@ from neuronfair.domain.draws import Draws
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from neuronfair.model.decision import Decision
 from neuronfair.model.profile import interpret
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.text.audit import TextSettings, audit_texts
 from neuronfair.text.models import open_text_model
 from neuronfair.text.network import TokenModel
@@ -81,8 +81,8 @@ def test_every_method_finds_true_pairs_only(method):
     domain = made_domain(TEXTS)
     network = TokenModel.of(Convolution(seed=3).eval(), tokenizer, TEXTS).network(domain)
     profile = interpret(network, domain, domain.rows)
-    world = World(network, domain, Decision(), Draws(0, "global"), profile=profile)
-    one, again = (search_texts(world, method, domain.rows[:8], steps=6) for _ in range(2))
+    context = SearchContext(network, domain, Decision(), Draws(0, "global"), profile=profile)
+    one, again = (search_texts(context, method, domain.rows[:8], steps=6) for _ in range(2))
     rows, twins = one.findings.rows, one.findings.twins(domain)
     assert (network.scores(rows).argmax(1) != network.scores(twins).argmax(1)).all()
     assert torch.equal(rows, again.findings.rows)

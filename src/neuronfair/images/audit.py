@@ -42,7 +42,7 @@ from neuronfair.progress import Progress, silent
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.findings import Findings, KeySet
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import HALVING, Setting, image_methods, image_rule
 from neuronfair.store.files import load_state, save_state, writing
 from neuronfair.store.ledger import discard, rows_digest, versions
@@ -102,14 +102,14 @@ def search_images(
     """
     settings = settings or ImageSettings()
     reader = network.reading(ImageEncoding(domain))
-    world = World(reader, domain, Decision(), Draws(settings.seed, "global"), profile=profile, blind=blind)
+    context = SearchContext(reader, domain, Decision(), Draws(settings.seed, "global"), profile=profile, blind=blind)
     seen = KeySet(domain.device)
-    rule = image_rule(method, Setting(world, seen, len(numbers) * settings.steps))
+    rule = image_rule(method, Setting(context, seen, len(numbers) * settings.steps))
     budget = Budget(steps=settings.steps, findings_per_seed=1)
     parts = [Findings.empty(domain, network.outputs)]
     spent, begun = 0.0, 0
     for part in torch.split(numbers, settings.chains or (128 if domain.device.type == "cpu" else 512)):
-        result = run_phase(world, rule, domain.rows(part), budget=budget, origin=part, seen=seen)
+        result = run_phase(context, rule, domain.rows(part), budget=budget, origin=part, seen=seen)
         if result.stop == "interrupted":
             raise KeyboardInterrupt
         parts.append(result.findings)

@@ -29,7 +29,7 @@ from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, 
 from neuronfair.searches.evaluate import comparing, counterfactuals_of
 from neuronfair.searches.findings import NO_SEED, Findings, FindingsSummary, KeySet, PlausibilityFigures, violations
 from neuronfair.searches.health import HealthNote, check_health, weak_guidance
-from neuronfair.searches.method import Method, StepSizes, World
+from neuronfair.searches.method import Method, SearchContext, StepSizes
 from neuronfair.searches.methods import METHODS, Setting, check_method, phases
 from neuronfair.searches.methods.aequitas import Uniform
 
@@ -205,7 +205,7 @@ class PhaseTask:
     """A phase to run."""
 
     name: str  # global, local, or random
-    world: World
+    context: SearchContext
     rule: Method
     starts: Tensor
     budget: Budget
@@ -226,7 +226,7 @@ def in_one_piece(task: PhaseTask, workers: int = 1) -> PhaseResult:
     if recorder is not None:
         record = replace(record, checkpoint=partial(recorder.checkpoint, task.name), resume=recorder.resume(task.name))
     return run_phase(
-        task.world,
+        task.context,
         task.rule,
         task.starts,
         budget=task.budget,
@@ -265,17 +265,17 @@ def search(
     """
     config, queries_before = config or SearchConfig(), network.rows_forward
     _check(network, domain, config)
-    world, compared = _world(network, domain, rows, config, **fitted)
-    world, searched, seeds = _starting_point(world, compared, rows, config, seeds)
-    health = check_health(world, seeds, rows) if len(seeds) else ()
-    _ = world.exact  # refuses a model that cannot compute in float64 now, not when the first findings are confirmed
+    context, compared = _context(network, domain, rows, config, **fitted)
+    context, searched, seeds = _starting_point(context, compared, rows, config, seeds)
+    health = check_health(context, seeds, rows) if len(seeds) else ()
+    _ = context.exact  # refuses a model that cannot compute in float64 now, not when the first findings are confirmed
     if recorder is not None:
-        recorder.begin(seeds, world.population, counterfactuals_of(searched))
-    runs = _Runs(config, world, runner, progress or silent, recorder)
+        recorder.begin(seeds, context.population, counterfactuals_of(searched))
+    runs = _Runs(config, context, runner, progress or silent, recorder)
     with _kept(recorder):
         first, local = runs.both_phases(seeds)
         queries = network.rows_forward - queries_before
-        outcome = SearchResult(config, searched, seeds, world.profile, first, local, None, None, health, queries)
+        outcome = SearchResult(config, searched, seeds, context.profile, first, local, None, None, health, queries)
         if not config.controls or "interrupted" in (first.stop, local.stop):
             return outcome
         random = runs.control("random", lambda: runs.random(outcome.total.judged))
@@ -294,8 +294,8 @@ def random_directions(
 ) -> Count | None:
     """Return the counts of a method with noise in place of gradients, without the search itself; None on Ctrl-C."""
     _check(network, domain, config)
-    world, _ = _world(network, domain, rows, config, **fitted)
-    return _Runs(config, world).random_directions(seeds)
+    context, _ = _context(network, domain, rows, config, **fitted)
+    return _Runs(config, context).random_directions(seeds)
 
 
 def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
@@ -330,7 +330,7 @@ def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
 
 
-def _world(
+def _context(
     network: Model,
     domain: TableDomain,
     rows: Tensor,
@@ -339,32 +339,32 @@ def _world(
     profile: BiasProfile | None = None,
     population: PopulationModel | None = None,
     counterfactuals: CounterfactualTwins | None = None,
-) -> tuple[World, TableDomain]:
+) -> tuple[SearchContext, TableDomain]:
     """Return what the methods may look at, and the domain with its twins."""
     compared = comparing(domain, rows, config.twins, counterfactuals)
     if profile is None and isinstance(network, Network) and network.layers:
         profile = interpret(network, compared, rows)
     draws, step_sizes = Draws(config.seed, "global"), StepSizes.of(compared, rows)
-    world = World(network, compared, config.decision, draws, profile, population, step_sizes=step_sizes)
-    return world, compared
+    context = SearchContext(network, compared, config.decision, draws, profile, population, step_sizes=step_sizes)
+    return context, compared
 
 
 def _starting_point(
-    world: World, compared: TableDomain, rows: Tensor, config: SearchConfig, seeds: Tensor | None
-) -> tuple[World, TableDomain, Tensor]:
-    """Return the world and the domain, limited to plausible records if the configuration says so, and the seeds."""
+    context: SearchContext, compared: TableDomain, rows: Tensor, config: SearchConfig, seeds: Tensor | None
+) -> tuple[SearchContext, TableDomain, Tensor]:
+    """Return context and domain, limited to plausible records if the configuration says so, and the seeds."""
     searched, records = compared, rows
     if config.plausible:
-        population = world.population or fit_population(compared, rows)
+        population = context.population or fit_population(compared, rows)
         inside = plausible(compared, population, config.plausible, compared.clip(rows))
-        world = replace(world, domain=inside, population=population)
+        context = replace(context, domain=inside, population=population)
         searched, records = inside, inside.records
         if seeds is not None:
             seeds = inside.among(compared.clip(seeds))  # clipped as the engine clips all rows to start from
     if seeds is None:
-        encoding = world.network.encoding
+        encoding = context.network.encoding
         seeds = cluster_seeds(encoding, records, config.seeds, seed=config.seed) if config.seeds else rows[:0]
-    return world, searched, seeds
+    return context, searched, seeds
 
 
 @contextmanager
@@ -383,7 +383,7 @@ class _Runs:
     """The phases and controls of one search."""
 
     config: SearchConfig
-    world: World
+    context: SearchContext
     runner: PhaseRunner = in_one_piece
     progress: Progress = silent
     recorder: Recorder | None = None
@@ -391,13 +391,13 @@ class _Runs:
 
     def both_phases(self, seeds: Tensor) -> tuple[PhaseResult, PhaseResult]:
         """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
-        config, world = self.config, self.world
-        seen = KeySet(world.domain.device)
+        config, context = self.config, self.context
+        seen = KeySet(context.domain.device)
         rows = len(seeds) * config.steps
         if config.instances is not None:
             rows = min(rows, config.instances)
-        method = phases(config.method, Setting(world, seen, rows))
-        nothing = PhaseResult(Findings.empty(world.domain, world.network.outputs), 0, "interrupted", 0.0)
+        method = phases(config.method, Setting(context, seen, rows))
+        nothing = PhaseResult(Findings.empty(context.domain, context.network.outputs), 0, "interrupted", 0.0)
         pilot = method.pilot or replace(nothing, stop="steps")
         pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
         if pilot.stop == "interrupted":
@@ -411,13 +411,13 @@ class _Runs:
             return both, nothing
         starts, origin = first.findings.rows, first.findings.origin
         if config.global_steps == 0:  # the seeds go straight into the local phase, and do not count
-            seen.add(world.domain.key(world.domain.clip(seeds)))
+            seen.add(context.domain.key(context.domain.clip(seeds)))
             starts, origin = seeds, torch.arange(len(seeds), device=seeds.device)
         else:
             most = config.instances
         # The first step of the local phase evaluates its seeds again, which are findings already.
         limit = Budget(config.steps + 1 if config.steps else 0, most, seconds=self._left(both))
-        keep = not world.blind  # a control is a count only
+        keep = not context.blind  # a control is a count only
         local = self._phase("local", method.local, starts, limit, origin=origin, seen=seen, keep=keep)
         return (both, local) if config.global_steps else (first, _joined(pilot, local))
 
@@ -429,7 +429,7 @@ class _Runs:
         """Evaluate as many random rows as the search evaluated."""
         steps = math.ceil(evaluated / RANDOM_CHAINS)
         chains = evaluated // steps if steps else 0
-        domain = self.world.domain
+        domain = self.context.domain
         starts = torch.zeros(chains, domain.codes_per_row, dtype=torch.int64, device=domain.device)
         runs = replace(self, recorder=None, label="control: ")
         return _count(runs._phase("random", Uniform(), starts, Budget(steps), keep=False))
@@ -437,7 +437,7 @@ class _Runs:
     def random_directions(self, seeds: Tensor) -> Count | None:
         """Run the same phases with random numbers in place of every gradient."""
         label = "control: random directions, "
-        runs = replace(self, world=replace(self.world, blind=True), recorder=None, label=label)
+        runs = replace(self, context=replace(self.context, blind=True), recorder=None, label=label)
         return _count(*runs.both_phases(seeds))
 
     def control(self, name: str, make: Callable[[], Count | None]) -> Count | None:
@@ -460,7 +460,7 @@ class _Runs:
         seen: KeySet | None = None,
         keep: bool = True,
     ) -> PhaseResult:
-        world = replace(self.world, draws=Draws(self.config.seed, name))
+        context = replace(self.context, draws=Draws(self.config.seed, name))
         what = self.label + ("random rows" if name == "random" else name)
         begun = time.perf_counter()
 
@@ -468,7 +468,7 @@ class _Runs:
             rate = found / max(1e-9, time.perf_counter() - begun)
             self.progress(what, done, total, f"{found:,} findings ({rate:,.0f} a second)")
 
-        task = PhaseTask(name, world, rule, starts, budget, origin, seen, keep, self.recorder)
+        task = PhaseTask(name, context, rule, starts, budget, origin, seen, keep, self.recorder)
         return self.runner(task if self.progress is silent else replace(task, progress=show))
 
     def _recorded(self, pilot: PhaseResult, seeds: Tensor) -> PhaseResult:

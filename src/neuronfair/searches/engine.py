@@ -38,7 +38,7 @@ from neuronfair.searches.findings import (
     with_kind,
 )
 from neuronfair.searches.forked import ForkedChains, forked, team_size
-from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.method import Method, SearchContext, State
 from neuronfair.searches.stepping import Chains, EvaluatedStep, differ_exactly, stepper
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
@@ -126,7 +126,7 @@ class PhaseResult:
 
 
 def run_phase(
-    world: World,
+    context: SearchContext,
     method: Method,
     seeds: Tensor,
     *,
@@ -143,7 +143,7 @@ def run_phase(
     do not count again. Every finding is evaluated a second time, in float64, before it retires a chain, counts for the
     budget, is returned or saved. Ctrl-C ends the phase and keeps its findings; a second Ctrl-C aborts it.
     """
-    run = PhaseRun(world, method, seeds, origin, budget=budget, seen=seen, record=record or Record())
+    run = PhaseRun(context, method, seeds, origin, budget=budget, seen=seen, record=record or Record())
     if run.ended is not None:
         return run.ended
     with run.in_processes():
@@ -167,7 +167,7 @@ class PhaseRun:
 
     def __init__(
         self,
-        world: World,
+        context: SearchContext,
         method: Method,
         seeds: Tensor,
         origin: Tensor | None,
@@ -178,9 +178,9 @@ class PhaseRun:
     ) -> None:
         resume = record.resume
         self._begun = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
-        self._world, self._method, self._budget, self._record = world, method, budget, record
-        seen = seen if seen is not None else KeySet(world.domain.device)
-        self._tally = PhaseTally(world, budget, seen, keep=record.keep, chains=record.chains.total or len(seeds))
+        self._context, self._method, self._budget, self._record = context, method, budget, record
+        seen = seen if seen is not None else KeySet(context.domain.device)
+        self._tally = PhaseTally(context, budget, seen, keep=record.keep, chains=record.chains.total or len(seeds))
         self.ended: PhaseResult | None = None  # the result, if the phase was over before it was resumed
         self._chains: Chains | ForkedChains = self._start(seeds, origin)
         if resume is not None:
@@ -189,13 +189,13 @@ class PhaseRun:
 
     def _start(self, seeds: Tensor, origin: Tensor | None) -> Chains:
         """Return the chains before the first step."""
-        world, record = self._world, self._record
-        rows = world.domain.clip(seeds)
+        context, record = self._context, self._record
+        rows = context.domain.clip(seeds)
         numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
         place = record.chains.first + torch.arange(len(rows), device=rows.device)
         state = {"origin": numbers, "place": place, "rows": rows, "found": torch.zeros_like(numbers)}
-        steps = stepper(world, self._method, exact=self._budget.counts_findings, even=record.even)
-        return Chains(steps, self._method.start(world, state), 0, self._budget.findings_per_seed)
+        steps = stepper(context, self._method, exact=self._budget.counts_findings, even=record.even)
+        return Chains(steps, self._method.start(context, state), 0, self._budget.findings_per_seed)
 
     def _restore(self, resume: Checkpoint) -> None:
         """Continue from a checkpoint."""
@@ -214,8 +214,8 @@ class PhaseRun:
         chains, record, steps = self._chains, self._record, self._budget.steps
         size = 1
         if record.even and not self._tally.is_limited:  # what is evaluated ahead must not exceed a limit
-            size = team_size(self._world, len(chains), len(chains) * (steps - chains.t), record.workers)
-        network = self._world.network
+            size = team_size(self._context, len(chains), len(chains) * (steps - chains.t), record.workers)
+        network = self._context.network
         if size == 1 or not isinstance(chains, Chains) or not isinstance(network, Network):
             yield
             return
@@ -226,18 +226,18 @@ class PhaseRun:
     @property
     def on_cpu(self) -> bool:
         """Whether the chains are on the CPU."""
-        return self._world.domain.device.type == "cpu"
+        return self._context.domain.device.type == "cpu"
 
     @property
     def needs_one_thread(self) -> bool:
         """Whether one thread is faster than several. Rows so wide that a few fill a pass keep all threads busy."""
-        few = len(self._chains) <= min(FEW_CHAINS, self._world.network.encoding.rows_per_pass // 8)
+        few = len(self._chains) <= min(FEW_CHAINS, self._context.network.encoding.rows_per_pass // 8)
         return self.on_cpu and (few or isinstance(self._chains, ForkedChains))
 
     @property
     def writes_in_background(self) -> bool:
         """Whether checkpoints are written by another thread; a black box may not allow two threads at once."""
-        return self.on_cpu and self._world.exact is not self._world.network
+        return self.on_cpu and self._context.exact is not self._context.network
 
     def reason_to_stop(self, *, interrupted: bool) -> Stop | None:
         """Return why the phase ends before the next step; None if it continues."""
@@ -302,10 +302,12 @@ class PhaseRun:
 class PhaseTally:
     """Counts what a phase evaluates and finds, each record once and never beyond the budget."""
 
-    def __init__(self, world: World, budget: Budget, seen: KeySet, *, keep: bool, chains: int) -> None:
-        self._world, self._budget, self._seen, self._keep, self._chains = world, budget, seen, keep, chains
+    def __init__(self, context: SearchContext, budget: Budget, seen: KeySet, *, keep: bool, chains: int) -> None:
+        self._context, self._budget, self._seen, self._keep, self._chains = context, budget, seen, keep, chains
         self.is_limited = budget.instances is not None or budget.findings is not None
-        self._most = PENDING.get(world.domain.device.type, PENDING["cpu"]) // (1 + world.domain.codes_per_row // WIDE)
+        self._most = PENDING.get(context.domain.device.type, PENDING["cpu"]) // (
+            1 + context.domain.codes_per_row // WIDE
+        )
         self._pending: list[tuple[int, EvaluatedStep]] = []
         self._waiting = 0  # rows in them
         self._recent: list[Findings] = []  # not confirmed in float64 yet
@@ -346,10 +348,10 @@ class PhaseTally:
         if not self._pending:
             return
         counts = [len(evaluated.rows) for _, evaluated in self._pending]
-        number = torch.tensor([t for t, _ in self._pending], device=self._world.domain.device)
+        number = torch.tensor([t for t, _ in self._pending], device=self._context.domain.device)
         step = number.repeat_interleave(torch.tensor(counts, device=number.device), output_size=self._waiting)
         steps = EvaluatedStep.join([evaluated for _, evaluated in self._pending])
-        keys = self._world.domain.key(steps.rows)
+        keys = self._context.domain.key(steps.rows)
         judged, self._pending, self._waiting = self._waiting, [], 0
         # Records beyond the budget do not count here, so they may count in a later phase.
         new = self._seen.unseen(keys) if self.is_limited else self._seen.add(keys)
@@ -377,9 +379,9 @@ class PhaseTally:
         self.tried, self.found = self.tried + tried, self.found + hits
 
     def _findings(self, steps: EvaluatedStep, number: Tensor) -> Findings:
-        domain, rows = self._world.domain, steps.rows.long()
+        domain, rows = self._context.domain, steps.rows.long()
         twins = domain.member(rows, steps.other)
-        if self._world.decision.kind == "tolerance":
+        if self._context.decision.kind == "tolerance":
             rows = domain.member(rows, steps.own)
         return Findings(
             packed=rows.to(domain.compact),
@@ -394,7 +396,7 @@ class PhaseTally:
     def since_last(self) -> tuple[Findings, Tensor]:
         """Return the unconfirmed findings and the log lines since the last call."""
         self.count()
-        none = Findings.empty(self._world.domain, self._world.network.outputs)
+        none = Findings.empty(self._context.domain, self._context.network.outputs)
         recent = Findings.join(self._recent or [none])
         lines = torch.cat(self._lines or [none.origin.new_empty(0, 2)])
         self._recent, self._lines = [], []
@@ -407,13 +409,13 @@ class PhaseTally:
         continue in another thread meanwhile.
         """
         if not self._budget.counts_findings:
-            holds = holds_exactly(self._world, recent)
+            holds = holds_exactly(self._context, recent)
             kind = kind_of(lines)
             kind[kind == FOUND] = torch.where(holds, FOUND, REJECTED)
             lines = with_kind(lines, kind)
             recent = replace(recent[holds], rejected=recent.rejected + int((~holds).sum()))
-        if (self._keep or saved) and self._world.population is not None:
-            recent = replace(recent, plausibility=_plausibility(self._world.population, recent.packed))
+        if (self._keep or saved) and self._context.population is not None:
+            recent = replace(recent, plausibility=_plausibility(self._context.population, recent.packed))
         self._parts.append(recent if self._keep else recent.counts())
         self.confirmed += len(recent)
         return recent, lines
@@ -423,13 +425,13 @@ class PhaseTally:
         return Findings.join(self._parts)
 
 
-def holds_exactly(world: World, findings: Findings) -> Tensor:
+def holds_exactly(context: SearchContext, findings: Findings) -> Tensor:
     """Evaluate each pair again in float64, and return which get different decisions then: bool, (f,)."""
-    holds = torch.zeros(len(findings), dtype=torch.bool, device=world.domain.device)
-    size = max(1, world.network.encoding.rows_per_pass // FINER.get(holds.device.type, 1))
+    holds = torch.zeros(len(findings), dtype=torch.bool, device=context.domain.device)
+    size = max(1, context.network.encoding.rows_per_pass // FINER.get(holds.device.type, 1))
     for start in range(0, len(findings), size):
         part = findings[start : start + size]
-        holds[start : start + size] = differ_exactly(world, part.rows, part.twins(world.domain))
+        holds[start : start + size] = differ_exactly(context, part.rows, part.twins(context.domain))
     return holds
 
 

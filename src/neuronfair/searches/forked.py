@@ -26,7 +26,7 @@ import torch
 from neuronfair.errors import NeuronFairError, one_line
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import EVEN
-from neuronfair.searches.method import State, World
+from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.stepping import Chains, EvaluatedStep, joined
 
 MIN_CHAINS = 128  # of a process: fewer cost more than they save
@@ -52,11 +52,11 @@ def can_fork() -> bool:
     return sys.platform == "linux" and alone and not foreign
 
 
-def team_size(world: World, chains: int, rows: int, workers: int) -> int:
+def team_size(context: SearchContext, chains: int, rows: int, workers: int) -> int:
     """Return how many processes step the chains of a phase with so many rows; 1: this one alone."""
-    network = world.network
+    network = context.network
     plain = isinstance(network, Network) and network.dtype in (torch.float32, torch.float64)
-    if not plain or world.domain.device.type != "cpu" or rows < MIN_ROWS or not can_fork():
+    if not plain or context.domain.device.type != "cpu" or rows < MIN_ROWS or not can_fork():
         return 1
     return max(1, min(workers, chains // MIN_CHAINS))
 

@@ -14,7 +14,7 @@ from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, percent
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import Evaluation, evaluate
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 
 CHECKED_SEEDS = 1000  # seeds, and as many uniform rows, that are checked
 CHECKED_ROWS = 1 << 18  # rows that are scored for that at most, twins included
@@ -33,7 +33,7 @@ class HealthNote:
 
 
 def check_health(
-    world: World, seeds: Tensor, rows: Tensor, *, silenced: Collection[str] = ()
+    context: SearchContext, seeds: Tensor, rows: Tensor, *, silenced: Collection[str] = ()
 ) -> tuple[HealthNote, ...]:
     """Return what would make a search from these seeds misleading, if anything.
 
@@ -43,7 +43,7 @@ def check_health(
     for name in silenced:
         if name not in CHECKS:
             raise NeuronFairError(f"no health check is named '{name}'. {did_you_mean(name, CHECKS)}")
-    sample = _evaluated(world, seeds, rows)
+    sample = _evaluated(context, seeds, rows)
     notes = {name: check(sample) for name, check in CHECKS.items() if name not in silenced}
     return tuple(HealthNote(name, *note) for name, note in notes.items() if note is not None)
 
@@ -87,7 +87,7 @@ def _interval(found: int, tried: int) -> tuple[float, float]:
 class _Sample:
     """The evaluated rows that the checks look at."""
 
-    world: World
+    context: SearchContext
     table: Tensor
     seeds: Tensor  # (n, d)
     evaluation: Evaluation  # of the seeds
@@ -97,18 +97,18 @@ class _Sample:
 _Note = tuple[str, str] | None
 
 
-def _evaluated(world: World, seeds: Tensor, table: Tensor) -> _Sample:
-    domain = world.domain
+def _evaluated(context: SearchContext, seeds: Tensor, table: Tensor) -> _Sample:
+    domain = context.domain
     count = max(1, min(CHECKED_SEEDS, CHECKED_ROWS // len(domain.sensitive_values)))
     seeds = domain.clip(seeds[:count])
-    uniform = domain.sample(count, torch.Generator().manual_seed(world.draws.seed))
-    both = evaluate(world.network, domain, torch.cat([seeds, uniform]), world.decision)
-    return _Sample(world, table, seeds, both[: len(seeds)], torch.cat([both.scores, both.twin_scores[both.valid]]))
+    uniform = domain.sample(count, torch.Generator().manual_seed(context.draws.seed))
+    both = evaluate(context.network, domain, torch.cat([seeds, uniform]), context.decision)
+    return _Sample(context, table, seeds, both[: len(seeds)], torch.cat([both.scores, both.twin_scores[both.valid]]))
 
 
 def _constant_decision(sample: _Sample) -> _Note:
     scores = sample.scores
-    if not sample.world.decision.alike(scores):
+    if not sample.context.decision.alike(scores):
         return None
     return (
         f"All {len(scores):,} records checked get the same decision. A search without findings says nothing about "
@@ -118,12 +118,12 @@ def _constant_decision(sample: _Sample) -> _Note:
 
 
 def _zero_gradient(sample: _Sample) -> _Note:
-    world, seeds, evaluation = sample.world, sample.seeds, sample.evaluation
-    if not isinstance(world.network, Network):
+    context, seeds, evaluation = sample.context, sample.seeds, sample.evaluation
+    if not isinstance(context.network, Network):
         return None
     ends = evaluation.ends
-    people = world.domain.member(seeds.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
-    slopes = world.network.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
+    people = context.domain.member(seeds.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
+    slopes = context.network.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
     flat = int((slopes == 0).all(1).view(2, -1).all(0).sum())
     if 2 * flat <= len(seeds):
         return None
@@ -135,12 +135,12 @@ def _zero_gradient(sample: _Sample) -> _Note:
 
 
 def _dead_biased_neurons(sample: _Sample) -> _Note:
-    world = sample.world
-    if world.profile is None or not isinstance(world.network, Network) or len(sample.seeds) == 0:
+    context = sample.context
+    if context.profile is None or not isinstance(context.network, Network) or len(sample.seeds) == 0:
         return None
-    layer = world.profile.worst
+    layer = context.profile.worst
     people = torch.cat([sample.seeds, sample.evaluation.twins[sample.evaluation.valid]])
-    active = world.network.activations(people, [layer.name])[layer.name]
+    active = context.network.activations(people, [layer.name])[layer.name]
     dead = int((active[:, list(layer.biased)] == 0).all(0).sum())
     if dead == 0:
         return None
@@ -152,7 +152,7 @@ def _dead_biased_neurons(sample: _Sample) -> _Note:
 
 
 def _train_mode(sample: _Sample) -> _Note:
-    network = sample.world.network
+    network = sample.context.network
     if not isinstance(network, Network) or not network.module.training:
         return None
     return (
@@ -163,7 +163,7 @@ def _train_mode(sample: _Sample) -> _Note:
 
 
 def _one_sensitive_value(sample: _Sample) -> _Note:
-    domain, table = sample.world.domain, sample.table
+    domain, table = sample.context.domain, sample.table
     assert isinstance(domain, TableDomain)  # health checks look at tables
     single = [c for c in domain.sensitive_columns if len(table) and bool((table[:, c] == table[0, c]).all())]
     if not single:
@@ -190,7 +190,7 @@ def _seeds_already_discriminating(sample: _Sample) -> _Note:
 
 
 def _softmax_twice(sample: _Sample) -> _Note:
-    network, classes = sample.world.network, sample.scores.shape[1]
+    network, classes = sample.context.network, sample.scores.shape[1]
     if classes < 2 or not isinstance(network, Network) or not network.ends_in("Softmax", "Softmax"):
         return None
     # The softmax of probabilities: the least when another class has them all, the most when this one has.

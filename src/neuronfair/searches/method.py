@@ -105,7 +105,7 @@ State = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class World:
+class SearchContext:
     """What a method may look at."""
 
     network: Model
@@ -190,13 +190,13 @@ class World:
 class Method(Protocol):
     """One phase of a search method: the functions that the engine calls."""
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the state before the first step, given one with `origin` and `rows` (the seeds)."""
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the row of each chain that is to be evaluated at step t: (n, d)."""
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Return the state after the evaluation of the rows."""
 
 
@@ -233,82 +233,84 @@ def exchanged(pairs: Tensor) -> Tensor:
     return torch.cat(pairs.detach().chunk(2)[::-1])
 
 
-def in_scale(world: World, state: State, base: Tensor, codes: Tensor, t: int) -> Tensor:
-    """Return the codes with steps of one code stretched to `World.step_sizes`."""
-    if world.step_sizes is None:
+def in_scale(context: SearchContext, state: State, base: Tensor, codes: Tensor, t: int) -> Tensor:
+    """Return the codes with steps of one code stretched to `SearchContext.step_sizes`."""
+    if context.step_sizes is None:
         return codes
-    return world.step_sizes.stretched(base, codes, world.draws.uniform(t, state["origin"], base.shape[1], use="pace"))
+    return context.step_sizes.stretched(
+        base, codes, context.draws.uniform(t, state["origin"], base.shape[1], use="pace")
+    )
 
 
-def uphill(world: World, state: State, base: Tensor, g: Tensor, t: int) -> Tensor:
+def uphill(context: SearchContext, state: State, base: Tensor, g: Tensor, t: int) -> Tensor:
     """Return the codes that a step along a gradient leads to: (n, d)."""
-    return in_scale(world, state, base, world.network.encoding.uphill(g, base), t)
+    return in_scale(context, state, base, context.network.encoding.uphill(g, base), t)
 
 
-def agreed(world: World, state: State, base: Tensor, g: Tensor, g_twin: Tensor, t: int) -> Tensor:
+def agreed(context: SearchContext, state: State, base: Tensor, g: Tensor, g_twin: Tensor, t: int) -> Tensor:
     """Return the codes uphill of both gradients, and the old codes where they disagree: (n, d)."""
-    return in_scale(world, state, base, world.network.encoding.agreed(g, g_twin, base), t)
+    return in_scale(context, state, base, context.network.encoding.agreed(g, g_twin, base), t)
 
 
-def inverse_influence(world: World, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
+def inverse_influence(context: SearchContext, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
     """Return a weight for each attribute, larger where it has less influence: 1 / (|g| + |g'|), (n, d)."""
-    size = world.network.encoding.influence(g, base).double() + world.network.encoding.influence(g_twin, base)
-    if world.step_sizes is not None:
-        size = size * world.reach
-    return (1 / size.clamp(min=FLOOR)) * world.domain.free
+    size = context.network.encoding.influence(g, base).double() + context.network.encoding.influence(g_twin, base)
+    if context.step_sizes is not None:
+        size = size * context.reach
+    return (1 / size.clamp(min=FLOOR)) * context.domain.free
 
 
-def inverse_harm(world: World, state: State, codes: Tensor) -> Tensor:
+def inverse_harm(context: SearchContext, state: State, codes: Tensor) -> Tensor:
     """Return a weight for the move of each attribute, larger where row and twin lose less of their `room`: (n, d).
 
     `state` holds both rooms and their gradients, which predict the loss: `base`, `room`, `g` and `g_twin`.
     """
-    base, effects = state["base"], world.network.encoding.effects
+    base, effects = state["base"], context.network.encoding.effects
     left = state["room"].double().clamp(min=FLOOR)
     one, other = (
         effects(state[name], base, None, codes).double().div_(left[:, i, None])
         for i, name in enumerate(("g", "g_twin"))
     )
     harm = torch.minimum(one, other).neg_()  # a loss is an effect below 0
-    return (1 / harm.clamp_(min=SAFE)) * (world.domain.free & (codes != base))
+    return (1 / harm.clamp_(min=SAFE)) * (context.domain.free & (codes != base))
 
 
-def choose(world: World, state: State, weights: Tensor, t: int) -> Tensor:
+def choose(context: SearchContext, state: State, weights: Tensor, t: int) -> Tensor:
     """Return one attribute for each chain, drawn with probability proportional to its weight: (n, 1)."""
     # A GPU takes half a millisecond to sum many short lines, and a fiftieth of that for few long ones.
     ends = weights.cumsum(1) if weights.device.type == "cpu" else weights.T.contiguous().cumsum(0).T.contiguous()
-    u = world.draws.uniform(t, state["origin"], 1, use="choice") * ends[:, -1:]
+    u = context.draws.uniform(t, state["origin"], 1, use="choice") * ends[:, -1:]
     return torch.searchsorted(ends, u, right=True).clamp(max=weights.shape[1] - 1)
 
 
-def one_attribute(world: World, state: State, base: Tensor, codes: Tensor, weights: Tensor, t: int) -> Tensor:
+def one_attribute(context: SearchContext, state: State, base: Tensor, codes: Tensor, weights: Tensor, t: int) -> Tensor:
     """Return the rows with one attribute at its new code, drawn with probability proportional to `weights`.
 
     In a search among plausible records, moves to others are not drawn: they often have the largest weights.
     """
-    if isinstance(world.domain, Plausible):
-        weights = weights * world.domain.can_change(base, codes)
-    chosen = choose(world, state, weights, t)
+    if isinstance(context.domain, Plausible):
+        weights = weights * context.domain.can_change(base, codes)
+    chosen = choose(context, state, weights, t)
     return base.scatter(1, chosen, codes.gather(1, chosen))
 
 
-def random_neighbours(world: World, state: State, base: Tensor, t: int) -> Tensor:
+def random_neighbours(context: SearchContext, state: State, base: Tensor, t: int) -> Tensor:
     """Return a neighbouring value of each attribute, up or down at random: (n, d)."""
-    u = world.draws.uniform(t, state["origin"], base.shape[1], use="sign")
-    return in_scale(world, state, base, world.domain.neighbours(base, u), t)
+    u = context.draws.uniform(t, state["origin"], base.shape[1], use="sign")
+    return in_scale(context, state, base, context.domain.neighbours(base, u), t)
 
 
-def metropolis(world: World, state: State, found: Tensor, t: int) -> Tensor:
+def metropolis(context: SearchContext, state: State, found: Tensor, t: int) -> Tensor:
     """Return whether each chain accepts its new row: a miss after a finding is accepted with probability 1/e.
 
     `state["missed"]` says whether the current row is a miss itself. This is basin hopping, the optimiser of the
     published programs, with an objective of 0 for a finding and 1 for a miss.
     """
-    u = world.draws.uniform(t, state["origin"], 1, use="metropolis")[:, 0]
+    u = context.draws.uniform(t, state["origin"], 1, use="metropolis")[:, 0]
     return found | state["missed"] | (u < math.exp(-1 / TEMPERATURE))
 
 
-def where(condition: Tensor, new: State, old: State) -> State:
+def select_state(condition: Tensor, new: State, old: State) -> State:
     """Return the new values for the chains that meet the condition, and the old ones for the others."""
     return {name: torch.where(condition.view(-1, *[1] * (x.dim() - 1)), x, old[name]) for name, x in new.items()}
 
@@ -319,7 +321,7 @@ def renewed(marked: Tensor, old: State, make: Callable[[Tensor | slice], State])
     `make` gets the marked chains on a CPU, and all of them on a GPU, which would have to wait for their number.
     """
     if marked.device.type != "cpu":
-        return where(marked, make(slice(None)), old)
+        return select_state(marked, make(slice(None)), old)
     some = marked.nonzero()[:, 0]
     if len(some) == 0:
         return old

@@ -25,7 +25,7 @@ from neuronfair.domain.twins import Domain
 from neuronfair.errors import ModelError
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import EVEN, Evaluation, evaluate, in_full_batches, not_finite
-from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.method import Method, SearchContext, State
 
 # Records whose scores are in memory at once, twins included: some 300 MB with all that is computed from them, and 5 GB
 # on a GPU, where few large steps are faster than many small ones.
@@ -117,53 +117,55 @@ def _with_copies(state: State, copies: int) -> State:
     return {name: torch.cat([x, x[-1:].expand(copies, *x.shape[1:])]) for name, x in state.items()}
 
 
-def step(world: World, method: Method, state: State, t: int, *, exact: bool) -> tuple[State, EvaluatedStep]:
+def step(context: SearchContext, method: Method, state: State, t: int, *, exact: bool) -> tuple[State, EvaluatedStep]:
     """Return the chains after a step, and what was evaluated.
 
     If a finding can end something (`exact`), it is confirmed in float64 at once; otherwise nothing waits for a GPU.
     """
-    parts = slices(world.domain, state)
+    parts = slices(context.domain, state)
     if len(parts) == 1:
-        return _step(world, method, state, t, exact)
+        return _step(context, method, state, t, exact)
     done = []
     for part in parts:
-        done.append(_step(world, method, part, t, exact))
+        done.append(_step(context, method, part, t, exact))
         release_memory()
     states, evaluated = zip(*done, strict=True)
     return joined(states), EvaluatedStep.join(evaluated)
 
 
-def _step(world: World, method: Method, state: State, t: int, exact: bool) -> tuple[State, EvaluatedStep]:
-    rows = method.ask(world, state, t)
-    evaluation = evaluate(world.network, world.domain, rows, world.decision, checked=False)
+def _step(context: SearchContext, method: Method, state: State, t: int, exact: bool) -> tuple[State, EvaluatedStep]:
+    rows = method.ask(context, state, t)
+    evaluation = evaluate(context.network, context.domain, rows, context.decision, checked=False)
     finite = evaluation.finite
     if rows.device.type == "cpu" and not bool(finite):  # on a GPU this is checked when the step is counted
         raise not_finite()
     if exact:
-        doubtful = doubtful_hits(world, evaluation)
+        doubtful = doubtful_hits(context, evaluation)
         evaluation = replace(evaluation, discriminates=evaluation.discriminates & ~doubtful)
     else:
         doubtful = torch.zeros_like(evaluation.discriminates)
-    packed = rows.to(world.domain.compact, copy=True)  # a recorded step may overwrite the rows before they are counted
+    packed = rows.to(
+        context.domain.compact, copy=True
+    )  # a recorded step may overwrite the rows before they are counted
     chains = state["origin"], state["place"]
     evaluated = EvaluatedStep(packed, evaluation.discriminates, doubtful, *evaluation.pair, *chains, finite)
-    return method.tell(world, state, rows, evaluation, t), evaluated
+    return method.tell(context, state, rows, evaluation, t), evaluated
 
 
-def doubtful_hits(world: World, evaluation: Evaluation) -> Tensor:
+def doubtful_hits(context: SearchContext, evaluation: Evaluation) -> Tensor:
     """Return which rows discriminate in this evaluation, but not in float64: bool, (n,)."""
     doubtful = torch.zeros_like(evaluation.discriminates)
     hits = evaluation.discriminates.nonzero()[:, 0]
-    for part in torch.split(hits, world.network.encoding.rows_per_pass) if len(hits) else ():
+    for part in torch.split(hits, context.network.encoding.rows_per_pass) if len(hits) else ():
         pairs = evaluation[part].pairs()
-        doubtful[part] = ~differ_exactly(world, pairs.rows, pairs.twins)
+        doubtful[part] = ~differ_exactly(context, pairs.rows, pairs.twins)
     return doubtful
 
 
-def differ_exactly(world: World, rows: Tensor, twins: Tensor) -> Tensor:
+def differ_exactly(context: SearchContext, rows: Tensor, twins: Tensor) -> Tensor:
     """Return whether the rows of pairs get a different decision than their twins in float64: bool, (n,)."""
-    own, other = world.exact.scores(torch.cat([rows, twins])).chunk(2)
-    return world.decision.differ(own, other)
+    own, other = context.exact.scores(torch.cat([rows, twins])).chunk(2)
+    return context.decision.differ(own, other)
 
 
 @dataclass
@@ -216,7 +218,7 @@ class _Recorded(NamedTuple):
     """A step as a graph, with the addresses that it reads and the tensors that it writes."""
 
     graph: torch.cuda.CUDAGraph
-    world: World  # holds tensors that the graph reads
+    context: SearchContext  # holds tensors that the graph reads
     draws: _Clocked
     evaluated: EvaluatedStep
     rows: tuple[int, int]  # rows through the network, forward and backward
@@ -225,16 +227,16 @@ class _Recorded(NamedTuple):
 class CudaGraphs:
     """The steps of one phase on a GPU."""
 
-    def __init__(self, world: World, method: Method) -> None:
-        self._world, self._method = world, method
+    def __init__(self, context: SearchContext, method: Method) -> None:
+        self._context, self._method = context, method
         self._state: State = {}
         self._recorded: dict[Hashable, _Recorded | None] = {}
         self._addresses: dict[Hashable, tuple[int, Tensor]] = {}
 
     @staticmethod
-    def fit(world: World, method: Method) -> bool:
+    def fit(context: SearchContext, method: Method) -> bool:
         """Return whether the steps of a method can be recorded; rules need the host to repair rows."""
-        domain, network = world.domain, world.network
+        domain, network = context.domain, context.network
         plain = domain.device.type == "cuda" and not domain.restricted
         return plain and hasattr(method, "form") and isinstance(network, Network)
 
@@ -242,7 +244,7 @@ class CudaGraphs:
         """Return the chains after a step, which the next step overwrites, and what was evaluated."""
         form = self._method.form(t)  # type: ignore[attr-defined]
         if form is None:
-            return step(self._world, self._method, state, t, exact=False)
+            return step(self._context, self._method, state, t, exact=False)
         if self._state.keys() != state.keys():
             self._state = {name: tensor.clone() for name, tensor in state.items()}
         elif state is not self._state:
@@ -251,10 +253,10 @@ class CudaGraphs:
             self._recorded[form] = self._record(t)
         recorded = self._recorded[form]
         if recorded is None:
-            return step(self._world, self._method, self._state, t, exact=False)
+            return step(self._context, self._method, self._state, t, exact=False)
         self._set_clock(form, recorded.draws, t)
         recorded.graph.replay()
-        network = self._world.network
+        network = self._context.network
         assert isinstance(network, Network)
         network.rows_forward, network.rows_backward = (
             network.rows_forward + recorded.rows[0],
@@ -272,7 +274,7 @@ class CudaGraphs:
         """Put the addresses of a step where its graph reads them."""
         first, table = self._addresses.get(form, (-AHEAD, draws.starts))
         if not 0 <= t - first < AHEAD:
-            plain = self._world.draws
+            plain = self._context.draws
             starts = [[plain.start(t + ahead, use) for use in draws.uses] for ahead in range(AHEAD)]
             first, table = t, torch.tensor(starts, device=draws.starts.device)
             self._addresses[form] = first, table
@@ -280,13 +282,13 @@ class CudaGraphs:
 
     def _record(self, t: int) -> _Recorded | None:
         """Return the step as a graph; None if it cannot be recorded, or gives another result then."""
-        network, before = self._world.network, {name: tensor.clone() for name, tensor in self._state.items()}
+        network, before = self._context.network, {name: tensor.clone() for name, tensor in self._state.items()}
         assert isinstance(network, Network)
         first = network.rows_forward, network.rows_backward  # trials do not count
-        updated, evaluated = step(self._world, self._method, before, t, exact=False)
-        starts = torch.zeros(USES, dtype=torch.int64, device=self._world.domain.device)
-        draws = _Clocked(self._world.draws.seed, self._world.draws.phase, starts)
-        world = replace(self._world, draws=draws)
+        updated, evaluated = step(self._context, self._method, before, t, exact=False)
+        starts = torch.zeros(USES, dtype=torch.int64, device=self._context.domain.device)
+        draws = _Clocked(self._context.draws.seed, self._context.draws.phase, starts)
+        context = replace(self._context, draws=draws)
         counted = network.rows_forward, network.rows_backward
         graph = torch.cuda.CUDAGraph()
         try:
@@ -294,11 +296,11 @@ class CudaGraphs:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(2):  # libraries initialise themselves on first use
-                    step(world, self._method, self._state, t, exact=False)
+                    step(context, self._method, self._state, t, exact=False)
             torch.cuda.current_stream().wait_stream(side)
             counted = network.rows_forward, network.rows_backward
             with torch.cuda.graph(graph):
-                new, places = step(world, self._method, self._state, t, exact=False)
+                new, places = step(context, self._method, self._state, t, exact=False)
                 for name, tensor in new.items():
                     if tensor is not self._state[name]:
                         self._state[name].copy_(tensor)
@@ -309,7 +311,7 @@ class CudaGraphs:
             return None
         rows = network.rows_forward - counted[0], network.rows_backward - counted[1]
         network.rows_forward, network.rows_backward = first
-        recorded = _Recorded(graph, world, draws, places, rows)
+        recorded = _Recorded(graph, context, draws, places, rows)
         self._set_clock(("trial", t), draws, t)
         graph.replay()
         same = all(torch.equal(self._state[name], updated[name]) for name in updated)
@@ -318,11 +320,11 @@ class CudaGraphs:
         return recorded if same else None
 
 
-def stepper(world: World, method: Method, *, exact: bool, even: bool) -> Steps:
+def stepper(context: SearchContext, method: Method, *, exact: bool, even: bool) -> Steps:
     """Return what takes a step of all chains: a recorded graph on a GPU, where that is possible."""
-    if CudaGraphs.fit(world, method) and not exact:
-        return CudaGraphs(world, method)
-    steps = partial(step, world, method, exact=exact)
-    if even and isinstance(world.network, Network) and world.domain.device.type == "cpu":
-        return in_even_batches(steps, world.network)
+    if CudaGraphs.fit(context, method) and not exact:
+        return CudaGraphs(context, method)
+    steps = partial(step, context, method, exact=exact)
+    if even and isinstance(context.network, Network) and context.domain.device.type == "cpu":
+        return in_even_batches(steps, context.network)
     return steps

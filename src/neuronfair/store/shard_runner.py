@@ -122,9 +122,9 @@ class ShardRunner:
         if done and done[-1]["stop"] not in (None, "interrupted"):
             return replace(_folded(task, before), stop=done[-1]["stop"], seconds=done[-1]["seconds"])
         if run is not None and run.is_in_one_piece(task.name):
-            seen = task.seen or KeySet(task.world.domain.device)
+            seen = task.seen or KeySet(task.context.domain.device)
             for path in run.evaluated_keys("global") if task.name == "local" else ():
-                seen.add(keys_of(load_array(path, 2)).to(task.world.domain.device))
+                seen.add(keys_of(load_array(path, 2)).to(task.context.domain.device))
             return in_one_piece(replace(task, seen=seen), self.workers)
         if chains * budget.steps == 0:
             return in_one_piece(task, self.workers)
@@ -132,13 +132,13 @@ class ShardRunner:
         try:
             result = self._merged(task, self._searched(task), before, len(done))
         except KeyboardInterrupt:  # the files of the shards stay
-            nothing = Findings.empty(task.world.domain, task.world.network.outputs)
+            nothing = Findings.empty(task.context.domain, task.context.network.outputs)
             return PhaseResult(nothing, 0, "interrupted", time.perf_counter() - begun)
         return replace(result, seconds=max(result.seconds, time.perf_counter() - begun))
 
     def _searched(self, task: PhaseTask) -> list[ShardStore]:
         """Run all shards of a phase."""
-        chains, steps, device = len(task.starts), task.budget.steps, task.world.domain.device.type
+        chains, steps, device = len(task.starts), task.budget.steps, task.context.domain.device.type
         name = _place(task)
         each, every = self._division(name, Division.of(chains, steps, self.pool, device))
         shards = [ShardStore(self._root, name, number) for number in range(math.ceil(chains / each))]
@@ -177,7 +177,7 @@ class ShardRunner:
         def parts() -> Iterator[Findings]:
             nonlocal last
             for number, part in enumerate(merged(shards, self._known(task), self._work / "merge", skip=skip)):
-                found = part.findings.to(task.world.domain.device)
+                found = part.findings.to(task.context.domain.device)
                 part = replace(part, findings=found, seconds=part.seconds / side_by_side)
                 if task.recorder is not None:
                     task.recorder.checkpoint(task.name, part)
@@ -216,7 +216,7 @@ class _Shared(NamedTuple):
 def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
     """Run one shard, from its last checkpoint."""
     task, first = shared.task, shard.number * shared.each
-    chosen, device = slice(first, first + shared.each), task.world.domain.device
+    chosen, device = slice(first, first + shared.each), task.context.domain.device
     origin = torch.arange(len(task.starts), device=device) if task.origin is None else task.origin
     record = Record(
         shard.checkpoint,
@@ -228,7 +228,7 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
         workers=shared.workers,
     )
     return run_phase(
-        task.world,
+        task.context,
         task.rule,
         task.starts[chosen],
         budget=task.budget,
@@ -241,14 +241,14 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
 
 def _place(task: PhaseTask, name: str | None = None) -> str:
     """Return the name of a phase among the shards; the phases of the control have other names."""
-    return f"{'blind-' if task.world.blind else ''}{name or task.name}"
+    return f"{'blind-' if task.context.blind else ''}{name or task.name}"
 
 
 def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
     """Return the result of a phase from its parts; the findings of long searches are only counted."""
-    domain, found, on_disk = task.world.domain, 0, None
+    domain, found, on_disk = task.context.domain, 0, None
     holds = task.name == "global" or (task.keep and len(task.starts) * task.budget.steps <= LONG)
-    kept = [Findings.empty(domain, task.world.network.outputs)]
+    kept = [Findings.empty(domain, task.context.network.outputs)]
     for part in parts:
         found += len(part)
         if not holds and task.keep:

@@ -37,7 +37,7 @@ from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings, KeySet
-from neuronfair.searches.method import Method, State, World
+from neuronfair.searches.method import Method, SearchContext, State
 from neuronfair.searches.methods import METHODS, Phases, Setting, phases
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.testing.cases import CASES, CHAINS, COUNTERFACTUAL, PLAUSIBLE, case, linear, network, random_module
@@ -95,21 +95,21 @@ class Spy:
     proposed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # origin and rows, step by step
     met: list[Tensor] = field(default_factory=list)  # whether they discriminate
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Start the method."""
         self.starts = dict(zip(state["origin"].tolist(), state["rows"], strict=True))
-        return self.inner.start(world, state)
+        return self.inner.start(context, state)
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Ask the method."""
-        rows = self.inner.ask(world, state, t)
+        rows = self.inner.ask(context, state, t)
         self.proposed.append((state["origin"], rows))
         return rows
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Tell the method."""
         self.met.append(evaluation.discriminates)
-        return self.inner.tell(world, state, rows, evaluation, t)
+        return self.inner.tell(context, state, rows, evaluation, t)
 
     def path(self, origin: int) -> list[list[int]]:
         """Return all rows that one chain asked for."""
@@ -123,14 +123,14 @@ class Spy:
 
 @functools.cache
 def _ready(name: str, where: str) -> Phases:
-    return phases(name, Setting(case(where).world, KeySet(), ROWS))
+    return phases(name, Setting(case(where).context, KeySet(), ROWS))
 
 
 def explore(name: str, where: str, phase: str, budget: Budget | None = None, **options: Any) -> tuple[PhaseResult, Spy]:
     """Run one phase of a method on a case, and return its result and its record."""
     spy = Spy(getattr(_ready(name, where), phase))
     seeds = options.pop("seeds", case(where).starts(phase))
-    return run_phase(case(where).world, spy, seeds, budget=budget or Budget(STEPS), **options), spy
+    return run_phase(case(where).context, spy, seeds, budget=budget or Budget(STEPS), **options), spy
 
 
 def full_search(name: str, where: str, *, seed: int = 0, controls: bool = False) -> SearchResult:

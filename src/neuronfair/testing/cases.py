@@ -21,7 +21,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.searches.evaluate import evaluate
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 
 CHAINS = 8
 CASES = ("plain", "people", "pair", "score")
@@ -89,10 +89,10 @@ class ExampleCase:
         return network(self.module, self.domain)
 
     @cached_property
-    def world(self) -> World:
-        """The world of a method."""
+    def context(self) -> SearchContext:
+        """What a method may look at in this case."""
         profile = interpret(self.network, self.domain, self.rows)
-        return world(self.module, self.domain, decision=self.decision, profile=profile)
+        return context(self.module, self.domain, decision=self.decision, profile=profile)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -151,7 +151,7 @@ def network(module: nn.Module, domain: TableDomain) -> Network:
     return Network(module.eval(), domain)
 
 
-def world(
+def context(
     module: nn.Module,
     domain: TableDomain,
     *,
@@ -159,10 +159,10 @@ def world(
     profile: BiasProfile | None = None,
     blind: bool = False,
     seed: int = 0,
-) -> World:
-    """The world of a method, for a module."""
+) -> SearchContext:
+    """What a method may look at, for a module."""
     net = network(module, domain)
-    return World(net, domain, decision or Decision(), Draws(seed, "test"), profile=profile, blind=blind)
+    return SearchContext(net, domain, decision or Decision(), Draws(seed, "test"), profile=profile, blind=blind)
 
 
 def random_module(domain: TableDomain, outputs: int = 2, *, seed: int = 0, hidden: int = 12) -> nn.Sequential:

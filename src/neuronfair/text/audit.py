@@ -32,7 +32,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress, silent
 from neuronfair.render.export import junit_of_texts, neutral, save_as
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import check_method
 from neuronfair.store.ledger import versions
 from neuronfair.text import measure
@@ -158,10 +158,10 @@ class TextStages:
         for method in methods:
             check_method(method, model, self.opened.decision)
         for method in methods:
-            world = World(
+            context = SearchContext(
                 model, self.domain, self.opened.decision, Draws(self.settings.seed, "global"), profile=profile
             )
-            found = search_texts(world, method, seeds, steps=self.settings.steps, progress=self._show)
+            found = search_texts(context, method, seeds, steps=self.settings.steps, progress=self._show)
             self.searches.append(self._confirmed(found))
             if found.interrupted:
                 raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from neuronfair.progress import Progress, silent
 from neuronfair.searches import campaign
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings, KeySet
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import METHODS, Setting, phases
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.text.domain import TextDomain
@@ -75,50 +75,56 @@ def rows_model(model: TextModel, domain: TextDomain) -> Model:
     return BlackBox(RowScores(model, domain), RowNumbers(domain))
 
 
-def search_texts(world: World, method: str, seeds: Tensor, *, steps: int, progress: Progress = silent) -> TextSearch:
+def search_texts(
+    context: SearchContext, method: str, seeds: Tensor, *, steps: int, progress: Progress = silent
+) -> TextSearch:
     """Search from seed texts with a method, and with its controls at an equal number of texts.
 
     The controls are random words in the same texts and, for a method that follows gradients, the same walk along
     noise. Ctrl-C ends the search and keeps what was found.
     """
-    found, stopped = _both_phases(world, method, seeds, steps, progress)
+    found, stopped = _both_phases(context, method, seeds, steps, progress)
     search = TextSearch(method, found, campaign.Count.of(found), interrupted=stopped)
     if not search.interrupted:
-        random, stopped = _random(world, seeds, found.tried, progress)
+        random, stopped = _random(context, seeds, found.tried, progress)
         search = replace(search, random=random, interrupted=stopped)
     if METHODS[method].gradients and not search.interrupted:
-        walked, stopped = _both_phases(replace(world, blind=True), method, seeds, steps, silent)
+        walked, stopped = _both_phases(replace(context, blind=True), method, seeds, steps, silent)
         search = replace(search, random_direction=None if stopped else campaign.Count.of(walked), interrupted=stopped)
     return search
 
 
-def _both_phases(world: World, method: str, seeds: Tensor, steps: int, progress: Progress) -> tuple[Findings, bool]:
+def _both_phases(
+    context: SearchContext, method: str, seeds: Tensor, steps: int, progress: Progress
+) -> tuple[Findings, bool]:
     """Run the global and the local phase of a method; return all findings, and whether Ctrl-C ended it."""
-    seen = KeySet(world.domain.device)
-    rules = phases(method, Setting(world, seen, len(seeds) * steps))
+    seen = KeySet(context.domain.device)
+    rules = phases(method, Setting(context, seen, len(seeds) * steps))
     parts = [] if rules.pilot is None else [rules.pilot.findings]
 
     def show(done: int, total: int, found: int) -> None:
         progress(f"{method}: searching", done, total, f"{found:,} found")
 
-    first = run_phase(world, rules.first, seeds, budget=Budget(steps, findings_per_seed=1), seen=seen, progress=show)
+    first = run_phase(context, rules.first, seeds, budget=Budget(steps, findings_per_seed=1), seen=seen, progress=show)
     parts.append(first.findings)
     local: PhaseResult | None = None
     if first.stop != "interrupted" and len(first.findings):
         starts, origin = first.findings.rows, first.findings.origin
-        local = run_phase(world, rules.local, starts, budget=Budget(steps), origin=origin, seen=seen, progress=show)
+        local = run_phase(context, rules.local, starts, budget=Budget(steps), origin=origin, seen=seen, progress=show)
         parts.append(local.findings)
     return Findings.join(parts), "interrupted" in (first.stop, local and local.stop)
 
 
-def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> tuple[campaign.Count | None, bool]:
+def _random(
+    context: SearchContext, seeds: Tensor, tried: int, progress: Progress
+) -> tuple[campaign.Count | None, bool]:
     """Evaluate about as many texts with random words, all from the same seed texts; say whether Ctrl-C ended it."""
     steps = math.ceil(tried / max(1, len(seeds)))
     if not steps:
         return None, False
     progress("control: random words", 0, None)
     budget = Budget(steps, instances=tried)
-    phase = run_phase(world, _RandomWords(), seeds, budget=budget, seen=KeySet(world.domain.device))
+    phase = run_phase(context, _RandomWords(), seeds, budget=budget, seen=KeySet(context.domain.device))
     stopped = phase.stop == "interrupted"
     return None if stopped else campaign.Count.of(phase.findings), stopped
 
@@ -126,9 +132,11 @@ def _random(world: World, seeds: Tensor, tried: int, progress: Progress) -> tupl
 class _RandomWords(Uniform):
     """Random words in the text of each seed."""
 
-    def ask(self, world: World, state: dict[str, Tensor], t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: dict[str, Tensor], t: int) -> Tensor:
         """Return the seeds first, and then each with other words."""
         if t == 0:
             return state["rows"]
-        rows = world.domain.rows_at(world.draws.uniform(t, state["origin"], world.domain.draws_per_row, use="row"))
-        return world.domain.move(state["rows"], rows)
+        rows = context.domain.rows_at(
+            context.draws.uniform(t, state["origin"], context.domain.draws_per_row, use="row")
+        )
+        return context.domain.move(state["rows"], rows)

@@ -7,7 +7,7 @@ import torch
 
 from neuronfair import BlackBox, Decision, evaluate
 from neuronfair.domain.draws import Draws
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import expga
 from neuronfair.searches.methods.expga import Explained, Island, bred, explain
 from tests.planted import networks
@@ -15,8 +15,8 @@ from tests.planted import networks
 DOMAIN = networks.domain()  # a0 … a3 on 0 to 9, and the sensitive bit s
 
 
-def world(ask):
-    return World(BlackBox(ask, DOMAIN), DOMAIN, Decision("threshold", 0.5), Draws(0, "test"))
+def context(ask):
+    return SearchContext(BlackBox(ask, DOMAIN), DOMAIN, Decision("threshold", 0.5), Draws(0, "test"))
 
 
 def test_a_linear_model_is_explained_by_its_weights():
@@ -27,13 +27,13 @@ def test_a_linear_model_is_explained_by_its_weights():
 
 @pytest.mark.parametrize(("weight", "rank"), [(9.0, 0), (0.01, 2)])
 def test_the_rank_of_the_sensitive_attribute_is_how_many_weigh_more(weight, rank):
-    here = world(lambda rows: weight * rows[:, 4] + (rows[:, 0] == 3) + 2.0 * (rows[:, 1] == 3))
+    here = context(lambda rows: weight * rows[:, 4] + (rows[:, 0] == 3) + 2.0 * (rows[:, 1] == 3))
     rows = torch.tensor([[3, 3, 0, 0, 1]])
     assert Explained(400).rank(here, rows, 1).tolist() == [rank]
 
 
 def test_of_random_people_the_one_is_judged_whose_sensitive_attribute_ranks_higher():
-    here = world(lambda rows: rows[:, 4] * (rows[:, 0] > 4) + 0.5 * (rows[:, 1] > 4))
+    here = context(lambda rows: rows[:, 4] * (rows[:, 0] > 4) + 0.5 * (rows[:, 1] > 4))
     seeds = networks.uniform_rows(DOMAIN, 300)
     state = {"origin": torch.arange(300), "rows": seeds}
     asked = Explained().ask(here, state, 1)
@@ -44,7 +44,7 @@ def test_of_random_people_the_one_is_judged_whose_sensitive_attribute_ranks_high
 
 def test_few_walkers_are_explained_at_a_time(monkeypatch):
     asked = []
-    here = world(lambda rows: asked.append(len(rows)) or rows[:, 4] * (rows[:, 0] > 4) + 0.5 * (rows[:, 1] > 4))
+    here = context(lambda rows: asked.append(len(rows)) or rows[:, 4] * (rows[:, 0] > 4) + 0.5 * (rows[:, 1] > 4))
     rows = networks.uniform_rows(DOMAIN, 30)
     whole, begun = Explained().rank(here, rows, 1), len(asked)
     monkeypatch.setattr(expga, "ROWS_PER_PASS", 700)
@@ -70,7 +70,7 @@ def test_children_by_hand():
 
 
 def test_an_island_judges_everybody_before_it_breeds():
-    here = world(lambda rows: (rows[:, 0] > 4) * rows[:, 4].double())
+    here = context(lambda rows: (rows[:, 0] > 4) * rows[:, 4].double())
     seeds = torch.tensor([[7, 0, 0, 0, 0], [8, 1, 1, 1, 1]])
     method = Island(members=4)
     state = method.start(here, {"origin": torch.arange(2), "rows": seeds})

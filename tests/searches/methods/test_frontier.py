@@ -16,7 +16,7 @@ from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.engine import Budget, run_phase
-from neuronfair.searches.method import State, World
+from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, EDGES, MAX_PILOT, RECENT, Frontier, binning, chances
 from tests.conftest import PEOPLE
 from tests.planted import networks
@@ -25,15 +25,15 @@ PEOPLE_DOMAIN = parse_domain(PEOPLE)
 BY_RACE = PEOPLE_DOMAIN.with_sensitive("race")  # three values: families of three
 
 
-def begin(world: World, rows: Tensor) -> State:
+def begin(context: SearchContext, rows: Tensor) -> State:
     number = torch.arange(len(rows))
-    return Frontier().start(world, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
+    return Frontier().start(context, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
 
 
-def measured(world: World, rows: Tensor) -> State:
+def measured(context: SearchContext, rows: Tensor) -> State:
     """The state after rows were judged for the first time."""
-    evaluation = evaluate(world.network, world.domain, rows, world.decision)
-    return Frontier().tell(world, begin(world, rows), rows, evaluation, 0)
+    evaluation = evaluate(context.network, context.domain, rows, context.decision)
+    return Frontier().tell(context, begin(context, rows), rows, evaluation, 0)
 
 
 def only_safe(domain: TableDomain) -> Tensor:
@@ -48,11 +48,11 @@ def only_safe(domain: TableDomain) -> Tensor:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([2, 3]), st.sampled_from([PEOPLE_DOMAIN, BY_RACE]))
 def test_safety_is_positive_exactly_where_classes_differ(seed, classes, domain):
-    world = networks.world(networks.random_module(domain, classes, seed=seed), domain)
+    context = networks.context(networks.random_module(domain, classes, seed=seed), domain)
     rows = networks.uniform_rows(domain, 200, seed)
-    state = measured(world, rows)
-    split = evaluate(world.network, domain, rows).discriminates
-    assert torch.equal(world.decision.safety(state["high"], state["low"]) > 0, split)
+    state = measured(context, rows)
+    split = evaluate(context.network, domain, rows).discriminates
+    assert torch.equal(context.decision.safety(state["high"], state["low"]) > 0, split)
     assert torch.equal(state["inside"], split)
 
 
@@ -60,13 +60,13 @@ def test_safety_is_positive_exactly_where_classes_differ(seed, classes, domain):
 @given(st.integers(0, 10_000), st.sampled_from([PEOPLE_DOMAIN, BY_RACE]), st.sampled_from(["threshold", "tolerance"]))
 def test_safety_is_positive_exactly_where_scores_differ(seed, domain, kind):
     decision = Decision(kind, 0.7)
-    world = networks.world(networks.random_module(domain, 1, seed=seed), domain, decision=decision)
+    context = networks.context(networks.random_module(domain, 1, seed=seed), domain, decision=decision)
     rows = networks.uniform_rows(domain, 200, seed)
-    state = measured(world, rows)
+    state = measured(context, rows)
     # For a tolerance the family is split when its two ends are too far apart, wherever the row itself lies.
     twins, _ = domain.twins(rows)
     family = torch.cat([rows[:, None], twins], 1)
-    split = evaluate(world.network, domain, family.flatten(0, 1), decision).discriminates.view(len(rows), -1).any(1)
+    split = evaluate(context.network, domain, family.flatten(0, 1), decision).discriminates.view(len(rows), -1).any(1)
     assert torch.equal(decision.safety(state["high"], state["low"]) > 0, split)
 
 
@@ -74,7 +74,7 @@ def test_twins_that_do_not_exist_are_no_ends():
     rules = (Rule("b needs s below 2", {"b": (1,)}, {"s": (0, 1)}),)
     domain = TableDomain("d", (Attribute("s", "ordinal", low=0, high=3), Attribute("b", "flag")), ("s",), rules)
     module = nn.Sequential(networks.linear([[1.0, 0.0]], [0.0]), nn.ReLU(), networks.linear([[0.0], [1.0]], [1.5, 0.0]))
-    state = measured(networks.world(module, domain), torch.tensor([[0, 1], [0, 0]]))
+    state = measured(networks.context(module, domain), torch.tensor([[0, 1], [0, 0]]))
     assert state["inside"].tolist() == [False, True]
     assert state["high"].tolist() == [-0.5, 1.5]
     assert state["low"].tolist() == [-1.5, -1.5]
@@ -89,39 +89,39 @@ def test_the_ends_of_a_linear_network_are_predicted_exactly(domain):
     weight = torch.randn(2, TableEncoding.of(domain).width, generator=generator).tolist()
     linear = networks.linear(weight, [0.3, -0.2]).double()
     network = Network(linear.eval(), domain, layers=())
-    world = replace(networks.world(networks.random_module(domain), domain), network=network)
+    context = replace(networks.context(networks.random_module(domain), domain), network=network)
     rows = networks.uniform_rows(domain, 50)
-    state = measured(world, rows)
-    lean = lean_of(world, rows)
+    state = measured(context, rows)
+    lean = lean_of(context, rows)
     for column in domain.free.nonzero()[:, 0].tolist():
         codes = torch.randint(domain.attributes[column].size, (50, 1), generator=generator)
-        high, low, _ = Frontier()._predicted(world, state, torch.full((50, 1), column), codes)
+        high, low, _ = Frontier()._predicted(context, state, torch.full((50, 1), column), codes)
         moved = rows.clone()
         moved[:, column] = codes[:, 0]
-        leaning = (family_scores(world, moved) * lean[:, None]).sum(2)
+        leaning = (family_scores(context, moved) * lean[:, None]).sum(2)
         assert torch.allclose(high[:, 0], leaning.amax(1))
         assert torch.allclose(low[:, 0], leaning.amin(1))
 
 
-def family_scores(world: World, rows: Tensor) -> Tensor:
-    evaluation = evaluate(world.network, world.domain, rows, world.decision)
+def family_scores(context: SearchContext, rows: Tensor) -> Tensor:
+    evaluation = evaluate(context.network, context.domain, rows, context.decision)
     return torch.cat([evaluation.scores[:, None], evaluation.twin_scores], 1)
 
 
-def lean_of(world: World, rows: Tensor) -> Tensor:
-    scores = family_scores(world, rows)
-    return world.decision.lean(scores, torch.ones(scores.shape[:2], dtype=torch.bool))
+def lean_of(context: SearchContext, rows: Tensor) -> Tensor:
+    scores = family_scores(context, rows)
+    return context.decision.lean(scores, torch.ones(scores.shape[:2], dtype=torch.bool))
 
 
 def test_cells_by_hand():
     domain = networks.domain()
-    world = networks.world(networks.one_biased_neuron(), domain)
+    context = networks.context(networks.one_biased_neuron(), domain)
     # The digits add up to 19: class 0 leads by 0.5 for s = 0 and trails by 1.5 for s = 1.
-    state = measured(world, torch.tensor([[5, 5, 5, 4, 0]]))
+    state = measured(context, torch.tensor([[5, 5, 5, 4, 0]]))
     assert (state["high"].tolist(), state["low"].tolist()) == ([1.5], [-0.5])
     # One up: 0.5 and -1.5, safety 0.5, change 1 + 1: 0.25 lies in the bin that 0.125 opens.
     columns, codes = torch.tensor([[0, 3]]), torch.tensor([[6, 7]])
-    high, low, cells = Frontier()._predicted(world, state, columns, codes)
+    high, low, cells = Frontier()._predicted(context, state, columns, codes)
     assert (high.tolist(), low.tolist()) == ([[0.5, -1.5]], [[-1.5, -3.5]])
     one_up = (0 * BINS + EDGES.index(0.25)) * DISTANCES + 0
     three_up = (3 * BINS + EDGES.index(-0.25)) * DISTANCES + 1  # safety -1.5, change 6; a way of 2 to 3
@@ -130,18 +130,18 @@ def test_cells_by_hand():
 
 def test_a_walker_inside_takes_a_move_that_stays_inside():
     domain = networks.domain()
-    world = networks.world(networks.one_biased_neuron(), domain)
+    context = networks.context(networks.one_biased_neuron(), domain)
     rows = networks.uniform_rows(domain, 2000)
     rows = rows[(rows[:, :4] > 0).all(1)]  # at 0 the neurons have a kink
-    state = measured(world, rows[evaluate(world.network, domain, rows).discriminates])
+    state = measured(context, rows[evaluate(context.network, domain, rows).discriminates])
     method = Frontier(table=only_safe(domain))
     assert len(state["rows"]) > 100
     for t in range(1, 5):
-        asked = method.ask(world, state, t)
-        columns, codes, exists = method._moves(world, state, t)
+        asked = method.ask(context, state, t)
+        columns, codes, exists = method._moves(context, state, t)
         moved = state["rows"][:, None].repeat(1, method.candidates, 1).scatter(2, columns[..., None], codes[..., None])
-        stays = evaluate(world.network, domain, moved.flatten(0, 1)).discriminates.view(exists.shape) & exists
-        assert torch.equal(evaluate(world.network, domain, asked).discriminates, stays.any(1))
+        stays = evaluate(context.network, domain, moved.flatten(0, 1)).discriminates.view(exists.shape) & exists
+        assert torch.equal(evaluate(context.network, domain, asked).discriminates, stays.any(1))
         assert ((asked != state["rows"]).sum(1) == 1).all()
 
 
@@ -160,10 +160,10 @@ def test_a_walker_outside_heads_for_the_boundary(decision):
     else:  # the sum and 2 s on top
         first = networks.linear([[1.0, 1.0, 1.0, 1.0, 2.0]], [0.0])
         module, middle = nn.Sequential(first, nn.ReLU(), networks.linear([[1.0]], [0.0])), 27.5
-    world = networks.world(module, domain, decision=decision)
+    context = networks.context(module, domain, decision=decision)
     rows = networks.uniform_rows(domain, 500)
     rows = rows[(rows[:, :4].sum(1) - middle).abs() > 6]
-    asked = Frontier(candidates=200).ask(world, measured(world, rows), 2)
+    asked = Frontier(candidates=200).ask(context, measured(context, rows), 2)
     before, after = (rows[:, :4].sum(1) - middle).abs(), (asked[:, :4].sum(1) - middle).abs()
     assert (after < before).all()
     assert after.double().mean() < 0.4 * before.double().mean()
@@ -179,9 +179,9 @@ PLATEAU = nn.Sequential(
 
 def test_a_walker_on_a_plateau_is_drawn_anew():
     domain = networks.domain()
-    world = networks.world(PLATEAU, domain)
+    context = networks.context(PLATEAU, domain)
     rows = torch.tensor([[1, 4, 4, 4, 0]]).repeat(300, 1)
-    asked = Frontier().ask(world, measured(world, rows), 2)
+    asked = Frontier().ask(context, measured(context, rows), 2)
     assert (asked[:, 4] == 0).all()
     for column in range(4):  # all attributes, to any value
         assert set(asked[:, column].tolist()) == set(range(10))
@@ -189,14 +189,14 @@ def test_a_walker_on_a_plateau_is_drawn_anew():
 
 def test_a_slope_is_not_given_up_for_a_plateau_nor_a_finding_for_a_miss():
     domain = networks.domain()
-    world = networks.world(PLATEAU, domain)
+    context = networks.context(PLATEAU, domain)
     flat, steep, inside = [1, 4, 4, 4, 0], [9, 4, 4, 4, 0], [6, 4, 4, 4, 0]
-    assert measured(world, torch.tensor([flat, steep, inside]))["inside"].tolist() == [False, False, True]
+    assert measured(context, torch.tensor([flat, steep, inside]))["inside"].tolist() == [False, False, True]
 
     def after(first: list[int], second: list[int]) -> list[int]:
         rows = torch.tensor([second])
-        state = measured(world, torch.tensor([first]))
-        return Frontier().tell(world, state, rows, evaluate(world.network, domain, rows), 1)["rows"][0].tolist()
+        state = measured(context, torch.tensor([first]))
+        return Frontier().tell(context, state, rows, evaluate(context.network, domain, rows), 1)["rows"][0].tolist()
 
     assert after(steep, flat) == steep
     assert after(flat, steep) == steep
@@ -209,10 +209,10 @@ def test_a_slope_is_not_given_up_for_a_plateau_nor_a_finding_for_a_miss():
 
 
 def test_the_table_depends_on_network_domain_and_seed_only():
-    world = networks.world(networks.random_module(PEOPLE_DOMAIN), PEOPLE_DOMAIN)
-    table = Frontier().prepared(world)[0].table
-    again = Frontier().prepared(replace(world, draws=replace(world.draws, phase="other")))[0].table
-    other = Frontier().prepared(replace(world, draws=replace(world.draws, seed=1)))[0].table
+    context = networks.context(networks.random_module(PEOPLE_DOMAIN), PEOPLE_DOMAIN)
+    table = Frontier().prepared(context)[0].table
+    again = Frontier().prepared(replace(context, draws=replace(context.draws, phase="other")))[0].table
+    other = Frontier().prepared(replace(context, draws=replace(context.draws, seed=1)))[0].table
     assert table is not None
     assert torch.equal(table, again)
     assert not torch.equal(table, other)
@@ -223,17 +223,17 @@ def test_the_table_depends_on_network_domain_and_seed_only():
 
 
 def test_ctrl_c_in_the_pilot_is_not_swallowed(monkeypatch):
-    world = networks.world(networks.one_biased_neuron(), networks.domain())
+    context = networks.context(networks.one_biased_neuron(), networks.domain())
     ask, calls = Frontier.ask, []
 
-    def pressed_once(self: Frontier, world: World, state: State, t: int) -> Tensor:
+    def pressed_once(self: Frontier, context: SearchContext, state: State, t: int) -> Tensor:
         calls.append(t)
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        return ask(self, world, state, t)
+        return ask(self, context, state, t)
 
     monkeypatch.setattr(Frontier, "ask", pressed_once)
-    _, pilot = Frontier().prepared(world)
+    _, pilot = Frontier().prepared(context)
     assert pilot.stop == "interrupted"
 
 
@@ -251,8 +251,8 @@ def test_a_pilot_that_saw_nothing_trusts_what_is_predicted_to_be_safe():
 def test_the_pilot_finds_people_where_there_are_few():
     """Outside it heads for the boundary as a search does: every chain is inside after a few steps."""
     domain = networks.large_domain()
-    world = networks.world(networks.one_biased_neuron(inputs=11, boundary=networks.MIDDLE), domain)
-    _, pilot = Frontier().prepared(world)
+    context = networks.context(networks.one_biased_neuron(inputs=11, boundary=networks.MIDDLE), domain)
+    _, pilot = Frontier().prepared(context)
     early = pilot.findings.origin[pilot.findings.step < 20]
     assert len(early.unique()) == len(pilot.findings.origin.unique()) == MAX_PILOT
 
@@ -262,14 +262,14 @@ def test_the_pilot_finds_people_where_there_are_few():
 
 def test_a_walker_does_not_judge_a_row_again_that_it_remembers():
     module = networks.one_biased_neuron(inputs=11, weight=40.0, boundary=networks.MIDDLE)
-    world = networks.world(module, networks.large_domain())  # a row has more neighbours than are remembered
-    rows = networks.uniform_rows(world.domain, 40)
-    state, method = measured(world, rows), Frontier(table=only_safe(world.domain))
-    keys = [world.domain.key(rows)]
+    context = networks.context(module, networks.large_domain())  # a row has more neighbours than are remembered
+    rows = networks.uniform_rows(context.domain, 40)
+    state, method = measured(context, rows), Frontier(table=only_safe(context.domain))
+    keys = [context.domain.key(rows)]
     for t in range(2, RECENT + 1):
-        rows = method.ask(world, state, t)
-        state = method.tell(world, state, rows, evaluate(world.network, world.domain, rows), t)
-        keys.append(world.domain.key(rows))
+        rows = method.ask(context, state, t)
+        state = method.tell(context, state, rows, evaluate(context.network, context.domain, rows), t)
+        keys.append(context.domain.key(rows))
     for chain in torch.stack(keys, 1):
         assert len(set(chain.tolist())) == RECENT
     assert torch.equal(state["recent"], torch.stack(keys, 1))
@@ -283,11 +283,11 @@ def test_a_walker_does_not_judge_a_row_again_that_it_remembers():
     [1, 24],
 )
 def test_every_row_it_asks_for_exists(candidates):
-    world = networks.world(networks.random_module(PEOPLE_DOMAIN, seed=1), PEOPLE_DOMAIN)
-    state = measured(world, networks.uniform_rows(PEOPLE_DOMAIN, 300))
+    context = networks.context(networks.random_module(PEOPLE_DOMAIN, seed=1), PEOPLE_DOMAIN)
+    state = measured(context, networks.uniform_rows(PEOPLE_DOMAIN, 300))
     method = Frontier(candidates=candidates)
     for t in range(1, 6):
-        assert PEOPLE_DOMAIN.valid(method.ask(world, state, t)).all()
+        assert PEOPLE_DOMAIN.valid(method.ask(context, state, t)).all()
 
 
 def test_guidance_beats_the_blind_walk():
@@ -296,8 +296,8 @@ def test_guidance_beats_the_blind_walk():
     seeds = networks.uniform_rows(domain, 100)
     rates = {}
     for blind in (False, True):
-        world = networks.world(module, domain, blind=blind)
-        found = run_phase(world, Frontier().prepared(world)[0], seeds, budget=Budget(steps=50)).findings
+        context = networks.context(module, domain, blind=blind)
+        found = run_phase(context, Frontier().prepared(context)[0], seeds, budget=Budget(steps=50)).findings
         rates[blind] = found.gsr
     assert rates[False] > 2 * rates[True]
 

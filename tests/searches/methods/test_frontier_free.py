@@ -16,7 +16,7 @@ from neuronfair.domain.population.model import own_population
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods.frontier_free import LEAST, EffectCells, Effects, FrontierFree, prepared, to_the_ends
 from tests.planted import networks
 
@@ -45,19 +45,19 @@ def margins(rows):
 
 
 def made(ask, decision=None, domain=DOMAIN):
-    return World(BlackBox(ask, domain), domain, decision or Decision(), Draws(0, "test"))
+    return SearchContext(BlackBox(ask, domain), domain, decision or Decision(), Draws(0, "test"))
 
 
-def fitted(world, n=2000):
-    rows = networks.uniform_rows(world.domain, n)
-    blank = Effects.blank(world.domain, EffectCells.of(world.domain, None), world.network.outputs)
-    return blank.fitted(evaluate(world.network, world.domain, rows, world.decision))
+def fitted(context, n=2000):
+    rows = networks.uniform_rows(context.domain, n)
+    blank = Effects.blank(context.domain, EffectCells.of(context.domain, None), context.network.outputs)
+    return blank.fitted(evaluate(context.network, context.domain, rows, context.decision))
 
 
-def told(method, world, rows):
+def told(method, context, rows):
     """The state after rows were judged for the first time."""
-    state = method.start(world, {"origin": torch.arange(len(rows)), "rows": rows, "found": torch.zeros(len(rows))})
-    return method.tell(world, state, rows, evaluate(world.network, world.domain, rows, world.decision), 0)
+    state = method.start(context, {"origin": torch.arange(len(rows)), "rows": rows, "found": torch.zeros(len(rows))})
+    return method.tell(context, state, rows, evaluate(context.network, context.domain, rows, context.decision), 0)
 
 
 # Effects
@@ -85,16 +85,16 @@ def test_leaning_to_the_other_class_turns_the_effects_round():
 def test_probabilities_are_read_as_logits_where_these_add_up(outputs):
     p = lambda rows: torch.sigmoid(0.3 * (sums(rows) - 4.5))  # noqa: E731
     decision = Decision("threshold", 0.5) if outputs == 1 else Decision()
-    world = made(lambda rows: p(rows) if outputs == 1 else torch.stack([1 - p(rows), p(rows)], 1), decision)
-    effects = fitted(world)
+    context = made(lambda rows: p(rows) if outputs == 1 else torch.stack([1 - p(rows), p(rows)], 1), decision)
+    effects = fitted(context)
     assert effects.warped
     lean = torch.ones(1, 1).double() if outputs == 1 else torch.tensor([[-1.0, 1.0]]).double()
     high, _ = effects.of_moves(lean, torch.tensor([[0, 0, 0, 7]]), torch.tensor([[2]]), torch.tensor([[2]]))
     assert high.item() == pytest.approx(0.3 * 7, abs=0.05)
     rows = networks.uniform_rows(DOMAIN, 300)
-    state = told(FrontierFree(effects, torch.ones(4)), world, rows)
+    state = told(FrontierFree(effects, torch.ones(4)), context, rows)
     inside = effects.decision(decision).safety(state["high"], state["low"]) > 0
-    assert torch.equal(inside, evaluate(world.network, DOMAIN, rows, decision).discriminates)
+    assert torch.equal(inside, evaluate(context.network, DOMAIN, rows, decision).discriminates)
 
 
 def test_scores_that_are_no_probabilities_or_have_a_tolerance_stay_as_they_are():
@@ -104,8 +104,8 @@ def test_scores_that_are_no_probabilities_or_have_a_tolerance_stay_as_they_are()
 
 
 def test_few_rows_and_many_values_have_the_same_solution_as_the_larger_system():
-    world = made(margins)
-    judged = evaluate(world.network, DOMAIN, networks.uniform_rows(DOMAIN, 40))
+    context = made(margins)
+    judged = evaluate(context.network, DOMAIN, networks.uniform_rows(DOMAIN, 40))
     effects = Effects.blank(DOMAIN, EffectCells.of(DOMAIN, None), 2)
     assert len(effects.table) > 39  # so 39 rows make the smaller system, and 40 of each the other one
     few = effects.fitted(judged[:39])
@@ -117,11 +117,11 @@ def test_few_rows_and_many_values_have_the_same_solution_as_the_larger_system():
 
 
 def test_whole_rows_are_ranked_by_all_their_values():
-    world = made(margins)
+    context = made(margins)
     # The sums run from 0 to 1 (outside by 3.5), from 4 to 5 (inside by 0.5), and from 9 to 12 (outside by 4.5).
     rows = torch.tensor([[0, 0, 0, 5], [0, 2, 0, 5], [0, 2, 2, 5]])
     assert torch.allclose(
-        fitted(world).of_rows(rows, world.decision), torch.tensor([-3.5, 0.5, -4.5]).double(), atol=0.05
+        fitted(context).of_rows(rows, context.decision), torch.tensor([-3.5, 0.5, -4.5]).double(), atol=0.05
     )
     scored = made(lambda rows: sums(rows), Decision("tolerance", 2.5))
     inside = fitted(scored).of_rows(rows, scored.decision)
@@ -155,19 +155,19 @@ def test_codes_between_two_thresholds_are_one_cell():
 def test_a_finding_roams_where_the_model_sees_no_difference_and_moves_cross_thresholds():
     model, rows = tree()
     opened = wrap_model(model, DOMAIN, rows)
-    world = World(opened.model, DOMAIN, opened.decision, Draws(0, "test"))
+    context = SearchContext(opened.model, DOMAIN, opened.decision, Draws(0, "test"))
     method = FrontierFree(Effects.blank(DOMAIN, EffectCells.of(DOMAIN, opened.model.cells), 2), torch.ones(4).double())
     starts = torch.tensor([[0, 1, 1, 50]]).repeat(200, 1)
-    state = told(method, world, starts)
+    state = told(method, context, starts)
     assert state["inside"].all()
-    asked = method.ask(world, state, 2)  # c alone has thresholds, and its middle is left for both sides
+    asked = method.ask(context, state, 2)  # c alone has thresholds, and its middle is left for both sides
     assert ((asked[:, 3] < 30) | (asked[:, 3] >= 70)).all()
     assert len(asked[:, 1:3].unique(dim=0)) == 12  # a and b are free
     # Where no move can be trusted every second chain stays, and finds someone else for sure.
-    asked = replace(method, table=torch.zeros(4 * 15 * 9).double()).ask(world, state, 2)
+    asked = replace(method, table=torch.zeros(4 * 15 * 9).double()).ask(context, state, 2)
     stayed = (asked[:, 3] >= 30) & (asked[:, 3] < 70)
     assert 70 < int(stayed.sum()) < 130
-    assert evaluate(world.network, DOMAIN, asked[stayed]).discriminates.all()
+    assert evaluate(context.network, DOMAIN, asked[stayed]).discriminates.all()
 
 
 def test_trees_that_cannot_be_read_are_a_black_box_without_cells():
@@ -187,9 +187,9 @@ def test_trees_that_cannot_be_read_are_a_black_box_without_cells():
 
 def test_a_walker_does_not_ask_for_a_person_twice():
     domain = TableDomain("d", (Attribute("s", "flag"), Attribute("a", "ordinal", low=0, high=40)), ("s",))
-    world = made(lambda rows: torch.stack([torch.zeros(len(rows)), rows[:, 0] - 0.5], 1), domain=domain)
+    context = made(lambda rows: torch.stack([torch.zeros(len(rows)), rows[:, 0] - 0.5], 1), domain=domain)
     found = search(
-        world.network, domain, torch.tensor([[0, 20]]), SearchConfig("frontier-free", 1, 30, 1, controls=False)
+        context.network, domain, torch.tensor([[0, 20]]), SearchConfig("frontier-free", 1, 30, 1, controls=False)
     )
     assert found.total.findings == found.total.tried == 31  # everybody is discriminated: the seed, and thirty others
 
@@ -205,19 +205,19 @@ def test_numbers_go_to_the_ends_and_keep_their_order():
 
 
 def test_a_pilot_needs_rows_and_counts_what_it_finds():
-    world = made(margins)
-    assert prepared(world, rows=LEAST - 1)[1] is None
-    method, pilot = prepared(world, rows=400)
+    context = made(margins)
+    assert prepared(context, rows=LEAST - 1)[1] is None
+    method, pilot = prepared(context, rows=400)
     assert pilot.findings.judged <= 400
     assert pilot.findings.tried > 0
     assert len(pilot.findings) == pilot.found > 0
     # What adds nothing is trusted, what crosses the boundary is not.
-    state = told(method, world, torch.tensor([[0, 2, 0, 5]]))  # 4 to 5: inside by 0.5
+    state = told(method, context, torch.tensor([[0, 2, 0, 5]]))  # 4 to 5: inside by 0.5
     columns, codes = torch.tensor([[3, 2]]), torch.tensor([[60, 2]])
-    safety = method.safety(world, state, columns, codes)
+    safety = method.safety(context, state, columns, codes)
     assert safety[0, 0].item() == pytest.approx(0.5, abs=0.1)
     assert safety[0, 1].item() == pytest.approx(-4.5, abs=0.3)
-    chance = method.table[method.kinds(world, state["rows"], columns, codes, safety)]
+    chance = method.table[method.kinds(context, state["rows"], columns, codes, safety)]
     assert chance[0, 0] > 0.9 > 0.5 > chance[0, 1]
 
 
@@ -230,16 +230,16 @@ def test_a_pilot_needs_rows_and_counts_what_it_finds():
     ],
 )
 def test_it_finds_more_than_random_people_whatever_the_model_says(ask, decision):
-    world = made(ask, decision)
-    outcome = search(world.network, DOMAIN, networks.uniform_rows(DOMAIN, 100), SearchConfig("frontier-free", 20, 40,
+    context = made(ask, decision)
+    outcome = search(context.network, DOMAIN, networks.uniform_rows(DOMAIN, 100), SearchConfig("frontier-free", 20, 40,
                    decision=decision))  # fmt: skip
     assert outcome.total.gsr > 1.5 * outcome.random.gsr > 0
 
 
 def test_two_sensitive_attributes_are_no_obstacle():
     domain = DOMAIN.with_sensitive("s", "b")
-    world = made(margins, domain=domain)
-    outcome = search(world.network, domain, networks.uniform_rows(domain, 100), SearchConfig("frontier-free", 20, 40))
+    context = made(margins, domain=domain)
+    outcome = search(context.network, domain, networks.uniform_rows(domain, 100), SearchConfig("frontier-free", 20, 40))
     assert outcome.total.gsr >= outcome.random.gsr > 0
     assert np.isin(outcome.findings.rows[:, 1].numpy(), range(4)).all()
 

@@ -9,26 +9,26 @@ from neuronfair import Decision, Network
 from neuronfair.domain.draws import Draws
 from neuronfair.images.domain import PIXELS, ImageDomain, ImageEncoding
 from neuronfair.searches.engine import Budget, run_phase
-from neuronfair.searches.method import World
+from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods.halving import Halving
 
 
 class Stride:
     """Every step makes all pixels darker by 40 levels."""
 
-    def start(self, world, state):
+    def start(self, context, state):
         return state
 
-    def ask(self, world, state, t):
+    def ask(self, context, state, t):
         return state["rows"]
 
-    def tell(self, world, state, rows, evaluation, t):
+    def tell(self, context, state, rows, evaluation, t):
         codes = rows.clone()
         codes[:, PIXELS:] -= 40
-        return state | {"rows": world.domain.move(rows, codes)}
+        return state | {"rows": context.domain.move(rows, codes)}
 
 
-def world(boundary: float) -> World:
+def context(boundary: float) -> SearchContext:
     """Pictures of one grey pixel; class 1 from `boundary` levels of red on; the shift takes 3 levels away."""
     pictures = torch.full((1, 3, 1, 1), 200, dtype=torch.uint8)
     domain = ImageDomain("pixel", pictures, torch.full((1, 3, 1, 1), -3, dtype=torch.int8))
@@ -37,12 +37,12 @@ def world(boundary: float) -> World:
         layer.weight.copy_(torch.tensor([[0.0, 0.0, 0.0], [255.0, 0.0, 0.0]]))
         layer.bias.copy_(torch.tensor([0.0, -boundary]))
     network = Network(nn.Sequential(nn.Flatten(), layer), ImageEncoding(domain), layers=())
-    return World(network, domain, Decision(), Draws(0, "test"))
+    return SearchContext(network, domain, Decision(), Draws(0, "test"))
 
 
 def judged(boundary: float, method) -> tuple[list[int], list[int]]:
     """The levels of red that were judged, and those of the findings."""
-    here = world(boundary)
+    here = context(boundary)
     levels: list[int] = []
     ask = type(method).ask
 
@@ -65,9 +65,9 @@ def test_a_walk_steps_over_the_boundary_and_halving_goes_back_to_it():
 
 def test_a_walker_that_finds_nothing_in_between_walks_on():
     # The twin is lighter than black only: nobody discriminates at 0 levels of shift.
-    here = world(141.5)
+    here = context(141.5)
     domain = replace(here.domain, shift=here.domain.shift * 0)
-    blind = World(here.network.reading(ImageEncoding(domain)), domain, here.decision, Draws(0, "test"))
+    blind = SearchContext(here.network.reading(ImageEncoding(domain)), domain, here.decision, Draws(0, "test"))
     result = run_phase(blind, Halving(Stride()), blind.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
     assert len(result.findings) == 0
     assert result.stop == "steps"
@@ -76,10 +76,10 @@ def test_a_walker_that_finds_nothing_in_between_walks_on():
 
 def test_walkers_halve_each_for_itself():
     pictures = torch.tensor([200, 110], dtype=torch.uint8).view(2, 1, 1, 1).repeat(1, 3, 1, 1)
-    here = world(101.5)
+    here = context(101.5)
     domain = ImageDomain("two", pictures, torch.full((2, 3, 1, 1), -3, dtype=torch.int8))
     both = run_phase(
-        World(here.network.reading(ImageEncoding(domain)), domain, Decision(), Draws(0, "test")),
+        SearchContext(here.network.reading(ImageEncoding(domain)), domain, Decision(), Draws(0, "test")),
         Halving(Stride()),
         domain.seeds,
         budget=Budget(steps=12, findings_per_seed=1),

@@ -16,7 +16,7 @@ from neuronfair.model.weights import load as load_weights
 from neuronfair.searches.campaign import cluster_seeds, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Record, run_phase
-from neuronfair.searches.method import State, World
+from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from tests.planted import networks
@@ -39,17 +39,17 @@ def profile(neurons: int = 4, biased: tuple[int, ...] = BIASED, name: str = "1")
     return BiasProfile((LayerBias(name, act_diff),), 1)
 
 
-def world(**options) -> World:
-    return networks.world(module(), DOMAIN, **({"profile": profile()} | options))
+def context(**options) -> SearchContext:
+    return networks.context(module(), DOMAIN, **({"profile": profile()} | options))
 
 
-def begin(method: NeuronFair, world: World, rows: Tensor) -> State:
+def begin(method: NeuronFair, context: SearchContext, rows: Tensor) -> State:
     number = torch.arange(len(rows))
-    return method.start(world, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
+    return method.start(context, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
 
 
-def told(method: NeuronFair, world: World, state: State, rows: Tensor, t: int) -> State:
-    return method.tell(world, state, rows, evaluate(world.network, world.domain, rows), t)
+def told(method: NeuronFair, context: SearchContext, state: State, rows: Tensor, t: int) -> State:
+    return method.tell(context, state, rows, evaluate(context.network, context.domain, rows), t)
 
 
 def f(x: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ ROWS = torch.tensor([[4, 3, 0], [2, 5, 1], [6, 2, 0]])
 
 
 def test_the_dynamic_loss_and_its_swapped_roles():
-    method, here = NeuronFair(), world()
+    method, here = NeuronFair(), context()
     state = told(method, here, begin(method, here, ROWS), ROWS, 0)
     twins = ROWS.clone()
     twins[:, 2] = 1 - twins[:, 2]
@@ -89,14 +89,14 @@ def test_the_dynamic_loss_and_its_swapped_roles():
 def test_the_gradient_by_a_pencil():
     # One chain at (4, 3, 0): f = (5.5, 5.25, 7, 3.75), its twin f' = (7.5, 3.75, 7.5, 3.75).
     # dJ/da0 = -(7.5 * 1 / 5.5 + 3.75 * 0.25 / 5.25), dJ/da1 = -(7.5 * -0.5 / 5.5 + 3.75 * 0.75 / 5.25).
-    method, here = NeuronFair(), world()
+    method, here = NeuronFair(), context()
     state = told(method, here, begin(method, here, ROWS[:1]), ROWS[:1], 0)
     expected = [-(7.5 / 5.5 + 3.75 * 0.25 / 5.25), 7.5 * 0.5 / 5.5 - 3.75 * 0.75 / 5.25]
     assert state["g"][0, :2].tolist() == pytest.approx(expected)
 
 
 def test_momentum_over_two_steps():
-    method, here = NeuronFair(momentum=0.3), world()
+    method, here = NeuronFair(momentum=0.3), context()
     forgetful = NeuronFair(momentum=0.0)
     first = told(method, here, begin(method, here, ROWS), ROWS, 0)
     second = told(method, here, first, first["rows"], 1)
@@ -110,7 +110,7 @@ def test_momentum_over_two_steps():
 
 
 def test_extra_neurons_are_a_share_of_the_layer_for_a_while():
-    method, here = NeuronFair(refresh=10, extra_share=0.05), world()
+    method, here = NeuronFair(refresh=10, extra_share=0.05), context()
     state = {"origin": torch.arange(500)}
     chosen = [method._extra(here, state, 70, t) for t in range(25)]
     assert all((c.sum(1) == 3).all() for c in chosen)  # INT(70 * 0.05)
@@ -128,13 +128,13 @@ def test_extra_neurons_are_a_share_of_the_layer_for_a_while():
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])
 def test_extra_neurons_are_those_that_rank_first(share):
-    method, here, state = NeuronFair(extra_share=share), world(), {"origin": torch.arange(200)}
+    method, here, state = NeuronFair(extra_share=share), context(), {"origin": torch.arange(200)}
     rank = here.draws.uniform(20, state["origin"], 32, use="extra").argsort(1).argsort(1)
     assert torch.equal(method._extra(here, state, 32, 27), rank < int(32 * share))
 
 
 def test_what_counts_is_kept_until_it_is_drawn_anew():
-    method, here = NeuronFair(refresh=3, extra_share=0.5), world()
+    method, here = NeuronFair(refresh=3, extra_share=0.5), context()
     state, kept = begin(method, here, ROWS), []
     for t in range(7):
         state = told(method, here, state, ROWS, t)
@@ -150,7 +150,7 @@ def test_extra_neurons_count_in_the_loss():
     method = NeuronFair(extra_share=0.25)  # one of the four neurons
     alone = NeuronFair(extra_share=0.0)
     many = ROWS[:1].repeat(64, 1)
-    here = world()
+    here = context()
     with_extra = told(method, here, begin(method, here, many), many, 0)["g"]
     without = told(alone, here, begin(alone, here, many), many, 0)["g"]
     same = torch.isclose(with_extra, without).all(1)
@@ -165,7 +165,7 @@ def test_extra_neurons_count_in_the_loss():
 def moves(method: NeuronFair, slopes: list[float], twin_slopes: list[float], chains: int = 20_000) -> Tensor:
     """How often each attribute of many equal chains is moved."""
     domain = networks.domain()
-    here = networks.world(networks.one_biased_neuron(), domain, profile=profile(8, (3,), "0"))
+    here = networks.context(networks.one_biased_neuron(), domain, profile=profile(8, (3,), "0"))
     base = torch.full((chains, 5), 4)
     base[:, 4] = 0
     slope = torch.tensor([*slopes, 9.0]).repeat(chains, 1)
@@ -207,7 +207,7 @@ def test_attributes_without_influence_share_the_probability(choice):
 
 def test_the_sign_is_that_of_the_gradient_or_random():
     domain = networks.domain()
-    here = networks.world(networks.one_biased_neuron(), domain, profile=profile(8, (3,), "0"))
+    here = networks.context(networks.one_biased_neuron(), domain, profile=profile(8, (3,), "0"))
     base = torch.full((4000, 5), 4)
     slope = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0]).repeat(4000, 1)
     state = {"origin": torch.arange(4000), "base": base, "g": slope, "g_twin": slope}
@@ -226,7 +226,7 @@ HIT, MISS, OTHER_MISS = [5, 5, 5, 4, 0], [5, 5, 5, 6, 0], [1, 1, 1, 1, 0]
 
 def bases(after_miss: str, *visited: list[int], chains: int = 1) -> Tensor:
     """Where many equal chains go on from after these rows."""
-    here = networks.world(networks.one_biased_neuron(), PLANTED, profile=profile(8, (3,), "0"))
+    here = networks.context(networks.one_biased_neuron(), PLANTED, profile=profile(8, (3,), "0"))
     method = NeuronFair(local=True, after_miss=after_miss)
     state = begin(method, here, torch.tensor(visited[0]).repeat(chains, 1))
     for t, row in enumerate(visited):
@@ -262,7 +262,7 @@ def test_a_dead_layer_never_gives_nan(local, choice):
     dead = networks.one_biased_neuron()
     with torch.no_grad():
         dead[0][0].bias.fill_(-1000.0)
-    here = networks.world(dead, PLANTED, profile=profile(8, (3,), "0"))
+    here = networks.context(dead, PLANTED, profile=profile(8, (3,), "0"))
     saved: list[State] = []
     seeds = networks.uniform_rows(PLANTED, 20)
     method = NeuronFair(local=local, choice=choice)
@@ -275,7 +275,7 @@ def test_a_dead_layer_never_gives_nan(local, choice):
 
 def test_a_neuron_at_zero_has_no_slope_but_a_finite_loss():
     # The planted neuron is 0 for s = 0: the floor of the logarithm, and no slope through it.
-    here = networks.world(networks.one_biased_neuron(), PLANTED, profile=profile(8, (0, 3), "0"))
+    here = networks.context(networks.one_biased_neuron(), PLANTED, profile=profile(8, (0, 3), "0"))
     method = NeuronFair()
     rows = torch.tensor([[0, 4, 4, 4, 0], [3, 4, 4, 4, 1]])
     state = told(method, here, begin(method, here, rows), rows, 0)
@@ -286,11 +286,11 @@ def test_a_neuron_at_zero_has_no_slope_but_a_finite_loss():
 
 def test_the_profile_is_needed():
     with pytest.raises(NeuronFairError, match=r"interpret\(\)"):
-        run_phase(world(profile=None), NeuronFair(), ROWS, budget=Budget())
+        run_phase(context(profile=None), NeuronFair(), ROWS, budget=Budget())
 
 
 def test_the_blind_control_uses_no_gradient():
-    here = replace(world(), blind=True)
+    here = replace(context(), blind=True)
     before = here.network.rows_backward
     run_phase(here, NeuronFair(local=True), ROWS, budget=Budget(steps=5))
     assert here.network.rows_backward == before
@@ -301,7 +301,7 @@ def test_the_printed_algorithm_on_the_published_classifier(shared_models):
     weights, _ = load_weights(shared_models / "neuronfair" / "census.npz")
     network = Network(weights, data.domain)
     bias = interpret(network, data.domain, data.rows[:2000])
-    here = World(network, data.domain, Decision(), Draws(0, "global"), profile=bias)
+    here = SearchContext(network, data.domain, Decision(), Draws(0, "global"), profile=bias)
     seeds = cluster_seeds(network.encoding, data.rows[:5000], 200)
     first = run_phase(here, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
     assert len(first) > 20
@@ -315,7 +315,7 @@ def test_the_printed_algorithm_on_the_published_classifier(shared_models):
 
 def next_rows(method: NeuronFair, slope: list[float], last: list[int], chains: int = 20_000) -> Tensor:
     """The rows after a global step from (4, 3, 0), with this gradient and this row before."""
-    here = world()
+    here = context()
     state = begin(method, here, torch.tensor([[4, 3, 0]]).repeat(chains, 1))
     g = torch.tensor([slope], dtype=torch.float64).repeat(chains, 1)
     state |= {"g": g, "g_twin": 0 * g, "last": torch.tensor([last]).repeat(chains, 1)}
@@ -342,7 +342,7 @@ def test_no_kick_while_the_gradient_leads_on():
 def test_the_decision_through_the_biased_neurons_by_a_pencil():
     # At (4, 3, 0) f = (5.5, 5.25, 7, 3.75): scores (5.5 + 2.625 - 3.5 + 0.9375, -2.75 + 5.25 + 5.25 + 0.5), class 1.
     # Through the neurons 0 and 1 its lead z1 - z0 = -1.5 f0 + 0.5 f1 + … has the slope -1.5 w0 + 0.5 w1.
-    here = world()
+    here = context()
     for local, sign in ((True, 1), (False, -1)):  # globally a pair heads for the boundary
         method = NeuronFair(local=local, loss="decision", extra_share=0.0)
         state = told(method, here, begin(method, here, ROWS[:1]), ROWS[:1], 0)
@@ -358,14 +358,14 @@ def test_the_decision_through_the_biased_neurons_by_a_pencil():
 
 def test_the_difference_of_activations_by_a_pencil():
     # f - f' = (-2, 1.5, …): |f0 - f0'| falls with f0, |f1 - f1'| rises with f1.
-    method, here = NeuronFair(loss="difference", extra_share=0.0), world()
+    method, here = NeuronFair(loss="difference", extra_share=0.0), context()
     state = told(method, here, begin(method, here, ROWS[:1]), ROWS[:1], 0)
     slope = [-a + b for a, b in zip(WEIGHTS[0], WEIGHTS[1], strict=True)]
     assert state["g"][0].tolist() == pytest.approx(slope)
 
 
 def test_a_tolerance_is_reached_by_widening_the_gap():
-    here = networks.world(module()[:2].append(networks.linear([[1.0, 0.5, -0.5, 0.25]], [0.0]).double()), DOMAIN)
+    here = networks.context(module()[:2].append(networks.linear([[1.0, 0.5, -0.5, 0.25]], [0.0]).double()), DOMAIN)
     here = replace(here, decision=Decision("tolerance", 1.0), profile=profile())
     method = NeuronFair(loss="decision", extra_share=1.0, momentum=0.0)
     start = begin(method, here, ROWS[:1])
@@ -378,7 +378,7 @@ def test_a_tolerance_is_reached_by_widening_the_gap():
 def test_other_layers_can_guide():
     deep = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     layers = (profile(name="1").layers[0], profile(biased=(2,), name="3").layers[0])
-    here = networks.world(deep, DOMAIN, profile=BiasProfile(layers, 1))
+    here = networks.context(deep, DOMAIN, profile=BiasProfile(layers, 1))
     for name, expected in (("first", "1"), ("last", "3"), ("worst", max(layers, key=lambda one: one.auc).name)):
         seen = []
         spy = replace(here)
@@ -390,7 +390,7 @@ def test_other_layers_can_guide():
 
 def test_a_global_step_moves_a_log_uniform_number_of_attributes():
     domain = networks.domain(attributes=8)
-    here = networks.world(networks.random_module(domain), domain)
+    here = networks.context(networks.random_module(domain), domain)
     method, many = NeuronFair(several="some"), 4000
     base = torch.full((many, 9), 4)
     codes = base + 1
@@ -405,7 +405,7 @@ def test_a_global_step_moves_a_log_uniform_number_of_attributes():
 
 
 def test_uniform_and_harm_choose_one_attribute():
-    here = world()
+    here = context()
     rows = ROWS[:1].repeat(3000, 1)
     for choice in ("uniform", "harm", "inverse"):
         method = NeuronFair(local=True, loss="decision", sign="random", choice=choice)

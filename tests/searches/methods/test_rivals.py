@@ -14,7 +14,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import KeySet
-from neuronfair.searches.method import Method, State, World, choose, confidence, inverse_influence, metropolis
+from neuronfair.searches.method import Method, SearchContext, State, choose, confidence, inverse_influence, metropolis
 from neuronfair.searches.methods import METHODS, Setting, phases
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas, Uniform
@@ -33,32 +33,32 @@ def two_planes(w0: list[float], b0: float, w1: list[float], b1: float, *, output
     return nn.Sequential(first, nn.ReLU(), networks.linear(second, [-UP] if outputs == 1 else [0.0, -UP])).double()
 
 
-def world(*planes: list[float] | float, decision: Decision | None = None) -> World:
+def context(*planes: list[float] | float, decision: Decision | None = None) -> SearchContext:
     outputs = 2 if decision is None else 1
-    return networks.world(two_planes(*planes, outputs=outputs), DOMAIN, decision=decision)
+    return networks.context(two_planes(*planes, outputs=outputs), DOMAIN, decision=decision)
 
 
-def begin(method: Method, world: World, rows: Tensor) -> State:
+def begin(method: Method, context: SearchContext, rows: Tensor) -> State:
     number = torch.arange(len(rows))
-    return method.start(world, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
+    return method.start(context, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
 
 
-def judged(world: World, rows: Tensor, found: list[bool] | Tensor | None = None) -> Evaluation:
+def judged(context: SearchContext, rows: Tensor, found: list[bool] | Tensor | None = None) -> Evaluation:
     """What the network says of rows; or, with `found`, which of them it is to be said to discriminate."""
-    evaluation = evaluate(world.network, world.domain, rows, world.decision)
+    evaluation = evaluate(context.network, context.domain, rows, context.decision)
     if found is None:
         return evaluation
     return replace(evaluation, discriminates=torch.as_tensor(found))
 
 
-def told(method: Method, world: World, state: State, rows: Tensor, t: int, found=None) -> State:
-    return method.tell(world, state, rows, judged(world, rows, found), t)
+def told(method: Method, context: SearchContext, state: State, rows: Tensor, t: int, found=None) -> State:
+    return method.tell(context, state, rows, judged(context, rows, found), t)
 
 
-def step_from(method: Method, world: World, *row: int) -> list[int]:
+def step_from(method: Method, context: SearchContext, *row: int) -> list[int]:
     """Where the first step leads from one row, as a difference."""
     rows = torch.tensor([row])
-    return (told(method, world, begin(method, world, rows), rows, 0)["rows"] - rows)[0].tolist()
+    return (told(method, context, begin(method, context, rows), rows, 0)["rows"] - rows)[0].tolist()
 
 
 def walkers_at(*row: int, count: int = MANY) -> Tensor:
@@ -94,31 +94,31 @@ UPHILL_TESTED = pytest.mark.parametrize("method", [Adf(), EidigGlobal()], ids=["
 def test_a_step_makes_the_decision_less_certain(method):
     w = [1.0, -2.0, 0.5]
     # Row and twin belong to class 1 (z > 0): z must fall. With z < 0 they belong to class 0: z must rise.
-    assert step_from(method, world(w, 3.0, w, 2.0), 4, 2, 4, 0) == [-1, 1, -1, 0]
-    assert step_from(method, world(w, -9.0, w, -8.0), 4, 2, 4, 0) == [1, -1, 1, 0]
-    assert step_from(method, world(w, 3.0, w, 2.0), 4, 2, 4, 1) == [-1, 1, -1, 0]
+    assert step_from(method, context(w, 3.0, w, 2.0), 4, 2, 4, 0) == [-1, 1, -1, 0]
+    assert step_from(method, context(w, -9.0, w, -8.0), 4, 2, 4, 0) == [1, -1, 1, 0]
+    assert step_from(method, context(w, 3.0, w, 2.0), 4, 2, 4, 1) == [-1, 1, -1, 0]
 
 
 @UPHILL_TESTED
 def test_attributes_on_which_row_and_twin_disagree_stay(method):
     # z = 5 + a0 + a1 + a2 for the row, 5 + 2 a0 - a1 for its twin: the twin does not feel a2.
-    here = world([1.0, 1.0, 1.0], 5.0, [2.0, -1.0, 0.0], 5.0)
+    here = context([1.0, 1.0, 1.0], 5.0, [2.0, -1.0, 0.0], 5.0)
     assert step_from(method, here, 4, 4, 4, 0) == [-1, 0, 0, 0]
     # A row and a twin of two classes pull every attribute in opposite directions.
-    assert step_from(method, world([1.0, 1.0, 1.0], -11.0, [1.0, 1.0, 1.0], -13.0), 4, 4, 4, 0) == [0, 0, 0, 0]
+    assert step_from(method, context([1.0, 1.0, 1.0], -11.0, [1.0, 1.0, 1.0], -13.0), 4, 4, 4, 0) == [0, 0, 0, 0]
 
 
 @UPHILL_TESTED
 def test_steps_end_at_the_bounds(method):
     w = [1.0, -1.0, 1.0]
-    assert step_from(method, world(w, 9.5, w, 9.5), 0, 9, 5, 0) == [0, 0, -1, 0]
+    assert step_from(method, context(w, 9.5, w, 9.5), 0, 9, 5, 0) == [0, 0, -1, 0]
 
 
 @UPHILL_TESTED
 def test_a_score_goes_towards_its_threshold(method):
     w, decision = [1.0, -2.0, 1.0], Decision("threshold", 3.0)
-    assert step_from(method, world(w, 0.0, w, 0.5, decision=decision), 5, 0, 5, 0) == [-1, 1, -1, 0]  # 10 against 3
-    assert step_from(method, world(w, -8.0, w, -8.5, decision=decision), 5, 2, 5, 0) == [1, -1, 1, 0]  # -2 against 3
+    assert step_from(method, context(w, 0.0, w, 0.5, decision=decision), 5, 0, 5, 0) == [-1, 1, -1, 0]  # 10 against 3
+    assert step_from(method, context(w, -8.0, w, -8.5, decision=decision), 5, 2, 5, 0) == [1, -1, 1, 0]  # -2 against 3
 
 
 @UPHILL_TESTED
@@ -128,7 +128,7 @@ def test_a_nominal_attribute_goes_to_the_value_that_is_least_certain(method):
     # z = 4 A + 2 B + 3 C + a - 1: class 1, so that B is the least certain.
     first = networks.linear([[4.0, 2.0, 3.0, 1.0, 0.0]], [-1.0])
     module = nn.Sequential(first, nn.ReLU(), networks.linear([[0.0], [1.0]], [0.0, 0.0])).double()
-    here = networks.world(module, domain)
+    here = networks.context(module, domain)
     rows = torch.tensor([[0, 5, 0], [1, 5, 1], [2, 5, 0]])
     assert told(method, here, begin(method, here, rows), rows, 0)["rows"].tolist() == [[1, 4, 0], [1, 4, 1], [1, 4, 0]]
 
@@ -137,7 +137,7 @@ def test_for_adf_a_twin_without_a_gradient_has_no_say():
     # z = 1 + relu(2 + a0 - a1 + a2 - 1000 s): nothing moves it where s is 1.
     first = networks.linear([[1.0, -1.0, 1.0, -FAR]], [2.0])
     module = nn.Sequential(first, nn.ReLU(), networks.linear([[0.0], [1.0]], [0.0, 1.0])).double()
-    flat_twin = networks.world(module, DOMAIN)
+    flat_twin = networks.context(module, DOMAIN)
     assert step_from(Adf(), flat_twin, 4, 4, 4, 0) == [-1, 1, -1, 0]
     assert step_from(EidigGlobal(), flat_twin, 4, 4, 4, 0) == [0, 0, 0, 0]
     # The other way round the row itself knows no way.
@@ -145,7 +145,7 @@ def test_for_adf_a_twin_without_a_gradient_has_no_say():
 
 
 def test_for_adf_all_rows_go_on_from_where_they_are():
-    here = world([1.0, -2.0, 0.5], 3.0, [1.0, -2.0, 0.5], 2.0)
+    here = context([1.0, -2.0, 0.5], 3.0, [1.0, -2.0, 0.5], 2.0)
     rows, method = torch.tensor([[8, 1, 4, 0]]), Adf()
     state = begin(method, here, rows)
     for t in range(3):
@@ -159,7 +159,7 @@ def test_for_adf_all_rows_go_on_from_where_they_are():
 def test_adf_moves_what_matters_least():
     # For the row z = 3 + a0 + 2 a1 - a2 - 8 = 1, for its twin z = 3 a0 - a1 - 6 = 2: with p the probability of class 1
     # the gradients of -log p are -(1 - p) times the weights.
-    here = world([1.0, 2.0, -1.0], -7.0, [3.0, -1.0, 0.0], -6.0)
+    here = context([1.0, 2.0, -1.0], -7.0, [3.0, -1.0, 0.0], -6.0)
     rows = walkers_at(4, 4, 4, 0)
     assert judged(here, rows[:1]).scores.tolist() == [[0.0, 1.0]]
     assert judged(here, rows[:1]).twin_scores.tolist() == [[[0.0, 2.0]]]
@@ -173,7 +173,7 @@ def test_adf_moves_what_matters_least():
 
 
 def test_inverse_influence_by_hand():
-    here = world([1.0, 1.0, 1.0], 0.0, [1.0, 1.0, 1.0], 0.0)
+    here = context([1.0, 1.0, 1.0], 0.0, [1.0, 1.0, 1.0], 0.0)
     g = torch.tensor([[0.5, -2.0, 0.0, 7.0]])
     g_twin = torch.tensor([[-0.5, 2.0, 0.0, 7.0]])
     weights = inverse_influence(here, torch.tensor([[4, 4, 4, 0]]), g, g_twin)
@@ -183,14 +183,14 @@ def test_inverse_influence_by_hand():
 
 
 def test_choices_have_their_probabilities_and_never_a_weight_of_zero():
-    here = world([1.0, 1.0, 1.0], 0.0, [1.0, 1.0, 1.0], 0.0)
+    here = context([1.0, 1.0, 1.0], 0.0, [1.0, 1.0, 1.0], 0.0)
     weights = torch.tensor([0.0, 1.0, 3.0, 0.0], dtype=torch.float64).repeat(MANY, 1)
     chosen = choose(here, {"origin": torch.arange(MANY)}, weights, 5)
     assert near(torch.bincount(chosen[:, 0], minlength=4) / MANY, [0.0, 0.25, 0.75, 0.0])
 
 
 def test_metropolis():
-    here = world([1.0, 1.0, 1.0], 0.0, [1.0, 1.0, 1.0], 0.0)
+    here = context([1.0, 1.0, 1.0], 0.0, [1.0, 1.0, 1.0], 0.0)
     yes, no = torch.ones(MANY, dtype=torch.bool), torch.zeros(MANY, dtype=torch.bool)
     origin = torch.arange(MANY)
     assert near(metropolis(here, {"origin": origin, "missed": no}, no, 3).double().mean(), 1 / math.e)
@@ -201,7 +201,7 @@ def test_metropolis():
 
 @pytest.mark.parametrize("method", [Adf(local=True), Aequitas()], ids=["adf", "aequitas"])
 def test_a_miss_is_kept_with_its_probability(method):
-    here = world([1.0, 2.0, 1.0], 5.0, [1.0, 2.0, 1.0], 5.0)
+    here = context([1.0, 2.0, 1.0], 5.0, [1.0, 2.0, 1.0], 5.0)
     seeds = walkers_at(4, 4, 4, 0)
     yes, no = torch.ones(MANY, dtype=torch.bool), torch.zeros(MANY, dtype=torch.bool)
     state = told(method, here, begin(method, here, seeds), seeds, 0, yes)
@@ -226,7 +226,7 @@ def test_a_miss_is_kept_with_its_probability(method):
 
 
 def test_adf_compares_with_the_twin_of_the_row_it_stands_on():
-    here = world([1.0, 2.0, 1.0], 5.0, [1.0, 2.0, 1.0], 5.0)
+    here = context([1.0, 2.0, 1.0], 5.0, [1.0, 2.0, 1.0], 5.0)
     method, seeds = Adf(local=True), walkers_at(4, 4, 4, 0, count=64)
     state = begin(method, here, seeds)
     for t in range(6):
@@ -242,7 +242,7 @@ def test_adf_compares_with_the_twin_of_the_row_it_stands_on():
 def test_momentum_by_hand():
     # z = a0 - 2 a1 + 1 for the row and one less for its twin.
     w = [1.0, -2.0, 0.0]
-    here, method = world(w, 1.0, w, 0.0), EidigGlobal()
+    here, method = context(w, 1.0, w, 0.0), EidigGlobal()
     rows = torch.tensor([[5, 1, 3, 0]])
     first = told(method, here, begin(method, here, rows), rows, 0)
     assert first["rows"].tolist() == [[4, 2, 3, 0]]  # a2 has no slope and stays
@@ -260,7 +260,7 @@ def test_momentum_by_hand():
 @pytest.mark.parametrize(("past", "step"), [(-1.9, [-1, -1, -1, 0]), (-2.1, [1, 1, 1, 0])])
 def test_momentum_may_overrule_the_gradient(past, step):
     w = [1.0, 1.0, 1.0]
-    here, method = world(w, 2.0, w, 2.0), EidigGlobal()
+    here, method = context(w, 2.0, w, 2.0), EidigGlobal()
     rows = torch.tensor([[4, 4, 4, 0]])
     fresh = told(method, here, begin(method, here, rows), rows, 0)
     state = begin(method, here, rows) | {"g": past * fresh["g"], "g_twin": past * fresh["g_twin"]}
@@ -272,7 +272,7 @@ def test_momentum_may_overrule_the_gradient(past, step):
 
 def test_eidig_moves_what_matters_least():
     # As for ADF, with the gradient of p: p (1 - p) times the weights.
-    here = world([1.0, 2.0, -1.0], -7.0, [3.0, -1.0, 0.0], -6.0)
+    here = context([1.0, 2.0, -1.0], -7.0, [3.0, -1.0, 0.0], -6.0)
     rows = walkers_at(4, 4, 4, 0)
     own, other = (sigmoid(z) * (1 - sigmoid(z)) for z in (1.0, 2.0))
     weights = [1 / (own * 1 + other * 3), 1 / (own * 2 + other * 1), 1 / (own * 1 + other * 0)]
@@ -289,7 +289,7 @@ CURVED = ([1.0, 2.0, -1.0], -7.0, [3.0, -1.0, 0.0], -6.0)
 
 
 def test_a_miss_leads_back_to_the_seed_and_its_probabilities():
-    here, method = world(*CURVED), EidigLocal(interval=2)
+    here, method = context(*CURVED), EidigLocal(interval=2)
     seeds = walkers_at(4, 4, 4, 0, count=3)
     state = told(method, here, begin(method, here, seeds), seeds, 0, [True] * 3)
     first = state["weights"]
@@ -313,7 +313,7 @@ def test_a_miss_leads_back_to_the_seed_and_its_probabilities():
 
 @pytest.mark.parametrize(("interval", "times"), [(5, [0, 5, 10]), (3, [0, 3, 6, 9, 12]), (None, [0])])
 def test_gradients_are_computed_seldom(interval, times):
-    here, method = world(*CURVED), EidigLocal(interval=interval)
+    here, method = context(*CURVED), EidigLocal(interval=interval)
     seeds = walkers_at(4, 4, 4, 0, count=7)
     state, spent = begin(method, here, seeds), []
     for t in range(14):
@@ -324,7 +324,7 @@ def test_gradients_are_computed_seldom(interval, times):
 
 
 def test_a_miss_starts_the_count_anew():
-    here, method = world(*CURVED), EidigLocal(interval=5)
+    here, method = context(*CURVED), EidigLocal(interval=5)
     seeds = walkers_at(4, 4, 4, 0, count=2)
     state, spent = begin(method, here, seeds), []
     for t in range(12):
@@ -336,14 +336,14 @@ def test_a_miss_starts_the_count_anew():
 
 
 def test_the_two_variants_of_eidig_by_name():
-    setting = Setting(world(*CURVED), KeySet(), 100)
+    setting = Setting(context(*CURVED), KeySet(), 100)
     assert phases("eidig5", setting)[:2] == (EidigGlobal(), EidigLocal(interval=5))
     assert phases("eidiginf", setting)[:2] == (EidigGlobal(), EidigLocal(interval=None))
 
 
 @pytest.mark.parametrize("interval", [5, None])
 def test_eidig_walks_blindly_too(interval):
-    here = replace(world(*CURVED), blind=True)
+    here = replace(context(*CURVED), blind=True)
     result = run_phase(here, EidigLocal(interval), walkers_at(4, 4, 4, 0, count=6), budget=Budget(20))
     assert result.findings.judged == 120
     assert here.network.rows_backward == 0
@@ -356,7 +356,7 @@ PLAIN = ([1.0, 1.0, 1.0], 5.0, [1.0, 1.0, 1.0], 5.0)
 
 def learned(method: Aequitas, found: bool, **state: list[float] | int | bool) -> tuple[list[float], list[float]]:
     """The chances and the directions after the step that `state` describes."""
-    here, rows = world(*PLAIN), torch.tensor([[4, 4, 4, 0]])
+    here, rows = context(*PLAIN), torch.tensor([[4, 4, 4, 0]])
     given = {
         name: torch.tensor([value], dtype=torch.float64) if isinstance(value, list) else torch.tensor([[value]])
         for name, value in state.items()
@@ -366,7 +366,7 @@ def learned(method: Aequitas, found: bool, **state: list[float] | int | bool) ->
 
 
 def test_all_attributes_and_directions_are_equal_at_first():
-    here, rows = world(*PLAIN), torch.tensor([[4, 4, 4, 0]])
+    here, rows = context(*PLAIN), torch.tensor([[4, 4, 4, 0]])
     state = begin(Aequitas(), here, rows)
     for after in (
         state,
@@ -407,7 +407,7 @@ def test_chances_stay_chances():
 
 
 def test_attributes_and_directions_are_drawn_with_their_chances():
-    here, rows, method = world(*PLAIN), walkers_at(4, 4, 4, 0), Aequitas()
+    here, rows, method = context(*PLAIN), walkers_at(4, 4, 4, 0), Aequitas()
     chance = torch.tensor([0.7, 0.1, 0.2, 0.0], dtype=torch.float64).repeat(MANY, 1)
     down = torch.tensor([0.2, 1.0, 0.0, 0.5], dtype=torch.float64).repeat(MANY, 1)
     after = told(method, here, begin(method, here, rows) | {"chance": chance, "down": down}, rows, 0)
@@ -423,7 +423,7 @@ def test_attributes_and_directions_are_drawn_with_their_chances():
 
 
 def test_a_nominal_attribute_goes_to_every_other_value(people):
-    here = networks.world(networks.random_module(people, seed=1), people)
+    here = networks.context(networks.random_module(people, seed=1), people)
     race = people.column("race")
     rows = people.sample(1, torch.Generator().manual_seed(0)).repeat(MANY, 1)
     rows[:, race] = 1
@@ -441,7 +441,7 @@ def test_a_nominal_attribute_goes_to_every_other_value(people):
 
 def test_every_walker_learns_for_itself_and_finds_the_way():
     # Only rows with a0 below 2 are split: steps down of a0, and none of its steps up, lead to findings.
-    here = networks.world(two_planes([0.0, 0.0, 0.0], -1.0, [-1.0, 0.0, 0.0], 1.5), DOMAIN)
+    here = networks.context(two_planes([0.0, 0.0, 0.0], -1.0, [-1.0, 0.0, 0.0], 1.5), DOMAIN)
     rows = torch.cartesian_prod(torch.arange(10), torch.tensor([4]), torch.tensor([4]), torch.tensor([0, 1]))
     assert torch.equal(judged(here, rows).discriminates, rows[:, 0] < 2)
     method = Aequitas(rate=0.01)
@@ -463,12 +463,12 @@ def test_every_walker_learns_for_itself_and_finds_the_way():
     ],
 )
 def test_the_global_phase_of_aequitas_is_uniform(name, local):
-    assert phases(name, Setting(world(*PLAIN), KeySet(), 100))[:2] == (Uniform(), local)
+    assert phases(name, Setting(context(*PLAIN), KeySet(), 100))[:2] == (Uniform(), local)
     assert not METHODS[name].gradients
 
 
 def test_uniform_rows_are_uniform_over_the_rows_that_exist_and_have_no_seed(people):
-    here = networks.world(networks.random_module(people, seed=1), people)
+    here = networks.context(networks.random_module(people, seed=1), people)
     state = begin(Uniform(), here, people.sample(1, torch.Generator().manual_seed(0)).repeat(MANY, 1))
     rows = Uniform().ask(here, state, 4)
     assert torch.equal(Uniform().tell(here, state, rows, judged(here, rows), 4)["rows"], state["rows"])

@@ -15,7 +15,7 @@ from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.findings import NO_KEY, _slots, remember
-from neuronfair.searches.method import State, World
+from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.methods.symbgen import MAX_BINS, QUEUE, CodeCells, Path, SymbGen, _beyond, grow
 from tests.conftest import PEOPLE
@@ -27,18 +27,18 @@ FINDING, MISS = [5, 5, 5, 4, 0], [0, 0, 0, 0, 0]  # the planted network splits d
 QUICK = {"samples": 100, "depth": 6}
 
 
-def planted() -> World:
-    return networks.world(networks.one_biased_neuron(), DOMAIN)
+def planted() -> SearchContext:
+    return networks.context(networks.one_biased_neuron(), DOMAIN)
 
 
-def begin(method: SymbGen, world: World, rows: Tensor) -> State:
+def begin(method: SymbGen, context: SearchContext, rows: Tensor) -> State:
     number = torch.arange(len(rows))
-    return method.start(world, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
+    return method.start(context, {"origin": number, "rows": rows, "found": torch.zeros_like(number)})
 
 
-def step(method: SymbGen, world: World, state: State, t: int) -> tuple[State, Tensor]:
-    rows = method.ask(world, state, t)
-    return method.tell(world, state, rows, evaluate(world.network, world.domain, rows, world.decision), t), rows
+def step(method: SymbGen, context: SearchContext, state: State, t: int) -> tuple[State, Tensor]:
+    rows = method.ask(context, state, t)
+    return method.tell(context, state, rows, evaluate(context.network, context.domain, rows, context.decision), t), rows
 
 
 # The path
@@ -184,30 +184,30 @@ def test_a_box_without_a_point_gives_no_child():
 
 
 def test_the_lowest_rank_is_asked_for_first():
-    world, method = planted(), SymbGen(**QUICK)
-    state = begin(method, world, torch.tensor([MISS, FINDING]))
-    assert torch.equal(method.ask(world, state, 0), state["rows"])
+    context, method = planted(), SymbGen(**QUICK)
+    state = begin(method, context, torch.tensor([MISS, FINDING]))
+    assert torch.equal(method.ask(context, state, 0), state["rows"])
     for t in range(6):
-        state, rows = step(method, world, state, t)
+        state, rows = step(method, context, state, t)
         assert (state["ranks"].diff() >= 0)[state["ranks"][:, 1:].isfinite()].all()
-        assert torch.equal(method.ask(world, state, t + 1), state["queue"][:, 0].long())
-        assert not torch.equal(rows, method.ask(world, state, t + 1))
+        assert torch.equal(method.ask(context, state, t + 1), state["queue"][:, 0].long())
+        assert not torch.equal(rows, method.ask(context, state, t + 1))
 
 
 @pytest.mark.parametrize("local", [True, False])
 def test_local_children_come_from_findings_only_and_before_global_ones(local):
-    world, method = planted(), SymbGen(local, **QUICK)
-    state, _ = step(method, world, begin(method, world, torch.tensor([FINDING, MISS])), 0)
+    context, method = planted(), SymbGen(local, **QUICK)
+    state, _ = step(method, context, begin(method, context, torch.tensor([FINDING, MISS])), 0)
     first, last = state["ranks"][:, 0], torch.where(state["ranks"].isfinite(), state["ranks"], 0).amax(1)
     assert (first < 2).tolist() == [local, False]
     assert ((last > 9) & (last < 10)).all()
 
 
 def test_the_worst_of_a_full_queue_are_dropped():
-    world, method = planted(), SymbGen(True, **QUICK)
-    state = begin(method, world, torch.tensor([FINDING]))
+    context, method = planted(), SymbGen(True, **QUICK)
+    state = begin(method, context, torch.tensor([FINDING]))
     state["ranks"] = torch.arange(1.0, QUEUE + 1, dtype=torch.float64)[None] / 100  # all better than any child
-    state, _ = step(method, world, state, 0)
+    state, _ = step(method, context, state, 0)
     assert state["ranks"].shape == (1, QUEUE)
     assert (state["ranks"][:, :-1] < 1).all()
     assert 1 < state["ranks"][0, -1] < 2
@@ -215,15 +215,15 @@ def test_the_worst_of_a_full_queue_are_dropped():
 
 def test_nobody_is_queued_twice():
     domain = networks.domain(attributes=2, high=4)
-    world = networks.world(networks.one_biased_neuron(inputs=3, boundary=3.5), domain)
+    context = networks.context(networks.one_biased_neuron(inputs=3, boundary=3.5), domain)
     people = torch.cartesian_prod(torch.arange(5), torch.arange(5), torch.tensor([0]))
     assert len(_slots(domain.key(people)).unique()) == 25  # so that nothing is forgotten
     method = SymbGen(True, **QUICK)
-    state = begin(method, world, people[:10])
+    state = begin(method, context, people[:10])
     asked: list[set[int]] = [set() for _ in range(10)]
     for t in range(30):
         waits = state["ranks"][:, 0].isfinite().tolist()
-        state, rows = step(method, world, state, t)
+        state, rows = step(method, context, state, t)
         for chain, key in enumerate(domain.key(rows).tolist()):
             assert not (waits[chain] and key in asked[chain])
             if waits[chain]:
@@ -233,13 +233,13 @@ def test_nobody_is_queued_twice():
 
 def test_a_restart_stays_near_the_seed():
     method, domain = SymbGen(), networks.large_domain()
-    world = networks.world(networks.one_biased_neuron(inputs=11), domain)
+    context = networks.context(networks.one_biased_neuron(inputs=11), domain)
     seeds = networks.uniform_rows(domain, 200)
-    state = begin(method, world, seeds)
+    state = begin(method, context, seeds)
     state["ranks"] = torch.full_like(state["ranks"], torch.inf)
-    rows = method.ask(world, state, 3)
+    rows = method.ask(context, state, 3)
     assert 0.4 < (rows == seeds)[:, :10].float().mean() < 0.6
-    assert not torch.equal(rows, method.ask(world, state, 4))
+    assert not torch.equal(rows, method.ask(context, state, 4))
 
 
 @settings(max_examples=30, deadline=None)
@@ -258,11 +258,11 @@ def test_the_memory_forgets_but_never_invents(keys):
 @pytest.mark.parametrize("local", [True, False])
 def test_every_row_it_asks_for_exists_and_keeps_the_sensitive_values(local):
     domain = PEOPLE_DOMAIN.with_sensitive("sex", "race")
-    world = networks.world(networks.random_module(domain, seed=1), domain)
+    context = networks.context(networks.random_module(domain, seed=1), domain)
     seeds, method = networks.uniform_rows(domain, 60), SymbGen(local, **QUICK)
-    state, columns = begin(method, world, seeds), list(domain.sensitive_columns)
+    state, columns = begin(method, context, seeds), list(domain.sensitive_columns)
     for t in range(12):
-        state, rows = step(method, world, state, t)
+        state, rows = step(method, context, state, t)
         assert domain.valid(rows).all()
         assert torch.equal(rows[:, columns], seeds[:, columns])
         assert all(len(x) == 60 for x in state.values())
@@ -277,28 +277,28 @@ def pairs(*results: PhaseResult) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("local", [True, False])
 def test_batches_and_a_kill_change_nothing(local):
     domain = networks.large_domain()
-    world = networks.world(networks.one_biased_neuron(inputs=11, weight=40.0, boundary=networks.MIDDLE), domain)
+    context = networks.context(networks.one_biased_neuron(inputs=11, weight=40.0, boundary=networks.MIDDLE), domain)
     seeds, method, budget = networks.uniform_rows(domain, 60), SymbGen(local, **QUICK), Budget(steps=12)
-    whole = run_phase(world, method, seeds, budget=budget)
+    whole = run_phase(context, method, seeds, budget=budget)
     parts = torch.arange(60).split([13, 47])
     # People whom both parts meet count in both.
-    split = [run_phase(world, method, seeds[part], budget=budget, origin=part) for part in parts]
+    split = [run_phase(context, method, seeds[part], budget=budget, origin=part) for part in parts]
     assert pairs(whole) <= pairs(*split)
     assert {p[:10] for p in pairs(whole)} == {p[:10] for p in pairs(*split)}
     assert len(whole.findings) > 50
 
     saved: list[Checkpoint] = []
-    run_phase(world, method, seeds, budget=Budget(steps=7), record=Record(saved.append, every=5))
-    resumed = run_phase(world, method, seeds, budget=budget, record=Record(resume=saved[0]))
+    run_phase(context, method, seeds, budget=Budget(steps=7), record=Record(saved.append, every=5))
+    resumed = run_phase(context, method, seeds, budget=budget, record=Record(resume=saved[0]))
     assert (saved[0].t, pairs(resumed)) == (5, pairs(whole))
 
 
 def test_a_walker_goes_on_alike_when_others_retire():
-    world, method = planted(), SymbGen(**QUICK)
+    context, method = planted(), SymbGen(**QUICK)
     seeds = networks.uniform_rows(DOMAIN, 80)
-    together = run_phase(world, method, seeds, budget=Budget(steps=15, findings_per_seed=1))
+    together = run_phase(context, method, seeds, budget=Budget(steps=15, findings_per_seed=1))
     for number in together.findings.origin[-3:].tolist():
-        alone = run_phase(world, method, seeds[number : number + 1], budget=Budget(15), origin=torch.tensor([number]))
+        alone = run_phase(context, method, seeds[number : number + 1], budget=Budget(15), origin=torch.tensor([number]))
         mine = {p for p in pairs(together) if p[-2] == number}
         assert mine <= pairs(alone)
 
@@ -313,20 +313,20 @@ def corner() -> nn.Module:
 
 
 def test_both_phases_beat_random_rows():
-    world = networks.world(corner(), networks.large_domain())
-    seeds = networks.uniform_rows(world.domain, 40)  # one person in 125 is split
+    context = networks.context(corner(), networks.large_domain())
+    seeds = networks.uniform_rows(context.domain, 40)  # one person in 125 is split
     budget = Budget(steps=30, findings_per_seed=1)
-    chance = run_phase(world, Uniform(), seeds, budget=budget).findings
-    first = run_phase(world, SymbGen(samples=200), seeds, budget=budget).findings
+    chance = run_phase(context, Uniform(), seeds, budget=budget).findings
+    first = run_phase(context, SymbGen(samples=200), seeds, budget=budget).findings
     assert first.gsr > 5 * chance.gsr
-    local = run_phase(world, SymbGen(True, samples=200), first.rows, budget=Budget(30), origin=first.origin).findings
+    local = run_phase(context, SymbGen(True, samples=200), first.rows, budget=Budget(30), origin=first.origin).findings
     assert local.gsr > 5 * chance.gsr
 
 
 def test_a_constant_network_has_no_findings():
     module = nn.Sequential(nn.Linear(5, 3), nn.ReLU(), networks.linear([[0.0] * 3] * 2, [1.0, 0.0]))
-    world = networks.world(module, DOMAIN)
-    result = run_phase(world, SymbGen(True, **QUICK), networks.uniform_rows(DOMAIN, 20), budget=Budget(steps=10))
+    context = networks.context(module, DOMAIN)
+    result = run_phase(context, SymbGen(True, **QUICK), networks.uniform_rows(DOMAIN, 20), budget=Budget(steps=10))
     assert (len(result.findings), result.stop) == (0, "steps")
     assert result.findings.tried > 100  # it does not stay where it is
 
@@ -341,10 +341,10 @@ def test_a_constant_network_has_no_findings():
     ids=["three classes", "threshold", "tolerance"],
 )
 def test_every_kind_of_decision_is_searched(module, decision):
-    world = networks.world(module, DOMAIN, decision=decision)
-    result = run_phase(world, SymbGen(True, **QUICK), networks.uniform_rows(DOMAIN, 30), budget=Budget(steps=20))
+    context = networks.context(module, DOMAIN, decision=decision)
+    result = run_phase(context, SymbGen(True, **QUICK), networks.uniform_rows(DOMAIN, 30), budget=Budget(steps=20))
     assert len(result.findings) > 10
-    assert evaluate(world.network, DOMAIN, result.findings.rows, decision).discriminates.all()
+    assert evaluate(context.network, DOMAIN, result.findings.rows, decision).discriminates.all()
 
 
 @dataclass
@@ -362,10 +362,10 @@ class BlackBox:
 
 
 def test_a_black_box_is_searched_like_a_network():
-    method, world = SymbGen(True, **QUICK), planted()
-    boxed = replace(world, network=BlackBox(networks.one_biased_neuron()))
-    states = [begin(method, w, networks.uniform_rows(DOMAIN, 30)) for w in (world, boxed)]
+    method, context = SymbGen(True, **QUICK), planted()
+    boxed = replace(context, network=BlackBox(networks.one_biased_neuron()))
+    states = [begin(method, w, networks.uniform_rows(DOMAIN, 30)) for w in (context, boxed)]
     for t in range(8):
-        states[0], rows = step(method, world, states[0], t)
+        states[0], rows = step(method, context, states[0], t)
         states[1], same = step(method, boxed, states[1], t)
         assert torch.equal(rows, same)

@@ -14,7 +14,7 @@ from neuronfair.model.network import Network
 from neuronfair.searches.config import loaded
 from neuronfair.searches.engine import PhaseResult
 from neuronfair.searches.findings import KeySet
-from neuronfair.searches.method import Method, World
+from neuronfair.searches.method import Method, SearchContext
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas, Uniform
 from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
@@ -40,7 +40,7 @@ class Phases(NamedTuple):
 class Setting:
     """What a method is prepared for."""
 
-    world: World
+    context: SearchContext
     seen: KeySet  # records that a pilot evaluates count once
     rows: int  # about how many rows the search may evaluate
 
@@ -66,14 +66,14 @@ def _neuronfair_plus(_: Setting) -> Phases:
 
 
 def _frontier(setting: Setting) -> Phases:
-    method, pilot = Frontier().prepared(setting.world, rows=setting.rows // 20, seen=setting.seen)
+    method, pilot = Frontier().prepared(setting.context, rows=setting.rows // 20, seen=setting.seen)
     return Phases(method, method, pilot)
 
 
 def _frontier_free(setting: Setting) -> Phases:
     # A pilot is worth a tenth of the rows, or a quarter of few.
     rows = max(setting.rows // 10, min(LEAST, setting.rows // 4))
-    method, pilot = prepared(setting.world, rows=rows, seen=setting.seen)
+    method, pilot = prepared(setting.context, rows=rows, seen=setting.seen)
     return Phases(method, method, pilot)
 
 

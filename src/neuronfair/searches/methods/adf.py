@@ -17,15 +17,15 @@ from torch import Tensor
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import (
     FLOOR,
+    SearchContext,
     State,
-    World,
     agreed,
     confidence,
     inverse_influence,
     metropolis,
     one_attribute,
     random_neighbours,
-    where,
+    select_state,
 )
 
 
@@ -35,7 +35,7 @@ class Adf:
 
     local: bool = False
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains, each standing on its seed."""
         rows = state["rows"]
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
@@ -45,23 +45,23 @@ class Adf:
         """Return the same form for all steps but the first: they run the same operations."""
         return 0 if t else None
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Accept the new rows, or in the local phase sometimes keep the old ones, and take a step."""
         found = evaluation.discriminates
-        accepted = metropolis(world, state, found, t) if self.local and t else torch.ones_like(found)
-        state = state | where(accepted, {"base": rows, "twin": evaluation.twin, "missed": ~found}, state)
+        accepted = metropolis(context, state, found, t) if self.local and t else torch.ones_like(found)
+        state = state | select_state(accepted, {"base": rows, "twin": evaluation.twin, "missed": ~found}, state)
         base, pairs = state["base"], torch.cat([state["base"], state["twin"]])
-        g, g_twin = world.gradient(
-            pairs, lambda s: -confidence(world.decision, s).clamp(min=FLOOR).log(), state, t
+        g, g_twin = context.gradient(
+            pairs, lambda s: -confidence(context.decision, s).clamp(min=FLOOR).log(), state, t
         ).chunk(2)
         if self.local:
-            random = random_neighbours(world, state, base, t)
-            codes = one_attribute(world, state, base, random, inverse_influence(world, base, g, g_twin), t)
+            random = random_neighbours(context, state, base, t)
+            codes = one_attribute(context, state, base, random, inverse_influence(context, base, g, g_twin), t)
         else:
             mute = (g_twin == 0).all(1, keepdim=True)  # ignores twins without a gradient
-            codes = agreed(world, state, base, g, torch.where(mute, g, g_twin), t)
-        return state | {"rows": world.domain.move(base, codes)}
+            codes = agreed(context, state, base, g, torch.where(mute, g, g_twin), t)
+        return state | {"rows": context.domain.move(base, codes)}

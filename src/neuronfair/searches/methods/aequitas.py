@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import State, World, choose, in_scale, metropolis, where
+from neuronfair.searches.method import SearchContext, State, choose, in_scale, metropolis, select_state
 
 
 @dataclass(frozen=True)
 class Uniform:
     """Every step evaluates a new row, uniform over the valid rows of the domain; seeds are ignored."""
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains unchanged: there is nothing to remember."""
         return state
 
@@ -30,11 +30,13 @@ class Uniform:
         """Return the same form for all steps: they run the same operations."""
         return 0
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return one random row per chain."""
-        return world.domain.rows_at(world.draws.uniform(t, state["origin"], world.domain.draws_per_row, use="rows"))
+        return context.domain.rows_at(
+            context.draws.uniform(t, state["origin"], context.domain.draws_per_row, use="rows")
+        )
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Learn nothing."""
         return state
 
@@ -46,9 +48,9 @@ class Aequitas:
     learns: Literal["nothing", "directions", "everything"] = "everything"
     rate: float = 0.001
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains with equal chances for every attribute and direction."""
-        rows, free = state["rows"], world.domain.free.double()
+        rows, free = state["rows"], context.domain.free.double()
         return state | {
             "base": rows,
             "missed": torch.zeros(len(rows), dtype=torch.bool, device=rows.device),
@@ -58,26 +60,26 @@ class Aequitas:
             "went_down": torch.zeros(len(rows), 1, dtype=torch.bool, device=rows.device),
         }
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Learn from the last step, and take another one."""
         found = evaluation.discriminates
-        accepted = metropolis(world, state, found, t) if t else torch.ones_like(found)
-        state = state | where(accepted, {"base": rows, "missed": ~found}, state)
+        accepted = metropolis(context, state, found, t) if t else torch.ones_like(found)
+        state = state | select_state(accepted, {"base": rows, "missed": ~found}, state)
         if t:
             state = state | self._learned(state, found[:, None])
-        base, column = state["base"], choose(world, state, state["chance"], t)
-        u, v = world.draws.uniform(t, state["origin"], 2, use="direction").chunk(2, 1)
+        base, column = state["base"], choose(context, state, state["chance"], t)
+        u, v = context.draws.uniform(t, state["origin"], 2, use="direction").chunk(2, 1)
         # `neighbours` steps down for numbers below one half, and turns round at a bound; nominal attributes change to
         # any value.
         down = torch.where(u < state["down"].gather(1, column), 0.25, 0.75)
-        way = torch.where(world.domain.ordered[column], down, v)
-        near = in_scale(world, state, base, world.domain.neighbours(base, way.expand(base.shape)), t)
+        way = torch.where(context.domain.ordered[column], down, v)
+        near = in_scale(context, state, base, context.domain.neighbours(base, way.expand(base.shape)), t)
         code = near.gather(1, column)
-        moved = world.domain.move(base, base.scatter(1, column, code))
+        moved = context.domain.move(base, base.scatter(1, column, code))
         return state | {"rows": moved, "column": column, "went_down": code < base.gather(1, column)}
 
     def _learned(self, state: State, found: Tensor) -> State:

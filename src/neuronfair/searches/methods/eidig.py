@@ -17,15 +17,15 @@ from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import (
+    SearchContext,
     State,
-    World,
     agreed,
     confidence,
     inverse_influence,
     one_attribute,
     random_neighbours,
     renewed,
-    where,
+    select_state,
 )
 
 MOMENTUM = 0.5
@@ -35,22 +35,22 @@ MOMENTUM = 0.5
 class EidigGlobal:
     """The global phase of EIDIG."""
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains with no momentum yet."""
         rows = state["rows"]
-        zero = world.no_gradient(rows)
+        zero = context.no_gradient(rows)
         return state | {"g": zero, "g_twin": zero}
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Update the momentum and take a step towards a less certain decision."""
-        g, g_twin = _output_gradients(world, state, rows, evaluation.twin, t)
+        g, g_twin = _output_gradients(context, state, rows, evaluation.twin, t)
         g, g_twin = MOMENTUM * state["g"] + g, MOMENTUM * state["g_twin"] + g_twin
-        codes = agreed(world, state, rows, -g, -g_twin, t)
-        return state | {"g": g, "g_twin": g_twin, "rows": world.domain.move(rows, codes)}
+        codes = agreed(context, state, rows, -g, -g_twin, t)
+        return state | {"g": g, "g_twin": g_twin, "rows": context.domain.move(rows, codes)}
 
 
 @dataclass(frozen=True)
@@ -59,42 +59,44 @@ class EidigLocal:
 
     interval: int | None = 5
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains, each standing on its seed."""
         rows = state["rows"]
         nothing = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
         return state | {"seed": rows, "base": rows, "first": nothing, "weights": nothing, "run": state["origin"] * 0}
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Continue from a finding, or return to the seed with its probabilities, and change one attribute."""
 
         def reweighed(some: Tensor | slice) -> State:
             here, twin = {"origin": state["origin"][some]}, evaluation.twin[some]
-            weights = self._weights(world, here, rows[some], twin, t)
+            weights = self._weights(context, here, rows[some], twin, t)
             return {"weights": weights, "run": torch.zeros_like(here["origin"])}
 
         again = {"base": state["seed"], "weights": state["first"], "run": torch.zeros_like(state["run"])}
         onwards = {"base": rows, "weights": state["weights"], "run": state["run"] + 1}
         if t == 0:
-            state = state | {"weights": self._weights(world, state, rows, evaluation.twin, t)}
+            state = state | {"weights": self._weights(context, state, rows, evaluation.twin, t)}
             state = state | {"first": state["weights"]}
         else:
-            state = state | where(evaluation.discriminates, onwards, again)
+            state = state | select_state(evaluation.discriminates, onwards, again)
         if self.interval is not None:
             kept = {name: state[name] for name in ("weights", "run")}
             state = state | renewed(state["run"] >= self.interval, kept, reweighed)
-        random = random_neighbours(world, state, state["base"], t)
-        codes = one_attribute(world, state, state["base"], random, state["weights"], t)
-        return state | {"rows": world.domain.move(state["base"], codes)}
+        random = random_neighbours(context, state, state["base"], t)
+        codes = one_attribute(context, state, state["base"], random, state["weights"], t)
+        return state | {"rows": context.domain.move(state["base"], codes)}
 
-    def _weights(self, world: World, state: State, rows: Tensor, twin: Tensor, t: int) -> Tensor:
-        return inverse_influence(world, rows, *_output_gradients(world, state, rows, twin, t))
+    def _weights(self, context: SearchContext, state: State, rows: Tensor, twin: Tensor, t: int) -> Tensor:
+        return inverse_influence(context, rows, *_output_gradients(context, state, rows, twin, t))
 
 
-def _output_gradients(world: World, state: State, rows: Tensor, twin: Tensor, t: int) -> tuple[Tensor, Tensor]:
-    g, g_twin = world.gradient(torch.cat([rows, twin]), lambda s: confidence(world.decision, s), state, t).chunk(2)
+def _output_gradients(
+    context: SearchContext, state: State, rows: Tensor, twin: Tensor, t: int
+) -> tuple[Tensor, Tensor]:
+    g, g_twin = context.gradient(torch.cat([rows, twin]), lambda s: confidence(context.decision, s), state, t).chunk(2)
     return g, g_twin

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import State, World
+from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.symbgen import neighbours
 
 FOUND, MISSED = 3.0, 1.0  # the fitness: 2 * |difference of the two decisions| + 1
@@ -33,37 +33,37 @@ class Explained:
 
     samples: int = 100
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains unchanged: there is nothing to remember."""
         return state
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the seeds first, then random records whose sensitive attributes rank high."""
-        seeds, domain, n = state["rows"], world.domain, len(state["rows"])
+        seeds, domain, n = state["rows"], context.domain, len(state["rows"])
         if t == 0:
             return seeds
-        u = world.draws.uniform(t, state["origin"], CANDIDATES * domain.draws_per_row, use="rows")
+        u = context.draws.uniform(t, state["origin"], CANDIDATES * domain.draws_per_row, use="rows")
         drawn = domain.move(seeds.repeat_interleave(CANDIDATES, 0), domain.rows_at(u.view(n * CANDIDATES, -1)))
-        rank = self.rank(world, drawn, t).view(n, CANDIDATES)
+        rank = self.rank(context, drawn, t).view(n, CANDIDATES)
         return drawn.view(n, CANDIDATES, -1)[torch.arange(n, device=seeds.device), rank.argmin(1)]
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Learn nothing."""
         return state
 
-    def rank(self, world: World, rows: Tensor, t: int) -> Tensor:
+    def rank(self, context: SearchContext, rows: Tensor, t: int) -> Tensor:
         """Return how many attributes weigh more than the heaviest sensitive one: (n,)."""
         shared = torch.zeros(1, dtype=torch.int64, device=rows.device)  # all chains use the same numbers
-        u = world.draws.uniform(t, shared, self.samples * 2 * rows.shape[1], use="neighbours")
+        u = context.draws.uniform(t, shared, self.samples * 2 * rows.shape[1], use="neighbours")
         # A few chains at a time: memory stays flat.
         parts = torch.split(rows, max(1, ROWS_PER_PASS // self.samples))
-        return torch.cat([self._rank(world, part, u.view(1, self.samples, -1)) for part in parts])
+        return torch.cat([self._rank(context, part, u.view(1, self.samples, -1)) for part in parts])
 
-    def _rank(self, world: World, rows: Tensor, u: Tensor) -> Tensor:
-        near = neighbours(world, rows, u)
-        scores = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
+    def _rank(self, context: SearchContext, rows: Tensor, u: Tensor) -> Tensor:
+        near = neighbours(context, rows, u)
+        scores = context.network.scores(near.flatten(0, 1)).view(*near.shape[:2], context.network.outputs)
         weights = explain((near == rows[:, None]).double(), scores.double()).amax(2)
-        sensitive = weights.masked_fill(world.domain.free, -torch.inf).amax(1, keepdim=True)
+        sensitive = weights.masked_fill(context.domain.free, -torch.inf).amax(1, keepdim=True)
         return (weights > sensitive).sum(1)
 
 
@@ -86,31 +86,31 @@ class Island:
 
     members: int = 16
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains with a first generation: the seed, and its neighbours."""
         rows = state["rows"]
         n, d = rows.shape
-        u = world.draws.uniform(0, state["origin"], self.members * 2 * d, use="first").view(n, self.members, 2 * d)
-        near = world.domain.move(rows.repeat_interleave(self.members, 0), neighbours(world, rows, u).flatten(0, 1))
+        u = context.draws.uniform(0, state["origin"], self.members * 2 * d, use="first").view(n, self.members, 2 * d)
+        near = context.domain.move(rows.repeat_interleave(self.members, 0), neighbours(context, rows, u).flatten(0, 1))
         people = near.view(n, self.members, d)
         people[:, 0] = rows
         fitness = torch.full((n, self.members), MISSED, dtype=torch.float64, device=rows.device)
         return state | {"people": people, "fitness": fitness}
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the next member of each island."""
         return state["people"][:, t % self.members]
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Record the fitness, and breed when all members have one."""
         fitness = state["fitness"].clone()
         fitness[:, t % self.members] = torch.where(evaluation.discriminates, FOUND, MISSED).double()
         if (t + 1) % self.members:
             return state | {"fitness": fitness}
         n, m, d = state["people"].shape
-        u = world.draws.uniform(t, state["origin"], m * (5 + 2 * d), use="breed").view(n, m, 5 + 2 * d)
-        children = bred(state["people"], fitness, u, world.domain.sizes)
-        children = world.domain.move(state["people"].flatten(0, 1), children.flatten(0, 1)).view(n, m, d)
+        u = context.draws.uniform(t, state["origin"], m * (5 + 2 * d), use="breed").view(n, m, 5 + 2 * d)
+        children = bred(state["people"], fitness, u, context.domain.sizes)
+        children = context.domain.move(state["people"].flatten(0, 1), children.flatten(0, 1)).view(n, m, d)
         return state | {"people": children, "fitness": torch.full_like(fitness, MISSED)}
 
 

@@ -17,7 +17,7 @@ from neuronfair.domain.draws import Draws
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import KeySet, among
-from neuronfair.searches.method import State, World, renewed, where
+from neuronfair.searches.method import SearchContext, State, renewed, select_state
 
 # The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.
 EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -42,7 +42,7 @@ class Frontier:
     table: Tensor | None = None  # (attributes * bins * distances,)
 
     def prepared(
-        self, world: World, *, rows: int = 20_000, seen: KeySet | None = None
+        self, context: SearchContext, *, rows: int = 20_000, seen: KeySet | None = None
     ) -> tuple[Frontier, PhaseResult | None]:
         """Return this method with its table, counted in a short pilot run from random rows, and the pilot's findings.
 
@@ -53,12 +53,12 @@ class Frontier:
         chains = min(MAX_PILOT, rows // PILOT_STEPS)
         if chains < MIN_PILOT:
             return self, None
-        domain = world.domain
-        scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
+        domain = context.domain
+        scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
         numbers = torch.arange(chains, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
         shape = domain.codes_per_row, BINS, DISTANCES
-        table = torch.zeros(shape, dtype=world.network.dtype, device=domain.device).flatten()
+        table = torch.zeros(shape, dtype=context.network.dtype, device=domain.device).flatten()
         # Inside it trusts all moves alike and takes the first one, which is random.
         pilot, ends = _Pilot(self.candidates, self.trust, table), list[Checkpoint]()
         record = Record(ends.append, every=PILOT_STEPS + 1)
@@ -66,13 +66,13 @@ class Frontier:
         moves = ends[-1].state["moves"]
         moves = moves[moves >= 0]
         counts = [torch.bincount(some // 2, minlength=len(table)) for some in (moves[moves % 2 == 1], moves)]
-        return replace(self, table=chances(*(c.view(shape).double() for c in counts)).to(world.network.dtype)), result
+        return replace(self, table=chances(*(c.view(shape).double() for c in counts)).to(context.network.dtype)), result
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains before anything is known about them."""
-        n, device, dtype = len(state["rows"]), state["rows"].device, world.network.dtype
+        n, device, dtype = len(state["rows"]), state["rows"].device, context.network.dtype
         number = torch.zeros(n, dtype=dtype, device=device)
-        slope = world.no_gradient(state["rows"])
+        slope = context.no_gradient(state["rows"])
         inside = torch.zeros(n, dtype=torch.bool, device=device)
         known = {"inside": inside, "sloping": inside, "high": number, "low": number}
         known["recent"] = torch.full((n, RECENT), -1, device=device)
@@ -82,17 +82,17 @@ class Frontier:
         """Return the same form for all steps but the first two: they run the same operations."""
         return 0 if t > 1 else None
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the seeds first, then the best of some random moves of one attribute each."""
         rows, inside = state["rows"], state["inside"][:, None]
         if t == 0:
             return rows
-        columns, codes, exists = self._moves(world, state, t)
-        high, low, cells = self._predicted(world, state, columns, codes)
-        if world.decision.kind == "tolerance":
+        columns, codes, exists = self._moves(context, state, t)
+        high, low, cells = self._predicted(context, state, columns, codes)
+        if context.decision.kind == "tolerance":
             merit = high - low
         else:  # the centre of the family should lie on the boundary
-            merit = -((high + low) / 2 - world.decision.boundary).abs()
+            merit = -((high + low) / 2 - context.decision.boundary).abs()
         if self.table is not None:
             merit = torch.where(inside, _looked_up(self.table, cells).clamp(max=self.trust), merit)
         # Of equal merit the first is taken: all trusted moves are equally good, and they come in random order.
@@ -102,15 +102,15 @@ class Frontier:
 
         def drawn(some: Tensor | slice) -> State:
             lines = {name: state[name][some] for name in ("rows", "origin", "sloping")}
-            return {"rows": self._redrawn(world, lines, t)}
+            return {"rows": self._redrawn(context, lines, t)}
 
         return renewed(lost, {"rows": moved}, drawn)["rows"]
 
-    def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return random moves as attribute, new code, and whether the row exists and is new: (n, candidates) each."""
-        domain, rows = world.domain, state["rows"]
-        u, v, w = world.draws.uniform(t, state["origin"], 3 * self.candidates, use="moves").chunk(3, 1)
-        columns = _looked_up(world.free, (u * len(world.free)).long())
+        domain, rows = context.domain, state["rows"]
+        u, v, w = context.draws.uniform(t, state["origin"], 3 * self.candidates, use="moves").chunk(3, 1)
+        columns = _looked_up(context.free, (u * len(context.free)).long())
         sizes, points, old = (
             _looked_up(domain.sizes, columns),
             _looked_up(domain.points, columns),
@@ -132,38 +132,40 @@ class Frontier:
             exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
             codes = torch.where(exists, codes, old)
         # A key is a sum over the columns, so the key of a moved row is known without making the row.
-        keys = domain.key(rows)[:, None] + (codes - old) * _looked_up(world.key_parts, columns)
+        keys = domain.key(rows)[:, None] + (codes - old) * _looked_up(context.key_parts, columns)
         return columns, codes, exists & ~among(state["recent"], keys)
 
-    def _predicted(self, world: World, state: State, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _predicted(
+        self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the family's ends after each move, to first order, and the move's cell in the table: (n, m) each."""
-        rise = world.network.encoding.effects(state["slope_high"], state["rows"], columns, codes)
-        fall = world.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
+        rise = context.network.encoding.effects(state["slope_high"], state["rows"], columns, codes)
+        fall = context.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
-        relative = world.decision.safety(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
+        relative = context.decision.safety(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
         edges, lengths = binning(relative.dtype, relative.device)
         way = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
-        distance = _looked_up(lengths, way * _looked_up(world.domain.ordered, columns))
+        distance = _looked_up(lengths, way * _looked_up(context.domain.ordered, columns))
         return high, low, (columns * BINS + torch.bucketize(relative, edges)) * DISTANCES + distance
 
-    def _redrawn(self, world: World, state: State, t: int) -> Tensor:
+    def _redrawn(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return rows with half of the attributes redrawn, or all of them if the gradients are 0."""
         rows = state["rows"]
-        u, v = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
+        u, v = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
         share = torch.where(state["sloping"], SCATTER, 1.0)[:, None]
-        return world.domain.move(rows, torch.where(u < share, world.anywhere(v), rows))
+        return context.domain.move(rows, torch.where(u < share, context.anywhere(v), rows))
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Compute the ends of the families and their gradients; each chain keeps the better of its old and new row."""
         ends = evaluation.ends
-        people = world.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
-        slopes = world.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
+        people = context.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
+        slopes = context.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
         new = {"rows": rows, "inside": evaluation.discriminates, "high": ends.high, "low": ends.low}
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A miss never replaces a finding, nor a plateau a row with gradients.
         better = new["inside"] | (~state["inside"] & (new["sloping"] | ~state["sloping"]))
-        recent = torch.cat([state["recent"][:, 1:], world.domain.key(rows)[:, None]], 1)
-        return state | where(better, new, state) | {"recent": recent}
+        recent = torch.cat([state["recent"][:, 1:], context.domain.key(rows)[:, None]], 1)
+        return state | select_state(better, new, state) | {"recent": recent}
 
 
 @lru_cache(maxsize=8)
@@ -182,18 +184,18 @@ def _looked_up(table: Tensor, places: Tensor) -> Tensor:
 class _Pilot(Frontier):
     """Frontier with random moves; each chain records its moves from inside: twice their cell, plus 1 if they stayed."""
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         moves = state["origin"].new_full((len(state["rows"]), PILOT_STEPS), -1)
-        return super().start(world, state) | {"moves": moves}
+        return super().start(context, state) | {"moves": moves}
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         changed = rows != state["rows"]
         columns = changed.int().argmax(1, keepdim=True)
-        *_, cells = self._predicted(world, state, columns, rows.gather(1, columns))
+        *_, cells = self._predicted(context, state, columns, rows.gather(1, columns))
         counted = state["inside"] & changed.any(1)
         move = torch.where(counted, 2 * cells[:, 0] + evaluation.discriminates, -1)
         moves = torch.cat([state["moves"][:, 1:], move[:, None]], 1)
-        return super().tell(world, state, rows, evaluation, t) | {"moves": moves}
+        return super().tell(context, state, rows, evaluation, t) | {"moves": moves}
 
 
 def chances(hits: Tensor, tries: Tensor) -> Tensor:

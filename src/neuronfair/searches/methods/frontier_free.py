@@ -18,7 +18,7 @@ from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings, KeySet, empty_memory, knows, remember
-from neuronfair.searches.method import Method, State, World, renewed, where
+from neuronfair.searches.method import Method, SearchContext, State, renewed, select_state
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, SHRINK, binning, chances
 
@@ -206,7 +206,7 @@ class FrontierFree:
     candidates: int = 30
     trust: float = 0.9
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains before anything is known about them."""
         n, device = len(state["rows"]), state["rows"].device
         number = torch.zeros(n, dtype=torch.float64, device=device)
@@ -214,62 +214,62 @@ class FrontierFree:
             "inside": torch.zeros(n, dtype=torch.bool, device=device),
             "high": number,
             "low": number,
-            "lean": torch.zeros(n, world.network.outputs, dtype=torch.float64, device=device),
+            "lean": torch.zeros(n, context.network.outputs, dtype=torch.float64, device=device),
             "memory": empty_memory(n, device),
         }
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the seeds first, then the best of some random moves of one attribute each."""
         rows, inside = state["rows"], state["inside"]
         if t == 0:
             return rows
-        columns, codes, exists, met = self._moves(world, state, t)
-        merit = self.safety(world, state, columns, codes)
+        columns, codes, exists, met = self._moves(context, state, t)
+        merit = self.safety(context, state, columns, codes)
         if self.table is not None:
-            chance = self.table[self.kinds(world, rows, columns, codes, merit)].clamp(max=self.trust)
+            chance = self.table[self.kinds(context, rows, columns, codes, merit)].clamp(max=self.trust)
             merit = torch.where(inside[:, None], chance, merit)
         merit = torch.where(met, merit.amin(1, keepdim=True) - 1, merit)
         # Of equal merit the first is taken: all trusted moves are equally good, and they come in random order.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
         moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
         if self.table is not None and self.effects.cells.known:
-            moved = torch.where(self._stays(world, state, merit.gather(1, best), t), rows, moved)
+            moved = torch.where(self._stays(context, state, merit.gather(1, best), t), rows, moved)
         if t == 1:
 
             def drawn(some: Tensor | slice) -> State:
-                return {"rows": self._redrawn(world, rows[some], state["origin"][some], t)}
+                return {"rows": self._redrawn(context, rows[some], state["origin"][some], t)}
 
             moved = renewed(~inside, {"rows": moved}, drawn)["rows"]
-        return self._roamed(world, state, moved, t)
+        return self._roamed(context, state, moved, t)
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Record the ends of the families; a miss never replaces a finding."""
-        ends, keys = self.effects.read(evaluation).ends, world.domain.key(rows)[:, None]
+        ends, keys = self.effects.read(evaluation).ends, context.domain.key(rows)[:, None]
         new = {"rows": rows, "inside": evaluation.discriminates, "lean": ends.lean.double()}
         new |= {"high": ends.high.double(), "low": ends.low.double()}
         better = evaluation.discriminates | ~state["inside"]
-        return state | where(better, new, state) | {"memory": remember(state["memory"], keys)}
+        return state | select_state(better, new, state) | {"memory": remember(state["memory"], keys)}
 
-    def safety(self, world: World, state: State, columns: Tensor, codes: Tensor) -> Tensor:
+    def safety(self, context: SearchContext, state: State, columns: Tensor, codes: Tensor) -> Tensor:
         """Return the predicted safety after each move, negative outside: (n, m)."""
         rise, fall = self.effects.of_moves(state["lean"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
-        return self.effects.decision(world.decision).safety(high, low)
+        return self.effects.decision(context.decision).safety(high, low)
 
-    def kinds(self, world: World, rows: Tensor, columns: Tensor, codes: Tensor, safety: Tensor) -> Tensor:
+    def kinds(self, context: SearchContext, rows: Tensor, columns: Tensor, codes: Tensor, safety: Tensor) -> Tensor:
         """Return the place of each move in the table, by attribute, predicted safety and length: (n, m)."""
         here, there = (self.effects.cells.of_codes(columns, c) for c in (rows.gather(1, columns), codes))
         relative = safety / self.noise[columns]
         bins = torch.bucketize(relative, binning(relative.dtype, relative.device)[0])
         length = torch.log2((there - here).abs().clamp(min=1).double()).long().clamp(max=DISTANCES - 1)
-        return (columns * BINS + bins) * DISTANCES + torch.where(world.domain.ordered[columns], length, 0)
+        return (columns * BINS + bins) * DISTANCES + torch.where(context.domain.ordered[columns], length, 0)
 
-    def _moves(self, world: World, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return random moves: attribute, new code, whether the new row exists, whether it is known: (n, m) each."""
-        domain, rows, cells = world.domain, state["rows"], self.effects.cells
-        u = world.draws.uniform(t, state["origin"], 5 * self.candidates, use="moves")
+        domain, rows, cells = context.domain, state["rows"], self.effects.cells
+        u = context.draws.uniform(t, state["origin"], 5 * self.candidates, use="moves")
         which, how_far, side, kind, within = u.chunk(5, 1)
-        columns = world.free[(which * len(world.free)).long()]
+        columns = context.free[(which * len(context.free)).long()]
         old, ordered = rows.gather(1, columns), domain.ordered[columns]
         here, count = cells.of_codes(columns, old), cells.count[columns]
         # Half of the moves of ordered attributes are log-uniform in length, mostly short; the others lead anywhere.
@@ -287,34 +287,34 @@ class FrontierFree:
         exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
         return columns, torch.where(exists, codes, old), exists, knows(state["memory"], domain.key(moved))
 
-    def _stays(self, world: World, state: State, chance: Tensor, t: int) -> Tensor:
+    def _stays(self, context: SearchContext, state: State, chance: Tensor, t: int) -> Tensor:
         """Return which chains change within their cells because no move can be trusted: bool, (n, 1)."""
-        u = world.draws.uniform(t, state["origin"], 1, use="stay")
-        key = world.domain.key(self._roamed(world, state, state["rows"], t))[:, None]
+        u = context.draws.uniform(t, state["origin"], 1, use="stay")
+        key = context.domain.key(self._roamed(context, state, state["rows"], t))[:, None]
         return state["inside"][:, None] & (chance < self.trust) & (u < STAYS) & ~knows(state["memory"], key)
 
-    def _roamed(self, world: World, state: State, rows: Tensor, t: int) -> Tensor:
+    def _roamed(self, context: SearchContext, state: State, rows: Tensor, t: int) -> Tensor:
         """Return other records that the model treats alike: every code is redrawn within its cell."""
-        cells, domain = self.effects.cells, world.domain
+        cells, domain = self.effects.cells, context.domain
         if not cells.known:
             return rows
         columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-        u, which = world.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
+        u, which = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
         drawn = torch.where(domain.free, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
         for share in SHARES:  # as many attributes as the rules allow
             codes = torch.where(which < share, drawn, rows)
             rows = torch.where(domain.valid(codes)[:, None], codes, rows)
         return rows
 
-    def _redrawn(self, world: World, rows: Tensor, origin: Tensor, t: int) -> Tensor:
+    def _redrawn(self, context: SearchContext, rows: Tensor, origin: Tensor, t: int) -> Tensor:
         """Return a promising one of some random records for each chain, with its sensitive values."""
-        domain, d = world.domain, rows.shape[1]
-        u = world.draws.uniform(t, origin, DRAWN * domain.draws_per_row, use="redraw").view(len(rows) * DRAWN, -1)
+        domain, d = context.domain, rows.shape[1]
+        u = context.draws.uniform(t, origin, DRAWN * domain.draws_per_row, use="redraw").view(len(rows) * DRAWN, -1)
         if not isinstance(domain, Plausible) or domain.population.draws_per_row == d:  # a number for each attribute
             u[:, :d] = torch.where(domain.ordered, to_the_ends(u[:, :d]), u[:, :d])
         drawn = domain.move(rows.repeat_interleave(DRAWN, 0), domain.rows_at(u)).view(len(rows), DRAWN, d)
         # The first that may be a finding, not the likeliest, which would all be similar.
-        best = self.effects.of_rows(drawn.flatten(0, 1), world.decision).clamp(max=0).view(len(rows), DRAWN).argmax(1)
+        best = self.effects.of_rows(drawn.flatten(0, 1), context.decision).clamp(max=0).view(len(rows), DRAWN).argmax(1)
         return drawn[torch.arange(len(rows), device=rows.device), best]
 
 
@@ -329,36 +329,38 @@ STEPS, CHAINS = 20, 500  # of the pilot's second half: steps, and chains at most
 LEAST = 4 * AT_ONCE  # rows of a pilot
 
 
-def prepared(world: World, *, rows: int, seen: KeySet | None = None) -> tuple[FrontierFree, PhaseResult | None]:
+def prepared(
+    context: SearchContext, *, rows: int, seen: KeySet | None = None
+) -> tuple[FrontierFree, PhaseResult | None]:
     """Return frontier-free as learned in a pilot of at most `rows` rows, and the pilot's findings.
 
     Half of the rows are random. The effects fitted to them predict random moves from the findings, which are the other
     half; the results of these moves give the table of trust. Then the effects are fitted to all rows.
     """
-    domain = world.domain
-    cells = EffectCells.of(domain, world.network.cells if isinstance(world.network, BlackBox) else None)
+    domain = context.domain
+    cells = EffectCells.of(domain, context.network.cells if isinstance(context.network, BlackBox) else None)
     method = FrontierFree(
-        Effects.blank(domain, cells, world.network.outputs),
+        Effects.blank(domain, cells, context.network.outputs),
         torch.ones(domain.codes_per_row, dtype=torch.float64, device=domain.device),
     )
     if rows < LEAST:
         return method, None
     survey = _Recorded(Uniform())
     nowhere = torch.zeros(AT_ONCE, domain.codes_per_row, dtype=torch.int64, device=domain.device)
-    scout = replace(world, draws=Draws(world.draws.seed, "survey"))
+    scout = replace(context, draws=Draws(context.draws.seed, "survey"))
     first = run_phase(scout, survey, nowhere, budget=Budget(min(SURVEY, rows // 2) // AT_ONCE), seen=seen)
     if first.stop == "interrupted":
         return method, first
     method = replace(method, effects=method.effects.fitted(survey.evaluated))
     starts = torch.cat([first.findings.rows, survey.evaluated.rows])[: min(CHAINS, rows // 2 // STEPS)]
     pilot = _Pilot(replace(method, candidates=1))
-    scout = replace(world, draws=Draws(world.draws.seed, "pilot"))
+    scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
     second = run_phase(scout, pilot, starts, budget=Budget(STEPS), seen=seen)
     both = Findings.join([first.findings, second.findings])
     result = replace(second, findings=both, found=first.found + second.found, seconds=first.seconds + second.seconds)
     if second.stop == "interrupted":
         return method, result
-    method = pilot.learned(world)
+    method = pilot.learned(context)
     return replace(method, effects=method.effects.fitted(_joined([survey.evaluated, pilot.evaluated]))), result
 
 
@@ -373,15 +375,15 @@ class _Recorded:
     def evaluated(self) -> Evaluation:
         return _joined(self.parts)
 
-    def start(self, world: World, state: State) -> State:
-        return self.method.start(world, state)
+    def start(self, context: SearchContext, state: State) -> State:
+        return self.method.start(context, state)
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
-        return self.method.ask(world, state, t)
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
+        return self.method.ask(context, state, t)
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         self.parts.append(evaluation)
-        return self.method.tell(world, state, rows, evaluation, t)
+        return self.method.tell(context, state, rows, evaluation, t)
 
 
 @dataclass(frozen=True)
@@ -391,13 +393,13 @@ class _Pilot(_Recorded):
     method: FrontierFree
     moves: list[tuple[Tensor, ...]] = field(default_factory=list)
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         method, columns = self.method, torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
         cells = method.effects.cells
         changed = cells.of_codes(columns, rows) != cells.of_codes(columns, state["rows"])
         column = changed.int().argmax(1, keepdim=True)
         code = rows.gather(1, column)
-        safety = method.safety(world, state, column, code)
+        safety = method.safety(context, state, column, code)
         # The result of the move, on the scale of the prediction.
         read = method.effects.read(evaluation)
         exists, seen = with_row(read.valid), leaning(read.family, state["lean"])
@@ -406,9 +408,9 @@ class _Pilot(_Recorded):
         counted = state["inside"] & (changed.sum(1) == 1)
         line = (state["rows"], column, code, safety, error, evaluation.discriminates.double())
         self.moves.append(tuple(x[counted] for x in line))
-        return super().tell(world, state, rows, evaluation, t)
+        return super().tell(context, state, rows, evaluation, t)
 
-    def learned(self, world: World) -> FrontierFree:
+    def learned(self, context: SearchContext) -> FrontierFree:
         """Return the method with the noise of its predictions and its table of trust."""
         rows, columns, codes, safety, error, hit = (torch.cat(part) for part in zip(*self.moves, strict=True))
         d, one = rows.shape[1], torch.ones_like(error)
@@ -416,7 +418,7 @@ class _Pilot(_Recorded):
         mean = error.sum() / max(1, len(error))
         noise = ((total + SHRINK * mean) / (tries + SHRINK)).sqrt().clamp(min=1e-9)
         method = replace(self.method, noise=noise, candidates=FrontierFree.candidates)
-        kinds = method.kinds(world, rows, columns, codes, safety)[:, 0]
+        kinds = method.kinds(context, rows, columns, codes, safety)[:, 0]
         counts = [one.new_zeros(d * BINS * DISTANCES).index_add(0, kinds, x) for x in (hit, one)]
         return replace(method, table=chances(*(count.view(d, BINS, DISTANCES) for count in counts)))
 

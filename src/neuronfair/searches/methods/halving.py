@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import Method, State, World, renewed
+from neuronfair.searches.method import Method, SearchContext, State, renewed
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Halving:
 
     inner: Method
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains before they cross the boundary."""
         rows = state["rows"]
         no = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        return self.inner.start(world, state) | {
+        return self.inner.start(context, state) | {
             "side": no.long(),
             "near": rows,
             "far": rows,
@@ -37,11 +37,11 @@ class Halving:
             "next": rows,
         }
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the middle for chains that bisect, and the rows of the inner method for the others."""
-        return torch.where(state["halving"][:, None], state["next"], self.inner.ask(world, state, t))
+        return torch.where(state["halving"][:, None], state["next"], self.inner.ask(context, state, t))
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Bisect between both sides of the boundary, or continue with the inner method."""
         decided = evaluation.scores.argmax(1)
         side = decided if t == 0 else state["side"]
@@ -62,6 +62,6 @@ class Halving:
         def moved(some: Tensor | slice) -> State:
             lines = {name: tensor[some] for name, tensor in state.items()}
             lines.pop("counted", None)  # NeuronFair redraws it in some steps only, perhaps while a chain bisects
-            return self.inner.tell(world, lines, rows[some], evaluation[some], t)
+            return self.inner.tell(context, lines, rows[some], evaluation[some], t)
 
         return state | renewed(~halving, state, moved)

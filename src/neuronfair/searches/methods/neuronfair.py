@@ -18,8 +18,8 @@ from neuronfair.model.profile import LayerBias
 from neuronfair.searches.evaluate import EVEN, Evaluation
 from neuronfair.searches.method import (
     FLOOR,
+    SearchContext,
     State,
-    World,
     exchanged,
     inverse_harm,
     inverse_influence,
@@ -28,8 +28,8 @@ from neuronfair.searches.method import (
     random_neighbours,
     renewed,
     room,
+    select_state,
     uphill,
-    where,
 )
 
 KICK = 2 / 3  # the share of attributes that a random step changes, as in the authors' program
@@ -59,65 +59,65 @@ class NeuronFair:
     choice: Literal["softmax", "inverse", "harm", "uniform"] = "softmax"  # of its attributes
     after_miss: Literal["walk", "metropolis", "reset"] = "walk"
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains with no momentum yet."""
-        if world.profile is None:
+        if context.profile is None:
             raise NeuronFairError("NeuronFair needs the biased neurons: give the search the profile of interpret()")
         rows = state["rows"]
-        zero = world.no_gradient(rows)
+        zero = context.no_gradient(rows)
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         nowhere = {"base": rows, "twin": rows, "missed": missed, "room": zero[:, :1].repeat(1, 2)}
-        return state | nowhere | {"g": zero, "g_twin": zero, "last": rows, "counted": self._counted(world, state, 0)}
+        return state | nowhere | {"g": zero, "g_twin": zero, "last": rows, "counted": self._counted(context, state, 0)}
 
     def form(self, t: int) -> bool | None:
         """Return whether step t redraws neurons: steps of one form run the same operations."""
         return t % self.refresh == 0 if t else None
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the rows chosen after the last evaluation, at first the seeds."""
         return state["rows"]
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Accept or reject the new rows, update the gradients, and take a step."""
-        rooms = room(world.decision, torch.cat(evaluation.pair[2:])).view(2, -1).T
+        rooms = room(context.decision, torch.cat(evaluation.pair[2:])).view(2, -1).T
         new = {"base": rows, "twin": evaluation.twin, "missed": ~evaluation.discriminates, "room": rooms}
         accepted = None  # all
         if self.after_miss == "walk" or t == 0:
             state = state | new
         else:
-            accepted = self._accepted(world, state, evaluation.discriminates, t)
-            state = state | where(accepted, new, state)
+            accepted = self._accepted(context, state, evaluation.discriminates, t)
+            state = state | select_state(accepted, new, state)
         if (t and t % self.refresh == 0) or "counted" not in state:
-            state, accepted = state | {"counted": self._counted(world, state, t)}, None
-        state = state | self._slopes(world, state, accepted, t)
+            state, accepted = state | {"counted": self._counted(context, state, t)}, None
+        state = state | self._slopes(context, state, accepted, t)
         step = self._local_step if self.local else self._global_step
-        return state | {"rows": world.domain.move(state["base"], step(world, state, t)), "last": state["base"]}
+        return state | {"rows": context.domain.move(state["base"], step(context, state, t)), "last": state["base"]}
 
-    def _accepted(self, world: World, state: State, found: Tensor, t: int) -> Tensor:
-        return found if self.after_miss == "reset" else metropolis(world, state, found, t)
+    def _accepted(self, context: SearchContext, state: State, found: Tensor, t: int) -> Tensor:
+        return found if self.after_miss == "reset" else metropolis(context, state, found, t)
 
-    def _slopes(self, world: World, state: State, moved: Tensor | None, t: int) -> State:
+    def _slopes(self, context: SearchContext, state: State, moved: Tensor | None, t: int) -> State:
         """Return the gradients; without momentum, those of chains that have not moved stay as they are."""
-        if moved is None or self.momentum or world.blind:
-            return self._momentum(world, state, t)
+        if moved is None or self.momentum or context.blind:
+            return self._momentum(context, state, t)
 
         def slopes(some: Tensor | slice) -> State:
             if isinstance(some, slice):
-                return self._momentum(world, state, t)
+                return self._momentum(context, state, t)
             full = torch.cat([some, some[-1:].expand(-len(some) % EVEN)])  # full batches, which round alike
             chains = {name: state[name][full] for name in ("origin", "base", "twin", "counted", "g", "g_twin")}
-            return {name: g[: len(some)] for name, g in self._momentum(world, chains, t).items()}
+            return {name: g[: len(some)] for name, g in self._momentum(context, chains, t).items()}
 
         return renewed(moved, {name: state[name] for name in ("g", "g_twin")}, slopes)
 
-    def _layer(self, world: World) -> LayerBias:
-        assert world.profile is not None  # start() has checked it
-        layers = world.profile.layers
-        return {"worst": world.profile.worst, "first": layers[0], "last": layers[-1]}[self.layer]
+    def _layer(self, context: SearchContext) -> LayerBias:
+        assert context.profile is not None  # start() has checked it
+        layers = context.profile.layers
+        return {"worst": context.profile.worst, "first": layers[0], "last": layers[-1]}[self.layer]
 
-    def _momentum(self, world: World, state: State, t: int) -> State:
+    def _momentum(self, context: SearchContext, state: State, t: int) -> State:
         """Return g and g' of Algorithm 2, lines 13 and 14; f(x') is constant in ∇x, f(x) in ∇x'."""
-        layer, counted = self._layer(world), state["counted"].repeat(2, 1)
+        layer, counted = self._layer(context), state["counted"].repeat(2, 1)
 
         def dynamic(f: Tensor) -> Tensor:  # Eq. 5, for the rows and, with the roles swapped, for the twins
             return -(exchanged(f) * counted * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
@@ -126,67 +126,67 @@ class NeuronFair:
             return ((f - exchanged(f)).abs() * counted).sum(1)
 
         def decision(scores: Tensor) -> Tensor:
-            left = room(world.decision, scores)
-            return left if self.local or world.decision.kind == "tolerance" else -left
+            left = room(context.decision, scores)
+            return left if self.local or context.decision.kind == "tolerance" else -left
 
         pairs = torch.cat([state["base"], state["twin"]])
         if self.loss == "decision":
-            slopes = world.gradient(pairs, decision, state, t, through=(layer.name, counted))
+            slopes = context.gradient(pairs, decision, state, t, through=(layer.name, counted))
         else:
             loss = dynamic if self.loss == "dynamic" else difference
-            slopes = world.gradient(pairs, loss, state, t, layer=layer.name)
+            slopes = context.gradient(pairs, loss, state, t, layer=layer.name)
         g, g_twin = slopes.chunk(2)
         return {"g": self.momentum * state["g"] + g, "g_twin": self.momentum * state["g_twin"] + g_twin}
 
-    def _counted(self, world: World, state: State, t: int) -> Tensor:
+    def _counted(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return p | r: bool, (n, neurons)."""
-        biased = world.biased[self._layer(world).name]
-        return self._extra(world, state, len(biased), t) | biased
+        biased = context.biased[self._layer(context).name]
+        return self._extra(context, state, len(biased), t) | biased
 
-    def _extra(self, world: World, state: State, neurons: int, t: int) -> Tensor:
+    def _extra(self, context: SearchContext, state: State, neurons: int, t: int) -> Tensor:
         """Return r: a random choice of neurons for each chain, the same between two refreshes: bool, (n, neurons)."""
-        u = world.draws.uniform(t, state["origin"], neurons, use="extra", every=self.refresh)
+        u = context.draws.uniform(t, state["origin"], neurons, use="extra", every=self.refresh)
         if neurons > MANY_NEURONS:
             return u < self.extra_share
         count = int(neurons * self.extra_share)  # those with the smallest numbers; no two of 53 bits are alike
         return u <= u.kthvalue(count, 1, keepdim=True).values if count else torch.zeros_like(u, dtype=torch.bool)
 
-    def _global_step(self, world: World, state: State, t: int) -> Tensor:
-        domain, base = world.domain, state["base"]
-        codes = uphill(world, state, base, state["g"] + state["g_twin"], t)
+    def _global_step(self, context: SearchContext, state: State, t: int) -> Tensor:
+        domain, base = context.domain, state["base"]
+        codes = uphill(context, state, base, state["g"] + state["g_twin"], t)
         if self.several == "some":
-            codes = self._some(world, state, codes, t)
+            codes = self._some(context, state, codes, t)
         if not self.kick:
             return codes
         moved = domain.move(base, codes)
         nowhere = (moved == base).all(1, keepdim=True) | (moved == state["last"]).all(1, keepdim=True)
-        moves = world.draws.uniform(t, state["origin"], base.shape[1], use="kick") < KICK
-        return torch.where(nowhere, torch.where(moves, random_neighbours(world, state, base, t), base), codes)
+        moves = context.draws.uniform(t, state["origin"], base.shape[1], use="kick") < KICK
+        return torch.where(nowhere, torch.where(moves, random_neighbours(context, state, base, t), base), codes)
 
-    def _some(self, world: World, state: State, codes: Tensor, t: int) -> Tensor:
+    def _some(self, context: SearchContext, state: State, codes: Tensor, t: int) -> Tensor:
         """Return the codes of a log-uniform number of the attributes that would change, and the old ones elsewhere."""
         base = state["base"]
-        changes = world.domain.free & (codes >= 0) & (codes < world.domain.sizes) & (codes != base)
-        u = world.draws.uniform(t, state["origin"], 1 + base.shape[1], use="some")
+        changes = context.domain.free & (codes >= 0) & (codes < context.domain.sizes) & (codes != base)
+        u = context.draws.uniform(t, state["origin"], 1 + base.shape[1], use="some")
         count = ((changes.sum(1, keepdim=True) + 1.0).double() ** u[:, :1]).floor()
         rank = u[:, 1:].masked_fill(~changes, 2.0).argsort(1).argsort(1)
         return torch.where(changes & (rank < count), codes, base)
 
-    def _local_step(self, world: World, state: State, t: int) -> Tensor:
+    def _local_step(self, context: SearchContext, state: State, t: int) -> Tensor:
         base, g, g_twin = state["base"], state["g"], state["g_twin"]
         if self.sign == "gradient":
-            codes = uphill(world, state, base, g + g_twin, t)
+            codes = uphill(context, state, base, g + g_twin, t)
         else:
-            codes = random_neighbours(world, state, base, t)
+            codes = random_neighbours(context, state, base, t)
         if self.choice == "softmax":  # Algorithm 3, lines 10 to 16: every attribute for itself
-            size = world.network.encoding.influence(g + g_twin, base).double()
-            inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~world.domain.free, -torch.inf)
-            u = world.draws.uniform(t, state["origin"], base.shape[1], use="choice")
+            size = context.network.encoding.influence(g + g_twin, base).double()
+            inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~context.domain.free, -torch.inf)
+            u = context.draws.uniform(t, state["origin"], base.shape[1], use="choice")
             return torch.where(u < inverse.softmax(1), codes, base)
         if self.choice == "inverse":
-            weights = inverse_influence(world, base, g, g_twin)
+            weights = inverse_influence(context, base, g, g_twin)
         elif self.choice == "harm":
-            weights = inverse_harm(world, state, codes)
+            weights = inverse_harm(context, state, codes)
         else:
-            weights = world.domain.free.double().expand(base.shape)
-        return one_attribute(world, state, base, codes, weights, t)
+            weights = context.domain.free.double().expand(base.shape)
+        return one_attribute(context, state, base, codes, weights, t)

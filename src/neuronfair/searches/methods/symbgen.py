@@ -13,7 +13,7 @@ from neuronfair.domain.twins import Domain
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import NO_KEY, empty_memory, knows, remember
-from neuronfair.searches.method import State, World
+from neuronfair.searches.method import SearchContext, State
 
 MAX_BINS = 128  # an attribute with more codes is split between 128 bins of about equal width only
 
@@ -124,68 +124,68 @@ class SymbGen:
     samples: int = 500
     depth: int = 10
 
-    def start(self, world: World, state: State) -> State:
+    def start(self, context: SearchContext, state: State) -> State:
         """Return the chains with only their seed in the queue."""
         rows = state["rows"]
-        queue = torch.zeros(len(rows), QUEUE, rows.shape[1], dtype=world.domain.compact, device=rows.device)
+        queue = torch.zeros(len(rows), QUEUE, rows.shape[1], dtype=context.domain.compact, device=rows.device)
         queue[:, 0] = rows
         ranks = torch.full(queue.shape[:2], torch.inf, dtype=torch.float64, device=rows.device)
         ranks[:, 0] = SEED_RANK
-        memory = remember(empty_memory(len(rows), rows.device), world.domain.key(rows)[:, None])
+        memory = remember(empty_memory(len(rows), rows.device), context.domain.key(rows)[:, None])
         return state | {"queue": queue, "ranks": ranks, "memory": memory}
 
-    def ask(self, world: World, state: State, t: int) -> Tensor:
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the row of the lowest rank, or a random neighbour of the seed if the queue is empty."""
         seeds = state["rows"]
-        u = world.draws.uniform(t, state["origin"], 2 * seeds.shape[1], use="restart")[:, None]
-        restart = world.domain.move(seeds, neighbours(world, seeds, u)[:, 0])
+        u = context.draws.uniform(t, state["origin"], 2 * seeds.shape[1], use="restart")[:, None]
+        restart = context.domain.move(seeds, neighbours(context, seeds, u)[:, 0])
         return torch.where(state["ranks"][:, :1].isinf(), restart, state["queue"][:, 0].long())
 
-    def tell(self, world: World, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
+    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Queue the children of the evaluated rows, unless they were queued before."""
         # A few chains at a time: memory stays flat.
         parts = [
             torch.split(x, max(1, ROWS_PER_PASS // self.samples))
             for x in (state["origin"], rows, evaluation.scores, evaluation.discriminates)
         ]
-        born = [self._children(world, t, *part) for part in zip(*parts, strict=True)]
+        born = [self._children(context, t, *part) for part in zip(*parts, strict=True)]
         children, ranks = (torch.cat(x) for x in zip(*born, strict=True))
-        keys = world.domain.key(children)
+        keys = context.domain.key(children)
         twice = ((keys[:, :, None] == keys[:, None]) & ranks.isfinite()[:, None]).tril(-1).any(2)
         ranks = ranks.masked_fill(twice | knows(state["memory"], keys), torch.inf)
         memory = remember(state["memory"], keys.masked_fill(ranks.isinf(), NO_KEY))
         # The first place of the queue was just evaluated.
         ranks, order = torch.cat([state["ranks"][:, 1:], ranks], 1).sort(dim=1, stable=True)
-        queue = torch.cat([state["queue"][:, 1:], children.to(world.domain.compact)], 1)
+        queue = torch.cat([state["queue"][:, 1:], children.to(context.domain.compact)], 1)
         queue = queue.gather(1, order[:, :QUEUE, None].expand(-1, -1, rows.shape[1]))
         return state | {"queue": queue, "ranks": ranks[:, :QUEUE], "memory": memory}
 
     def _children(
-        self, world: World, t: int, origin: Tensor, rows: Tensor, scores: Tensor, found: Tensor
+        self, context: SearchContext, t: int, origin: Tensor, rows: Tensor, scores: Tensor, found: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the children of rows, the local ones first, and their ranks: (n, m, d) and (n, m)."""
-        path = self._path(world, rows, scores, t)
-        u = world.draws.uniform(t, origin, self.depth * rows.shape[1], use="solve").view(len(rows), self.depth, -1)
-        children, ranks = _beyond(world, rows, path, u, local=False)
+        path = self._path(context, rows, scores, t)
+        u = context.draws.uniform(t, origin, self.depth * rows.shape[1], use="solve").view(len(rows), self.depth, -1)
+        children, ranks = _beyond(context, rows, path, u, local=False)
         if not self.local:
             return children, ranks
-        u = world.draws.uniform(t, origin, self.depth * rows.shape[1], use="solve locally").view_as(u)
-        near, first = _beyond(world, rows, path, u, local=True)
+        u = context.draws.uniform(t, origin, self.depth * rows.shape[1], use="solve locally").view_as(u)
+        near, first = _beyond(context, rows, path, u, local=True)
         first = first.masked_fill(~found[:, None], torch.inf)
         return torch.cat([near, children], 1), torch.cat([first, ranks], 1)
 
-    def _path(self, world: World, rows: Tensor, scores: Tensor, t: int) -> Path:
+    def _path(self, context: SearchContext, rows: Tensor, scores: Tensor, t: int) -> Path:
         """Return each row's path through the tree that separates neighbours with its decision from the others."""
         # All chains use the same numbers. These depend on the step only, so batches change nothing.
         shared = torch.zeros(1, dtype=torch.int64, device=rows.device)
-        u = world.draws.uniform(t, shared, self.samples * 2 * rows.shape[1], use="neighbours")
-        near = neighbours(world, rows, u.view(1, self.samples, -1))
-        others = world.network.scores(near.flatten(0, 1)).view(*near.shape[:2], world.network.outputs)
-        labels = world.decision.differ(scores[:, None], others)
-        return grow(CodeCells(world.domain), rows, near, labels, self.depth)
+        u = context.draws.uniform(t, shared, self.samples * 2 * rows.shape[1], use="neighbours")
+        near = neighbours(context, rows, u.view(1, self.samples, -1))
+        others = context.network.scores(near.flatten(0, 1)).view(*near.shape[:2], context.network.outputs)
+        labels = context.decision.differ(scores[:, None], others)
+        return grow(CodeCells(context.domain), rows, near, labels, self.depth)
 
 
-def neighbours(world: World, rows: Tensor, u: Tensor) -> Tensor:
+def neighbours(context: SearchContext, rows: Tensor, u: Tensor) -> Tensor:
     """Return rows with some attributes redrawn, the sensitive ones too, by numbers u in [0, 1): (n, s, d).
 
     LIME, which the published program uses, draws from the training table, by default regardless of the row. Here each
@@ -193,16 +193,16 @@ def neighbours(world: World, rows: Tensor, u: Tensor) -> Tensor:
     search among these. Rules are ignored.
     """
     choice, v = u.chunk(2, 2)
-    return torch.where(choice < REDRAWN, world.anywhere(v), rows[:, None])
+    return torch.where(choice < REDRAWN, context.anywhere(v), rows[:, None])
 
 
-def _beyond(world: World, rows: Tensor, path: Path, u: Tensor, *, local: bool) -> tuple[Tensor, Tensor]:
+def _beyond(context: SearchContext, rows: Tensor, path: Path, u: Tensor, *, local: bool) -> tuple[Tensor, Tensor]:
     """Return a row beyond each constraint of its path, and its rank: (n, depth, d) and (n, depth).
 
     Locally, only the attribute of the negated constraint moves, and the rest of the path is kept. Globally, the path
     before the negated constraint is kept, and the path after it is dropped. Without such a row the rank is infinite.
     """
-    domain, depth = world.domain, path.column.shape[1]
+    domain, depth = context.domain, path.column.shape[1]
     free = path.exists & domain.free[path.column]
     paths = path.negated_in_turn()  # (n, child, constraint)
     if local:
