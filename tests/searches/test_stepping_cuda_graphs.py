@@ -45,7 +45,7 @@ def local(name: str):
     return context, rule, rule.start(context, chains)
 
 
-RECORDED = [name for name in METHODS if hasattr(local(name)[1], "form")]
+RECORDED = [name for name in METHODS if hasattr(local(name)[1], "graph_key")]
 
 
 def test_the_usual_methods_can_be_recorded():
@@ -58,7 +58,7 @@ def test_a_step_that_may_be_recorded_asks_the_host_nothing(name, monkeypatch):
         monkeypatch.setattr(module, "renewed", lambda marked, old, make: select_state(marked, make(slice(None)), old))
     context, rule, state = local(name)
     for t in range(12):
-        if rule.form(t) is None:
+        if rule.graph_key(t) is None:
             state, _ = step(context, rule, state, t, exact=False)
             continue
         with Watch() as watch:

@@ -1,8 +1,8 @@
 """One step of all chains: propose rows, evaluate them, update the method.
 
 Large steps are taken in slices whose families fit into memory. On a GPU steps are recorded once as a CUDA graph and
-then replayed, so that the host does not launch each operation: a method with a function `form(t)` says which of its
-steps run the same operations, namely those of the same form; None is a step that is never recorded. Only the addresses
+then replayed, so that the host does not launch each operation: a method with a function `graph_key(t)` says which of its
+steps run the same operations, namely those with the same key; None is a step that is never recorded. Only the addresses
 of random numbers change from step to step, so a graph reads them from the device. A recorded step is used only if it
 gives the same result, bit for bit, as the step itself.
 """
@@ -238,23 +238,23 @@ class CudaGraphs:
         """Return whether the steps of a method can be recorded; rules need the host to repair rows."""
         domain, network = context.domain, context.network
         plain = domain.device.type == "cuda" and not domain.restricted
-        return plain and hasattr(method, "form") and isinstance(network, Network)
+        return plain and hasattr(method, "graph_key") and isinstance(network, Network)
 
     def __call__(self, state: State, t: int) -> tuple[State, EvaluatedStep]:
         """Return the chains after a step, which the next step overwrites, and what was evaluated."""
-        form = self._method.form(t)  # type: ignore[attr-defined]
-        if form is None:
+        key = self._method.graph_key(t)  # type: ignore[attr-defined]
+        if key is None:
             return step(self._context, self._method, state, t, exact=False)
         if self._state.keys() != state.keys():
             self._state = {name: tensor.clone() for name, tensor in state.items()}
         elif state is not self._state:
             self._take(state)
-        if form not in self._recorded:
-            self._recorded[form] = self._record(t)
-        recorded = self._recorded[form]
+        if key not in self._recorded:
+            self._recorded[key] = self._record(t)
+        recorded = self._recorded[key]
         if recorded is None:
             return step(self._context, self._method, self._state, t, exact=False)
-        self._set_clock(form, recorded.draws, t)
+        self._set_clock(key, recorded.draws, t)
         recorded.graph.replay()
         network = self._context.network
         assert isinstance(network, Network)
@@ -270,14 +270,14 @@ class CudaGraphs:
         for name, tensor in state.items():
             self._state[name].copy_(tensor)
 
-    def _set_clock(self, form: Hashable, draws: _Clocked, t: int) -> None:
+    def _set_clock(self, key: Hashable, draws: _Clocked, t: int) -> None:
         """Put the addresses of a step where its graph reads them."""
-        first, table = self._addresses.get(form, (-AHEAD, draws.starts))
+        first, table = self._addresses.get(key, (-AHEAD, draws.starts))
         if not 0 <= t - first < AHEAD:
             plain = self._context.draws
             starts = [[plain.start(t + ahead, use) for use in draws.uses] for ahead in range(AHEAD)]
             first, table = t, torch.tensor(starts, device=draws.starts.device)
-            self._addresses[form] = first, table
+            self._addresses[key] = first, table
         draws.starts[: len(draws.uses)].copy_(table[t - first])
 
     def _record(self, t: int) -> _Recorded | None:

@@ -41,8 +41,8 @@ class Adf:
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         return state | {"base": rows, "twin": rows, "missed": missed}
 
-    def form(self, t: int) -> int | None:
-        """Return the same form for all steps but the first: they run the same operations."""
+    def graph_key(self, t: int) -> int | None:
+        """Return the same key for all steps but the first: they run the same operations."""
         return 0 if t else None
 
     def ask(self, context: SearchContext, state: State, t: int) -> Tensor:

@@ -26,8 +26,8 @@ class Uniform:
         """Return the chains unchanged: there is nothing to remember."""
         return state
 
-    def form(self, t: int) -> int:
-        """Return the same form for all steps: they run the same operations."""
+    def graph_key(self, t: int) -> int:
+        """Return the same key for all steps: they run the same operations."""
         return 0
 
     def ask(self, context: SearchContext, state: State, t: int) -> Tensor:

@@ -78,8 +78,8 @@ class Frontier:
         known["recent"] = torch.full((n, RECENT), -1, device=device)
         return state | known | {"slope_high": slope, "slope_low": slope}
 
-    def form(self, t: int) -> int | None:
-        """Return the same form for all steps but the first two: they run the same operations."""
+    def graph_key(self, t: int) -> int | None:
+        """Return the same key for all steps but the first two: they run the same operations."""
         return 0 if t > 1 else None
 
     def ask(self, context: SearchContext, state: State, t: int) -> Tensor:

@@ -69,8 +69,8 @@ class NeuronFair:
         nowhere = {"base": rows, "twin": rows, "missed": missed, "room": zero[:, :1].repeat(1, 2)}
         return state | nowhere | {"g": zero, "g_twin": zero, "last": rows, "counted": self._counted(context, state, 0)}
 
-    def form(self, t: int) -> bool | None:
-        """Return whether step t redraws neurons: steps of one form run the same operations."""
+    def graph_key(self, t: int) -> bool | None:
+        """Return whether step t redraws neurons: steps with one key run the same operations."""
         return t % self.refresh == 0 if t else None
 
     def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
