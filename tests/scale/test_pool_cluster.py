@@ -71,7 +71,9 @@ def whole(tmp_path_factory, machines) -> Path:
     """An undisturbed search in one piece."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(campaign, "Record", lambda *given, **said: shard_runner.Record(*given, every=3, **said))
+        patch.setattr(
+            campaign, "PhaseRecording", lambda *given, **said: shard_runner.PhaseRecording(*given, every=3, **said)
+        )
         searched(folder, campaign.in_one_piece)
     return folder
 

@@ -13,7 +13,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import ModelError, RunError
 from neuronfair.searches import engine
-from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import Method, SearchContext, State
@@ -135,11 +135,11 @@ def test_a_negative_budget_is_refused():
 
 def test_a_search_of_another_version_cannot_go_on():
     seeds, places = torch.zeros(3, 5, dtype=torch.int64), []
-    run_phase(planted(), Frontier(), seeds, budget=Budget(steps=3), record=Record(places.append))
+    run_phase(planted(), Frontier(), seeds, budget=Budget(steps=3), recording=PhaseRecording(places.append))
     state = {name: tensor for name, tensor in places[-1].state.items() if name != "sloping"}
     old = replace(places[-1], state=state, stop=None)
     with pytest.raises(RunError, match="started by another version"):
-        run_phase(planted(), Frontier(), seeds, budget=Budget(steps=6), record=Record(resume=old))
+        run_phase(planted(), Frontier(), seeds, budget=Budget(steps=6), recording=PhaseRecording(resume=old))
 
 
 def test_no_seeds_give_no_findings():
@@ -170,7 +170,7 @@ def test_people_of_an_earlier_phase_do_not_count_again():
 def test_seeds_outside_the_domain_are_clipped():
     saved: list[Checkpoint] = []
     seeds = torch.tensor([[99, 1, -5, 0, 7]])
-    run_phase(planted(), Scripted(seeds[None]), seeds, budget=Budget(steps=0), record=Record(saved.append))
+    run_phase(planted(), Scripted(seeds[None]), seeds, budget=Budget(steps=0), recording=PhaseRecording(saved.append))
     assert saved[-1].state["rows"].tolist() == [[9, 1, 0, 0, 1]]
 
 
@@ -247,7 +247,7 @@ def test_ctrl_c_keeps_what_was_found_and_ends_after_the_step():
     before = signal.getsignal(signal.SIGINT)
     saved: list[Checkpoint] = []
     press = {3: lambda: os.kill(os.getpid(), signal.SIGINT)}
-    result = run(counting(20, 4), Budget(steps=20), at=press, record=Record(saved.append))
+    result = run(counting(20, 4), Budget(steps=20), at=press, recording=PhaseRecording(saved.append))
     assert (result.stop, len(result.findings)) == ("interrupted", 16)  # the step that was under way is whole
     assert (saved[-1].t, saved[-1].stop, saved[-1].state["told"].tolist()) == (4, "interrupted", [4] * 4)
     assert signal.getsignal(signal.SIGINT) is before
@@ -256,8 +256,8 @@ def test_ctrl_c_keeps_what_was_found_and_ends_after_the_step():
 def test_an_interrupted_phase_goes_on():
     saved: list[Checkpoint] = []
     press = {3: lambda: os.kill(os.getpid(), signal.SIGINT)}
-    run(counting(20, 4), Budget(steps=20), at=press, record=Record(saved.append))
-    result = run(counting(20, 4), Budget(steps=20), record=Record(resume=saved[-1]))
+    run(counting(20, 4), Budget(steps=20), at=press, recording=PhaseRecording(saved.append))
+    result = run(counting(20, 4), Budget(steps=20), recording=PhaseRecording(resume=saved[-1]))
     assert_same(result.findings, run(counting(20, 4), Budget(steps=20)).findings)
 
 
@@ -314,7 +314,7 @@ def explore(name: str, *, every: int = 7, **options) -> tuple[PhaseResult, list[
     saved: list[Checkpoint] = []
     seeds = options.pop("seeds", SEEDS)
     return run_phase(
-        WORLD, ready(name), seeds, budget=BUDGET, record=Record(saved.append, every=every), **options
+        WORLD, ready(name), seeds, budget=BUDGET, recording=PhaseRecording(saved.append, every=every), **options
     ), saved
 
 
@@ -335,7 +335,11 @@ def test_a_run_goes_on_from_every_checkpoint_bit_for_bit(name):
         lines = torch.cat([c.lines for c in saved[: i + 1]])
         assert len(lines) == so_far.tried
         resumed = run_phase(
-            WORLD, ready(name), SEEDS, budget=BUDGET, record=Record(resume=replace(last, findings=so_far, lines=lines))
+            WORLD,
+            ready(name),
+            SEEDS,
+            budget=BUDGET,
+            recording=PhaseRecording(resume=replace(last, findings=so_far, lines=lines)),
         )
         assert_same(resumed.findings, whole.findings)
         assert resumed.stop == whole.stop
@@ -512,9 +516,9 @@ def test_a_hit_that_float64_rejects_does_not_fill_the_budget():
 def test_rejected_hits_do_not_count_after_an_interruption():
     path = [[DOUBTFUL, OUTSIDE], [ALSO_DOUBTFUL, OUTSIDE], [INSIDE, OUTSIDE], [ALSO_INSIDE, OUTSIDE]]
     saved: list[Checkpoint] = []
-    whole = rounded(path, Budget(steps=4, findings=2), record=Record(saved.append, every=2))
+    whole = rounded(path, Budget(steps=4, findings=2), recording=PhaseRecording(saved.append, every=2))
     assert (len(saved), saved[0].findings.rejected) == (2, 2)
-    again = rounded(path, Budget(steps=4, findings=2), record=Record(resume=saved[0]))
+    again = rounded(path, Budget(steps=4, findings=2), recording=PhaseRecording(resume=saved[0]))
     for result in (whole, again):
         assert result.findings.rows.tolist() == [INSIDE, ALSO_INSIDE]
         assert (result.stop, result.findings.rejected) == ("findings", 2)

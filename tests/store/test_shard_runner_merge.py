@@ -19,7 +19,7 @@ from neuronfair.errors import RunError
 from neuronfair.model.decision import Decision
 from neuronfair.model.profile import interpret
 from neuronfair.searches import engine
-from neuronfair.searches.engine import Budget, ChainRange, Checkpoint, Record
+from neuronfair.searches.engine import Budget, ChainRange, Checkpoint, PhaseRecording
 from neuronfair.searches.findings import (
     DOUBTFUL,
     FOUND,
@@ -62,13 +62,19 @@ def context() -> SearchContext:
 
 
 def run_phase(
-    context: SearchContext, method: str, share: slice | None, phase: str, starts: Findings | None, record: Record, seen
+    context: SearchContext,
+    method: str,
+    share: slice | None,
+    phase: str,
+    starts: Findings | None,
+    recording: PhaseRecording,
+    seen,
 ):
     """Search the global phase from the seeds, or the local one from what it found; a share of its chains."""
     rules = phases(method, Setting(context, KeySet(), 100))
     rows, origin = (SEEDS, torch.arange(len(SEEDS))) if starts is None else (starts.rows, starts.origin)
     here = share or slice(0, len(rows))
-    record = replace(record, every=EVERY, chains=ChainRange(here.start, len(rows)))
+    recording = replace(recording, every=EVERY, chains=ChainRange(here.start, len(rows)))
     return engine.run_phase(
         replace(context, draws=Draws(3, phase)),
         rules.first if starts is None else rules.local,
@@ -76,7 +82,7 @@ def run_phase(
         budget=Budget(6, findings_per_seed=1) if starts is None else Budget(12),
         origin=origin[here],
         seen=seen,
-        record=record,
+        recording=recording,
     )
 
 
@@ -84,7 +90,7 @@ def in_one_piece(context: SearchContext, method: str) -> tuple[dict[str, list[Ch
     parts: dict[str, list[Checkpoint]] = {"global": [], "local": []}
     seen, found = KeySet(), None
     for phase, kept in parts.items():
-        result = run_phase(context, method, None, phase, found, Record(kept.append), seen)
+        result = run_phase(context, method, None, phase, found, PhaseRecording(kept.append), seen)
         found = found or result.findings
     return parts, found
 
@@ -114,7 +120,7 @@ def test_shards_put_together_are_the_search_in_one_piece(context, method, tmp_pa
             stores = []
             for number, share in enumerate(slices(len(SEEDS if starts is None else found), shards)):
                 stores.append(store := ShardStore(f"memory://{method}/{shards}", phase, number))
-                run_phase(context, method, share, phase, starts, Record(store.checkpoint, keep=False), kind())
+                run_phase(context, method, share, phase, starts, PhaseRecording(store.checkpoint, keep=False), kind())
             parts = list(merged(stores, known, tmp_path / "work"))
             same_parts(parts, whole[phase])
             np.save(tmp_path / "keys.npy", torch.cat([part.lines for part in parts]).numpy())

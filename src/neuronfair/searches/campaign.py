@@ -25,7 +25,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import comparing, counterfactuals_of
 from neuronfair.searches.findings import NO_SEED, Findings, FindingsSummary, KeySet, PlausibilityFigures, violations
 from neuronfair.searches.health import HealthNote, check_health, weak_guidance
@@ -222,9 +222,11 @@ PhaseRunner = Callable[[PhaseTask], PhaseResult]
 
 def in_one_piece(task: PhaseTask, workers: int = 1) -> PhaseResult:
     """Run a phase with all its chains together, dealt to so many processes where that is possible."""
-    record, recorder = Record(keep=task.keep, even=True, workers=workers), task.recorder
+    recording, recorder = PhaseRecording(keep=task.keep, even=True, workers=workers), task.recorder
     if recorder is not None:
-        record = replace(record, checkpoint=partial(recorder.checkpoint, task.name), resume=recorder.resume(task.name))
+        recording = replace(
+            recording, checkpoint=partial(recorder.checkpoint, task.name), resume=recorder.resume(task.name)
+        )
     return run_phase(
         task.context,
         task.rule,
@@ -232,7 +234,7 @@ def in_one_piece(task: PhaseTask, workers: int = 1) -> PhaseResult:
         budget=task.budget,
         origin=task.origin,
         seen=task.seen,
-        record=record,
+        recording=recording,
         progress=task.progress,
     )
 

@@ -102,7 +102,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Record:
+class PhaseRecording:
     """What is recorded of a phase, and where it resumes."""
 
     checkpoint: Callable[[Checkpoint], None] | None = None  # called every `every` steps, and at the end
@@ -133,7 +133,7 @@ def run_phase(
     budget: Budget,
     origin: Tensor | None = None,
     seen: KeySet | None = None,
-    record: Record | None = None,
+    recording: PhaseRecording | None = None,
     progress: PieceProgress | None = None,
 ) -> PhaseResult:
     """Run one search chain from every seed and return the discriminatory instances that they find.
@@ -143,7 +143,7 @@ def run_phase(
     do not count again. Every finding is evaluated a second time, in float64, before it retires a chain, counts for the
     budget, is returned or saved. Ctrl-C ends the phase and keeps its findings; a second Ctrl-C aborts it.
     """
-    run = PhaseRun(context, method, seeds, origin, budget=budget, seen=seen, record=record or Record())
+    run = PhaseRun(context, method, seeds, origin, budget=budget, seen=seen, recording=recording or PhaseRecording())
     if run.ended is not None:
         return run.ended
     with run.in_processes():
@@ -174,13 +174,15 @@ class PhaseRun:
         *,
         budget: Budget,
         seen: KeySet | None,
-        record: Record,
+        recording: PhaseRecording,
     ) -> None:
-        resume = record.resume
+        resume = recording.resume
         self._begun = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
-        self._context, self._method, self._budget, self._record = context, method, budget, record
+        self._context, self._method, self._budget, self._recording = context, method, budget, recording
         seen = seen if seen is not None else KeySet(context.domain.device)
-        self._tally = PhaseTally(context, budget, seen, keep=record.keep, chains=record.chains.total or len(seeds))
+        self._tally = PhaseTally(
+            context, budget, seen, keep=recording.keep, chains=recording.chains.total or len(seeds)
+        )
         self.ended: PhaseResult | None = None  # the result, if the phase was over before it was resumed
         self._chains: Chains | ForkedChains = self._start(seeds, origin)
         if resume is not None:
@@ -189,12 +191,12 @@ class PhaseRun:
 
     def _start(self, seeds: Tensor, origin: Tensor | None) -> Chains:
         """Return the chains before the first step."""
-        context, record = self._context, self._record
+        context, recording = self._context, self._recording
         rows = context.domain.clip(seeds)
         numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
-        place = record.chains.first + torch.arange(len(rows), device=rows.device)
+        place = recording.chains.first + torch.arange(len(rows), device=rows.device)
         state = {"origin": numbers, "place": place, "rows": rows, "found": torch.zeros_like(numbers)}
-        steps = stepper(context, self._method, exact=self._budget.counts_findings, even=record.even)
+        steps = stepper(context, self._method, exact=self._budget.counts_findings, even=recording.even)
         return Chains(steps, self._method.start(context, state), 0, self._budget.findings_per_seed)
 
     def _restore(self, resume: Checkpoint) -> None:
@@ -211,16 +213,16 @@ class PhaseRun:
     @contextmanager
     def in_processes(self) -> Iterator[None]:
         """Deal the chains to processes for a while, if the record asks for them and this phase allows it."""
-        chains, record, steps = self._chains, self._record, self._budget.steps
+        chains, recording, steps = self._chains, self._recording, self._budget.steps
         size = 1
-        if record.even and not self._tally.is_limited:  # what is evaluated ahead must not exceed a limit
-            size = team_size(self._context, len(chains), len(chains) * (steps - chains.t), record.workers)
+        if recording.even and not self._tally.is_limited:  # what is evaluated ahead must not exceed a limit
+            size = team_size(self._context, len(chains), len(chains) * (steps - chains.t), recording.workers)
         network = self._context.network
         if size == 1 or not isinstance(chains, Chains) or not isinstance(network, Network):
             yield
             return
-        saved = record.checkpoint is not None
-        with forked(chains, network, size, steps=steps, every=record.every, saved=saved) as self._chains:
+        saved = recording.checkpoint is not None
+        with forked(chains, network, size, steps=steps, every=recording.every, saved=saved) as self._chains:
             yield
 
     @property
@@ -267,7 +269,7 @@ class PhaseRun:
     @property
     def checkpoint_is_due(self) -> bool:
         """Whether to write a checkpoint after this step; the end of the phase writes its own."""
-        return self._chains.t % self._record.every == 0 and self._tally.stop is None
+        return self._chains.t % self._recording.every == 0 and self._tally.stop is None
 
     def next_checkpoint(self) -> Callable[[], object]:
         """Return a function that writes a checkpoint of this moment, in any thread."""
@@ -275,7 +277,7 @@ class PhaseRun:
 
     def _state(self) -> State:
         """Return the chains, if they are saved."""
-        return {} if self._record.checkpoint is None else self._chains.state()
+        return {} if self._recording.checkpoint is None else self._chains.state()
 
     def finish(self, stop: Stop, progress: PieceProgress | None) -> PhaseResult:
         """Write the last checkpoint and return the result."""
@@ -287,7 +289,7 @@ class PhaseRun:
 
     def _save(self, t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
         """Confirm recent findings, save them if the phase is recorded, and return the seconds so far."""
-        checkpoint = self._record.checkpoint
+        checkpoint = self._recording.checkpoint
         found, lines = self._tally.confirm(recent, lines, saved=checkpoint is not None)
         seconds = self._seconds
         if checkpoint is not None:

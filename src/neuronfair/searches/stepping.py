@@ -1,10 +1,10 @@
 """One step of all chains: propose rows, evaluate them, update the method.
 
 Large steps are taken in slices whose families fit into memory. On a GPU steps are recorded once as a CUDA graph and
-then replayed, so that the host does not launch each operation: a method with a function `graph_key(t)` says which of its
-steps run the same operations, namely those with the same key; None is a step that is never recorded. Only the addresses
-of random numbers change from step to step, so a graph reads them from the device. A recorded step is used only if it
-gives the same result, bit for bit, as the step itself.
+then replayed, so that the host does not launch each operation. A method with a function `graph_key(t)` says which of
+its steps run the same operations: those with the same key. A step with the key None is never recorded. Only the
+addresses of random numbers change from step to step, so a graph reads them from the device. A recorded step is used
+only if it gives the same result, bit for bit, as the step itself.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.progress import PieceProgress
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.campaign import PhaseTask, in_one_piece
-from neuronfair.searches.engine import ChainRange, Checkpoint, PhaseResult, Record, Stop, run_phase
+from neuronfair.searches.engine import ChainRange, Checkpoint, PhaseRecording, PhaseResult, Stop, run_phase
 from neuronfair.searches.findings import (
     DOUBTFUL,
     FOUND,
@@ -218,7 +218,7 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
     task, first = shared.task, shard.number * shared.each
     chosen, device = slice(first, first + shared.each), task.context.domain.device
     origin = torch.arange(len(task.starts), device=device) if task.origin is None else task.origin
-    record = Record(
+    recording = PhaseRecording(
         shard.checkpoint,
         every=shared.every,
         resume=shard.resume(device),
@@ -234,7 +234,7 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
         budget=task.budget,
         origin=origin[chosen],
         seen=KeySet(device, limit=KEYS),
-        record=record,
+        recording=recording,
         progress=note,
     ).stop
 

@@ -34,7 +34,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import Findings, KeySet
 from neuronfair.searches.method import Method, SearchContext, State
@@ -299,7 +299,7 @@ def batches_change_no_path(name: str, phase: str) -> None:
 def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
     """The state holds the whole memory of a method."""
     saved: list[Checkpoint] = []
-    whole, spy = explore(name, "pair", phase, record=Record(saved.append, every=5))
+    whole, spy = explore(name, "pair", phase, recording=PhaseRecording(saved.append, every=5))
     assert [at.t for at in saved] == [5, 10, STEPS]
     assert len(whole.findings) > 0
     for i, last in enumerate(saved):
@@ -308,7 +308,7 @@ def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
         # A state that is read from a file shares no memory with the old one.
         state = {key: value.clone() for key, value in last.state.items()}
         where = replace(last, state=state, findings=so_far, lines=lines)
-        resumed, rest = explore(name, "pair", phase, record=Record(resume=where))
+        resumed, rest = explore(name, "pair", phase, recording=PhaseRecording(resume=where))
         _assert_same(resumed.findings, whole.findings)
         assert resumed.stop == whole.stop
         for mine, before in zip(rest.proposed, spy.proposed[last.t :], strict=True):
@@ -321,7 +321,12 @@ def the_state_is_tensors_with_one_line_per_chain(name: str, phase: str) -> None:
     saved: list[Checkpoint] = []
     seeds = case("people").seeds  # of which three retire at once
     explore(
-        name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, record=Record(saved.append, every=1)
+        name,
+        "people",
+        phase,
+        Budget(STEPS, findings_per_seed=1),
+        seeds=seeds,
+        recording=PhaseRecording(saved.append, every=1),
     )
     living = [len(at.state["origin"]) for at in saved]
     assert any(0 < count < CHAINS for count in living)  # some have retired

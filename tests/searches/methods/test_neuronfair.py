@@ -15,7 +15,7 @@ from neuronfair.model.profile import BiasProfile, LayerBias
 from neuronfair.model.weights import load as load_weights
 from neuronfair.searches.campaign import cluster_seeds, search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.engine import Budget, Record, run_phase
+from neuronfair.searches.engine import Budget, PhaseRecording, run_phase
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.neuronfair import NeuronFair
@@ -266,7 +266,9 @@ def test_a_dead_layer_never_gives_nan(local, choice):
     saved: list[State] = []
     seeds = networks.uniform_rows(PLANTED, 20)
     method = NeuronFair(local=local, choice=choice)
-    result = run_phase(here, method, seeds, budget=Budget(steps=20), record=Record(lambda c: saved.append(c.state)))
+    result = run_phase(
+        here, method, seeds, budget=Budget(steps=20), recording=PhaseRecording(lambda c: saved.append(c.state))
+    )
     assert len(result.findings) == 0
     assert (saved[-1]["g"] == 0).all()
     assert (saved[-1]["g_twin"] == 0).all()

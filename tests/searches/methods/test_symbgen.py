@@ -13,7 +13,7 @@ from neuronfair import Decision, TableDomain, evaluate
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.findings import NO_KEY, _slots, remember
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.aequitas import Uniform
@@ -288,8 +288,8 @@ def test_batches_and_a_kill_change_nothing(local):
     assert len(whole.findings) > 50
 
     saved: list[Checkpoint] = []
-    run_phase(context, method, seeds, budget=Budget(steps=7), record=Record(saved.append, every=5))
-    resumed = run_phase(context, method, seeds, budget=budget, record=Record(resume=saved[0]))
+    run_phase(context, method, seeds, budget=Budget(steps=7), recording=PhaseRecording(saved.append, every=5))
+    resumed = run_phase(context, method, seeds, budget=budget, recording=PhaseRecording(resume=saved[0]))
     assert (saved[0].t, pairs(resumed)) == (5, pairs(whole))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.searches.engine import Budget, Checkpoint, PhaseResult, Record, run_phase
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.findings import KeySet, among
 from neuronfair.searches.method import SearchContext, State, renewed, select_state
@@ -61,8 +61,8 @@ class Frontier:
         table = torch.zeros(shape, dtype=context.network.dtype, device=domain.device).flatten()
         # Inside it trusts all moves alike and takes the first one, which is random.
         pilot, ends = _Pilot(self.candidates, self.trust, table), list[Checkpoint]()
-        record = Record(ends.append, every=PILOT_STEPS + 1)
-        result = run_phase(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, record=record)
+        recording = PhaseRecording(ends.append, every=PILOT_STEPS + 1)
+        result = run_phase(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, recording=recording)
         moves = ends[-1].state["moves"]
         moves = moves[moves >= 0]
         counts = [torch.bincount(some // 2, minlength=len(table)) for some in (moves[moves % 2 == 1], moves)]
