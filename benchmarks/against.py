@@ -6,8 +6,8 @@
     python benchmarks/against.py --other ../before/src --part start
 
 Each search starts in a process of its own and takes as many as it does for a user: the published Adult classifier, sex,
-1,000 seeds x 1,000 steps unless other numbers are given, with a run folder and the second judgement in float64, without
-controls; the best of `--repeats` counts.
+1,000 seeds x 1,000 steps unless other numbers are given, with a run folder and the second evaluation in float64,
+without controls; the best of `--repeats` counts.
 `same` says whether both found the same people, in the same order. On a GPU (`--device cuda`) kernels is the share of
 the time of both phases, without a store, in which kernels ran: their time is taken from another search, by a profiler.
 
@@ -69,7 +69,8 @@ def child(options: argparse.Namespace) -> None:
     digest = hashlib.sha256()
     for tensor in (found.packed, found.origin, found.step, found.scores):
         digest.update(tensor.cpu().numpy().tobytes())
-    result = {name: figures[name] for name in ("seconds", "findings", "tried", "rows_judged", "rejected_on_recheck")}
+    figures["rows_evaluated"] = figures.get("rows_evaluated", figures.get("rows_judged"))  # the name in older versions
+    result = {name: figures[name] for name in ("seconds", "findings", "tried", "rows_evaluated", "rejected_on_recheck")}
     result |= {"digest": digest.hexdigest()[:16], "bytes": size}
     if options.kernels:
         plain = search(network, data.domain, data.rows, config).summary()
@@ -231,7 +232,7 @@ def main() -> None:
             share = f"{r['kernels']:.0%}" if "kernels" in r else ""
             print(
                 f"| {method} | {name} | {r['seconds']:.2f} | {r['findings']:,} | {cost:.5f} | "
-                f"{r['rows_judged'] / r['seconds']:,.0f} | {share} | {other / cost:.2f} | {same} |",
+                f"{r['rows_evaluated'] / r['seconds']:,.0f} | {share} | {other / cost:.2f} | {same} |",
                 flush=True,
             )
 

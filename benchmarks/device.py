@@ -1,4 +1,4 @@
-"""Searching on a GPU beside the CPU of the same machine: judged rows per second against the number of seeds.
+"""Searching on a GPU beside the CPU of the same machine: evaluated rows per second against the number of seeds.
 
 python benchmarks/device.py --model census.npz --devices cpu cuda
 """
@@ -30,7 +30,7 @@ def main() -> None:
     options = parser.parse_args()
     data = load_dataset("adult", "paper", sensitive=["sex"])
     module = read_model(options.model, data.domain)
-    print("| method | seeds | device | rows judged | findings | success rate | rows a second | s per 1,000 |")
+    print("| method | seeds | device | rows evaluated | findings | success rate | rows a second | s per 1,000 |")
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |")
     for device in options.devices:
         domain = data.domain.to(device)
@@ -46,8 +46,8 @@ def main() -> None:
                 figures = search(network, domain, moved.rows, config).summary()
                 assert figures["violations"] == 0
                 print(
-                    f"| {method} | {seeds:,} | {device} | {figures['rows_judged']:,} | {figures['findings']:,} | "
-                    f"{figures['gsr']:.3f} | {figures['rows_judged'] / figures['seconds']:,.0f} | "
+                    f"| {method} | {seeds:,} | {device} | {figures['rows_evaluated']:,} | {figures['findings']:,} | "
+                    f"{figures['gsr']:.3f} | {figures['rows_evaluated'] / figures['seconds']:,.0f} | "
                     f"{figures['seconds_per_1000']:.4f} |",
                     flush=True,
                 )

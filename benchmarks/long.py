@@ -65,7 +65,7 @@ class Disk(threading.Thread):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=10_000_000, help="judged rows, about")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="evaluated rows, about")
     parser.add_argument("--method", choices=GO_ON, default="neuronfair-plus")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
@@ -104,7 +104,7 @@ def main() -> None:
         figures = {
             "method": config.method,
             "workers": options.workers,
-            "judged rows": f"{total.judged:,}",
+            "evaluated rows": f"{total.evaluated:,}",
             "people": f"{total.tried:,}",
             "findings": f"{total.findings:,}",
             "seconds": f"{seconds:,.0f}",

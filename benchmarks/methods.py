@@ -34,14 +34,14 @@ def main() -> None:
     data = load_dataset("adult", "paper", sensitive=["sex"])
     network = Network(read_model(path, data.domain), data.domain)
     search(network, data.domain, data.rows, SearchConfig("uniform", seeds=100, steps=50, controls=False))  # warm up
-    print("| method | seconds | people judged | findings | rows per second | of uniform's | load |")
+    print("| method | seconds | rows evaluated | findings | rows per second | of uniform's | load |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     yardstick = None
     for method in ("uniform", *(name for name in METHODS if name != "uniform")):
         busy = os.getloadavg()[0]
         config = SearchConfig(method, options.seeds, options.steps, seconds=LIMITS.get(method), controls=False)
         figures = search(network, data.domain, data.rows, config).summary()
-        speed = figures["rows_judged"] / figures["seconds"]
+        speed = figures["rows_evaluated"] / figures["seconds"]
         yardstick = yardstick or speed
         print(
             f"| {method} | {figures['seconds']:.1f} | {figures['tried']:,} | {figures['findings']:,} | {speed:,.0f} | "

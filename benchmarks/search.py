@@ -2,11 +2,11 @@
 
     python benchmarks/search.py
 
-Speed: judged rows per second and seconds per 1,000 unique findings, duplicates and second judgement included, for more
-and more seeds at about a million judged rows each. Beside each stands the same engine with a single walker, measured
-right after it: on a machine that other work shares the ratio says more than seconds do. Preparation is what is not in
-those seconds: interpretation, clustering of the seeds, health checks. Memory: the peak of a whole `neuronfair search`
-of ten million judged rows, in a process of its own.
+Speed: evaluated rows per second and seconds per 1,000 unique findings, duplicates and second evaluation included, for
+more and more seeds at about a million evaluated rows each. Beside each stands the same engine with a single walker,
+measured right after it: on a machine that other work shares the ratio says more than seconds do. Preparation is what is
+not in those seconds: interpretation, clustering of the seeds, health checks. Memory: the peak of a whole
+`neuronfair search` of ten million evaluated rows, in a process of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ import torch
 METHODS = ("frontier", "neuronfair-plus", "uniform")
 SIZES = ((100, 10_000), (1_000, 1_000), (10_000, 100), (100_000, 10))  # seeds and steps
 SINGLE_STEPS = 300
-# Seeds for ten million judged rows in 1,000 steps: walkers that find nothing in the global phase go no further.
+# Seeds for ten million evaluated rows in 1,000 steps: walkers that find nothing in the global phase go no further.
 MEMORY_SEEDS = {"frontier": 11_000, "neuronfair-plus": 15_000, "neuronfair-printed": 15_000, "uniform": 29_000}
 MEMORY_STEPS = 1_000
 
@@ -51,7 +51,7 @@ class Speed:
 
     outcome: SearchResult
     preparation: float
-    single: float  # judged rows per second of one walker alone
+    single: float  # evaluated rows per second of one walker alone
 
 
 def published() -> Path:
@@ -70,13 +70,13 @@ def measure(method: str, seeds: int, steps: int, network: Network, data: Dataset
 
 
 def single(outcome: SearchResult, network: Network, data: Dataset) -> float:
-    """Return the judged rows per second of one walker that starts from a finding."""
+    """Return the evaluated rows per second of one walker that starts from a finding."""
     context = SearchContext(network, data.domain, outcome.config.decision, Draws(0, "local"), outcome.profile)
     rule = phases(outcome.config.method, Setting(context, KeySet(), outcome.config.seeds * outcome.config.steps)).local
     start = outcome.findings.rows[:1]
     run_phase(context, rule, start, budget=Budget(steps=20))  # warm up
     result = run_phase(context, rule, start, budget=Budget(steps=SINGLE_STEPS))
-    return result.findings.judged / result.seconds
+    return result.findings.evaluated / result.seconds
 
 
 def speed(methods: list[str]) -> None:
@@ -85,7 +85,7 @@ def speed(methods: list[str]) -> None:
     network = Network(module, data.domain)
     search(network, data.domain, data.rows, SearchConfig(seeds=100, steps=50, controls=False))  # warm up
     print(
-        "| method | seeds | steps | judged rows | findings | rows per second | one walker | ratio | "
+        "| method | seeds | steps | evaluated rows | findings | rows per second | one walker | ratio | "
         "seconds per 1,000 findings | preparation | load |\n"
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         flush=True,
@@ -95,9 +95,9 @@ def speed(methods: list[str]) -> None:
             load_now = os.getloadavg()[0]
             result = measure(method, seeds, steps, network, data)
             figures = result.outcome.summary()
-            rate = figures["rows_judged"] / figures["seconds"]
+            rate = figures["rows_evaluated"] / figures["seconds"]
             print(
-                f"| {method} | {seeds:,} | {steps:,} | {figures['rows_judged']:,} | {figures['findings']:,} | "
+                f"| {method} | {seeds:,} | {steps:,} | {figures['rows_evaluated']:,} | {figures['findings']:,} | "
                 f"{rate:,.0f} | {result.single:,.0f} | {rate / result.single:,.0f} | "
                 f"{figures['seconds_per_1000'] or 0:.4f} | {result.preparation:.1f} s | {load_now:.1f} |",
                 flush=True,
@@ -106,7 +106,7 @@ def speed(methods: list[str]) -> None:
 
 def memory(methods: list[str], *, controls: bool) -> None:
     print(
-        "\n| method | judged rows | findings | controls | peak memory | time |\n"
+        "\n| method | evaluated rows | findings | controls | peak memory | time |\n"
         "| --- | ---: | ---: | --- | ---: | ---: |",
         flush=True,
     )
@@ -126,7 +126,8 @@ def memory(methods: list[str], *, controls: bool) -> None:
             figures = json.loads(output.read_text(encoding="utf-8"))
             peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
             print(
-                f"| {method} | {figures['rows_judged']:,} | {figures['findings']:,} | {'yes' if controls else 'no'} | "
+                f"| {method} | {figures['rows_evaluated']:,} | {figures['findings']:,} | "
+                f"{'yes' if controls else 'no'} | "
                 f"{peak / 1e6:,.0f} MB | {time.perf_counter() - start:.0f} s |",
                 flush=True,
             )

@@ -52,7 +52,7 @@ def one(method: str, walkers: int, steps: int) -> None:
     context = SearchContext(network, domain, Decision(), Draws(0, "global"), interpret(network, domain, seeds[:100]))
     rule = phases(method, Setting(context, KeySet(), rows=0)).first  # too few rows for a pilot
     result = run_phase(context, rule, seeds, budget=Budget(steps=steps))
-    print(result.findings.judged, result.found)
+    print(result.findings.evaluated, result.found)
 
 
 def main() -> None:
@@ -68,7 +68,8 @@ def main() -> None:
         one(options.method[0], options.walkers[0], options.steps)
         return
     print(
-        "| method | walkers | judged rows | findings | peak memory | time |\n| --- | ---: | ---: | ---: | ---: | ---: |"
+        "| method | walkers | evaluated rows | findings | peak memory | time |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: |"
     )
     for method in options.method or METHODS:
         for walkers in options.walkers or WALKERS:

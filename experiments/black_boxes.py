@@ -52,7 +52,7 @@ def search(table: str, kind: str, line: str, seeds: int, steps: int, seed: int) 
         # Pilots and confirmations take more queries, starts that lead nowhere fewer. The second round has the steps
         # that make the queries equal.
         first, local = (
-            (family + neighbours) * f.judged + 2 * len(f) for f in (outcome.first.findings, outcome.local.findings)
+            (family + neighbours) * f.evaluated + 2 * len(f) for f in (outcome.first.findings, outcome.local.findings)
         )
         config = replace(config, steps=max(1, round((budget - first) / max(1.0, local / (config.steps + 1))) - 1))
     found = outcome.findings.packed
@@ -61,7 +61,7 @@ def search(table: str, kind: str, line: str, seeds: int, steps: int, seed: int) 
         "findings": len(found),
         "distance": mean_distance(rows.domain, found),
         "regions": regions(rows.domain, found),
-        "judged": outcome.total.judged,
+        "evaluated": outcome.total.evaluated,
         "queries": box.rows_forward - before,
         "thresholds": box.trees is not None and box.cells is not None,
     }

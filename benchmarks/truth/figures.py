@@ -34,7 +34,7 @@ class Recall:
 
     case: str
     method: str
-    rows: int  # judged
+    rows: int  # evaluated
     found: int  # different people
     false: int  # among what was found
     share: float  # of all there are
@@ -84,7 +84,7 @@ class Certificate:
 
 
 def recall(name: str, case: Case, truth: Truth, budgets: tuple[int, ...], note: Note) -> list[Recall]:
-    """Search with every method that can, with several budgets of judged rows."""
+    """Search with every method that can, with several budgets of evaluated rows."""
     model = case.opened.model
     profile = interpret(model, case.domain, case.data.rows) if isinstance(model, Network) and model.layers else None
     result = []
@@ -109,9 +109,9 @@ def recall(name: str, case: Case, truth: Truth, budgets: tuple[int, ...], note: 
             rows = outcome.findings.rows
             found = len(torch.unique(case.domain.key(rows)))
             false = int((~truth.flips[truth.place(rows)] | ~case.domain.valid(rows)).sum())
-            judged = outcome.total.judged
-            chance = _by_chance(truth, judged)
-            result.append(Recall(name, method, judged, found, false, found / max(1, truth.families), chance))
+            evaluated = outcome.total.evaluated
+            chance = _by_chance(truth, evaluated)
+            result.append(Recall(name, method, evaluated, found, false, found / max(1, truth.families), chance))
     return result
 
 

@@ -36,9 +36,9 @@ def test_every_line_is_what_a_search_alone_would_say():
         alone = search(
             NETWORK, DOMAIN, ROWS, SearchConfig(entry["method"], seeds=20, steps=15, controls=False)
         ).summary()
-        for name in ("findings", "tried", "gsr", "rows_judged"):
+        for name in ("findings", "tried", "gsr", "rows_evaluated"):
             assert entry[name] == alone[name], (entry["method"], name)
-        assert entry["rows_per_finding"] == alone["rows_judged"] / alone["findings"]
+        assert entry["rows_per_finding"] == alone["rows_evaluated"] / alone["findings"]
         assert entry["lift"] == pytest.approx(alone["gsr"] / result.random.rate)
         assert "plus_minus" not in entry
 
@@ -161,7 +161,7 @@ def test_a_pilot_is_part_of_the_budget(monkeypatch):
     starts = search(network, domain, rows, config).findings.rows[:100]
     free = search(network, domain, rows, replace(config, global_steps=0), seeds=starts).summary()
     assert free["findings_global"] == 0  # the pilot's findings count in the only phase there is
-    assert free["rows_judged"] > 100 * (100 + 1)  # and so do the rows it has evaluated
+    assert free["rows_evaluated"] > 100 * (100 + 1)  # and so do the rows it has evaluated
     for steps in (0, 40):
         limited = replace(config, global_steps=steps, instances=4000)
         found = search(network, domain, rows, limited, seeds=None if steps else starts)
@@ -171,8 +171,8 @@ def test_a_pilot_is_part_of_the_budget(monkeypatch):
 def test_queries_count_what_a_surrogate_asks():
     plain, tree = compare_methods(NETWORK, DOMAIN, ROWS, ["uniform", "symbgen"], PLAN).methods()
     twins = 2  # a row and its twin
-    assert plain["queries"] < 4 * twins * plain["rows_judged"] + 50_000
-    assert tree["queries"] > 500 * tree["rows_judged"]
+    assert plain["queries"] < 4 * twins * plain["rows_evaluated"] + 50_000
+    assert tree["queries"] > 500 * tree["rows_evaluated"]
 
 
 def test_queries_do_not_count_the_controls():

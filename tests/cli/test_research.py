@@ -40,7 +40,7 @@ KEYS = {
         "lift",
         "random_direction",
     ),
-    *("violations", "plausibility", "rejected_on_recheck", "seconds", "seconds_per_1000", "rows_judged"),
+    *("violations", "plausibility", "rejected_on_recheck", "seconds", "seconds_per_1000", "rows_evaluated"),
 }
 SMALL = ("--starts", 20, "--steps", 20, "--out", "run")
 UNTIMED = ("seconds", "seconds_per_1000")
@@ -99,7 +99,7 @@ def test_the_figures_of_a_search(run):
     assert found["lift"] == found["gsr"] / found["random"]["gsr"]
     assert found["seconds_per_1000"] == 1000 * found["seconds"] / found["findings"]
     assert found["violations"] == 0
-    assert found["rows_judged"] >= found["tried"]
+    assert found["rows_evaluated"] >= found["tried"]
     assert len(Run.open(Path("run")).findings()) == found["findings"]
     assert Run.open(Path("run")).summary == found
 

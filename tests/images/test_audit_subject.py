@@ -220,7 +220,7 @@ def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0
 @every_method
 def test_rows_stay_in_the_domain_and_keep_the_flag(name, domain):
     found, rows = walked(name, domain, [[*range(FACES)]])
-    assert 0 < len(found) <= found.tried <= found.judged
+    assert 0 < len(found) <= found.tried <= found.evaluated
     assert domain.valid(rows).all()
     assert (rows[:, FLAG] == 0).all()
     assert set(rows[:, SEED].tolist()) == set(range(FACES))
@@ -248,7 +248,7 @@ def test_the_same_seed_finds_the_same_also_in_two_batches(name, domain):
     assert all(torch.equal(getattr(one, line), getattr(again, line)) for line in LINES)
     parts, rows = walked(name, domain, [[*range(0, FACES, 2)], [*range(1, FACES, 2)]])
     assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, asked.tolist()))
-    assert (parts.tried, parts.judged) == (one.tried, one.judged)
+    assert (parts.tried, parts.evaluated) == (one.tried, one.evaluated)
     order = [part.packed[:, SEED].argsort() for part in (one, parts)]
     assert torch.equal(one.packed[order[0]], parts.packed[order[1]])
     assert torch.equal(one.step[order[0]], parts.step[order[1]])

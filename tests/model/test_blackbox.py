@@ -184,7 +184,7 @@ def test_findings_are_decided_otherwise_by_the_classifier_itself(method, model):
     assert outcome.profile is None
     assert outcome.random_direction is None
     assert outcome.random is not None
-    assert outcome.random.judged == found.judged
+    assert outcome.random.evaluated == found.evaluated
     assert outcome.random.findings > 0
     assert not outcome.interrupted
     summary = outcome.summary()
@@ -233,7 +233,7 @@ def test_without_controls_or_seeds(method):
     outcome = search(box(), DOMAIN, ROWS, config(method, controls=False))
     assert (outcome.random, outcome.random_direction, outcome.interrupted) == (None, None, False)
     outcome = search(box(), DOMAIN, ROWS, config(method), seeds=ROWS[:0])
-    assert (len(outcome.findings), outcome.findings.judged, outcome.interrupted) == (0, 0, False)
+    assert (len(outcome.findings), outcome.findings.evaluated, outcome.interrupted) == (0, 0, False)
 
 
 @pytest.mark.parametrize("method", WITH_GRADIENTS)

@@ -71,7 +71,7 @@ def test_a_bound_between_those_who_are_found():
 
 def test_a_population_changes_nothing_but_what_is_said_of_the_findings():
     known, unknown = searched(population=YOUNG).findings, searched().findings
-    for name in ("packed", "twin_values", "scores", "origin", "step", "misses", "tried", "judged", "rejected"):
+    for name in ("packed", "twin_values", "scores", "origin", "step", "misses", "tried", "evaluated", "rejected"):
         one, other = getattr(known, name), getattr(unknown, name)
         assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
     assert torch.equal(known.plausibility, YOUNG.plausibility(known.rows).float())

@@ -70,7 +70,12 @@ def run(path: Tensor | list, budget: Budget, **options) -> PhaseResult:
 
 def test_every_step_judges_every_walker_once():
     result = run(counting(6, 4), Budget(steps=6))
-    assert (len(result.findings), result.findings.tried, result.findings.judged, result.stop) == (24, 24, 24, "steps")
+    assert (len(result.findings), result.findings.tried, result.findings.evaluated, result.stop) == (
+        24,
+        24,
+        24,
+        "steps",
+    )
     assert result.findings.step.tolist() == [t for t in range(6) for _ in range(4)]
     assert result.findings.origin.tolist() == [0, 1, 2, 3] * 6
 
@@ -100,13 +105,13 @@ def test_findings_per_seed_retires_walkers_one_by_one():
     path[:2, 1] = 0  # the second chain is late by two steps
     result = run(path, Budget(steps=6, findings_per_seed=2))
     assert torch.bincount(result.findings.origin).tolist() == [2, 2, 2]
-    assert result.findings.judged == 2 + 4 + 2
+    assert result.findings.evaluated == 2 + 4 + 2
     assert result.stop == "walkers"
 
 
 def test_a_walker_retires_although_another_met_its_rows_before():
     result = run([[INSIDE, INSIDE], [ALSO_INSIDE, ALSO_INSIDE]], Budget(steps=2, findings_per_seed=1))
-    assert (len(result.findings), result.findings.judged, result.stop) == (1, 2, "walkers")
+    assert (len(result.findings), result.findings.evaluated, result.stop) == (1, 2, "walkers")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,7 @@ def test_a_walker_retires_although_another_met_its_rows_before():
 )
 def test_a_budget_of_zero_judges_nobody(budget, stop):
     result = run(counting(6, 4), budget)
-    assert (len(result.findings), result.findings.tried, result.findings.judged) == (0, 0, 0)
+    assert (len(result.findings), result.findings.tried, result.findings.evaluated) == (0, 0, 0)
     assert result.stop == stop
 
 
@@ -154,7 +159,7 @@ def test_no_seeds_give_no_findings():
 def test_people_are_counted_once_whatever_their_sensitive_value():
     other_sex = [*INSIDE[:4], 1]
     result = run([[INSIDE, other_sex, OUTSIDE], [INSIDE, ALSO_INSIDE, OUTSIDE]], Budget(steps=2))
-    assert (len(result.findings), result.findings.tried, result.findings.judged) == (2, 3, 6)
+    assert (len(result.findings), result.findings.tried, result.findings.evaluated) == (2, 3, 6)
     assert result.findings.rows.tolist() == [INSIDE, ALSO_INSIDE]
     assert result.findings.origin.tolist() == [0, 1]
 
@@ -164,7 +169,7 @@ def test_people_of_an_earlier_phase_do_not_count_again():
     run([[INSIDE, OUTSIDE]], Budget(steps=1), seen=seen)
     assert len(seen) == 2
     result = run([[INSIDE, OUTSIDE, ALSO_INSIDE]], Budget(steps=1), seen=seen)
-    assert (len(result.findings), result.findings.tried, result.findings.judged) == (1, 1, 3)
+    assert (len(result.findings), result.findings.tried, result.findings.evaluated) == (1, 1, 3)
 
 
 def test_seeds_outside_the_domain_are_clipped():
@@ -321,7 +326,7 @@ def explore(name: str, *, every: int = 7, **options) -> tuple[PhaseResult, list[
 def assert_same(found: Findings, other: Findings) -> None:
     for name in ("rows", "twin_values", "scores", "twin_scores", "origin", "step", "misses"):
         assert torch.equal(getattr(found, name), getattr(other, name)), name
-    assert (found.tried, found.judged) == (other.tried, other.judged)
+    assert (found.tried, found.evaluated) == (other.tried, other.evaluated)
 
 
 @pytest.mark.parametrize("name", TESTED)
@@ -369,7 +374,7 @@ def test_every_finding_discriminates_and_exists(name):
     assert (found.twin_values != found.rows[:, sensitive]).any(1).all()
     assert len(PEOPLE_DOMAIN.key(found.rows).unique()) == len(found)
     assert found.tried >= len(found)
-    assert found.judged >= found.tried
+    assert found.evaluated >= found.tried
 
 
 @pytest.mark.parametrize("name", TESTED)

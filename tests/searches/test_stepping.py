@@ -41,7 +41,7 @@ def test_slices_hold_all_walkers_in_their_order(monkeypatch):
 def assert_same(found, other) -> None:
     for line in LINES:
         assert torch.equal(getattr(found.findings, line), getattr(other.findings, line)), line
-    for figure in ("tried", "judged", "rejected"):
+    for figure in ("tried", "evaluated", "rejected"):
         assert getattr(found.findings, figure) == getattr(other.findings, figure)
     assert (found.stop, found.found) == (other.stop, other.found)
 
@@ -107,7 +107,7 @@ def test_memory_does_not_grow_with_walkers_and_twins(name, decision, monkeypatch
 
     def largest() -> int:
         with Largest() as spy:
-            assert run_phase(context, rule, seeds, budget=Budget(2)).findings.judged == 600
+            assert run_phase(context, rule, seeds, budget=Budget(2)).findings.evaluated == 600
         return spy.numbers
 
     assert largest() >= 300 * 500 * 2  # the scores of all twins of all chains

@@ -49,6 +49,7 @@ from tests.store.runs import (
     search,
     untimed,
 )
+from tests.store.test_tables import assert_same
 
 
 @pytest.fixture(params=["neuronfair-plus", "frontier"], scope="module")
@@ -456,3 +457,18 @@ def test_a_run_of_neuronfair_keeps_its_name(tmp_path):
     plan = replace(PLANS["neuronfair-plus"], method="neuronfair", controls=False)
     search(tmp_path / "run", plan)
     assert Run.open(tmp_path / "run").manifest["plan"]["method"] == "neuronfair"
+
+
+@pytest.mark.parametrize("kind", ["halfway", "done"])
+def test_a_run_with_the_older_names_of_counts_is_read_and_resumed(kind, halfway, tmp_path):
+    if kind == "done":
+        search(tmp_path / "done", PLAN)
+    folder = tmp_path / "done" if kind == "done" else halfway
+    before, summary = Run.open(folder).findings(), Run.open(folder).summary
+    while '"evaluated"' in (folder / JOURNAL).read_text(encoding="utf-8"):
+        forged(folder, JOURNAL, '"evaluated"', '"judged"')
+    if kind == "done":
+        forged(folder, JOURNAL, '"rows_evaluated"', '"rows_judged"')
+    assert_same(Run.open(folder).findings(), before)
+    assert Run.open(folder).summary == summary
+    assert untimed(search(folder, PLAN)) == untimed(search(tmp_path / "new", PLAN))

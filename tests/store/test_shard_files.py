@@ -19,7 +19,7 @@ from neuronfair.store.shard_files import RemoteFolder, ShardStore
 from tests.store.runs import DOMAIN_OF_RUN, Killed, Killer
 from tests.store.test_tables import assert_same, findings
 
-FOUND = replace(findings(DOMAIN_OF_RUN, 5), misses=findings(DOMAIN_OF_RUN, 3).packed, judged=9)
+FOUND = replace(findings(DOMAIN_OF_RUN, 5), misses=findings(DOMAIN_OF_RUN, 3).packed, evaluated=9)
 
 
 def where(t: int) -> Checkpoint:
@@ -44,11 +44,11 @@ def test_a_shard_goes_on_from_its_last_checkpoint(store):
         assert there.state.keys() == {"rows", "same"}
         assert torch.equal(there.state["rows"], FOUND.rows + t)
         assert there.lines.shape == (0, 2)
-        assert_same(there.findings, replace(FOUND[:0], misses=FOUND.misses[:0], judged=0))
+        assert_same(there.findings, replace(FOUND[:0], misses=FOUND.misses[:0], evaluated=0))
     for t, part in enumerate(store.parts(), 1):
-        assert (part.number, part.t, part.judged, part.people) == (t - 1, t, 9, 7)
+        assert (part.number, part.t, part.evaluated, part.people) == (t - 1, t, 9, 7)
         assert torch.equal(part.lines(), where(t).lines)
-        assert_same(replace(part.findings(), judged=9), FOUND)
+        assert_same(replace(part.findings(), evaluated=9), FOUND)
     states = [name for name in store._place.names() if ".state." in name]
     assert [name[:6] for name in states] == ["000002"]
     store.remove()
@@ -142,6 +142,14 @@ def test_files_of_a_stranger(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, "10")
     with pytest.raises(Exception, match=r"000000\.json: would take"):
         store.parts()
+
+
+def test_a_checkpoint_with_the_older_name_of_a_count_is_read(store):
+    store.checkpoint(where(1))
+    whole = store._place.read("000000.json")
+    entry = unseal(whole)
+    store._place.write("000000.json", seal({"judged" if key == "evaluated" else key: entry[key] for key in entry}))
+    assert store.parts()[0].evaluated == 9
 
 
 def test_an_address_that_cannot_be_used(tmp_path):

@@ -163,7 +163,7 @@ def test_of_each_person_the_first_judgement_counts(tmp_path_factory, data):
     assert list(zip(found.step.tolist(), found.origin.tolist(), strict=True)) == [
         at for at, _, kind in wins if kind == FOUND
     ]
-    assert (found.tried, found.judged) == (len(wins), len(judged))
+    assert (found.tried, found.evaluated) == (len(wins), len(judged))
     assert found.rejected == sum(kind in (REJECTED, DOUBTFUL) for _, _, kind in wins)
     missed = [at for at, key, kind in wins if kind in (MISS, DOUBTFUL) and is_sampled_miss(torch.tensor([key]))]
     assert found.misses.tolist() == [[*at, 0, 0, 0] for at in missed]
@@ -174,7 +174,7 @@ def test_of_each_person_the_first_judgement_counts(tmp_path_factory, data):
 def made_up(
     judged: dict[tuple[int, int], tuple[int, int]], chains: int, t: int, stop: engine.Stop | None
 ) -> Checkpoint:
-    """A checkpoint of people judged by a step and a place, whose numbers their findings and misses hold."""
+    """A checkpoint of rows evaluated by a step and a place, whose numbers their findings and misses hold."""
     at = torch.tensor(list(judged), dtype=torch.int64).reshape(-1, 2)
     keys, kind = torch.tensor(list(judged.values()), dtype=torch.int64).reshape(-1, 2).T
     none, found = Findings.empty(DOMAIN_OF_RUN, 2), kind == FOUND
@@ -190,7 +190,7 @@ def made_up(
         step=at[found, 0],
         origin=at[found, 1],
         misses=rows[missed],
-        judged=len(at),
+        evaluated=len(at),
         plausibility=torch.zeros(len(scores)),
     )
     state = {"place": torch.arange(2)}

@@ -57,8 +57,8 @@ def method_metrics(outcome: SearchResult) -> dict[str, float | None]:
         "severity_largest": gaps.largest if gaps else None,
         "seconds": summary["seconds"],
         "seconds_per_1000": summary["seconds_per_1000"],
-        "rows_judged": summary["rows_judged"],
-        "rows_per_finding": summary["rows_judged"] / found if found else None,
+        "rows_evaluated": summary["rows_evaluated"],
+        "rows_per_finding": summary["rows_evaluated"] / found if found else None,
     }
 
 
@@ -184,7 +184,7 @@ def compare_methods(
         runs += [_Run(replace(config, method=method, seed=seed), seeds) for method in methods]
     lines = list(_lines(network, domain, rows, runs, progress or silent, **elsewhere))
     stopped = len(lines) < len(runs)
-    evaluated = max((int(line.figures["rows_judged"] or 0) for line in lines), default=0)
+    evaluated = max((int(line.figures["rows_evaluated"] or 0) for line in lines), default=0)
     populations: tuple[Population | Tensor | PopulationModel, ...] = ()
     if config.controls and not stopped:
         populations = (rows, fit_population(domain, rows, seed=config.seed), "domain")

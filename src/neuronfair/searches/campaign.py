@@ -42,12 +42,12 @@ class Count:
 
     tried: int
     findings: int
-    judged: int
+    evaluated: int
 
     @staticmethod
     def of(findings: Findings) -> Count:
         """Return the counts of findings that are in memory."""
-        return Count(findings.tried, len(findings), findings.judged)
+        return Count(findings.tried, len(findings), findings.evaluated)
 
     @property
     def gsr(self) -> float:
@@ -82,7 +82,7 @@ class SearchSummary(TypedDict):
     rejected_on_recheck: int
     seconds: float
     seconds_per_1000: float | None
-    rows_judged: int
+    rows_evaluated: int
     stop: dict[str, str]
     health: list[dict[str, str]]
 
@@ -112,7 +112,7 @@ class SearchResult:
         """The counts of both phases together."""
         first, local = self.first.findings, self.local.findings
         found = self.first.found + self.local.found
-        return Count(first.tried + local.tried, found, first.judged + local.judged)
+        return Count(first.tried + local.tried, found, first.evaluated + local.evaluated)
 
     @property
     def confused(self) -> float:
@@ -160,7 +160,7 @@ class SearchResult:
             "rejected_on_recheck": first.rejected + local.rejected,
             "seconds": seconds,
             "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,
-            "rows_judged": total.judged,
+            "rows_evaluated": total.evaluated,
             "stop": {"global": self.first.stop, "local": self.local.stop},
             "health": [{"name": note.name, "seen": note.seen, "remedy": note.remedy} for note in self.health],
         }
@@ -190,7 +190,7 @@ class Recorder(Protocol):
     def resume(self, phase: str) -> Checkpoint | None:
         """Return the last state of a phase, if it was started."""
 
-    def checkpoint(self, phase: str, where: Checkpoint) -> None:
+    def checkpoint(self, phase: str, checkpoint: Checkpoint) -> None:
         """Save what a phase found since the last checkpoint."""
 
     def control(self, name: str) -> Count | None:
@@ -280,7 +280,7 @@ def search(
         outcome = SearchResult(config, searched, seeds, context.profile, first, local, None, None, health, queries)
         if not config.controls or "interrupted" in (first.stop, local.stop):
             return outcome
-        random = runs.control("random", lambda: runs.random(outcome.total.judged))
+        random = runs.control("random", lambda: runs.random(outcome.total.evaluated))
         if random is None or not METHODS[config.method].gradients:  # Ctrl-C, or no gradients to replace
             return replace(outcome, random=random)
         direction = runs.control("random_direction", lambda: runs.random_directions(seeds))
@@ -480,8 +480,8 @@ class _Runs:
         before = self.recorder.resume("pilot")
         if before is not None:
             return replace(pilot, seconds=before.seconds)
-        where = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0, 2), pilot.seconds, pilot.stop)
-        self.recorder.checkpoint("pilot", where)
+        end = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0, 2), pilot.seconds, pilot.stop)
+        self.recorder.checkpoint("pilot", end)
         return pilot
 
 
@@ -496,4 +496,4 @@ def _count(*results: PhaseResult) -> Count | None:
     if any(result.stop == "interrupted" for result in results):
         return None
     parts = [result.findings for result in results]
-    return Count(sum(p.tried for p in parts), sum(r.found for r in results), sum(p.judged for p in parts))
+    return Count(sum(p.tried for p in parts), sum(r.found for r in results), sum(p.evaluated for p in parts))

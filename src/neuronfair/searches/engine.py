@@ -354,7 +354,7 @@ class PhaseTally:
         step = number.repeat_interleave(torch.tensor(counts, device=number.device), output_size=self._waiting)
         steps = EvaluatedStep.join([evaluated for _, evaluated in self._pending])
         keys = self._context.domain.key(steps.rows)
-        judged, self._pending, self._waiting = self._waiting, [], 0
+        count, self._pending, self._waiting = self._waiting, [], 0
         # Records beyond the budget do not count here, so they may count in a later phase.
         new = self._seen.unseen(keys) if self.is_limited else self._seen.add(keys)
         found = new & steps.hits
@@ -376,7 +376,7 @@ class PhaseTally:
         missed = new & ~found & is_sampled_miss(keys)
         chosen = found.nonzero()[:, 0]
         part = self._findings(steps.at(chosen), step[chosen])
-        self._recent.append(replace(part, misses=steps.rows[missed], tried=tried, judged=judged, rejected=rejected))
+        self._recent.append(replace(part, misses=steps.rows[missed], tried=tried, evaluated=count, rejected=rejected))
         self._lines.append(lines[new])
         self.tried, self.found = self.tried + tried, self.found + hits
 

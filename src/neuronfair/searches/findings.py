@@ -21,7 +21,7 @@ NO_SEED = -1  # the origin of findings of a pilot, which starts from random rows
 class Findings:
     """Individual discriminatory instances, one per line of every tensor, and how many records were evaluated for them.
 
-    `tried` counts the distinct records evaluated, `judged` all of them, duplicates included; `rejected` counts hits
+    `tried` counts the distinct records evaluated, `evaluated` all of them, duplicates included; `rejected` counts hits
     that the second evaluation in float64 did not confirm and that are not included. The success rate (GSR) is findings
     over tried.
     """
@@ -34,7 +34,7 @@ class Findings:
     step: Tensor  # (f,)
     misses: Tensor  # (m, d) a sample of the records with the same decision as all their twins, in the compact type too
     tried: int = 0
-    judged: int = 0
+    evaluated: int = 0
     rejected: int = 0
     plausibility: Tensor = field(default_factory=lambda: torch.empty(0))  # (f,) of each record; NaN: not known
 
@@ -83,7 +83,7 @@ class Findings:
     def join(parts: list[Findings]) -> Findings:
         """Return several parts of one search as one; their counts add up."""
         lines: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in (*_LINES, "misses")}
-        counts = {name: sum(getattr(p, name) for p in parts) for name in ("tried", "judged", "rejected")}
+        counts = {name: sum(getattr(p, name) for p in parts) for name in ("tried", "evaluated", "rejected")}
         return Findings(**lines, **counts)
 
     def counts(self) -> Findings:

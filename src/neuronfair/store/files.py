@@ -178,6 +178,18 @@ def unseal(content: bytes) -> Any:
     return json.loads(body + b"\n}")
 
 
+_RENAMED = {"judged": "evaluated", "rows_judged": "rows_evaluated"}
+
+
+def current_keys(entry: Json) -> Json:
+    """Return an entry of a run with the current names of its keys; runs of earlier versions have other ones.
+
+    >>> current_keys({"tried": 3, "judged": 5})
+    {'tried': 3, 'evaluated': 5}
+    """
+    return {_RENAMED.get(key, key): value for key, value in entry.items()}
+
+
 def read_sealed(path: Path) -> Any:
     """Return the object of a sealed file, or say that it is damaged; raise a FileNotFoundError without a file."""
     try:

@@ -198,7 +198,7 @@ _OF = {"search": PHASES, "proof": (PROOF,)}
 _MARK = b', "check": "'
 _END = re.compile(_MARK + rb'[0-9a-f]{8}"\}')
 _COUNT = {field.name for field in fields(Count)}  # of a control
-_COUNTS = ("t", "findings", "tried", "judged", "rejected")
+_COUNTS = ("t", "findings", "tried", "evaluated", "rejected")
 
 
 def part_names(phase: str, number: int) -> dict[str, str]:
@@ -264,7 +264,7 @@ class Journal:
         if line.removesuffix(b"\n") != _sealed(body, self.check):
             return False
         try:
-            entry = json.loads(body + b"}")
+            entry = json.loads(body + b"}", object_hook=files.current_keys)
             whole = (entry["event"] == "begin") == (not self.lines) and _is_entry(entry, self.parts)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             whole = False

@@ -113,7 +113,7 @@ class Run:
         for line in self.journal.parts[phase]:
             part = read_findings(self.ledger.path(line["part"]), self.domain, self.outputs)
             misses = files.load_array(self.ledger.path(line["misses"]), len(self.domain.attributes))
-            counts = {name: line[name] for name in ("tried", "judged", "rejected")}
+            counts = {name: line[name] for name in ("tried", "evaluated", "rejected")}
             yield replace(part, misses=misses.to(self.domain.device), **counts)
 
     def evaluated_keys(self, phase: str) -> list[Path]:
@@ -197,21 +197,21 @@ class Run:
                 f"{self.folder}: this search was started by another version of neuronfair, so it cannot be resumed. "
                 "Start a new one; its findings can still be read"
             )
-        judged = torch.cat([files.load_array(path, 2) for path in self.evaluated_keys(phase)]).to(device)
-        return Checkpoint(last["t"], state, self._joined(phase), judged, last["seconds"], last["stop"])
+        evaluated = torch.cat([files.load_array(path, 2) for path in self.evaluated_keys(phase)]).to(device)
+        return Checkpoint(last["t"], state, self._joined(phase), evaluated, last["seconds"], last["stop"])
 
-    def checkpoint(self, phase: str, where: Checkpoint) -> None:
+    def checkpoint(self, phase: str, checkpoint: Checkpoint) -> None:
         """Save the findings since the last checkpoint, and the current chains."""
-        found = where.findings
+        found = checkpoint.findings
         writers: dict[str, Callable[[Path], None]] = {
             "part": lambda path: write_findings(path, found, self.domain),
-            "keys": partial(files.save_array, where.lines),
+            "keys": partial(files.save_array, checkpoint.lines),
             "misses": partial(files.save_array, found.misses),
-            "state": partial(files.save_state, where.state),
+            "state": partial(files.save_state, checkpoint.state),
         }
-        entry = {"t": where.t, "findings": len(found)}
-        entry |= {"tried": found.tried, "judged": found.judged, "rejected": found.rejected}
-        self.ledger.part(phase, {**entry, "seconds": where.seconds, "stop": where.stop}, writers)
+        entry = {"t": checkpoint.t, "findings": len(found)}
+        entry |= {"tried": found.tried, "evaluated": found.evaluated, "rejected": found.rejected}
+        self.ledger.part(phase, {**entry, "seconds": checkpoint.seconds, "stop": checkpoint.stop}, writers)
 
     def control(self, name: str) -> Count | None:
         """Return the counts of a finished control."""

@@ -27,7 +27,7 @@ from neuronfair.errors import RunError, one_line
 from neuronfair.limits import TEXT, check_size, check_tensors
 from neuronfair.searches.engine import Checkpoint, Stop
 from neuronfair.searches.findings import Findings
-from neuronfair.store.files import Json, packed_state, seal, unseal, write_whole, writing
+from neuronfair.store.files import Json, current_keys, packed_state, seal, unseal, write_whole, writing
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class RemoteFolder:
 
 LINES, FINDINGS, STATE = "lines", "findings", "state"  # the kinds of files
 _MARKER = "{:06d}.json"
-_COUNTS = ("tried", "judged", "rejected")
+_COUNTS = ("tried", "evaluated", "rejected")
 _TENSORS = tuple(one.name for one in fields(Findings) if one.name not in _COUNTS)
 _LEVEL = 1  # of zstd: a third of the size, in less than a tenth of the time of the search
 
@@ -126,7 +126,7 @@ class ShardPart:
     place: RemoteFolder
     number: int
     t: int
-    judged: int  # rows evaluated since the checkpoint before
+    evaluated: int  # rows evaluated since the checkpoint before
     people: int  # log lines since then
     seconds: float
     stop: Stop | None
@@ -192,18 +192,20 @@ class ShardStore:
         lines = torch.empty(0, 2, dtype=torch.int64, device=device)
         return Checkpoint(last.t, state, none, lines, last.seconds, last.stop)
 
-    def checkpoint(self, where: Checkpoint) -> None:
+    def checkpoint(self, checkpoint: Checkpoint) -> None:
         """Save the findings since the last checkpoint, and the current chains."""
         # Numbers come from this process, not from the files: another worker that was thought to be lost may still be
         # writing to this shard. Both write the same under the same numbers.
         number = self._count() if self._next is None else self._next
         self._next = number + 1
         before = self._part(number - 1) if number else None
-        found = {name: getattr(where.findings, name) for name in _TENSORS}
+        found = {name: getattr(checkpoint.findings, name) for name in _TENSORS}
         files: dict[str, _File] = {}
-        judged, people = where.findings.judged, len(where.lines)
-        part = ShardPart(self._place, number, where.t, judged, people, where.seconds, where.stop, files)
-        for kind, tensors in {LINES: {LINES: where.lines}, FINDINGS: found, STATE: where.state}.items():
+        evaluated, people = checkpoint.findings.evaluated, len(checkpoint.lines)
+        part = ShardPart(
+            self._place, number, checkpoint.t, evaluated, people, checkpoint.seconds, checkpoint.stop, files
+        )
+        for kind, tensors in {LINES: {LINES: checkpoint.lines}, FINDINGS: found, STATE: checkpoint.state}.items():
             content = packed_state(tensors)
             packed = pa.Codec("zstd", compression_level=_LEVEL).compress(content, asbytes=True)
             files[kind] = _File(zlib.crc32(packed), len(packed), len(content))
@@ -236,6 +238,6 @@ class ShardStore:
         name = _MARKER.format(number)
         content = self._place.read(name, times=TEXT)
         with self._place.reading(name):
-            entry: Json = unseal(content)
+            entry: Json = current_keys(unseal(content))
             files = {kind: _File(*map(int, entry["files"][kind])) for kind in (LINES, FINDINGS, STATE)}
             return ShardPart(**{**entry, "place": self._place, "number": number, "files": files})

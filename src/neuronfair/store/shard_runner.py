@@ -333,7 +333,7 @@ def _first_evaluations(parts: Sequence[ShardPart], lost: npt.NDArray[np.uint8]) 
         found[by_order],
         misses=found.misses[missed],
         tried=len(lines),
-        judged=sum(part.judged for part in parts),
+        evaluated=sum(part.evaluated for part in parts),
         rejected=int(((kind == REJECTED) | (kind == DOUBTFUL)).sum()),
     )
     return result, lines[torch.argsort(lines[:, 1])]

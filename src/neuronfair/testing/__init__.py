@@ -207,7 +207,7 @@ def findings_satisfy_definition_1(name: str, where: str) -> None:
     assert torch.allclose(found.scores.double(), own, atol=1e-3)
     assert torch.allclose(found.twin_scores.double(), other, atol=1e-3)
     assert len(set(domain.key(rows).tolist())) == len(found)
-    assert len(found) <= found.tried <= found.judged
+    assert len(found) <= found.tried <= found.evaluated
 
 
 @check()
@@ -218,7 +218,7 @@ def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
     module = nn.Sequential(first, nn.ReLU(), linear([[0.0] * 6] * 2, [1.0, 0.0]))
     outcome = search(network(module, domain), domain, rows, SearchConfig(name, CHAINS, STEPS, STEPS), seeds=rows)
     assert len(outcome.findings) == 0
-    assert outcome.first.findings.judged == CHAINS * STEPS
+    assert outcome.first.findings.evaluated == CHAINS * STEPS
     assert [note.name for note in outcome.health][:1] == ["constant-decision"]
     assert (outcome.random is None, outcome.interrupted) == (False, False)
 
@@ -230,11 +230,11 @@ def no_seeds_give_no_findings(name: str) -> None:
     none = here.rows[:0]
     for phase in PHASES:
         result, spy = explore(name, "people", phase, seeds=none)
-        assert (len(result.findings), result.findings.judged, result.stop) == (0, 0, "walkers")
+        assert (len(result.findings), result.findings.evaluated, result.stop) == (0, 0, "walkers")
         assert spy.proposed == []
     config = SearchConfig(name, seeds=0, steps=STEPS)
     outcome = search(network(here.module, here.domain), here.domain, here.rows, config, seeds=none)
-    assert (len(outcome.findings), outcome.findings.judged, outcome.interrupted) == (0, 0, False)
+    assert (len(outcome.findings), outcome.findings.evaluated, outcome.interrupted) == (0, 0, False)
 
 
 # The same seed gives the same findings
@@ -243,7 +243,7 @@ def no_seeds_give_no_findings(name: str) -> None:
 def _assert_same(found: Findings, other: Findings) -> None:
     for line in LINES:
         assert torch.equal(getattr(found, line), getattr(other, line)), line
-    assert (found.tried, found.judged, found.rejected) == (other.tried, other.judged, other.rejected)
+    assert (found.tried, found.evaluated, found.rejected) == (other.tried, other.evaluated, other.rejected)
 
 
 def _untimed(outcome: SearchResult) -> dict[str, object]:
@@ -292,7 +292,7 @@ def batches_change_no_path(name: str, phase: str) -> None:
             assert other.hits(origin) == spy.hits(origin)
     both = Findings.join([result.findings for result, _ in split])
     assert set(domain.key(both.rows).tolist()) == set(domain.key(whole.findings.rows).tolist())
-    assert (both.tried, both.judged) == (whole.findings.tried, whole.findings.judged)
+    assert (both.tried, both.evaluated) == (whole.findings.tried, whole.findings.evaluated)
 
 
 @check(phase=PHASES)
@@ -341,7 +341,7 @@ def the_state_is_tensors_with_one_line_per_chain(name: str, phase: str) -> None:
 def a_budget_of_steps_is_kept(name: str, phase: str, steps: int) -> None:
     """Every chain takes exactly as many steps."""
     result, spy = explore(name, "people", phase, Budget(steps))
-    assert (result.stop, result.findings.judged) == ("steps", steps * CHAINS)
+    assert (result.stop, result.findings.evaluated) == ("steps", steps * CHAINS)
     assert [len(spy.path(origin)) for origin in range(CHAINS)] == [steps] * CHAINS
 
 

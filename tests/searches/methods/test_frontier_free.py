@@ -208,7 +208,7 @@ def test_a_pilot_needs_rows_and_counts_what_it_finds():
     context = made(margins)
     assert prepared(context, rows=LEAST - 1)[1] is None
     method, pilot = prepared(context, rows=400)
-    assert pilot.findings.judged <= 400
+    assert pilot.findings.evaluated <= 400
     assert pilot.findings.tried > 0
     assert len(pilot.findings) == pilot.found > 0
     # What adds nothing is trusted, what crosses the boundary is not.

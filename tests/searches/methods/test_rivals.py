@@ -345,7 +345,7 @@ def test_the_two_variants_of_eidig_by_name():
 def test_eidig_walks_blindly_too(interval):
     here = replace(context(*CURVED), blind=True)
     result = run_phase(here, EidigLocal(interval), walkers_at(4, 4, 4, 0, count=6), budget=Budget(20))
-    assert result.findings.judged == 120
+    assert result.findings.evaluated == 120
     assert here.network.rows_backward == 0
 
 
