@@ -270,7 +270,7 @@ def search(
     context, compared = _context(network, domain, rows, config, **fitted)
     context, searched, seeds = _starting_point(context, compared, rows, config, seeds)
     health = check_health(context, seeds, rows) if len(seeds) else ()
-    _ = context.exact  # refuses a model that cannot compute in float64 now, not when the first findings are confirmed
+    context.check_exact()
     if recorder is not None:
         recorder.begin(seeds, context.population, counterfactuals_of(searched))
     runs = _Runs(config, context, runner, progress or silent, recorder)
@@ -393,39 +393,41 @@ class _Runs:
 
     def both_phases(self, seeds: Tensor) -> tuple[PhaseResult, PhaseResult]:
         """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
-        config, context = self.config, self.context
-        seen = KeySet(context.domain.device)
+        config, domain = self.config, self.context.domain
+        seen = KeySet(domain.device)
         rows = len(seeds) * config.steps
         if config.instances is not None:
             rows = min(rows, config.instances)
-        method = phases(config.method, Setting(context, seen, rows))
-        nothing = PhaseResult(Findings.empty(context.domain, context.network.outputs), 0, "interrupted", 0.0)
-        pilot = method.pilot or replace(nothing, stop="steps")
-        pilot = replace(pilot, findings=replace(pilot.findings, origin=torch.full_like(pilot.findings.origin, NO_SEED)))
-        if pilot.stop == "interrupted":
-            return pilot, nothing
-        pilot = self._recorded(pilot, seeds)
-        most = None if config.instances is None else max(0, config.instances - pilot.findings.tried)
-        limit = Budget(config.global_steps, most, findings_per_seed=1, seconds=self._left(pilot))
-        first = self._phase("global", method.first, seeds, limit, seen=seen)
-        both = _joined(pilot, first)
+        method = phases(config.method, Setting(self.context, seen, rows))
+        pilot = self._saved(method.pilot, seeds)
+        if pilot is not None and pilot.stop == "interrupted":
+            return pilot, PhaseResult.not_run(self.context)
+        in_global, in_local = (pilot, None) if config.global_steps else (None, pilot)
+        budget = self._budget(config.global_steps, in_global, findings_per_seed=1)
+        walk = self._phase("global", method.first, seeds, budget, seen=seen)
+        first = _joined(in_global, walk)
         if first.stop == "interrupted":
-            return both, nothing
-        starts, origin = first.findings.rows, first.findings.origin
+            return first, PhaseResult.not_run(self.context)
+        starts, origin = walk.findings.rows, walk.findings.origin
         if config.global_steps == 0:  # the seeds go straight into the local phase, and do not count
-            seen.add(context.domain.key(context.domain.clip(seeds)))
+            seen.add(domain.key(domain.clip(seeds)))
             starts, origin = seeds, torch.arange(len(seeds), device=seeds.device)
-        else:
-            most = config.instances
         # The first step of the local phase evaluates its seeds again, which are findings already.
-        limit = Budget(config.steps + 1 if config.steps else 0, most, seconds=self._left(both))
-        keep = not context.blind  # a control is a count only
-        local = self._phase("local", method.local, starts, limit, origin=origin, seen=seen, keep=keep)
-        return (both, local) if config.global_steps else (first, _joined(pilot, local))
+        budget = self._budget(config.steps + 1 if config.steps else 0, in_local, seconds=first.seconds)
+        keep = not self.context.blind  # a control is a count only
+        local = self._phase("local", method.local, starts, budget, origin=origin, seen=seen, keep=keep)
+        return first, _joined(in_local, local)
 
-    def _left(self, done: PhaseResult) -> float | None:
-        """Return how many seconds are left; None without a limit."""
-        return None if self.config.seconds is None else max(0.0, self.config.seconds - done.seconds)
+    def _budget(
+        self, steps: int, pilot: PhaseResult | None, *, seconds: float = 0.0, findings_per_seed: int | None = None
+    ) -> Budget:
+        """Return the budget of a phase in which a pilot counts, if any, after so many seconds of an earlier phase."""
+        instances, left = self.config.instances, self.config.seconds
+        if pilot is not None:
+            seconds += pilot.seconds
+            instances = None if instances is None else max(0, instances - pilot.findings.tried)
+        left = None if left is None else max(0.0, left - seconds)
+        return Budget(steps, instances, findings_per_seed=findings_per_seed, seconds=left)
 
     def random(self, evaluated: int) -> Count | None:
         """Evaluate as many random rows as the search evaluated."""
@@ -473,9 +475,13 @@ class _Runs:
         task = PhaseTask(name, context, rule, starts, budget, origin, seen, keep, self.recorder)
         return self.runner(task if self.progress is silent else replace(task, progress=show))
 
-    def _recorded(self, pilot: PhaseResult, seeds: Tensor) -> PhaseResult:
-        """Save a pilot. It is short and repeated after a kill: only its findings and its seconds are saved."""
-        if self.recorder is None:
+    def _saved(self, pilot: PhaseResult | None, seeds: Tensor) -> PhaseResult | None:
+        """Save a pilot, which starts from no seed. It is short and repeated after a kill, so it saves no state."""
+        if pilot is None:
+            return None
+        origin = torch.full_like(pilot.findings.origin, NO_SEED)
+        pilot = replace(pilot, findings=replace(pilot.findings, origin=origin))
+        if self.recorder is None or pilot.stop == "interrupted":
             return pilot
         before = self.recorder.resume("pilot")
         if before is not None:
@@ -485,8 +491,10 @@ class _Runs:
         return pilot
 
 
-def _joined(pilot: PhaseResult, phase: PhaseResult) -> PhaseResult:
-    """Return a phase with the findings and the seconds of its pilot."""
+def _joined(pilot: PhaseResult | None, phase: PhaseResult) -> PhaseResult:
+    """Return a phase with the findings and the seconds of its pilot, if there is one."""
+    if pilot is None:
+        return phase
     findings = Findings.join([pilot.findings, phase.findings])
     found, seconds = pilot.found + phase.found, pilot.seconds + phase.seconds
     return replace(phase, findings=findings, found=found, seconds=seconds)

@@ -124,6 +124,11 @@ class PhaseResult:
     seconds: float
     on_disk: FindingsSummary | None = None  # of the findings that are on disk only
 
+    @staticmethod
+    def not_run(context: SearchContext) -> PhaseResult:
+        """Return the result of a phase that Ctrl-C kept from starting."""
+        return PhaseResult(Findings.empty(context.domain, context.network.outputs), 0, "interrupted", 0.0)
+
 
 def run_phase(
     context: SearchContext,
@@ -222,7 +227,8 @@ class PhaseRun:
             yield
             return
         saved = recording.checkpoint is not None
-        with forked(chains, network, size, steps=steps, every=recording.every, saved=saved) as self._chains:
+        with forked(chains, network, size, steps=steps, every=recording.every, saved=saved) as dealt:
+            self._chains = dealt
             yield
 
     @property
