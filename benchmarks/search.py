@@ -31,7 +31,7 @@ from neuronfair.model.network import Network
 from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, run_phase
-from neuronfair.searches.findings import KeySet
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import Setting, phases
 

@@ -25,7 +25,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.profile import interpret
 from neuronfair.searches.engine import Budget, run_phase
-from neuronfair.searches.findings import KeySet
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import Setting, phases
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from experiments.planted import cast_classifier, cast_detector
 from neuronfair.images.archive import drawn_images
 from neuronfair.images.audit import ImageSettings, ImageSplit, compare, image_search_report, subject
-from neuronfair.searches.methods import image_methods
+from neuronfair.images.domain import image_methods
 
 import numpy as np
 import torch

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from neuronfair.images.audit import PROFILE_ROWS, DetectorSubject, ImageSettings, search_images
 from neuronfair.images.detector import FACE, Detector, accuracies, learn, predictions
-from neuronfair.images.domain import ImageEncoding
+from neuronfair.images.domain import HALVING, ImageEncoding
 from neuronfair.images.report import finding_images
 from neuronfair.model.network import Network
 from neuronfair.model.profile import interpret
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.methods import HALVING
 
 import torch
 

@@ -39,7 +39,7 @@ from neuronfair.images.audit import (
     subject,
 )
 from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
-from neuronfair.searches.methods import image_methods
+from neuronfair.images.domain import image_methods
 
 import torch
 

@@ -20,12 +20,13 @@ from neuronfair.images.audit import (
     subject,
 )
 from neuronfair.images.detector import flip, predictions, random_like
-from neuronfair.images.domain import FLAG, SEED, ImageDomain, ImageEncoding
+from neuronfair.images.domain import FLAG, SEED, ImageDomain, ImageEncoding, image_methods, image_rule
 from neuronfair.images.report import finding_images
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
-from neuronfair.searches.findings import Findings, KeySet
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import SearchContext
-from neuronfair.searches.methods import METHODS, Setting, image_methods, image_rule
+from neuronfair.searches.methods import METHODS, Setting
 
 SIDE = 16
 SHORT = ImageSettings(steps=12)

@@ -15,7 +15,8 @@ from neuronfair.errors import ModelError, RunError
 from neuronfair.searches import engine
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.findings import Findings, KeySet
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, SearchContext, State
 from neuronfair.searches.methods.frontier import Frontier
 from neuronfair.searches.methods.neuronfair import NeuronFair

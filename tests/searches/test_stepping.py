@@ -12,7 +12,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.searches import evaluate as judging
 from neuronfair.searches import stepping as slicing
 from neuronfair.searches.engine import Budget, run_phase
-from neuronfair.searches.findings import KeySet
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.searches.stepping import joined, slices
 from neuronfair.testing import LINES, STEPS, explore, shared_phase

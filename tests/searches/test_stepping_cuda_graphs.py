@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from neuronfair.domain.draws import Draws
 from neuronfair.searches.evaluate import evaluate
-from neuronfair.searches.findings import KeySet
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import select_state
 from neuronfair.searches.methods import METHODS, Setting, frontier, neuronfair, phases
 from neuronfair.searches.stepping import AHEAD, CudaGraphs, _Clocked, step

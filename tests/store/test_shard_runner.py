@@ -19,7 +19,7 @@ from neuronfair.scale.pool import Serial
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import SearchResult, in_one_piece
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.findings import KeySet
+from neuronfair.searches.keys import KeySet
 from neuronfair.store import shard_runner
 from neuronfair.store.files import load_array
 from neuronfair.store.ledger import Ledger

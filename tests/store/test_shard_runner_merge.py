@@ -20,16 +20,8 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.profile import interpret
 from neuronfair.searches import engine
 from neuronfair.searches.engine import Budget, ChainRange, Checkpoint, PhaseRecording
-from neuronfair.searches.findings import (
-    DOUBTFUL,
-    FOUND,
-    MISS,
-    REJECTED,
-    Findings,
-    KeySet,
-    evaluated_lines,
-    is_sampled_miss,
-)
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import DOUBTFUL, FOUND, MISS, REJECTED, KeySet, evaluated_lines, is_sampled_miss
 from neuronfair.searches.method import SearchContext, StepSizes
 from neuronfair.searches.methods import Setting, phases
 from neuronfair.store import shard_runner as merge

@@ -31,7 +31,17 @@ from neuronfair.images.detector import (
     random_like,
     save_detector,
 )
-from neuronfair.images.domain import FLAG, PASS, PIXELS, SEED, ImageDomain, ImageEncoding
+from neuronfair.images.domain import (
+    FLAG,
+    HALVING,
+    PASS,
+    PIXELS,
+    SEED,
+    ImageDomain,
+    ImageEncoding,
+    image_methods,
+    image_rule,
+)
 from neuronfair.images.report import RANDOM_SHIFT, ImageReport, ImageSearchReport, ShiftReport
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
@@ -41,9 +51,10 @@ from neuronfair.model.weights import fingerprint
 from neuronfair.progress import Progress, silent
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import evaluate
-from neuronfair.searches.findings import Findings, KeySet
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import SearchContext
-from neuronfair.searches.methods import HALVING, Setting, image_methods, image_rule
+from neuronfair.searches.methods import Setting
 from neuronfair.store.files import load_state, save_state, writing
 from neuronfair.store.ledger import discard, rows_digest, versions
 

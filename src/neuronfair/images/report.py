@@ -18,10 +18,9 @@ from neuronfair.audits.report import SCHEMA, as_json, read_json
 from neuronfair.formatting import percent, plain, with_interval
 from neuronfair.images.archive import decoder
 from neuronfair.images.detector import predictions
-from neuronfair.images.domain import FLAG, PASS, SEED, ImageDomain
+from neuronfair.images.domain import FLAG, HALVING, PASS, SEED, ImageDomain
 from neuronfair.render.page import rendered
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.methods import HALVING
 from neuronfair.store.files import writing
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import comparing, counterfactuals_of
-from neuronfair.searches.findings import NO_SEED, Findings, FindingsSummary, KeySet, PlausibilityFigures, violations
+from neuronfair.searches.findings import NO_SEED, Findings, FindingsSummary, PlausibilityFigures, violations
 from neuronfair.searches.health import HealthNote, check_health, weak_guidance
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, SearchContext, StepSizes
 from neuronfair.searches.methods import METHODS, Setting, check_method, phases
 from neuronfair.searches.methods.aequitas import Uniform

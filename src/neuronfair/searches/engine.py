@@ -23,13 +23,13 @@ from neuronfair.model.network import Network
 from neuronfair.progress import PieceProgress, interruptible
 from neuronfair.scale.tasks import one_torch_thread
 from neuronfair.searches.evaluate import not_finite
-from neuronfair.searches.findings import (
+from neuronfair.searches.findings import Findings, FindingsSummary
+from neuronfair.searches.forked import ForkedChains, forked, team_size
+from neuronfair.searches.keys import (
     DOUBTFUL,
     FOUND,
     MISS,
     REJECTED,
-    Findings,
-    FindingsSummary,
     KeySet,
     evaluated_lines,
     is_sampled_miss,
@@ -37,7 +37,6 @@ from neuronfair.searches.findings import (
     kind_of,
     with_kind,
 )
-from neuronfair.searches.forked import ForkedChains, forked, team_size
 from neuronfair.searches.method import Method, SearchContext, State
 from neuronfair.searches.stepping import Chains, EvaluatedStep, differ_exactly, stepper
 

@@ -32,13 +32,12 @@ from neuronfair.progress import PieceProgress
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.campaign import PhaseTask, in_one_piece
 from neuronfair.searches.engine import ChainRange, Checkpoint, PhaseRecording, PhaseResult, Stop, run_phase
-from neuronfair.searches.findings import (
+from neuronfair.searches.findings import Findings, FindingsSummary
+from neuronfair.searches.keys import (
     DOUBTFUL,
     FOUND,
     MISS,
     REJECTED,
-    Findings,
-    FindingsSummary,
     KeySet,
     is_sampled_miss,
     keys_of,

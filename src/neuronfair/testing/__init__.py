@@ -36,7 +36,8 @@ from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.findings import Findings, KeySet
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, SearchContext, State
 from neuronfair.searches.methods import METHODS, Phases, Setting, phases
 from neuronfair.searches.methods.aequitas import Uniform

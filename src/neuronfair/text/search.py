@@ -12,7 +12,8 @@ from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.progress import Progress, silent
 from neuronfair.searches import campaign
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
-from neuronfair.searches.findings import Findings, KeySet
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import METHODS, Setting, phases
 from neuronfair.searches.methods.aequitas import Uniform

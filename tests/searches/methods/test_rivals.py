@@ -13,7 +13,7 @@ from neuronfair import Decision, TableDomain, evaluate
 from neuronfair.domain.attribute import Attribute
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.findings import KeySet
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, SearchContext, State, choose, confidence, inverse_influence, metropolis
 from neuronfair.searches.methods import METHODS, Setting, phases
 from neuronfair.searches.methods.adf import Adf

@@ -14,7 +14,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
-from neuronfair.searches.findings import NO_KEY, _slots, remember
+from neuronfair.searches.keys import NO_KEY, _slots, remember
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.methods.symbgen import MAX_BINS, QUEUE, CodeCells, Path, SymbGen, _beyond, grow

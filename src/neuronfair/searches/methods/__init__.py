@@ -13,7 +13,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.searches.config import loaded
 from neuronfair.searches.engine import PhaseResult
-from neuronfair.searches.findings import KeySet
+from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, SearchContext
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas, Uniform
@@ -21,11 +21,8 @@ from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.searches.methods.expga import Explained, Island
 from neuronfair.searches.methods.frontier import Frontier
 from neuronfair.searches.methods.frontier_free import LEAST, prepared
-from neuronfair.searches.methods.halving import Halving
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from neuronfair.searches.methods.symbgen import SymbGen
-
-HALVING = "halving"  # only for images, whose codes all have an order
 
 
 class Phases(NamedTuple):
@@ -145,24 +142,6 @@ def current_name(name: str) -> str:
 def phases(name: str, setting: Setting) -> Phases:
     """Return the two phases of a method, prepared for a network and a domain."""
     return METHODS[name].make(setting)
-
-
-def image_methods() -> dict[str, str]:
-    """Return the methods for images, with the methods whose global phases they run. Halving runs NeuronFair's."""
-    walks: dict[str, str] = {}
-    for name, entry in METHODS.items():
-        if entry.pictures is not None:
-            walks.setdefault(entry.pictures, name)  # ours come first
-    return walks | {HALVING: walks["neuronfair"]}
-
-
-def image_rule(name: str, setting: Setting) -> Method:
-    """Return the rule of a method for images, which have no local phase."""
-    known = image_methods()
-    if name not in known:
-        raise NeuronFairError(f"no method '{name}' for images. {did_you_mean(name, known)}")
-    walk = phases(known[name], setting).first
-    return Halving(walk) if name == HALVING else walk
 
 
 def obstacle(entry: MethodEntry, model: Model | None = None, decision: Decision | None = None) -> str | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from neuronfair.domain.draws import Draws
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.findings import KeySet, among
+from neuronfair.searches.keys import KeySet, among
 from neuronfair.searches.method import SearchContext, State, renewed, select_state
 
 # The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.

@@ -17,7 +17,8 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.findings import Findings, KeySet, empty_memory, knows, remember
+from neuronfair.searches.findings import Findings
+from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
 from neuronfair.searches.method import Method, SearchContext, State, renewed, select_state
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.methods.frontier import BINS, DISTANCES, SHRINK, binning, chances

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from neuronfair.domain.twins import Domain
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.findings import NO_KEY, empty_memory, knows, remember
+from neuronfair.searches.keys import NO_KEY, empty_memory, knows, remember
 from neuronfair.searches.method import SearchContext, State
 
 MAX_BINS = 128  # an attribute with more codes is split between 128 bins of about equal width only
