@@ -49,7 +49,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.model.weights:save": "making the folder",
         "neuronfair.store.run:Run.begin": "making the folder",
         "neuronfair.model.profile:interpret": "interpretation and seeds",
-        "neuronfair.searches.campaign:cluster_seeds": "interpretation and seeds",
+        "neuronfair.model.encoding:cluster_seeds": "interpretation and seeds",
         "neuronfair.searches.health:check_health": "interpretation and seeds",
         "neuronfair.searches.engine:run_phase": _phase,
         "neuronfair.searches.engine:holds_exactly": "second judgement in float64",

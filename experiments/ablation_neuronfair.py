@@ -22,7 +22,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.sources import local_files
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.decision import Decision
-from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding, cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
 from neuronfair.model.profile import BiasProfile, interpret
@@ -31,7 +31,7 @@ from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import read_model
 from neuronfair.plots import saved_figure
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import Count, cluster_seeds, random_directions
+from neuronfair.searches.campaign import Count, random_directions
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.method import StepSizes
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting

@@ -17,14 +17,14 @@ from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.domain.tables.sources import local_files
 from neuronfair.errors import ModelError
 from neuronfair.measure.rate import flip_rate
-from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.encoding import TableEncoding, cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.model.train import train as train_classifier
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import read_model, save
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import SearchResult, cluster_seeds, random_directions
+from neuronfair.searches.campaign import SearchResult, random_directions
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.findings import Findings
 from neuronfair.store.tables import read_findings, write_findings

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from neuronfair import TableEncoding, parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.searches.campaign import cluster_seeds
+from neuronfair.model.encoding import cluster_seeds
 from tests.conftest import PEOPLE
 
 DOMAIN = parse_domain(PEOPLE)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from neuronfair import NeuronFairError
-from neuronfair.model.encoding import TableEncoding
-from neuronfair.searches.campaign import cluster_seeds
+from neuronfair.model.encoding import TableEncoding, cluster_seeds
 from tests.planted import networks
 
 DOMAIN = networks.domain()

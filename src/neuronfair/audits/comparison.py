@@ -16,9 +16,10 @@ from neuronfair.measure.diversity import clusters, mean_distance, regions, sever
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
+from neuronfair.model.encoding import cluster_seeds
 from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.scale.pool import Pool
-from neuronfair.searches.campaign import SearchResult, cluster_seeds, search
+from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import comparing
 from neuronfair.searches.methods import check_method, current_name

@@ -39,12 +39,12 @@ from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroug
 from neuronfair.measure.rate import Rate, flip_rate, plausible_pair_rate
 from neuronfair.model.blackbox import BlackBox, batched_scores
 from neuronfair.model.decision import Decision
+from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
 from neuronfair.parameters import with_current_names
 from neuronfair.progress import silent
-from neuronfair.searches.campaign import cluster_seeds
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.ledger import MANIFEST, where
 

@@ -34,10 +34,11 @@ from neuronfair.domain.population.model import PopulationModel, population_quali
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
+from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.open import Opened
 from neuronfair.progress import Progress, silent
 from neuronfair.scale.tasks import Tasks, has_other_threads, one_thread, usable_cores
-from neuronfair.searches.campaign import SearchResult, cluster_seeds
+from neuronfair.searches.campaign import SearchResult
 from neuronfair.store.files import Json, Lock
 from neuronfair.store.ledger import rows_digest, versions
 

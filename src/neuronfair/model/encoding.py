@@ -1,4 +1,4 @@
-"""Encodings: from rows of codes to network inputs, and from input gradients to moves of attributes."""
+"""Encodings: from rows of codes to network inputs, from input gradients to moves of attributes, and to seed rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import Domain
+from neuronfair.errors import NeuronFairError
 from neuronfair.limits import check_size
 
 ROWS_PER_PASS = 1 << 15
@@ -231,3 +233,30 @@ def middle_of(attribute: Attribute) -> float:
     """Return the position of an empty cell among the codes of numbers: the center, or the middle."""
     center = (attribute.center - attribute.low) / attribute.step
     return center if 0 <= center <= attribute.points - 1 else (attribute.points - 1) / 2
+
+
+CLUSTERS = 4  # N_c of the paper
+
+
+def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
+    """Return rows to search from, taken in turn from the k-means clusters of a table to include all kinds of records.
+
+    Distances are those of the encoding. If there are fewer rows than seeds, rows repeat: their chains draw
+    different random numbers.
+    """
+    if len(rows) == 0:
+        raise NeuronFairError("no rows to choose seeds from")
+    from sklearn.cluster import KMeans
+
+    points = encoding.encode(rows).cpu().numpy()
+    clusters = min(CLUSTERS, len({point.tobytes() for point in points}))
+    labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
+    order = random_order(len(rows), seed)
+    labels = labels[order]
+    # The k-th row of its cluster comes in round k; within a round the clusters take turns.
+    turn = torch.empty(len(rows), dtype=torch.int64)
+    for cluster in range(clusters):
+        members = labels == cluster
+        turn[members] = torch.arange(int(members.sum()))
+    round_robin = order[torch.argsort(turn * clusters + labels)]
+    return rows[round_robin[torch.arange(count) % len(rows)].to(rows.device)]

@@ -13,14 +13,14 @@ from typing import Protocol, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from neuronfair.domain.draws import Draws, random_order
+from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.model import PopulationModel, fit_population
 from neuronfair.domain.population.plausible import PLAUSIBLE, plausible
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.model.blackbox import Model
-from neuronfair.model.encoding import Encoding
+from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import PieceProgress, Progress, silent
@@ -177,7 +177,6 @@ def _lift(total: Count, control: Count | None) -> float | None:
 
 
 RANDOM_CHAINS = 4096  # rows that the random control evaluates at a time
-CLUSTERS = 4  # N_c of the paper
 
 
 class Recorder(Protocol):
@@ -299,30 +298,6 @@ def random_directions(
     _check(network, domain, config)
     context, _ = _context(network, domain, rows, config, **fitted)
     return _Runs(config, context).random_directions(seeds)
-
-
-def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
-    """Return seed rows taken in turn from the k-means clusters of a table, so that all kinds of records are included.
-
-    Distances are those of the model's encoding. If there are fewer rows than seeds, rows repeat: their chains draw
-    different random numbers.
-    """
-    if len(rows) == 0:
-        raise NeuronFairError("no rows to choose seeds from")
-    from sklearn.cluster import KMeans
-
-    points = encoding.encode(rows).cpu().numpy()
-    clusters = min(CLUSTERS, len({point.tobytes() for point in points}))
-    labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
-    order = random_order(len(rows), seed)
-    labels = labels[order]
-    # The k-th row of its cluster comes in round k; within a round the clusters take turns.
-    turn = torch.empty(len(rows), dtype=torch.int64)
-    for cluster in range(clusters):
-        mine = labels == cluster
-        turn[mine] = torch.arange(int(mine.sum()))
-    round_robin = order[torch.argsort(turn * clusters + labels)]
-    return rows[round_robin[torch.arange(count) % len(rows)].to(rows.device)]
 
 
 def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from neuronfair import Decision, Network, NeuronFairError, evaluate, interpret, load_dataset
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.draws import Draws
+from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.profile import BiasProfile, LayerBias
 from neuronfair.model.weights import load as load_weights
-from neuronfair.searches.campaign import cluster_seeds, search
+from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, PhaseRecording, run_phase
 from neuronfair.searches.method import SearchContext, State
