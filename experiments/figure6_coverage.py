@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.cases import case_data, model_of, network, outcome, profile
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.measure.neurons import covered
+from neuronfair.measure.diversity import covered
 
 import torch
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuronfair.formatting import percent
-from neuronfair.measure.neurons import Ablation, AblationOutcome
+from neuronfair.measure.rate import Ablation, AblationOutcome
 from neuronfair.model.profile import BiasProfile, LayerBias
 from neuronfair.plots import PICTURES, saved_figure
 from neuronfair.render.terminal import interpretation_json, layer_table, make_console, verdict

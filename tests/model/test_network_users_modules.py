@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from neuronfair import BlackBox, Dataset, Decision, Network, TableEncoding, interpret, search
 from neuronfair.errors import ModelError
-from neuronfair.measure.neurons import ablate
-from neuronfair.measure.rate import flip_rate
+from neuronfair.measure.rate import ablate, flip_rate
 from neuronfair.model.open import wrap_model
 from neuronfair.model.train import train_module
 from neuronfair.model.training_loop import TrainingSettings, scores_of

@@ -10,7 +10,7 @@ from neuronfair import Dataset, Decision, Network, TableDomain, interpret, load_
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import ModelError
-from neuronfair.measure.neurons import ablate
+from neuronfair.measure.rate import ablate
 from neuronfair.model.profile import LayerBias
 from neuronfair.model.weights import load as load_weights
 from tests.planted import networks

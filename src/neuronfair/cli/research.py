@@ -66,7 +66,7 @@ def interpret(
     `neuronfair interpret adult --sensitive sex --plot curves.png`
     """
     model.check()
-    from neuronfair.measure.neurons import ablate
+    from neuronfair.measure.rate import ablate
     from neuronfair.model.network import Network
     from neuronfair.model.profile import interpret as run
     from neuronfair.plots import PICTURES, drawing, saved_figure

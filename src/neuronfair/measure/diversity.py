@@ -1,4 +1,4 @@
-"""How different and how severe the findings are, and how many lie outside the data."""
+"""Findings: how different and severe they are, how many lie outside the data, which biased neurons they activate."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from torch.nn.functional import one_hot
 
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.table import TableDomain, check_rows
-from neuronfair.errors import DomainError, NeuronFairError
+from neuronfair.errors import DomainError, ModelError, NeuronFairError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.model.network import Network
+from neuronfair.model.profile import BiasProfile
 from neuronfair.searches.findings import Findings
 
 BINS = 4  # per ordered attribute, for counting regions
@@ -135,3 +137,48 @@ def severity(findings: Findings, decision: Decision | None = None) -> Severity |
     gaps = (decision or Decision()).gap(findings.scores.double(), findings.twin_scores.double())
     median, p95, largest = np.quantile(gaps.cpu().numpy(), (0.5, 0.95, 1.0))
     return Severity(float(median), float(p95), float(largest))
+
+
+ACTIVE = 0.5  # a neuron whose normalised activation exceeds this is active
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many rows activate each biased neuron of one layer."""
+
+    layer: str
+    biased: tuple[int, ...]
+    active: tuple[int, ...]  # rows that activate each of them
+    rows: int
+
+    @property
+    def covered(self) -> int:
+        """How many biased neurons at least one row activates."""
+        return sum(count > 0 for count in self.active)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of rows that activate each biased neuron; 0 without rows."""
+        return tuple(count / self.rows if self.rows else 0.0 for count in self.active)
+
+
+def covered(network: Network, domain: TableDomain, profile: BiasProfile, rows: Tensor) -> Coverage:
+    """Count the rows that activate each biased neuron of the most biased layer.
+
+    The paper says "normalize the activation values" and refers to DeepXplore (Pei et al., SOSP 2017): the activations
+    of each row are scaled linearly so that the layer's smallest is 0 and its largest 1. Where all are equal, no neuron
+    is active. Coverage grows with the number of rows; `shares` does not.
+    """
+    layer = profile.worst
+    check_rows(domain, rows, "coverage")
+    if network.neurons.get(layer.name) != len(layer.act_diff):
+        raise ModelError(
+            f"the profile's most biased layer is '{layer.name}' with {len(layer.act_diff)} neurons, and this network "
+            "has no such layer. Interpret this network first"
+        )
+    counts = torch.zeros(len(layer.biased), dtype=torch.int64)
+    for part in torch.split(rows, ROWS_PER_PASS) if len(rows) else ():
+        f = network.activations(part.long(), (layer.name,))[layer.name]
+        low, high = f.amin(1, keepdim=True), f.amax(1, keepdim=True)
+        counts += (f[:, list(layer.biased)] - low > ACTIVE * (high - low)).sum(0).cpu()
+    return Coverage(layer.name, layer.biased, tuple(counts.tolist()), len(rows))

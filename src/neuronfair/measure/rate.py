@@ -1,11 +1,12 @@
-"""How often decisions flip with the sensitive attribute, with what confidence, and to whose disadvantage."""
+"""How often decisions flip with the sensitive attribute, how surely, for whom, and with neurons switched off."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -16,11 +17,12 @@ from neuronfair.domain.population.model import OwnPopulation, PopulationModel
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
-from neuronfair.errors import NeuronFairError, did_you_mean
+from neuronfair.errors import ModelError, NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, Population
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, with_row
 from neuronfair.model.encoding import families
+from neuronfair.model.network import Network
 from neuronfair.model.open.opened import Opened
 from neuronfair.model.records import Records, records_of
 from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
@@ -308,3 +310,69 @@ def _source(
         return (u.to(domain.device) * domain.sizes).long()
 
     return population, any_row, samples
+
+
+# With neurons switched off
+
+
+@dataclass(frozen=True)
+class AblationOutcome:
+    """The flip rate of a network, and its accuracy where labels are known."""
+
+    rate: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """The network as it is, with the named neurons switched off, and with random ones instead."""
+
+    layer: str
+    neurons: tuple[int, ...]
+    before: AblationOutcome
+    after: AblationOutcome
+    random: tuple[AblationOutcome, ...]
+
+    @property
+    def random_mean(self) -> AblationOutcome:
+        """The mean over the random draws."""
+        right = [o.accuracy for o in self.random if o.accuracy is not None]
+        return AblationOutcome(fmean(o.rate for o in self.random), fmean(right) if right else None)
+
+
+def ablate(
+    network: Network,
+    data: Dataset,
+    layer: str,
+    neurons: Sequence[int],
+    *,
+    decision: Decision | None = None,
+    draws: int = 10,
+    seed: int = 0,
+) -> Ablation:
+    """Set neurons of one layer to 0 and measure discrimination and accuracy again.
+
+    The control switches off equally many random neurons of the same layer, `draws` times. There is no accuracy where
+    labels are unknown, or are not the classes of the decision.
+    """
+    decision = decision or Decision()
+    if draws < 1:
+        raise ModelError(f"the control needs at least one draw, got {draws}")
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.randperm(network.neurons[layer], generator=generator)[: len(neurons)].tolist() for _ in range(draws)]
+
+    def without(some: Sequence[int]) -> AblationOutcome:
+        with network.ablated(layer, some) as smaller:
+            return _outcome(smaller, data, decision)
+
+    return Ablation(layer, tuple(neurons), without(()), without(neurons), tuple(map(without, drawn)))
+
+
+def _outcome(network: Network, data: Dataset, decision: Decision) -> AblationOutcome:
+    found = right = 0
+    for part, truth in zip(*families(network.encoding, data.domain, data.rows, data.labels), strict=True):
+        evaluation = evaluate(network, data.domain, part, decision)
+        found += int(evaluation.discriminates.sum())
+        right += int((decision.chosen(evaluation.scores) == truth.to(part.device)).sum())
+    known = bool(((data.labels >= 0) & (data.labels < decision.classes(network.outputs))).all())
+    return AblationOutcome(found / len(data), right / len(data) if known else None)

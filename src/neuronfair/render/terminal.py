@@ -22,7 +22,7 @@ from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording.summary import described, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import duration, interval_ends, listed, percent, plural, visible
-from neuronfair.measure.neurons import Ablation, AblationOutcome
+from neuronfair.measure.rate import Ablation, AblationOutcome
 from neuronfair.model.profile import BiasProfile
 from neuronfair.proof.report import ProofReport, Region
 from neuronfair.render.tables import Tabulated, disadvantaged, overview, tables_of

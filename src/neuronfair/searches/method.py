@@ -206,6 +206,14 @@ class Method(Protocol):
         """Return the state after the evaluation of the rows."""
 
 
+class ChoosesAhead:
+    """A method that chooses its next rows when it learns of the last ones, and keeps them in `rows`."""
+
+    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
+        """Return the rows chosen after the last evaluation, at first the seeds."""
+        return state["rows"]
+
+
 # Formulas that several methods share
 
 

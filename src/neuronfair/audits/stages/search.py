@@ -30,9 +30,8 @@ from neuronfair.audits.wording.phrases import direction
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
-from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair.measure.diversity import covered, mean_distance, regions
 from neuronfair.measure.groups import subgroups
-from neuronfair.measure.neurons import covered
 from neuronfair.measure.rate import DirectionTally, favourable_class
 from neuronfair.model.decision import chances
 from neuronfair.model.encoding import families

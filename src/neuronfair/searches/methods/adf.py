@@ -17,6 +17,7 @@ from torch import Tensor
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import (
     FLOOR,
+    ChoosesAhead,
     SearchContext,
     State,
     agreed,
@@ -30,7 +31,7 @@ from neuronfair.searches.method import (
 
 
 @dataclass(frozen=True)
-class Adf:
+class Adf(ChoosesAhead):
     """One phase of ADF; `local` says which."""
 
     local: bool = False
@@ -44,10 +45,6 @@ class Adf:
     def graph_key(self, t: int) -> int | None:
         """Return the same key for all steps but the first: they run the same operations."""
         return 0 if t else None
-
-    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last evaluation, at first the seeds."""
-        return state["rows"]
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Accept the new rows, or in the local phase sometimes keep the old ones, and take a step."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import SearchContext, State, choose, in_scale, metropolis, select_state
+from neuronfair.searches.method import ChoosesAhead, SearchContext, State, choose, in_scale, metropolis, select_state
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Aequitas:
+class Aequitas(ChoosesAhead):
     """The local phase of Aequitas. Every chain learns on its own."""
 
     learns: Literal["nothing", "directions", "everything"] = "everything"
@@ -59,10 +59,6 @@ class Aequitas:
             "column": torch.zeros(len(rows), 1, dtype=torch.int64, device=rows.device),
             "went_down": torch.zeros(len(rows), 1, dtype=torch.bool, device=rows.device),
         }
-
-    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last evaluation, at first the seeds."""
-        return state["rows"]
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Learn from the last step, and take another one."""

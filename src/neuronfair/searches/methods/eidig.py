@@ -17,6 +17,7 @@ from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import (
+    ChoosesAhead,
     SearchContext,
     State,
     agreed,
@@ -32,7 +33,7 @@ MOMENTUM = 0.5
 
 
 @dataclass(frozen=True)
-class EidigGlobal:
+class EidigGlobal(ChoosesAhead):
     """The global phase of EIDIG."""
 
     def start(self, context: SearchContext, state: State) -> State:
@@ -40,10 +41,6 @@ class EidigGlobal:
         rows = state["rows"]
         zero = context.no_gradient(rows)
         return state | {"g": zero, "g_twin": zero}
-
-    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last evaluation, at first the seeds."""
-        return state["rows"]
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Update the momentum and take a step towards a less certain decision."""
@@ -54,7 +51,7 @@ class EidigGlobal:
 
 
 @dataclass(frozen=True)
-class EidigLocal:
+class EidigLocal(ChoosesAhead):
     """The local phase of EIDIG; without an interval the probabilities stay those of the first row."""
 
     interval: int | None = 5
@@ -64,10 +61,6 @@ class EidigLocal:
         rows = state["rows"]
         nothing = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
         return state | {"seed": rows, "base": rows, "first": nothing, "weights": nothing, "run": state["origin"] * 0}
-
-    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last evaluation, at first the seeds."""
-        return state["rows"]
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Continue from a finding, or return to the seed with its probabilities, and change one attribute."""

@@ -18,6 +18,7 @@ from neuronfair.model.profile import LayerBias
 from neuronfair.searches.evaluate import EVEN, Evaluation
 from neuronfair.searches.method import (
     FLOOR,
+    ChoosesAhead,
     SearchContext,
     State,
     exchanged,
@@ -38,7 +39,7 @@ MANY_NEURONS = 1 << 13  # in larger layers r includes each neuron by chance: ran
 
 
 @dataclass(frozen=True)
-class NeuronFair:
+class NeuronFair(ChoosesAhead):
     """One phase of NeuronFair; `local` says which.
 
     It is guided by the biased neurons p of a layer, and by r, a random share of the layer that is redrawn every
@@ -72,10 +73,6 @@ class NeuronFair:
     def graph_key(self, t: int) -> bool | None:
         """Return whether step t redraws neurons: steps with one key run the same operations."""
         return t % self.refresh == 0 if t else None
-
-    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
-        """Return the rows chosen after the last evaluation, at first the seeds."""
-        return state["rows"]
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Accept or reject the new rows, update the gradients, and take a step."""
