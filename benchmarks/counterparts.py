@@ -120,7 +120,7 @@ def claims(args: argparse.Namespace) -> None:
                 world, rows, score = subject(kind, people, seed)
                 model = BlackBox(lambda some, score=score: score(some).double(), world.domain)
                 effect = CounterfactualTest(model, world.domain, rows, decision=decision, thorough=thorough).measure()
-                found.append((effect.claimed, effect.rate.rate, effect.placebo.rate))
+                found.append((effect.claimed, effect.rate.value, effect.placebo.value))
             claimed, rate, nothing = np.array(found).T
             shares = (f"{100 * share:.2f}" for share in (rate.mean(), rate.max(), nothing.mean()))
             row((kind, f"{people:,}", args.worlds, int(claimed.sum()), *shares))
@@ -143,7 +143,7 @@ def seconds(args: argparse.Namespace) -> None:
                 case,
                 f"{effect.of:,}",
                 f"{passed:.1f}",
-                *(f"{100 * one.rate:.2f}" for one in (effect.rate, effect.placebo)),
+                *(f"{100 * one.value:.2f}" for one in (effect.rate, effect.placebo)),
             )
         )
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from neuronfair.alternative_models import AlternativesSettings
 from neuronfair.alternative_models.candidates import Candidate
-from neuronfair.alternative_models.objectives import Gain, MeasuredValue
+from neuronfair.alternative_models.objectives import Gain
 from neuronfair.alternative_models.report import (
     alternatives_page,
     alternatives_report,
@@ -21,14 +21,15 @@ from neuronfair.alternative_models.report import (
 )
 from neuronfair.alternative_models.search import BASELINE, Chance, FitLine, Searched, Shown
 from neuronfair.alternative_models.session import AlternativesReport
+from neuronfair.measure.stats import Interval
 
 PARAMETERS = {"leave_out": 1, "reweight": 0.5, "twins": 0.0, "threshold": 0.46, "model__C": 2.0, "model__tol": 1.0}
-BASE = Shown(BASELINE, ("sex",), MeasuredValue(0.8, 0.78, 0.82), MeasuredValue(0.5, 0.4, 0.6), {})
+BASE = Shown(BASELINE, ("sex",), Interval(0.8, 0.78, 0.82), Interval(0.5, 0.4, 0.6), {})
 BETTER = Shown(
     Candidate("candidate", 1, 0, PARAMETERS),
     (),
-    MeasuredValue(0.799, 0.78, 0.82),
-    MeasuredValue(0.2, 0.1, 0.3),
+    Interval(0.799, 0.78, 0.82),
+    Interval(0.2, 0.1, 0.3),
     {"selection_gap": 0.1},
     Gain(-0.001, 0.001, -0.003),
     Gain(0.3, 0.02, 0.25),

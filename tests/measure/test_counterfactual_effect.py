@@ -20,7 +20,7 @@ from neuronfair.measure.counterfactual_effect import (
     as_groups,
     e_value,
 )
-from neuronfair.measure.stats import Estimate, excess
+from neuronfair.measure.stats import Interval, excess
 from neuronfair.measure.twin_decisions import (
     CounterfactualPairs,
     Move,
@@ -69,10 +69,10 @@ def effect(column: int, least: int = 1, progress=None, **how):
 def test_a_copy_of_the_group_flips_everybody_and_carries_all_of_it():
     """b has the copy that is hired: as people of a they all lose, those of a gain; with shuffled groups hardly any."""
     found = effect(COPY)
-    assert found.rate.rate == 1
+    assert found.rate.value == 1
     assert found.rate.low > 0.98
-    assert found.placebo.rate <= 0.05
-    assert found.effect.rate == pytest.approx(1, abs=0.01)  # chance takes away as many as it adds
+    assert found.placebo.value <= 0.05
+    assert found.effect.value == pytest.approx(1, abs=0.01)  # chance takes away as many as it adds
     assert found.claimed
     assert found.of == 600
     assert (found.lost, found.gained) == (0.5, 0.5)
@@ -95,15 +95,15 @@ def test_ranks_are_carried_between_groups_that_do_not_overlap():
 def test_what_the_group_does_not_move_is_not_claimed():
     found = effect(NOISE, 5)
     assert not found.claimed
-    assert found.rate.rate <= 0.05
+    assert found.rate.value <= 0.05
     assert found.effect.low <= 0
 
 
 def test_a_model_that_reads_the_group_has_the_direct_effect_and_its_placebo_none():
     """A shuffled group is nothing that the model reads."""
     found = effect(GROUP)
-    assert found.rate.rate == 1
-    assert found.placebo.rate == 0
+    assert found.rate.value == 1
+    assert found.placebo.value == 0
     assert not {GROUP} & {column for one in found.mediators for column in one.columns}
 
 
@@ -120,7 +120,7 @@ def test_without_a_favourable_class_nothing_is_lost_or_gained():
     model = reads(COPY, domain=domain)
     found = CounterfactualTest(model, domain, table(), decision=Decision("threshold", 0.5), thorough=QUICK).measure()
     assert (found.lost, found.gained) == (None, None)
-    assert found.rate.rate == 1
+    assert found.rate.value == 1
 
 
 def test_few_people_are_a_sample_and_all_of_them_the_same_whatever_comes_later():
@@ -175,7 +175,7 @@ def test_contributions_add_up_and_two_copies_share():
     assert given.sum() == pytest.approx(1.0)
     assert given[COPY] == pytest.approx(0.5, abs=0.1)
     assert given[NOISE] == given[GROUP] == 0
-    found = mediators(pairs, [nobody(people)], DOMAIN, Estimate(1.0, 0.9, 1.0))
+    found = mediators(pairs, [nobody(people)], DOMAIN, Interval(1.0, 0.9, 1.0))
     assert [one.share for one in found] == [0.0, 1.0]
     assert set(found[1].columns) == {COPY, SCORE}
 
@@ -199,10 +199,10 @@ def test_what_chance_gives_is_no_mediator():
     shuffled = others.clone()
     shuffled[:, COPY] = 0
     by_chance = [CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)]
-    found = mediators(pairs, by_chance, DOMAIN, Estimate(excess(0.2, 0.1), 0.05, 0.25))
+    found = mediators(pairs, by_chance, DOMAIN, Interval(excess(0.2, 0.1), 0.05, 0.25))
     assert [(one.columns, one.share) for one in found[:1]] == [((COPY,), 1.0)]
     chance_only = CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)
-    assert mediators(chance_only, by_chance, DOMAIN, Estimate(0.1, 0.05, 0.15)) == ()
+    assert mediators(chance_only, by_chance, DOMAIN, Interval(0.1, 0.05, 0.15)) == ()
 
 
 def test_nothing_is_named_where_what_remains_lies_within_the_interval():
@@ -215,9 +215,9 @@ def test_nothing_is_named_where_what_remains_lies_within_the_interval():
         return (rows[:, [COPY, GROUP]].amax(1, keepdim=True) > 0).double()
 
     pairs = CounterfactualPairs(scores, Decision("threshold", 0.5), people, others)
-    named = mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.15, 0.25))
+    named = mediators(pairs, [nobody(people)], DOMAIN, Interval(0.2, 0.15, 0.25))
     assert [(one.columns, one.share) for one in named] == [((COPY,), 0.5)]
-    assert mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.08, 0.3)) == ()
+    assert mediators(pairs, [nobody(people)], DOMAIN, Interval(0.2, 0.08, 0.3)) == ()
 
 
 @pytest.mark.parametrize(

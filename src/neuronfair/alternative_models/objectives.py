@@ -16,7 +16,7 @@ from scipy.stats import t as student
 from neuronfair.alternative_models import AlternativesSettings, Measure
 from neuronfair.alternative_models.parts import Integers, SearchTable
 from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
-from neuronfair.measure.stats import Fit
+from neuronfair.measure.stats import Fit, Interval
 from neuronfair.model.decision import Decision
 from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import imported
@@ -47,14 +47,6 @@ class ModelAnswers:
     decided: Integers
     scores: Floats | None
     flips: npt.NDArray[np.bool_]
-
-
-class MeasuredValue(NamedTuple):
-    """A value and its confidence interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Gain(NamedTuple):
@@ -103,11 +95,11 @@ class PartEvaluator:
         value, error = self._compared_quality(answers, baseline)
         return Gain(value, error, value - float(student.ppf(confidence, len(self.rows) - 1)) * error)
 
-    def quality_span(self, answers: ModelAnswers, confidence: float) -> MeasuredValue:
+    def quality_span(self, answers: ModelAnswers, confidence: float) -> Interval:
         """Return the quality with its confidence interval."""
         value, error = self._compared_quality(answers, None)
         half = float(norm.isf((1 - confidence) / 2)) * error
-        return MeasuredValue(value, value - half, value + half)
+        return Interval(value, value - half, value + half)
 
     def _compared_quality(self, answers: ModelAnswers, baseline: ModelAnswers | None) -> tuple[float, float]:
         """Return the quality, or how much more it is than a baseline's, and its standard error."""
@@ -180,12 +172,12 @@ class PartEvaluator:
         change = drawn[1] - drawn[0]
         return Gain(value, float(change.std(ddof=1)), float(np.quantile(change, 1 - confidence)))
 
-    def measure_span(self, answers: ModelAnswers, confidence: float) -> MeasuredValue:
+    def measure_span(self, answers: ModelAnswers, confidence: float) -> Interval:
         """Return the measure with its confidence interval (bootstrap)."""
         drawn = self._drawn(answers, answers, DRAWS)[0]
         low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
         value = self.measured(answers)
-        return MeasuredValue(value, min(value, float(low)), max(value, float(high)))
+        return Interval(value, min(value, float(low)), max(value, float(high)))
 
     @cached_property
     def _compared(self) -> npt.NDArray[np.bool_]:

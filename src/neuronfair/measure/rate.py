@@ -19,6 +19,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import ModelError, NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, Population
+from neuronfair.measure.stats import clopper_pearson
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, with_row
 from neuronfair.model.encoding import families
@@ -129,12 +130,7 @@ class Rate:
     @cached_property
     def interval(self) -> tuple[float, float]:
         """The exact confidence interval of Clopper and Pearson (1934)."""
-        from scipy.stats import beta
-
-        tail = (1 - self.confidence) / self.looks / 2
-        misses = self.sampled - self.found
-        low = float(beta.ppf(tail, self.found, misses + 1)) if self.found else 0.0
-        high = float(beta.isf(tail, self.found + 1, misses)) if misses else 1.0
+        _, low, high = clopper_pearson(self.found, self.sampled, self.confidence, looks=self.looks)
         return low, high
 
     @property

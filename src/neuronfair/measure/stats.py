@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from neuronfair.model.decision import Decision
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value and its confidence interval."""
+
+    value: float
+    low: float  # lower end
+    high: float  # upper end
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.value, self.low, self.high))
+
+
+def clopper_pearson(count: int, of: int, confidence: float = 0.95, *, looks: int = 1) -> Interval:
+    """Return a share with the exact interval of Clopper and Pearson (1934), one of `looks` that hold together.
+
+    >>> print("{:.2f} ({:.4f} to {:.4f})".format(*clopper_pearson(3, 100)))
+    0.03 (0.0062 to 0.0852)
+    """
+    from scipy.stats import beta  # here: it takes most of a second to import
+
+    tail = (1 - confidence) / looks / 2
+    low = float(beta.ppf(tail, count, of - count + 1)) if count else 0.0
+    high = float(beta.isf(tail, count + 1, of - count)) if count < of else 1.0
+    return Interval(count / of, low, high)
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None]:
@@ -24,8 +49,6 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     >>> round(mean, 3), round(half, 3)
     (2.0, 2.484)
     """
-    from scipy.stats import t  # here: it takes most of a second to import
-
     n = len(values)
     if n == 0:
         return None, None
@@ -33,18 +56,10 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     if n == 1:
         return mean, None
     deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1))
-    return mean, float(t.ppf((1 + confidence) / 2, n - 1)) * deviation / math.sqrt(n)
+    return mean, student(confidence, n) * deviation / math.sqrt(n)
 
 
 ZERO = sqrt(2 / math.pi)  # the mean absolute value of a standard normal number
-
-
-class Estimate(NamedTuple):
-    """A share and its confidence interval."""
-
-    rate: float
-    low: float
-    high: float
 
 
 def excess(rate: float, baseline: float) -> float:

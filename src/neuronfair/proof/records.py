@@ -16,7 +16,7 @@ from neuronfair.domain.population.model import PopulationModel, fit_likelihood
 from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import Contradiction, DomainError
-from neuronfair.measure.rate import Rate
+from neuronfair.measure.stats import clopper_pearson
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.open import Opened
 from neuronfair.proof.bounds.margins import box_signs, decided_at
@@ -305,8 +305,7 @@ class ProofRecords:
 
 
 def _share(count: int, of: int) -> ShareInterval:
-    low, high = Rate(count, of, "plausible").interval
-    return ShareInterval(count / of, low, high)
+    return ShareInterval(*clopper_pearson(count, of))
 
 
 LINES_AT_ONCE = 1 << 22  # of lines that are computed at once

@@ -22,7 +22,7 @@ from neuronfair.text.domain import GROUP, TEXT, TextDomain
 from neuronfair.text.english import WORD, in_case_of
 from neuronfair.text.lexicon import IdentityText, replaced
 from neuronfair.text.models import NO_ANSWER, CallsSpent, TextModel
-from neuronfair.text.report import GroupPairReport, Mean, NeutralWordsReport, Share, TopicReport
+from neuronfair.text.report import GroupPairReport, NeutralWordsReport, Share, TopicReport
 
 CHUNK, COUNTED = 64, 4  # texts that are measured together; the second where calls are limited
 ROUNDS = 10  # of neutral swaps
@@ -127,8 +127,7 @@ def joined(parts: Sequence[TextPairs]) -> TextPairs:
 
 def share(count: int, of: int) -> Share:
     """Return a share with its confidence interval."""
-    rate = Rate(count, of, "table")
-    return Share(count, of, rate.rate, *rate.interval)
+    return Share(count, of, *clopper_pearson(count, of))
 
 
 def group_pairs(pairs: TextPairs, groups: Sequence[str], favourable: int) -> list[GroupPairReport]:
@@ -145,14 +144,14 @@ def group_pairs(pairs: TextPairs, groups: Sequence[str], favourable: int) -> lis
     return found
 
 
-def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> Mean:
+def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> Interval:
     """Return the mean of one number per text, with the percentile interval of resampled texts."""
     generator = np.random.default_rng(seed)
     means = np.concatenate(
         [values[generator.integers(0, len(values), (100, len(values)))].mean(1) for _ in range(RESAMPLES // 100)]
     )
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Mean(float(values.mean()), float(low), float(high))
+    return Interval(float(values.mean()), float(low), float(high))
 
 
 def score_changes(pairs: TextPairs) -> Floats:

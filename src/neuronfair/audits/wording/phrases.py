@@ -412,7 +412,7 @@ def _sentence(domain: TableDomain, effect: CounterfactualEffect) -> str:
 
 def _excess(effect: CounterfactualEffect, confidence: float) -> str:
     """Return the excess with its interval, and how many shuffles the baseline has where they are few."""
-    excess, low, high = aligned_percents(effect.effect.rate, effect.effect.low, effect.effect.high)
+    excess, low, high = aligned_percents(*effect.effect)
     few = "" if effect.placebos >= PLACEBOS else f" The permutation baseline has {effect.placebos} shuffles only."
     none = "" if effect.claimed else " No excess is claimed."
     why = f"CI {low} to {high}). It is not the plain difference: the further twins move, the less chance adds."
