@@ -13,7 +13,7 @@ from neuronfair.domain.draws import Draws
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.health import CHECKS, check_health
+from neuronfair.searches.health import check_health
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import METHODS
 from tests.planted import networks
@@ -276,10 +276,3 @@ def test_health_checks_look_at_what_a_black_box_shows():
         return odds / odds.sum(1, keepdims=True)
 
     assert health(BlackBox.of_inputs(unsure, DOMAIN)) == []
-
-
-def test_every_health_check_can_be_asked_alone():
-    context = SearchContext(box(), DOMAIN, Decision(), Draws(0, "test"))
-    for name in CHECKS:
-        others = set(CHECKS) - {name}
-        assert check_health(context, ROWS[:8], ROWS, silenced=others) == ()

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from neuronfair import Decision, NeuronFairError, SearchConfig, interpret, search
+from neuronfair import Decision, SearchConfig, interpret, search
 from neuronfair.model.profile import BiasProfile, LayerBias
 from neuronfair.render.search import search_report
 from neuronfair.render.terminal import make_console
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import Count
-from neuronfair.searches.health import CHECKS, HealthNote, check_health, weak_guidance
+from neuronfair.searches.health import HealthNote, check_health, weak_guidance
 from tests.planted import networks
 
 DOMAIN = networks.domain()
@@ -122,14 +122,6 @@ def test_constant_scores_are_no_softmax_twice():
     module = nn.Sequential(first, nn.ReLU(), networks.linear([[0.0], [0.0]], [0.0, 0.2]), nn.Softmax(1))
     assert "softmax-twice" not in names(module)
     assert "constant-decision" in names(module)
-
-
-def test_notes_can_be_silenced_by_name():
-    context = networks.context(networks.one_biased_neuron(boundary=1000.0), DOMAIN)
-    assert check_health(context, ROWS, ROWS, silenced=["constant-decision"]) == ()
-    assert check_health(context, ROWS, ROWS, silenced=list(CHECKS)) == ()
-    with pytest.raises(NeuronFairError, match="Did you mean 'constant-decision'"):
-        check_health(context, ROWS, ROWS, silenced=["constant-decisions"])
 
 
 def test_no_seeds_and_no_table():

@@ -313,13 +313,11 @@ def _context(
     domain: TableDomain,
     rows: Tensor,
     config: SearchConfig,
-    *,
-    profile: BiasProfile | None = None,
-    population: PopulationModel | None = None,
-    counterfactuals: CounterfactualTwins | None = None,
+    **fitted: Unpack[Fitted],
 ) -> tuple[SearchContext, TableDomain]:
     """Return what the methods may look at, and the domain with its twins."""
-    compared = comparing(domain, rows, config.twins, counterfactuals)
+    compared = comparing(domain, rows, config.twins, fitted.get("counterfactuals"))
+    profile, population = fitted.get("profile"), fitted.get("population")
     if profile is None and isinstance(network, Network) and network.layers:
         profile = interpret(network, compared, rows)
     draws, step_sizes = Draws(config.seed, "global"), StepSizes.of(compared, rows)
@@ -381,7 +379,7 @@ class _Runs:
         in_global, in_local = (pilot, None) if config.global_steps else (None, pilot)
         budget = self._budget(config.global_steps, in_global, findings_per_seed=1)
         walk = self._phase("global", method.first, seeds, budget, seen=seen)
-        first = _joined(in_global, walk)
+        first = walk.after(in_global)
         if first.stop == "interrupted":
             return first, PhaseResult.not_run(self.context)
         starts, origin = walk.findings.rows, walk.findings.origin
@@ -392,7 +390,7 @@ class _Runs:
         budget = self._budget(config.steps + 1 if config.steps else 0, in_local, seconds=first.seconds)
         keep = not self.context.blind  # a control is a count only
         local = self._phase("local", method.local, starts, budget, origin=origin, seen=seen, keep=keep)
-        return first, _joined(in_local, local)
+        return first, local.after(in_local)
 
     def _budget(
         self, steps: int, pilot: PhaseResult | None, *, seconds: float = 0.0, findings_per_seed: int | None = None
@@ -465,15 +463,6 @@ class _Runs:
         end = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0, 2), pilot.seconds, pilot.stop)
         self.recorder.checkpoint("pilot", end)
         return pilot
-
-
-def _joined(pilot: PhaseResult | None, phase: PhaseResult) -> PhaseResult:
-    """Return a phase with the findings and the seconds of its pilot, if there is one."""
-    if pilot is None:
-        return phase
-    findings = Findings.join([pilot.findings, phase.findings])
-    found, seconds = pilot.found + phase.found, pilot.seconds + phase.seconds
-    return replace(phase, findings=findings, found=found, seconds=seconds)
 
 
 def _count(*results: PhaseResult) -> Count | None:

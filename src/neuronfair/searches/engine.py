@@ -123,6 +123,14 @@ class PhaseResult:
     seconds: float
     on_disk: FindingsSummary | None = None  # of the findings that are on disk only
 
+    def after(self, earlier: PhaseResult | None) -> PhaseResult:
+        """Return the phase with the findings and the seconds of an earlier part of it, if there is one."""
+        if earlier is None:
+            return self
+        findings = Findings.join([earlier.findings, self.findings])
+        found, seconds = earlier.found + self.found, earlier.seconds + self.seconds
+        return replace(self, findings=findings, found=found, seconds=seconds)
+
     @staticmethod
     def not_run(context: SearchContext) -> PhaseResult:
         """Return the result of a phase that Ctrl-C kept from starting."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import listed, percent
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import Evaluation, evaluate
@@ -27,24 +26,18 @@ GUIDED = 1.1  # how many times as often as in random directions a guided search 
 class HealthNote:
     """A problem that makes the result of a search misleading."""
 
-    name: str  # in `silenced`, it switches the check off
+    name: str
     seen: str  # what was measured, and why it matters
     remedy: str  # what to do
 
 
-def check_health(
-    context: SearchContext, seeds: Tensor, rows: Tensor, *, silenced: Collection[str] = ()
-) -> tuple[HealthNote, ...]:
+def check_health(context: SearchContext, seeds: Tensor, rows: Tensor) -> tuple[HealthNote, ...]:
     """Return what would make a search from these seeds misleading, if anything.
 
-    `rows` is the table. The first thousand seeds and a thousand uniform rows of the domain are evaluated. A check
-    named in `silenced` is skipped.
+    `rows` is the table. The first thousand seeds and a thousand uniform rows of the domain are evaluated.
     """
-    for name in silenced:
-        if name not in CHECKS:
-            raise NeuronFairError(f"no health check is named '{name}'. {did_you_mean(name, CHECKS)}")
     sample = _evaluated(context, seeds, rows)
-    notes = {name: check(sample) for name, check in CHECKS.items() if name not in silenced}
+    notes = {name: check(sample) for name, check in CHECKS.items()}
     return tuple(HealthNote(name, *note) for name, note in notes.items() if note is not None)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
@@ -195,18 +195,19 @@ class Chains:
         return {name: tensor.clone() for name, tensor in self.now.items()}
 
 
-# Steps on a GPU
+# Steps on a GPU, recorded as CUDA graphs
 
 AHEAD = 64  # steps whose addresses are sent to the device at once
 USES = 32  # different uses of random numbers in a step, at most
 
 
-@dataclass(frozen=True)
 class _Clocked(Draws):
     """The random numbers of a step whose addresses lie on the device, one for each use in the order of use."""
 
-    starts: Tensor = field(default_factory=lambda: torch.empty(0))  # (USES,)
-    uses: list[str] = field(default_factory=list)
+    def __init__(self, draws: Draws, starts: Tensor) -> None:
+        super().__init__(draws.seed, draws.phase)
+        self.starts = starts  # (USES,)
+        self.uses: list[str] = []
 
     def start(self, t: int, use: str) -> Tensor:
         if use not in self.uses:
@@ -214,7 +215,7 @@ class _Clocked(Draws):
         return self.starts[self.uses.index(use)]
 
 
-class _Recorded(NamedTuple):
+class _RecordedStep(NamedTuple):
     """A step as a graph, with the addresses that it reads and the tensors that it writes."""
 
     graph: torch.cuda.CUDAGraph
@@ -230,7 +231,7 @@ class CudaGraphs:
     def __init__(self, context: SearchContext, method: Method) -> None:
         self._context, self._method = context, method
         self._state: State = {}
-        self._recorded: dict[Hashable, _Recorded | None] = {}
+        self._recorded: dict[Hashable, _RecordedStep | None] = {}
         self._addresses: dict[Hashable, tuple[int, Tensor]] = {}
 
     @staticmethod
@@ -280,14 +281,14 @@ class CudaGraphs:
             self._addresses[key] = first, table
         draws.starts[: len(draws.uses)].copy_(table[t - first])
 
-    def _record(self, t: int) -> _Recorded | None:
+    def _record(self, t: int) -> _RecordedStep | None:
         """Return the step as a graph; None if it cannot be recorded, or gives another result then."""
         network, before = self._context.network, {name: tensor.clone() for name, tensor in self._state.items()}
         assert isinstance(network, Network)
         first = network.rows_forward, network.rows_backward  # trials do not count
         updated, evaluated = step(self._context, self._method, before, t, exact=False)
         starts = torch.zeros(USES, dtype=torch.int64, device=self._context.domain.device)
-        draws = _Clocked(self._context.draws.seed, self._context.draws.phase, starts)
+        draws = _Clocked(self._context.draws, starts)
         context = replace(self._context, draws=draws)
         counted = network.rows_forward, network.rows_backward
         graph = torch.cuda.CUDAGraph()
@@ -311,7 +312,7 @@ class CudaGraphs:
             return None
         rows = network.rows_forward - counted[0], network.rows_backward - counted[1]
         network.rows_forward, network.rows_backward = first
-        recorded = _Recorded(graph, context, draws, places, rows)
+        recorded = _RecordedStep(graph, context, draws, places, rows)
         self._set_clock(("trial", t), draws, t)
         graph.replay()
         same = all(torch.equal(self._state[name], updated[name]) for name in updated)

@@ -7,6 +7,7 @@ any attribute to any value, so many moves are compared for the price of one eval
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -57,16 +58,16 @@ class Frontier:
         scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
         numbers = torch.arange(chains, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
-        shape = domain.codes_per_row, BINS, DISTANCES
-        table = torch.zeros(shape, dtype=context.network.dtype, device=domain.device).flatten()
+        cells = domain.codes_per_row * BINS * DISTANCES
         # Inside it trusts all moves alike and takes the first one, which is random.
-        pilot, ends = _Pilot(self.candidates, self.trust, table), list[Checkpoint]()
+        alike = torch.zeros(cells, dtype=context.network.dtype, device=domain.device)
+        pilot, ends = _FrontierPilot(self.candidates, self.trust, alike), list[Checkpoint]()
         recording = PhaseRecording(ends.append, every=PILOT_STEPS + 1)
         result = run_phase(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, recording=recording)
         moves = ends[-1].state["moves"]
         moves = moves[moves >= 0]
-        counts = [torch.bincount(some // 2, minlength=len(table)) for some in (moves[moves % 2 == 1], moves)]
-        return replace(self, table=chances(*(c.view(shape).double() for c in counts)).to(context.network.dtype)), result
+        table = trust_table(moves // 2, moves % 2 == 1, domain.codes_per_row).to(context.network.dtype)
+        return replace(self, table=table), result
 
     def start(self, context: SearchContext, state: State) -> State:
         """Return the chains before anything is known about them."""
@@ -181,7 +182,7 @@ def _looked_up(table: Tensor, places: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Pilot(Frontier):
+class _FrontierPilot(Frontier):
     """Frontier with random moves; each chain records its moves from inside: twice their cell, plus 1 if they stayed."""
 
     def start(self, context: SearchContext, state: State) -> State:
@@ -196,6 +197,13 @@ class _Pilot(Frontier):
         move = torch.where(counted, 2 * cells[:, 0] + evaluation.discriminates, -1)
         moves = torch.cat([state["moves"][:, 1:], move[:, None]], 1)
         return super().tell(context, state, rows, evaluation, t) | {"moves": moves}
+
+
+def trust_table(cells: Tensor, stayed: Tensor, attributes: int) -> Tensor:
+    """Return the chance to stay inside for each cell of the table, from a pilot's moves and whether they stayed."""
+    shape = attributes, BINS, DISTANCES
+    hits, tries = (torch.bincount(x, minlength=math.prod(shape)).view(shape).double() for x in (cells[stayed], cells))
+    return chances(hits, tries)
 
 
 def chances(hits: Tensor, tries: Tensor) -> Tensor:

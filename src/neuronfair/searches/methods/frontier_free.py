@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -17,11 +17,10 @@ from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
 from neuronfair.searches.method import Method, SearchContext, State, renewed, select_state
 from neuronfair.searches.methods.aequitas import Uniform
-from neuronfair.searches.methods.frontier import BINS, DISTANCES, SHRINK, binning, chances
+from neuronfair.searches.methods.frontier import BINS, DISTANCES, SHRINK, binning, trust_table
 
 MOST_PLACES = 32  # per attribute; if it has more cells, neighbouring ones share a place
 ALL_PLACES = 2048  # of all attributes together, about: the size of the linear system
@@ -187,7 +186,6 @@ def _probabilities(evaluation: Evaluation) -> bool:
 
 
 DRAWN = 16  # random records, of which a promising one replaces a seed that is no finding
-
 SHARES = (0.25, 0.5, 1.0)  # of the attributes that are redrawn together
 STAYS = 0.5  # the chance of a chain without a trusted move to change to a record that the model treats alike
 
@@ -346,7 +344,7 @@ def prepared(
     )
     if rows < LEAST:
         return method, None
-    survey = _Recorded(Uniform())
+    survey = _Recorder(Uniform())
     nowhere = torch.zeros(AT_ONCE, domain.codes_per_row, dtype=torch.int64, device=domain.device)
     scout = replace(context, draws=Draws(context.draws.seed, "survey"))
     first = run_phase(scout, survey, nowhere, budget=Budget(min(SURVEY, rows // 2) // AT_ONCE), seen=seen)
@@ -354,23 +352,22 @@ def prepared(
         return method, first
     method = replace(method, effects=method.effects.fitted(survey.evaluated))
     starts = torch.cat([first.findings.rows, survey.evaluated.rows])[: min(CHAINS, rows // 2 // STEPS)]
-    pilot = _Pilot(replace(method, candidates=1))
+    pilot = _FrontierFreePilot(replace(method, candidates=1))
     scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
     second = run_phase(scout, pilot, starts, budget=Budget(STEPS), seen=seen)
-    both = Findings.join([first.findings, second.findings])
-    result = replace(second, findings=both, found=first.found + second.found, seconds=first.seconds + second.seconds)
+    result = second.after(first)
     if second.stop == "interrupted":
         return method, result
     method = pilot.learned(context)
     return replace(method, effects=method.effects.fitted(_joined([survey.evaluated, pilot.evaluated]))), result
 
 
-@dataclass(frozen=True)
-class _Recorded:
+class _Recorder:
     """A method that records all its evaluations."""
 
-    method: Method
-    parts: list[Evaluation] = field(default_factory=list)
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self.parts: list[Evaluation] = []
 
     @property
     def evaluated(self) -> Evaluation:
@@ -387,12 +384,14 @@ class _Recorded:
         return self.method.tell(context, state, rows, evaluation, t)
 
 
-@dataclass(frozen=True)
-class _Pilot(_Recorded):
+class _FrontierFreePilot(_Recorder):
     """Random moves of frontier-free from inside, with their predictions and results."""
 
     method: FrontierFree
-    moves: list[tuple[Tensor, ...]] = field(default_factory=list)
+
+    def __init__(self, method: FrontierFree) -> None:
+        super().__init__(method)
+        self.moves: list[tuple[Tensor, ...]] = []
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         method, columns = self.method, torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
@@ -407,21 +406,20 @@ class _Pilot(_Recorded):
         high, low = torch.where(exists, seen, -torch.inf).amax(1), torch.where(exists, seen, torch.inf).amin(1)
         error = (safety[:, 0] - read.decision.safety(high, low)) ** 2
         counted = state["inside"] & (changed.sum(1) == 1)
-        line = (state["rows"], column, code, safety, error, evaluation.discriminates.double())
+        line = (state["rows"], column, code, safety, error, evaluation.discriminates)
         self.moves.append(tuple(x[counted] for x in line))
         return super().tell(context, state, rows, evaluation, t)
 
     def learned(self, context: SearchContext) -> FrontierFree:
         """Return the method with the noise of its predictions and its table of trust."""
-        rows, columns, codes, safety, error, hit = (torch.cat(part) for part in zip(*self.moves, strict=True))
+        rows, columns, codes, safety, error, stayed = (torch.cat(part) for part in zip(*self.moves, strict=True))
         d, one = rows.shape[1], torch.ones_like(error)
         total, tries = (one.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, one))
         mean = error.sum() / max(1, len(error))
         noise = ((total + SHRINK * mean) / (tries + SHRINK)).sqrt().clamp(min=1e-9)
         method = replace(self.method, noise=noise, candidates=FrontierFree.candidates)
         kinds = method.kinds(context, rows, columns, codes, safety)[:, 0]
-        counts = [one.new_zeros(d * BINS * DISTANCES).index_add(0, kinds, x) for x in (hit, one)]
-        return replace(method, table=chances(*(count.view(d, BINS, DISTANCES) for count in counts)))
+        return replace(method, table=trust_table(kinds, stayed, d))
 
 
 def _joined(parts: list[Evaluation]) -> Evaluation:
