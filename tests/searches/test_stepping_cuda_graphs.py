@@ -78,7 +78,7 @@ def test_the_watch_sees_what_asks():
 
 def test_numbers_whose_addresses_lie_on_the_device_are_the_same():
     plain, origin = Draws(3, "local"), torch.tensor([4, 0, 77])
-    clocked = _Clocked(Draws(3, "local"), torch.zeros(8, dtype=torch.int64))
+    clocked = _Clocked(plain, torch.zeros(8, dtype=torch.int64))
     for use in ("choice", "pace"):
         clocked.uniform(0, origin, 2, use=use)  # as when a step is recorded
     clocked.starts[:2] = torch.tensor([plain.start(9, use) for use in clocked.uses])
