@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from dataclasses import replace as _replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from types import SimpleNamespace
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from neuronfair.errors import did_you_mean
 
@@ -74,13 +75,15 @@ def parameters(kind: Any) -> dict[str, Parameter]:
     shows both.
     """
     declared: dict[str, Parameter] = {}
-    nested, names = groups(kind), vars(sys.modules[kind.__module__])
+    nested = groups(kind)
+    # Other fields may have types that are imported for type checkers only.
+    own = SimpleNamespace(__annotations__={m.name: m.type for m in fields(kind) if _KEY in m.metadata})
+    hints = get_type_hints(own, vars(sys.modules[kind.__module__]))
     for member in fields(kind):
         if member.name in nested:
             declared |= parameters(nested[member.name])
         elif _KEY in member.metadata:
-            hint = eval(member.type, names) if isinstance(member.type, str) else member.type
-            declared[member.name] = _replace(member.metadata[_KEY], hint=hint)
+            declared[member.name] = _replace(member.metadata[_KEY], hint=hints[member.name])
     if hasattr(kind, "QUICK"):
         for name, single in declared.items():
             default_text = _both_defaults(single.default, kind.QUICK.get(name, single.default))

@@ -32,9 +32,18 @@ from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import DataError, NeuronFairError, refuse_unknown
-from neuronfair.formatting import POPULATIONS, Population, exact, interval_ends, listed, percent, plain, visible
+from neuronfair.formatting import (
+    POPULATIONS,
+    Population,
+    TwinKind,
+    exact,
+    interval_ends,
+    listed,
+    percent,
+    plain,
+    visible,
+)
 from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
 from neuronfair.measure.rate import Rate, flip_rate, plausible_pair_rate
 from neuronfair.model.blackbox import BlackBox, batched_scores

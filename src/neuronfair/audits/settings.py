@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from neuronfair.formatting import number
+from neuronfair.formatting import TwinKind, number
 from neuronfair.parameters import parameter
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class AuditSettings:
     prove: float = parameter(6.0, "Time limit of proofs in seconds; 0: none.", metavar="X", least=0)
     seed: int = parameter(0, "Random seed.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
-    twins: Literal["flip", "counterfactual"] | None = parameter(
-        None, "Run one test only: flip or counterfactual.", metavar="KIND"
+    twins: TwinKind | None = parameter(
+        None, "Run one test only: flip, or counterpart (counterfactual).", metavar="KIND"
     )
     placebos: int = 20
 

@@ -24,7 +24,7 @@ from neuronfair.cli.options import (
     pool_of,
 )
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.formatting import POPULATIONS, Population, interval_ends, listed, percent, plural
+from neuronfair.formatting import POPULATIONS, Population, TwinKind, interval_ends, listed, percent, plural
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class FlipRateOptions:
     population: Population | None = parameter(
         None, "Population to measure. Default: all but combinations.", panel=INPUT
     )
-    twins: Literal["flip", "counterfactual"] = parameter(
-        "flip", "Attribute-flip test, or counterfactual test.", panel=INPUT
-    )
+    twins: TwinKind = parameter("flip", "Attribute-flip test, or counterfactual test.", panel=INPUT)
     error: float = parameter(0.001, "Sample until the confidence interval is ± this at most.", panel=BUDGET)
     confidence: float = parameter(0.95, "Level of the confidence interval.", panel=BUDGET)
     samples: int = parameter(1_000_000, "Maximum number of records.", panel=BUDGET, least=1)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -20,8 +20,6 @@ from neuronfair.errors import DomainError, did_you_mean, repeated
 
 if TYPE_CHECKING:
     from neuronfair.domain.table import TableDomain
-
-TwinKind = Literal["flip", "counterfactual"]  # Flips and CounterfactualTwins
 
 
 class TwinRows(NamedTuple):

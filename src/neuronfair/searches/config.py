@@ -10,16 +10,16 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 from neuronfair.errors import NeuronFairError, one_line
+from neuronfair.formatting import TwinKind
 from neuronfair.parameters import BUDGET, INPUT, parameter
 
 if TYPE_CHECKING:
     from neuronfair.model.decision import Decision, Scale
 
 GROUP = "neuronfair.methods"  # of entry points
-TWINS = ("flip", "counterfactual")
 
 
 def registered() -> list[EntryPoint]:
@@ -87,9 +87,10 @@ class SearchConfig:
     seconds: float | None = parameter(None, "Time limit in seconds, of both phases.", panel=BUDGET, least=0)
     seed: int = parameter(0, "Seed of all random numbers.")
     decision: Decision = field(default_factory=_most_likely)
+    # The help text is that of --no-controls.
     controls: bool = parameter(True, "Skip the controls: random records and random directions.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
-    twins: Literal["flip", "counterfactual"] = parameter(
+    twins: TwinKind = parameter(
         "flip", "Compare with the same record in another group, or with its counterfactual twin.", panel=INPUT
     )
     scale: Scale | None = None  # of the model's scores, for reports
@@ -105,8 +106,7 @@ class SearchConfig:
                 f"plausible must be 0 or more and below 1, got {self.plausible}: the minimum likelihood "
                 "percentile of the records that are searched, as a share"
             )
-        object.__setattr__(self, "twins", current_twins(self.twins))
-        if self.twins not in TWINS:
-            raise NeuronFairError(f"twins must be {' or '.join(TWINS)}, got {self.twins!r}")
+        if self.twins not in get_args(TwinKind):
+            raise NeuronFairError(f"twins must be {' or '.join(get_args(TwinKind))}, got {self.twins!r}")
         object.__setattr__(self, "method", current_name(self.method))
         check_method(self.method)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals, with_counterfactuals
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twins import Domain, TwinKind
+from neuronfair.domain.twins import Domain
 from neuronfair.errors import ModelError
+from neuronfair.formatting import TwinKind
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU, families

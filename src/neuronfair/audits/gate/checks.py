@@ -22,9 +22,8 @@ from neuronfair.audits.report.attribute import AUDITED, AttributeReport, RateOf
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.audits.stages.rates import favourable_missing
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twins import TwinKind
 from neuronfair.errors import EncodingError, NeuronFairError
-from neuronfair.formatting import exact, listed, percent, with_interval
+from neuronfair.formatting import TwinKind, exact, listed, percent, with_interval
 from neuronfair.model.open import Opened
 from neuronfair.parameters import takes_old_names
 

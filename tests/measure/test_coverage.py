@@ -6,7 +6,7 @@ from torch import nn
 
 from neuronfair import interpret
 from neuronfair.errors import DomainError, ModelError
-from neuronfair.measure import neurons as module
+from neuronfair.measure import diversity as module
 from neuronfair.measure.diversity import Coverage, covered
 from neuronfair.model.profile import BiasProfile, LayerBias
 from tests.planted import networks
