@@ -32,7 +32,7 @@ pytest_plugins = "pytester"  # to test our own pytest plugin
 
 ROOT = Path(__file__).parent.parent
 
-# What an audit is told that is to be quick: no proof, no counterfactual test. As settings, and as options.
+# An audit without proof and counterfactual test, which take seconds: as settings, and as options.
 FLIPS: dict[str, Any] = {"prove": 0.0, "twins": "flip"}
 FLIPS_ONLY = ("--prove", 0, "--twins", "flip")
 
@@ -82,7 +82,10 @@ def fitted_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def in_one_process() -> Iterator[None]:
-    """Run all stages of an audit in this process, where tests replace functions; tests of forks start another one."""
+    """Run all stages of an audit in this process, where tests replace functions and count calls of them.
+
+    `tests/cli/test_audit_whole.py` runs an audit as users do; tests of side-by-side stages set the number of cores.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audits, "usable_cores", lambda: 1)
         yield
@@ -128,7 +131,7 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
 
 
 def flips_by_default(patch: pytest.MonkeyPatch) -> None:
-    """Let audits that are told nothing else make no proofs and no counterfactual tests: both take seconds."""
+    """Let audits of documents make no proofs and no counterfactual tests by default: both take seconds."""
     quick, begin = AuditSettings.quick, AuditSettings.__init__
     names = [field.name for field in fields(AuditSettings)]
     defaults = dict(zip(names, begin.__defaults__ or (), strict=True)) | FLIPS

@@ -1,9 +1,15 @@
-"""One audit as users run it: no setting but a small table, with its proof, its counterfactual test and its files."""
+"""One audit as users run it: with its proof, its counterfactual test and its files, and no setting but a small table.
+
+It runs in a process of its own, in which nothing is replaced that `tests/conftest.py` replaces.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.cli.test_app import write
@@ -23,13 +29,17 @@ def people(rows: int = 240) -> list[str]:
     return lines
 
 
-def test_an_audit_proves_compares_finds_and_says_so(run):
+def test_an_audit_proves_compares_finds_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     write("table.csv", HEADER, *people())
     words = ("audit", "table.csv", "--target", "hired", "--favourable", "yes", "--sensitive", "sex", "--out", "run")
-    result = run(*words, "--fail-if", "rate > 1%", "--fail-if", "accuracy < 50%", "--junit", "tests.xml")
-    assert (result.status, result.err) == (1, "")
-    assert "Decisions depend on sex for " in result.out
-    assert "FAILED rate > 1%: " in " ".join(result.out.split())
+    gate = ("--fail-if", "rate > 1%", "--fail-if", "accuracy < 50%", "--junit", "tests.xml")
+    command = [sys.executable, "-m", "neuronfair.cli", *words, *gate]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "80"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (result.returncode, result.stderr) == (1, "")
+    assert "Decisions depend on sex for " in result.stdout
+    assert "FAILED rate > 1%: " in " ".join(result.stdout.split())
     report = json.loads(Path("run", "audit.json").read_text(encoding="utf-8"))
     (one,) = report["attributes"]
     assert (report["verdict"]["level"], one["level"]) == ("above the threshold", "above the threshold")
