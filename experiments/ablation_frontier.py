@@ -20,7 +20,7 @@ from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting, frontier
-from neuronfair.searches.methods.frontier import BINS, DISTANCES, Frontier
+from neuronfair.searches.methods.frontier import LENGTH_BINS, SAFETY_BINS, Frontier
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class NoPrediction(Frontier):
         self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         high, low, cells = super()._predicted(context, state, columns, codes)
-        return high, low, columns * BINS * DISTANCES + cells % DISTANCES
+        return high, low, columns * SAFETY_BINS * LENGTH_BINS + cells % LENGTH_BINS
 
 
 class NoAttribute(Frontier):
@@ -45,7 +45,7 @@ class NoAttribute(Frontier):
         self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         high, low, cells = super()._predicted(context, state, columns, codes)
-        return high, low, cells % (BINS * DISTANCES)
+        return high, low, cells % (SAFETY_BINS * LENGTH_BINS)
 
 
 class NoDistance(Frontier):
@@ -55,7 +55,7 @@ class NoDistance(Frontier):
         self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         high, low, cells = super()._predicted(context, state, columns, codes)
-        return high, low, cells - cells % DISTANCES
+        return high, low, cells - cells % LENGTH_BINS
 
 
 class UniformDistance(Frontier):
@@ -150,7 +150,7 @@ def main() -> None:
         network = Network(module, data.domain)
         for label, method in VARIANTS.items():
             METHODS.entries["frontier"] = MethodEntry(lambda setting, method=method: ready(setting, method))
-            with patch.object(frontier, "SCATTER", SCATTERED.get(label, frontier.SCATTER)):
+            with patch.object(frontier, "REDRAWN_SHARE", SCATTERED.get(label, frontier.REDRAWN_SHARE)):
                 config = SearchConfig("frontier", options.seeds, options.steps, controls=False)
                 outcome = search(network, data.domain, data.rows, config)
             found, rows = outcome.summary(), outcome.findings.packed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import NeuronFairError
-from neuronfair.measure.diversity import ROUNDING
+from neuronfair.measure.diversity import DISTANCE_TOLERANCE
 from neuronfair.model.encoding import TableEncoding
 
 import torch
@@ -62,7 +62,7 @@ def coverage_rates(domain: TableDomain, centres: Tensor, rows: Tensor, radii: Se
     towards = _directions(domain, centres).T
     parts = torch.split(_directions(domain, rows), max(1, BLOCK // len(centres)))
     nearest = 1 - torch.cat([(part @ towards).amax(1) for part in parts])
-    return tuple(float((nearest <= radius + ROUNDING).double().mean()) for radius in radii)
+    return tuple(float((nearest <= radius + DISTANCE_TOLERANCE).double().mean()) for radius in radii)
 
 
 def generation_diversity(

@@ -279,7 +279,7 @@ def test_a_second_ctrl_c_ends_at_once():
 
 
 def test_progress_is_told_after_every_step(monkeypatch):
-    monkeypatch.setattr(engine, "SHOW", -1.0)
+    monkeypatch.setattr(engine, "SECONDS_BETWEEN_COUNTS", -1.0)
     told: list[tuple[int, int, int]] = []
     run(counting(3, 4), Budget(steps=3), progress=lambda *numbers: told.append(numbers))
     assert told == [(1, 3, 4), (2, 3, 8), (3, 3, 12), (3, 3, 12)]

@@ -47,7 +47,7 @@ def test_rows_and_twins_are_judged_in_passes_that_fit(monkeypatch):
     for name in ("differs", "partner", "twin", "twins"):
         assert torch.equal(getattr(whole, name), getattr(parts, name))
     monkeypatch.setattr(judging, "ROWS_PER_PASS", 1 << 15)
-    monkeypatch.setattr(judging, "NUMBERS", 40 * network.encoding.width)  # of wide rows few make a pass
+    monkeypatch.setattr(judging, "MAX_NUMBERS_PER_PASS", 40 * network.encoding.width)  # of wide rows few make a pass
     module.batches.clear()
     evaluate(network, domain, rows)
     assert set(module.batches) == {40, 20}

@@ -43,7 +43,7 @@ def small_shares(monkeypatch):
     """Deal few chains, in blocks of a few steps."""
     monkeypatch.setattr(forked, "MIN_CHAINS", 10)
     monkeypatch.setattr(forked, "MIN_ROWS", 1)
-    monkeypatch.setattr(forked, "BLOCK", 100)
+    monkeypatch.setattr(forked, "ROWS_PER_BLOCK", 100)
 
 
 @pytest.fixture(autouse=True)
@@ -196,7 +196,7 @@ def test_where_a_fork_is_not_safe_one_process_does_all(monkeypatch, teams):
         work(*given)
 
     monkeypatch.setattr(forked, "_work", late)
-    monkeypatch.setattr(forked, "READY", 0.0)
+    monkeypatch.setattr(forked, "MAX_START_SECONDS", 0.0)
     found = phase(Uniform(), partial(in_one_piece, workers=2))  # no process is ready so soon
     assert teams == []
     assert_same(found.findings, phase(Uniform(), in_one_piece).findings)

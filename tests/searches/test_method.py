@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neuronfair import Decision
-from neuronfair.searches.method import SAFE, exchanged, inverse_harm, renewed, room
+from neuronfair.searches.method import MIN_LOSS, exchanged, inverse_harm, renewed, room
 from tests.planted import networks
 
 DOMAIN = networks.domain(attributes=3)
@@ -31,9 +31,9 @@ def test_inverse_harm_by_hand():
     }
     up = inverse_harm(here, state, base + 1)[0].tolist()
     # Half the row's room is lost; a quarter of the twin's; nobody loses; what is sensitive does not move.
-    assert up == pytest.approx([2.0, 4.0, 1 / SAFE, 0.0])
+    assert up == pytest.approx([2.0, 4.0, 1 / MIN_LOSS, 0.0])
     down = inverse_harm(here, state, base - 1)[0].tolist()
-    assert down == pytest.approx([1 / SAFE, 2.0, 4.0, 0.0])
+    assert down == pytest.approx([1 / MIN_LOSS, 2.0, 4.0, 0.0])
     assert inverse_harm(here, state, base)[0].tolist() == [0.0] * 4  # no move, no weight
 
 

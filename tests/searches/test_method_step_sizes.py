@@ -9,8 +9,8 @@ import torch
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.searches.method import (
-    BEYOND,
     MAX_UNIT_STEP_VALUES,
+    PLACES_BEYOND,
     StepSizes,
     agreed,
     in_scale,
@@ -58,7 +58,7 @@ def stepped(step_sizes: StepSizes, code: int, way: int, u: float) -> int:
 
 def test_only_long_orders_have_a_pace(step_sizes):
     assert step_sizes.columns.tolist() == [0, 2]
-    assert step_sizes.values[0].tolist() == [*[0] * BEYOND, *GAINS, 41, 43, 47, 55, 71, 103, 167, 295]
+    assert step_sizes.values[0].tolist() == [*[0] * PLACES_BEYOND, *GAINS, 41, 43, 47, 55, 71, 103, 167, 295]
     assert StepSizes.of(replace(DOMAIN, encoding="paper"), ROWS) is None
     assert StepSizes.of(DOMAIN, ROWS[:0]) is None
     moving = StepSizes.of(DOMAIN.with_sensitive("gain"), ROWS)
@@ -107,7 +107,7 @@ def test_an_empty_cell_has_no_place_in_the_order():
     rows[:4, 2] = EMPTY
     step_sizes = StepSizes.of(DOMAIN, rows)
     assert step_sizes is not None
-    assert step_sizes.values[1, BEYOND:-BEYOND].tolist() == [50] * len(rows)
+    assert step_sizes.values[1, PLACES_BEYOND:-PLACES_BEYOND].tolist() == [50] * len(rows)
     base = torch.tensor([[0, 3, EMPTY, 0], [0, 3, 50, 0]])
     codes = torch.tensor([[0, 3, 7, 0], [0, 3, EMPTY, 0]])
     assert torch.equal(step_sizes.stretched(base, codes, torch.full((2, 4), 0.9)), codes)

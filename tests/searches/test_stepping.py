@@ -22,19 +22,19 @@ from tests.planted import networks
 
 def hold(monkeypatch, domain: TableDomain, chains: int) -> None:
     """Let the families of so many chains fill the memory."""
-    monkeypatch.setattr(slicing, "HELD", {"cpu": chains * len(domain.sensitive_values)})
+    monkeypatch.setattr(slicing, "RECORDS_HELD", {"cpu": chains * len(domain.sensitive_values)})
 
 
 def test_slices_hold_all_walkers_in_their_order(monkeypatch):
     domain = networks.sex_and_race()  # families of ten
     state = {"origin": torch.arange(7), "rows": torch.arange(14).view(7, 2)}
     assert slices(domain, state) == [state]
-    monkeypatch.setattr(slicing, "HELD", {"cpu": 39})
+    monkeypatch.setattr(slicing, "RECORDS_HELD", {"cpu": 39})
     parts = slices(domain, state)
     assert [part["origin"].tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
     assert parts[2]["rows"].tolist() == [[12, 13]]
     assert all(torch.equal(joined(parts)[name], state[name]) for name in state)
-    monkeypatch.setattr(slicing, "HELD", {"cpu": 1})  # one family at least
+    monkeypatch.setattr(slicing, "RECORDS_HELD", {"cpu": 1})  # one family at least
     assert len(slices(domain, state)) == 7
 
 

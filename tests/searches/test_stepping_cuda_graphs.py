@@ -13,7 +13,7 @@ from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import select_state
 from neuronfair.searches.methods import METHODS, Setting, frontier, neuronfair, phases
-from neuronfair.searches.stepping import AHEAD, CudaGraphs, _Clocked, step
+from neuronfair.searches.stepping import STEPS_AHEAD, CudaGraphs, _Clocked, step
 from neuronfair.testing.cases import case
 
 # Their result, or the place they read from, is known to the host only: on a GPU it waits for them.
@@ -97,7 +97,7 @@ def test_recorded_steps_are_the_steps_themselves(name):
     context = replace(context, domain=domain, network=network)
     state = {key: value.cuda() for key, value in state.items()}
     replays, mine = CudaGraphs(context, rule), dict(state)
-    for t in range(AHEAD + 5):
+    for t in range(STEPS_AHEAD + 5):
         mine, theirs = step(context, rule, mine, t, exact=False), replays(state, t)
         assert all(torch.equal(mine[0][key], theirs[0][key]) for key in mine[0])
         assert all(map(torch.equal, mine[1], theirs[1]))

@@ -38,10 +38,10 @@ from neuronfair.model.decision import Decision
 
 MAX_TWINS = 2_000_000  # twins of all people; with many groups, fewer people are compared
 RESAMPLED_TWINS = 200_000  # twins in each shuffled or halved table, within the bounds of draws below
-LEAST_DRAWS, MOST_DRAWS = 2, 8
+MIN_DRAWS, MAX_DRAWS = 2, 8
 MAX_THREADS = 8  # that learn twins at the same time
 MEDIATED_PAIRS = 16_000  # pairs from which mediators are computed
-SHUFFLED = 4  # shuffled tables that give the baseline of the mediators
+MEDIATED_TABLES = 4  # shuffled tables that give the baseline of the mediators
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class CounterfactualTest:
                 f"{domain.name}: no compared person is of a group that is large enough for counterfactuals"
             )
         enough = RESAMPLED_TWINS // (len(people) * len(domain.combinations.others))
-        self._again = min(self.thorough.draws, MOST_DRAWS, max(LEAST_DRAWS, enough))
+        self._again = min(self.thorough.draws, MAX_DRAWS, max(MIN_DRAWS, enough))
         self._scored = ScoredPeople(model, domain, people, decision)
         draws = self.counterfactuals.drawn(domain, people, self.thorough.draws)
         self._tally = self._scored.tally(people, draws, flipped=True)
@@ -180,9 +180,9 @@ class CounterfactualTest:
         tally = self._scored.tally(people, draws, flipped=one.half is not None)
         if one.half is not None:
             return ResampledTable(tally.of(one.half[self._chosen]), None)
-        if number >= 2 * SHUFFLED:
+        if number >= 2 * MEDIATED_TABLES:
             return ResampledTable(tally, None)
-        pairs = self._scored.pairs(one.counterfactuals, MEDIATED_PAIRS // SHUFFLED, one.domain, people)
+        pairs = self._scored.pairs(one.counterfactuals, MEDIATED_PAIRS // MEDIATED_TABLES, one.domain, people)
         return ResampledTable(tally, (pairs.people, pairs.others))
 
     def effect(self, tables: Sequence[ResampledTable]) -> CounterfactualEffect:

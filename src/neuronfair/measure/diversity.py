@@ -18,10 +18,10 @@ from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile
 from neuronfair.searches.findings import Findings
 
-BINS = 4  # per ordered attribute, for counting regions
-SAMPLE_PAIRS, SAMPLE_REGIONS = 2_000, 20_000
+REGION_BINS = 4  # per ordered attribute, for counting regions
+MAX_COMPARED_ROWS, MAX_COUNTED_ROWS = 2_000, 20_000
 FEW_LABELS = 16  # of an attribute whose labels become one column each when distances are computed
-ROUNDING = 1e-12  # of a distance in float64, so that equal rows lie within radius 0
+DISTANCE_TOLERANCE = 1e-12  # of a distance in float64, so that equal rows lie within radius 0
 
 
 def mean_distance(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> float:
@@ -31,7 +31,7 @@ def mean_distance(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> float:
     nominal one with 1 where they differ. At most 2,000 findings are compared, drawn at random.
     """
     check_rows(domain, rows, "mean distance")
-    sample = _sample(rows, SAMPLE_PAIRS, seed)
+    sample = _sample(rows, MAX_COMPARED_ROWS, seed)
     n = len(sample)
     return float(_distances(domain, sample).sum() / (n * (n - 1))) if n > 1 else 0.0
 
@@ -43,8 +43,8 @@ def regions(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> int:
     """
     check_rows(domain, rows, "regions")
     columns = domain.free.nonzero()[:, 0]
-    sample, sizes = _sample(rows, SAMPLE_REGIONS, seed)[:, columns], domain.sizes[columns]
-    coarse = torch.where(domain.ordered[columns] & (sizes > BINS), sample * BINS // sizes, sample)
+    sample, sizes = _sample(rows, MAX_COUNTED_ROWS, seed)[:, columns], domain.sizes[columns]
+    coarse = torch.where(domain.ordered[columns] & (sizes > REGION_BINS), sample * REGION_BINS // sizes, sample)
     return len(torch.unique(coarse, dim=0))
 
 
@@ -62,12 +62,12 @@ def clusters(domain: TableDomain, rows: Tensor, *, radius: float = 0.2, seed: in
         raise NeuronFairError(f"a radius must be 0 or more, got {radius}")
     if len(rows) == 0:
         return 0
-    sample = _sample(rows, SAMPLE_PAIRS, seed)
+    sample = _sample(rows, MAX_COMPARED_ROWS, seed)
     sample[:, list(domain.sensitive_columns)] = 0
     # Sorted and each once, so that the same findings in another order give the same clusters.
     apart = _distances(domain, torch.unique(sample, dim=0))
     count, nearest = 1, apart[0]
-    while float(nearest.max()) > radius + ROUNDING:
+    while float(nearest.max()) > radius + DISTANCE_TOLERANCE:
         count, nearest = count + 1, torch.minimum(nearest, apart[nearest.argmax()])
     return count
 

@@ -138,17 +138,17 @@ def _pairs(rates: Sequence[Rate]) -> tuple[Tensor, Tensor]:
     return ends[one], ends[other]
 
 
-MAX_RULES, CONDITIONS = 5, 3  # rules at most, and conditions in each
-BEAM = 6  # rules that are made longer at a time
-CUTS = 16  # places where a range may begin or end, for an attribute with many values
-MAX_SIZE = 1_000_000  # values of an attribute that conditions are made of: each is a table over all of them
-VALUES = 5  # labels in one condition, at most: more are not read
-ENOUGH = 400  # discriminated people to learn from; findings are added where fewer were drawn
-SUPPORT = 0.03  # share of the discriminated people that a rule must hold for
-OTHERS = 5_000  # people who are not discriminated: enough to see a share of 0.1%
-DRAWS = 5  # times the sample size that is drawn from a population to find people who meet a rule
-GAIN = 1.1  # factor by which a further condition must raise the worth of a rule, against overfitting
-LIFT = 1.5  # how much more often a rule must hold for discriminated people than for others
+MAX_RULES, MAX_CONDITIONS = 5, 3  # and conditions in each rule
+BEAM_WIDTH = 6  # rules that are made longer at a time
+CUTS_PER_ATTRIBUTE = 16  # places where a range may begin or end, for an attribute with many values
+MAX_ATTRIBUTE_SIZE = 1_000_000  # values of an attribute that conditions are made of: each is a table over all of them
+MAX_LABELS = 5  # labels in one condition, at most: more are not read
+MIN_LEARNING_RECORDS = 400  # discriminated people to learn from; findings are added where fewer were drawn
+MIN_SUPPORT = 0.03  # share of the discriminated people that a rule must hold for
+MAX_OTHERS = 5_000  # people who are not discriminated: enough to see a share of 0.1%
+MAX_SAMPLES_DRAWN = 5  # times the sample size that is drawn from a population to find people who meet a rule
+MIN_GAIN = 1.1  # factor by which a further condition must raise the worth of a rule, against overfitting
+MIN_LIFT = 1.5  # how much more often a rule must hold for discriminated people than for others
 
 
 class Cut(NamedTuple):
@@ -239,10 +239,10 @@ def _learned_rules(
 ) -> list[tuple[Cut, ...]]:
     """Return rules that separate the people who are hit from the others; findings are added where these are few."""
     wanted = people[hit]
-    if len(wanted) < ENOUGH:
-        drawn = torch.randperm(len(findings), generator=generator)[: ENOUGH - len(wanted)]
+    if len(wanted) < MIN_LEARNING_RECORDS:
+        drawn = torch.randperm(len(findings), generator=generator)[: MIN_LEARNING_RECORDS - len(wanted)]
         wanted = torch.cat([wanted, findings[drawn.to(findings.device)].long()])
-    return list(_rules(domain, wanted, people[~hit][:OTHERS]))
+    return list(_rules(domain, wanted, people[~hit][:MAX_OTHERS]))
 
 
 def _people_who_meet(
@@ -251,7 +251,7 @@ def _people_who_meet(
     """Return new people of a population who meet each rule, and the share of all drawn who do."""
     kept: list[list[Tensor]] = [[] for _ in rules]
     drawn = 0
-    while drawn < DRAWS * samples and any(sum(map(len, own)) < samples for own in kept):
+    while drawn < MAX_SAMPLES_DRAWN * samples and any(sum(map(len, own)) < samples for own in kept):
         people = population.sample(samples, generator)
         drawn += samples
         for own, cuts in zip(kept, rules, strict=True):
@@ -261,7 +261,7 @@ def _people_who_meet(
 
 def _rules(domain: TableDomain, wanted: Tensor, others: Tensor) -> Iterator[tuple[Cut, ...]]:
     """Yield rules that hold for many of the wanted people and few of the others; each next one for the rest."""
-    enough = SUPPORT * len(wanted)
+    enough = MIN_SUPPORT * len(wanted)
     for _ in range(MAX_RULES):
         if len(wanted) < max(1.0, enough) or len(others) == 0:
             return
@@ -284,7 +284,7 @@ def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -
     beam: list[tuple[int, ...]] = [()]
     best: tuple[int, ...] = ()
     most = 0.0
-    for _ in range(CONDITIONS):
+    for _ in range(MAX_CONDITIONS):
         longer: dict[tuple[int, ...], float] = {}
         telling: set[tuple[int, ...]] = set()
         for rule in beam:
@@ -292,17 +292,17 @@ def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -
             held, false = (m @ m[list(rule)].prod(0) if rule else m.sum(1) for m in meets)
             p, q = held / len(wanted), (false + 0.5) / (len(others) + 1)
             worth = torch.where((held >= enough) & (p > q), p * torch.log(p / q) ** 2, -torch.inf)
-            for i in worth.topk(min(len(worth), 2 * BEAM)).indices.tolist():
+            for i in worth.topk(min(len(worth), 2 * BEAM_WIDTH)).indices.tolist():
                 key: tuple[int, ...] = tuple(sorted({*rule, i}))
                 if len(key) == len(rule) + 1 and worth[i] > 0:
                     longer[key] = float(worth[i])
-                    if p[i] >= LIFT * q[i]:  # one condition alone need not be
+                    if p[i] >= MIN_LIFT * q[i]:  # one condition alone need not be
                         telling.add(key)
         ranked = sorted(longer, key=lambda key: -longer[key])
         first = next((key for key in ranked if key in telling), None)
-        if first is not None and longer[first] > GAIN * most:
+        if first is not None and longer[first] > MIN_GAIN * most:
             best, most = first, longer[first]
-        beam = ranked[:BEAM]
+        beam = ranked[:BEAM_WIDTH]
     return _merged([cuts[i] for i in best])
 
 
@@ -319,7 +319,7 @@ def _candidates(domain: TableDomain, wanted: Tensor, others: Tensor) -> list[Cut
     cuts = []
     for column in domain.free.nonzero()[:, 0].tolist():
         attribute = domain.attributes[column]
-        if not 2 <= attribute.size <= MAX_SIZE:
+        if not 2 <= attribute.size <= MAX_ATTRIBUTE_SIZE:
             continue
         tables = _ranges if attribute.ordered else _sets
         found = tables(wanted[:, column], others[:, column], attribute.size)
@@ -335,8 +335,8 @@ def _ranges(wanted: Tensor, others: Tensor, size: int) -> list[Tensor]:
     """Return the codes from each cut on, and those below it."""
     codes = torch.arange(size, device=wanted.device)
     places = codes[1:]
-    if size > 2 * CUTS:
-        levels = torch.linspace(0, 1, CUTS + 2, dtype=torch.float64, device=wanted.device)[1:-1]
+    if size > 2 * CUTS_PER_ATTRIBUTE:
+        levels = torch.linspace(0, 1, CUTS_PER_ATTRIBUTE + 2, dtype=torch.float64, device=wanted.device)[1:-1]
         quantiles = [torch.quantile(part.double(), levels, interpolation="higher") for part in (wanted, others)]
         ends = torch.stack([wanted.min(), wanted.max() + 1])
         places = torch.unique(torch.cat([*quantiles, ends.double()]).long())
@@ -352,7 +352,7 @@ def _sets(wanted: Tensor, others: Tensor, size: int) -> list[Tensor]:
     p, q = (torch.bincount(part, minlength=size)[:size] / len(part) for part in (wanted, others))
     order = torch.argsort((p + 1e-9) / (q + 1 / (len(others) + 1)), descending=True)
     tables = []
-    for count in range(1, min(VALUES, size - 1) + 1):
+    for count in range(1, min(MAX_LABELS, size - 1) + 1):
         table = torch.zeros(size, dtype=torch.bool, device=wanted.device)
         table[order[:count]] = True
         tables.append(table)

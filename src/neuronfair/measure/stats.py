@@ -59,7 +59,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     return mean, student(confidence, n) * deviation / math.sqrt(n)
 
 
-ZERO = sqrt(2 / math.pi)  # the mean absolute value of a standard normal number
+MEAN_ABSOLUTE_NORMAL = sqrt(2 / math.pi)  # the mean size of a standard normal number
 
 
 def excess(rate: float, baseline: float) -> float:
@@ -77,9 +77,9 @@ def excess(rate: float, baseline: float) -> float:
         return 0.0
     if baseline <= 0:
         return rate
-    size = ZERO * rate / baseline
+    size = MEAN_ABSOLUTE_NORMAL * rate / baseline
     shift = brentq(lambda s: s * (2 * norm.cdf(s) - 1) + 2 * norm.pdf(s) - size, 0.0, size + 1)
-    return min(rate, float(shift * baseline / ZERO))
+    return min(rate, float(shift * baseline / MEAN_ABSOLUTE_NORMAL))
 
 
 def student(confidence: float, tables: int) -> float:
@@ -90,7 +90,7 @@ def student(confidence: float, tables: int) -> float:
 
 
 _TINY = 1e-12
-BINS = 10  # of confidence, in which it is compared with what comes true
+CALIBRATION_BINS = 10  # of confidence, in which it is compared with what comes true
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Fit:
     def calibration(self) -> float:
         """The expected calibration error: mean gap between confidence and accuracy over bins of equal size."""
         right = self.probability.argmax(1) == self.labels
-        parts = np.array_split(np.argsort(self.confidence, kind="stable"), min(BINS, len(right)))
+        parts = np.array_split(np.argsort(self.confidence, kind="stable"), min(CALIBRATION_BINS, len(right)))
         gaps = [abs(self.confidence[part].mean() - right[part].mean()) * len(part) for part in parts]
         return float(sum(gaps) / len(right))
 

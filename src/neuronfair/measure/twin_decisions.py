@@ -23,7 +23,7 @@ from neuronfair.measure.stats import Interval, excess
 from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
 
-AT_ONCE = 1 << 16  # twins that the model scores in one batch
+TWINS_PER_BATCH = 1 << 16  # twins that the model scores in one batch
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ScoredPeople:
         if not flipped:
             base, known = self._people[:, None].expand_as(base), self._own[:, None].expand_as(known)
         counts = torch.zeros(4, *base.shape[:2], device=base.device)
-        draws, together = iter(draws), max(1, AT_ONCE // max(1, base.shape[0] * base.shape[1]))
+        draws, together = iter(draws), max(1, TWINS_PER_BATCH // max(1, base.shape[0] * base.shape[1]))
         while several := list(islice(draws, together)):  # of few people, who make a small batch alone
             rows, valid = (torch.stack(parts, 1) for parts in zip(*several, strict=True))
             if not flipped:
@@ -163,9 +163,9 @@ def mean_moves(every: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
     )
 
 
-MAX_NAMED = 5  # mediators at most
-NEARLY_ALL = 0.9  # share of the excess from which on no further mediator is added
-PREDICTED = 5_000  # people whose group is predicted from their other attributes
+MAX_MEDIATORS = 5
+ENOUGH_OF_EXCESS = 0.9  # share of the excess from which on no further mediator is added
+MAX_PREDICTED_RECORDS = 5_000  # people whose group is predicted from their other attributes
 
 
 class Mediator(NamedTuple):
@@ -210,13 +210,13 @@ def mediators(
     given = contributions(pairs)
     free = [c for c in given.argsort(descending=True, stable=True).tolist() if c not in domain.sensitive_columns]
     found, kept = list[Mediator](), list[int]()
-    for column in free[:MAX_NAMED]:
+    for column in free[:MAX_MEDIATORS]:
         if given[column] <= 0:
             break
         kept.append(column)
         share = min(1.0, max(0.0, 1 - remaining(kept) / whole))
         found.append(Mediator(tuple(kept), share))
-        if share >= NEARLY_ALL:
+        if share >= ENOUGH_OF_EXCESS:
             break
     chance = (effect.value - effect.low) / effect.value
     return tuple(found) if any(one.share > chance for one in found) else ()
@@ -248,7 +248,7 @@ def group_predictability(domain: TableDomain, people: Tensor) -> float | None:
 
     None where a group has too few people for cross-validation.
     """
-    some = people[:PREDICTED]
+    some = people[:MAX_PREDICTED_RECORDS]
     group, counts = np.unique(domain.combinations.number(some).cpu().numpy(), return_inverse=True, return_counts=True)[
         1:
     ]

@@ -42,11 +42,11 @@ from neuronfair.searches.stepping import Chains, EvaluatedStep, differ_exactly, 
 
 Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
 
-FEW_CHAINS = 4096  # up to here one thread is faster than several that wait for each other: benchmarks/search.py
-SHOW = 0.5  # seconds between two counts of the findings for the progress display
-PENDING = {"cpu": 1 << 16, "cuda": 1 << 23}  # evaluated rows that are collected before they are counted
-FINER = {"cpu": 4}  # findings are evaluated in passes smaller by this factor, which fit into the processor's cache
-WIDE = 256  # of wider rows, such as images, fewer are collected
+MAX_CHAINS_OF_ONE_THREAD = 4096  # one thread is faster than several that wait for each other: benchmarks/search.py
+SECONDS_BETWEEN_COUNTS = 0.5  # of the findings, for the progress display
+MAX_PENDING_ROWS = {"cpu": 1 << 16, "cuda": 1 << 23}  # evaluated rows that are collected before they are counted
+PASS_DIVISOR = {"cpu": 4}  # passes of findings are smaller by this factor, and fit into the processor's cache
+CODES_PER_WIDE_ROW = 256  # of wider rows, such as images, fewer are collected
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class PhaseRun:
     @property
     def needs_one_thread(self) -> bool:
         """Whether one thread is faster than several. Rows so wide that a few fill a pass keep all threads busy."""
-        few = len(self._chains) <= min(FEW_CHAINS, self._context.network.encoding.rows_per_pass // 8)
+        few = len(self._chains) <= min(MAX_CHAINS_OF_ONE_THREAD, self._context.network.encoding.rows_per_pass // 8)
         return self.on_cpu and (few or isinstance(self._chains, ForkedChains))
 
     @property
@@ -273,8 +273,8 @@ class PhaseRun:
             self._tally.record(evaluated, t)
 
     def show(self, progress: PieceProgress) -> None:
-        """Report progress; findings are counted every `SHOW` seconds only."""
-        if time.perf_counter() - self._last_count > SHOW:
+        """Report progress; findings are counted every `SECONDS_BETWEEN_COUNTS` seconds only."""
+        if time.perf_counter() - self._last_count > SECONDS_BETWEEN_COUNTS:
             self._tally.count()
             self._last_count = time.perf_counter()
         progress(self._chains.t, self._budget.steps, self._tally.found)
@@ -320,8 +320,8 @@ class PhaseTally:
     def __init__(self, context: SearchContext, budget: Budget, seen: KeySet, *, keep: bool, chains: int) -> None:
         self._context, self._budget, self._seen, self._keep, self._chains = context, budget, seen, keep, chains
         self.is_limited = budget.instances is not None or budget.findings is not None
-        self._most = PENDING.get(context.domain.device.type, PENDING["cpu"]) // (
-            1 + context.domain.codes_per_row // WIDE
+        self._most = MAX_PENDING_ROWS.get(context.domain.device.type, MAX_PENDING_ROWS["cpu"]) // (
+            1 + context.domain.codes_per_row // CODES_PER_WIDE_ROW
         )
         self._pending: list[tuple[int, EvaluatedStep]] = []
         self._waiting = 0  # rows in them
@@ -443,7 +443,7 @@ class PhaseTally:
 def holds_exactly(context: SearchContext, findings: Findings) -> Tensor:
     """Evaluate each pair again in float64, and return which get different decisions then: bool, (f,)."""
     holds = torch.zeros(len(findings), dtype=torch.bool, device=context.domain.device)
-    size = max(1, context.network.encoding.rows_per_pass // FINER.get(holds.device.type, 1))
+    size = max(1, context.network.encoding.rows_per_pass // PASS_DIVISOR.get(holds.device.type, 1))
     for start in range(0, len(findings), size):
         part = findings[start : start + size]
         holds[start : start + size] = differ_exactly(context, part.rows, part.twins(context.domain))
@@ -451,7 +451,7 @@ def holds_exactly(context: SearchContext, findings: Findings) -> Tensor:
 
 
 def _plausibility(population: PopulationModel, packed: Tensor) -> Tensor:
-    size = ROWS_PER_PASS // FINER.get(packed.device.type, 1)
+    size = ROWS_PER_PASS // PASS_DIVISOR.get(packed.device.type, 1)
     return torch.cat([population.plausibility(part.long()).float() for part in torch.split(packed, size)])
 
 

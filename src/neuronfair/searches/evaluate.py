@@ -19,8 +19,8 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU, families
 
-NUMBERS = 1 << 27  # inputs of a pass at most, where rows are very wide
-EVEN = 16  # rows that a processor computes at a time; it rounds the remaining rows of a batch differently
+MAX_NUMBERS_PER_PASS = 1 << 27  # inputs of a pass at most, where rows are very wide
+ROW_MULTIPLE = 16  # rows that a processor computes at a time; it rounds the remaining rows of a batch differently
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def evaluate(
     decision = decision or Decision()
     decision.check(network.outputs)
     most = ROWS_PER_PASS if rows.device.type == "cpu" else ROWS_PER_PASS_GPU
-    size = min(most, NUMBERS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
+    size = min(most, MAX_NUMBERS_PER_PASS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
     parts = [_family(network, domain, part) for part in torch.split(rows, in_full_batches(size))]
     family, valid, only = parts[0] if len(parts) == 1 else _joined(parts)
     apart = decision.twins_differ(family) & valid
@@ -182,12 +182,12 @@ _Part = tuple[Tensor, Tensor, Tensor | None]
 
 
 def in_full_batches(size: int) -> int:
-    """Return how many rows to take at a time, not more than a size: a multiple of `EVEN`, unless these are too many.
+    """Return how many rows to take at a time, not more than a size: a multiple of 16, unless that is too many.
 
     >>> in_full_batches(100), in_full_batches(10), in_full_batches(0)
     (96, 10, 1)
     """
-    return max(1, size - size % EVEN if size > EVEN else size)
+    return max(1, size - size % ROW_MULTIPLE if size > ROW_MULTIPLE else size)
 
 
 def _family(network: Model, domain: Domain, rows: Tensor) -> _Part:

@@ -25,22 +25,22 @@ import torch
 
 from neuronfair.errors import NeuronFairError, one_line
 from neuronfair.model.network import Network
-from neuronfair.searches.evaluate import EVEN
+from neuronfair.searches.evaluate import ROW_MULTIPLE
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.stepping import Chains, EvaluatedStep, joined
 
 MIN_CHAINS = 128  # of a process: fewer cost more than they save
 MIN_ROWS = 20_000  # of a phase
-BLOCK = 1 << 13  # rows that a process sends together
-AHEAD = 3  # blocks that are ordered before they are counted
-MOST = 8  # processes: more of them wait for the one that counts
-READY = 10.0  # seconds to start in, after which the phase is stepped in one process
+ROWS_PER_BLOCK = 1 << 13  # rows that a process sends together
+BLOCKS_AHEAD = 3  # blocks that are ordered before they are counted
+MAX_PROCESSES = 8  # processes: more of them wait for the one that counts
+MAX_START_SECONDS = 10.0  # seconds to start in, after which the phase is stepped in one process
 _FOREIGN = ("jax", "tensorflow")  # their threads may hold locks for ever in a fork
 
 
 def default_workers() -> int:
     """Return how many processes to search in by default: one for each core that this process may use."""
-    return min(MOST, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
+    return min(MAX_PROCESSES, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
 
 
 def can_fork() -> bool:
@@ -128,8 +128,8 @@ class ForkedChains:
 
     def _order(self) -> None:
         """Order blocks ahead, and the chains where a checkpoint will save them."""
-        size = max(1, BLOCK * len(self.team) // max(1, self.left))
-        while len(self._ends) < AHEAD and (last := self._ends[-1] if self._ends else self.t) < self.steps:
+        size = max(1, ROWS_PER_BLOCK * len(self.team) // max(1, self.left))
+        while len(self._ends) < BLOCKS_AHEAD and (last := self._ends[-1] if self._ends else self.t) < self.steps:
             end = min(last + size, self.steps, (last // self.every + 1) * self.every)
             self._ends.append(end)
             self._tell(end, of_chains=False)
@@ -163,7 +163,8 @@ def forked(
     chains: Chains, network: Network, size: int, *, steps: int, every: int, saved: bool
 ) -> Iterator[Chains | ForkedChains]:
     """Yield the chains dealt to forked processes, which end with the block; as they are if that is not possible."""
-    each = -(-len(chains) // (size * EVEN)) * EVEN  # full batches, so that few rows are computed in vain
+    # Full batches, so that few rows are computed in vain.
+    each = -(-len(chains) // (size * ROW_MULTIPLE)) * ROW_MULTIPLE
     threads: list[threading.Thread] = []
 
     def join() -> None:  # or the next phase could not fork
@@ -185,7 +186,7 @@ def forked(
                 threads[-1].start()
                 team.append(_Process(orders, queue))
             for process in team:
-                process.result(READY)
+                process.result(MAX_START_SECONDS)
         except (Empty, NeuronFairError, OSError):  # the last: no process or pipe is left
             stack.close()
             team = []
@@ -237,7 +238,7 @@ def _work(share: Chains, network: Network, orders: Connection, results: Connecti
 
 def serve(share: Chains, network: Network, orders: Connection, results: Connection) -> None:
     """Do what is ordered: a block of steps up to a number, or the chains at the end of such a block."""
-    kept = deque([_sent(share, share.t)], maxlen=AHEAD + 1)
+    kept = deque([_sent(share, share.t)], maxlen=BLOCKS_AHEAD + 1)
     while True:
         end, of_chains = orders.recv()
         if of_chains:

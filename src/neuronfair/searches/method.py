@@ -27,10 +27,10 @@ from neuronfair.model.profile import BiasProfile
 from neuronfair.searches.evaluate import Evaluation
 
 MAX_UNIT_STEP_VALUES = 128  # ordered attributes with more values have steps longer than one code
-QUANTILES = 1024  # of an attribute, at most
-BEYOND = 8  # places beyond each end of the data set
-FLOOR = 1e-9  # stands for a gradient of 0 where its inverse is needed: attributes without influence share the chances
-SAFE = 0.03  # the share of its room that a row may lose at no cost
+MAX_QUANTILES = 1024  # of an attribute, at most
+PLACES_BEYOND = 8  # places beyond each end of the data set
+TINY = 1e-9  # stands for a gradient of 0 where its inverse is needed: attributes without influence share the chances
+MIN_LOSS = 0.03  # the share of its room that a row may lose at no cost
 TEMPERATURE = 1.0  # of the Metropolis test in the published programs, where a miss after a finding costs 1
 
 
@@ -54,10 +54,10 @@ class StepSizes:
         last = (domain.points[wide] - 1).double()
         middle = codes.masked_fill(codes > last, torch.nan).nanmedian(0).values.nan_to_num()
         codes = torch.where(codes > last, middle, codes)  # an empty cell is not in the order
-        places = torch.linspace(0, len(rows) - 1, min(QUANTILES, len(rows)), device=rows.device).round().long()
+        places = torch.linspace(0, len(rows) - 1, min(MAX_QUANTILES, len(rows)), device=rows.device).round().long()
         places = places.clamp(max=len(rows) - 1)  # of very many rows, rounding may exceed the last
         inside = codes.sort(0).values[places].T
-        rungs = torch.arange(1, BEYOND + 1, dtype=torch.float64, device=rows.device) / BEYOND
+        rungs = torch.arange(1, PLACES_BEYOND + 1, dtype=torch.float64, device=rows.device) / PLACES_BEYOND
         low, high = inside[:, :1], inside[:, -1:]
         above = high + (last[:, None] - high + 1) ** rungs - 1
         below = low - (low + 1) ** rungs.flip(0) + 1
@@ -271,7 +271,7 @@ def inverse_influence(context: SearchContext, base: Tensor, g: Tensor, g_twin: T
     size = context.network.encoding.influence(g, base).double() + context.network.encoding.influence(g_twin, base)
     if context.step_sizes is not None:
         size = size * context.reach
-    return (1 / size.clamp(min=FLOOR)) * context.domain.free
+    return (1 / size.clamp(min=TINY)) * context.domain.free
 
 
 def inverse_harm(context: SearchContext, state: State, codes: Tensor) -> Tensor:
@@ -280,13 +280,13 @@ def inverse_harm(context: SearchContext, state: State, codes: Tensor) -> Tensor:
     `state` holds both rooms and their gradients, which predict the loss: `base`, `room`, `g` and `g_twin`.
     """
     base, effects = state["base"], context.network.encoding.effects
-    left = state["room"].double().clamp(min=FLOOR)
+    left = state["room"].double().clamp(min=TINY)
     one, other = (
         effects(state[name], base, None, codes).double().div_(left[:, i, None])
         for i, name in enumerate(("g", "g_twin"))
     )
     harm = torch.minimum(one, other).neg_()  # a loss is an effect below 0
-    return (1 / harm.clamp_(min=SAFE)) * (context.domain.free & (codes != base))
+    return (1 / harm.clamp_(min=MIN_LOSS)) * (context.domain.free & (codes != base))
 
 
 def choose(context: SearchContext, state: State, weights: Tensor, t: int) -> Tensor:

@@ -17,7 +17,7 @@ from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.evaluate import Pairs, evaluate
 from neuronfair.searches.findings import NO_SEED
 
-FINE = 256  # bisection ends at a 256th of an attribute's range: finer steps cost calls and show no more
+STEPS_PER_RANGE = 256  # bisection ends at a 256th of an attribute's range: finer steps cost calls and show no more
 
 
 def shrink(
@@ -80,7 +80,7 @@ def _bisected(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -
         # There is nothing between a number and an empty cell.
         whole = torch.maximum(rows[:, column], goals[:, column]) < domain.points[column]
         fails = torch.where(whole, goals[:, column], rows[:, column])
-        near = max(1, int(domain.sizes[column]) // FINE)
+        near = max(1, int(domain.sizes[column]) // STEPS_PER_RANGE)
         while bool(((rows[:, column] - fails).abs() > near).any()):
             middle = torch.div(rows[:, column] + fails, 2, rounding_mode="floor")
             apart = (rows[:, column] - fails).abs() > near

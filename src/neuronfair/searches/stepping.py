@@ -24,17 +24,17 @@ from neuronfair.domain.draws import Draws
 from neuronfair.domain.twins import Domain
 from neuronfair.errors import ModelError
 from neuronfair.model.network import Network
-from neuronfair.searches.evaluate import EVEN, Evaluation, evaluate, in_full_batches, not_finite
+from neuronfair.searches.evaluate import ROW_MULTIPLE, Evaluation, evaluate, in_full_batches, not_finite
 from neuronfair.searches.method import Method, SearchContext, State
 
 # Records whose scores are in memory at once, twins included: some 300 MB with all that is computed from them, and 5 GB
 # on a GPU, where few large steps are faster than many small ones.
-HELD = {"cpu": 1 << 22, "cuda": 1 << 26}
+RECORDS_HELD = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
 def slices(domain: Domain, state: State) -> Sequence[State]:
     """Return the chains in slices of bounded families; mostly one slice holds all of them."""
-    size = in_full_batches(HELD.get(domain.device.type, HELD["cpu"]) // len(domain.sensitive_values))
+    size = in_full_batches(RECORDS_HELD.get(domain.device.type, RECORDS_HELD["cpu"]) // len(domain.sensitive_values))
     if len(state["origin"]) <= size:
         return [state]
     parts = zip(*(torch.split(lines, size) for lines in state.values()), strict=True)
@@ -87,7 +87,7 @@ Steps = Callable[[State, int], tuple[State, EvaluatedStep]]
 
 
 def in_even_batches(steps: Steps, network: Network) -> Steps:
-    """Return steps that fill the batch up to a multiple of `EVEN` with copies of the last chain, and drop these.
+    """Return steps that fill a batch up to a multiple of 16 with copies of the last chain, and drop these.
 
     A processor computes the last few rows of a batch in another way than the others, and rounds them differently. So
     only full batches give a chain the same path, to the last bit, in any batch; and layers must have a multiple of
@@ -98,12 +98,12 @@ def in_even_batches(steps: Steps, network: Network) -> Steps:
     def even(state: State, t: int) -> tuple[State, EvaluatedStep]:
         nonlocal last
         chains = len(state["origin"])
-        if chains % EVEN == 0:
+        if chains % ROW_MULTIPLE == 0:
             return steps(state, t)
-        whole = last[1] if last is not None and last[0] is state else _with_copies(state, -chains % EVEN)
+        whole = last[1] if last is not None and last[0] is state else _with_copies(state, -chains % ROW_MULTIPLE)
         before = network.rows_forward, network.rows_backward
         whole, evaluated = steps(whole, t)
-        share = Fraction(chains, chains + -chains % EVEN)
+        share = Fraction(chains, chains + -chains % ROW_MULTIPLE)
         network.rows_forward = before[0] + int((network.rows_forward - before[0]) * share)
         network.rows_backward = before[1] + int((network.rows_backward - before[1]) * share)
         state = {name: x[:chains] for name, x in whole.items()}
@@ -197,8 +197,8 @@ class Chains:
 
 # Steps on a GPU, recorded as CUDA graphs
 
-AHEAD = 64  # steps whose addresses are sent to the device at once
-USES = 32  # different uses of random numbers in a step, at most
+STEPS_AHEAD = 64  # steps whose addresses are sent to the device at once
+MAX_USES = 32  # different uses of random numbers in a step, at most
 
 
 class _Clocked(Draws):
@@ -206,7 +206,7 @@ class _Clocked(Draws):
 
     def __init__(self, draws: Draws, starts: Tensor) -> None:
         super().__init__(draws.seed, draws.phase)
-        self.starts = starts  # (USES,)
+        self.starts = starts  # (MAX_USES,)
         self.uses: list[str] = []
 
     def start(self, t: int, use: str) -> Tensor:
@@ -273,10 +273,10 @@ class CudaGraphs:
 
     def _set_clock(self, key: Hashable, draws: _Clocked, t: int) -> None:
         """Put the addresses of a step where its graph reads them."""
-        first, table = self._addresses.get(key, (-AHEAD, draws.starts))
-        if not 0 <= t - first < AHEAD:
+        first, table = self._addresses.get(key, (-STEPS_AHEAD, draws.starts))
+        if not 0 <= t - first < STEPS_AHEAD:
             plain = self._context.draws
-            starts = [[plain.start(t + ahead, use) for use in draws.uses] for ahead in range(AHEAD)]
+            starts = [[plain.start(t + ahead, use) for use in draws.uses] for ahead in range(STEPS_AHEAD)]
             first, table = t, torch.tensor(starts, device=draws.starts.device)
             self._addresses[key] = first, table
         draws.starts[: len(draws.uses)].copy_(table[t - first])
@@ -287,7 +287,7 @@ class CudaGraphs:
         assert isinstance(network, Network)
         first = network.rows_forward, network.rows_backward  # trials do not count
         updated, evaluated = step(self._context, self._method, before, t, exact=False)
-        starts = torch.zeros(USES, dtype=torch.int64, device=self._context.domain.device)
+        starts = torch.zeros(MAX_USES, dtype=torch.int64, device=self._context.domain.device)
         draws = _Clocked(self._context.draws, starts)
         context = replace(self._context, draws=draws)
         counted = network.rows_forward, network.rows_backward

@@ -17,7 +17,16 @@ from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.method import SearchContext, State
-from neuronfair.searches.methods.frontier import BINS, DISTANCES, EDGES, MAX_PILOT, RECENT, Frontier, binning, chances
+from neuronfair.searches.methods.frontier import (
+    LENGTH_BINS,
+    MAX_PILOT,
+    ROWS_REMEMBERED,
+    SAFETY_BINS,
+    SAFETY_EDGES,
+    Frontier,
+    binning,
+    chances,
+)
 from tests.conftest import PEOPLE
 from tests.planted import networks
 
@@ -38,8 +47,8 @@ def measured(context: SearchContext, rows: Tensor) -> State:
 
 def only_safe(domain: TableDomain) -> Tensor:
     """A table that trusts exactly the moves predicted to stay inside."""
-    safe = torch.arange(BINS) > EDGES.index(0.0)
-    return safe.float()[None, :, None].expand(len(domain.names), BINS, DISTANCES).flatten()
+    safe = torch.arange(SAFETY_BINS) > SAFETY_EDGES.index(0.0)
+    return safe.float()[None, :, None].expand(len(domain.names), SAFETY_BINS, LENGTH_BINS).flatten()
 
 
 # The safety of a family
@@ -123,8 +132,8 @@ def test_cells_by_hand():
     columns, codes = torch.tensor([[0, 3]]), torch.tensor([[6, 7]])
     high, low, cells = Frontier()._predicted(context, state, columns, codes)
     assert (high.tolist(), low.tolist()) == ([[0.5, -1.5]], [[-1.5, -3.5]])
-    one_up = (0 * BINS + EDGES.index(0.25)) * DISTANCES + 0
-    three_up = (3 * BINS + EDGES.index(-0.25)) * DISTANCES + 1  # safety -1.5, change 6; a way of 2 to 3
+    one_up = (0 * SAFETY_BINS + SAFETY_EDGES.index(0.25)) * LENGTH_BINS + 0
+    three_up = (3 * SAFETY_BINS + SAFETY_EDGES.index(-0.25)) * LENGTH_BINS + 1  # safety -1.5, change 6; a way of 2 to 3
     assert cells.tolist() == [[one_up, three_up]]
 
 
@@ -217,7 +226,7 @@ def test_the_table_depends_on_network_domain_and_seed_only():
     assert torch.equal(table, again)
     assert not torch.equal(table, other)
     assert ((table > 0) & (table < 1)).all()
-    by_safety = table.view(len(PEOPLE_DOMAIN.names), BINS, DISTANCES).mean((0, 2))
+    by_safety = table.view(len(PEOPLE_DOMAIN.names), SAFETY_BINS, LENGTH_BINS).mean((0, 2))
     # What is predicted to be safe is safe more often; the outermost bins, which nobody reached, say nothing.
     assert by_safety[-6:-1].min() > 0.8 > 0.2 > by_safety[3:6].max()
 
@@ -238,14 +247,14 @@ def test_ctrl_c_in_the_pilot_is_not_swallowed(monkeypatch):
 
 
 def test_a_pilot_that_saw_nothing_trusts_what_is_predicted_to_be_safe():
-    nothing = torch.zeros(3, BINS, DISTANCES, dtype=torch.float64)
-    by_safety = chances(nothing, nothing).view(3, BINS, DISTANCES)[1, :, 2]
+    nothing = torch.zeros(3, SAFETY_BINS, LENGTH_BINS, dtype=torch.float64)
+    by_safety = chances(nothing, nothing).view(3, SAFETY_BINS, LENGTH_BINS)[1, :, 2]
     assert (by_safety.diff() > 0).all()
-    assert torch.allclose(by_safety[[0, BINS // 2, -1]], torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
+    assert torch.allclose(by_safety[[0, SAFETY_BINS // 2, -1]], torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
     # Eight tries outweigh it by half: (8 hits + 8 * chance) / 16 at every level, from the coarsest to the finest.
     tries = nothing.clone()
     tries[1, 0, 2] = 8
-    assert chances(tries, tries).view(3, BINS, DISTANCES)[1, 0, 2].item() == pytest.approx(1 - 0.95 / 8)
+    assert chances(tries, tries).view(3, SAFETY_BINS, LENGTH_BINS)[1, 0, 2].item() == pytest.approx(1 - 0.95 / 8)
 
 
 def test_the_pilot_finds_people_where_there_are_few():
@@ -266,12 +275,12 @@ def test_a_walker_does_not_judge_a_row_again_that_it_remembers():
     rows = networks.uniform_rows(context.domain, 40)
     state, method = measured(context, rows), Frontier(table=only_safe(context.domain))
     keys = [context.domain.key(rows)]
-    for t in range(2, RECENT + 1):
+    for t in range(2, ROWS_REMEMBERED + 1):
         rows = method.ask(context, state, t)
         state = method.tell(context, state, rows, evaluate(context.network, context.domain, rows), t)
         keys.append(context.domain.key(rows))
     for chain in torch.stack(keys, 1):
-        assert len(set(chain.tolist())) == RECENT
+        assert len(set(chain.tolist())) == ROWS_REMEMBERED
     assert torch.equal(state["recent"], torch.stack(keys, 1))
 
 
@@ -304,8 +313,8 @@ def test_guidance_beats_the_blind_walk():
 
 def test_lengths_are_binned_by_their_logarithm():
     edges, lengths = binning(torch.float64, torch.device("cpu"))
-    assert edges.tolist() == list(EDGES)
+    assert edges.tolist() == list(SAFETY_EDGES)
     ways = torch.arange(1, 2000)
-    expected = torch.log2(ways.float()).long().clamp(max=DISTANCES - 1)
+    expected = torch.log2(ways.float()).long().clamp(max=LENGTH_BINS - 1)
     assert torch.equal(lengths[ways.clamp(max=len(lengths) - 1)], expected)
     assert int(lengths[0]) == 0  # no move

@@ -17,7 +17,14 @@ from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.method import SearchContext
-from neuronfair.searches.methods.frontier_free import LEAST, EffectCells, Effects, FrontierFree, prepared, to_the_ends
+from neuronfair.searches.methods.frontier_free import (
+    MIN_PILOT_ROWS,
+    EffectCells,
+    Effects,
+    FrontierFree,
+    prepared,
+    to_the_ends,
+)
 from tests.planted import networks
 
 DOMAIN = TableDomain(
@@ -206,7 +213,7 @@ def test_numbers_go_to_the_ends_and_keep_their_order():
 
 def test_a_pilot_needs_rows_and_counts_what_it_finds():
     context = made(margins)
-    assert prepared(context, rows=LEAST - 1)[1] is None
+    assert prepared(context, rows=MIN_PILOT_ROWS - 1)[1] is None
     method, pilot = prepared(context, rows=400)
     assert pilot.findings.evaluated <= 400
     assert pilot.findings.tried > 0

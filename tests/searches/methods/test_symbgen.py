@@ -17,7 +17,7 @@ from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, Phase
 from neuronfair.searches.keys import NO_KEY, _slots, remember
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.aequitas import Uniform
-from neuronfair.searches.methods.symbgen import MAX_BINS, QUEUE, CodeCells, Path, SymbGen, _beyond, grow
+from neuronfair.searches.methods.symbgen import MAX_BINS, ROWS_PER_QUEUE, CodeCells, Path, SymbGen, _beyond, grow
 from tests.conftest import PEOPLE
 from tests.planted import networks
 
@@ -206,9 +206,9 @@ def test_local_children_come_from_findings_only_and_before_global_ones(local):
 def test_the_worst_of_a_full_queue_are_dropped():
     context, method = planted(), SymbGen(True, **QUICK)
     state = begin(method, context, torch.tensor([FINDING]))
-    state["ranks"] = torch.arange(1.0, QUEUE + 1, dtype=torch.float64)[None] / 100  # all better than any child
+    state["ranks"] = torch.arange(1.0, ROWS_PER_QUEUE + 1, dtype=torch.float64)[None] / 100  # all better than any child
     state, _ = step(method, context, state, 0)
-    assert state["ranks"].shape == (1, QUEUE)
+    assert state["ranks"].shape == (1, ROWS_PER_QUEUE)
     assert (state["ranks"][:, :-1] < 1).all()
     assert 1 < state["ranks"][0, -1] < 2
 

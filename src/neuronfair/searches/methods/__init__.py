@@ -20,7 +20,7 @@ from neuronfair.searches.methods.aequitas import Aequitas, Uniform
 from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.searches.methods.expga import Explained, Island
 from neuronfair.searches.methods.frontier import Frontier
-from neuronfair.searches.methods.frontier_free import LEAST, prepared
+from neuronfair.searches.methods.frontier_free import MIN_PILOT_ROWS, prepared
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from neuronfair.searches.methods.symbgen import SymbGen
 
@@ -69,7 +69,7 @@ def _frontier(setting: Setting) -> Phases:
 
 def _frontier_free(setting: Setting) -> Phases:
     # A pilot is worth a tenth of the rows, or a quarter of few.
-    rows = max(setting.rows // 10, min(LEAST, setting.rows // 4))
+    rows = max(setting.rows // 10, min(MIN_PILOT_ROWS, setting.rows // 4))
     method, pilot = prepared(setting.context, rows=rows, seen=setting.seen)
     return Phases(method, method, pilot)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import (
-    FLOOR,
+    TINY,
     ChoosesAhead,
     SearchContext,
     State,
@@ -53,7 +53,7 @@ class Adf(ChoosesAhead):
         state = state | select_state(accepted, {"base": rows, "twin": evaluation.twin, "missed": ~found}, state)
         base, pairs = state["base"], torch.cat([state["base"], state["twin"]])
         g, g_twin = context.gradient(
-            pairs, lambda s: -confidence(context.decision, s).clamp(min=FLOOR).log(), state, t
+            pairs, lambda s: -confidence(context.decision, s).clamp(min=TINY).log(), state, t
         ).chunk(2)
         if self.local:
             random = random_neighbours(context, state, base, t)

@@ -17,7 +17,7 @@ from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.symbgen import neighbours
 
-FOUND, MISSED = 3.0, 1.0  # the fitness: 2 * |difference of the two decisions| + 1
+FITNESS_FOUND, FITNESS_MISSED = 3.0, 1.0  # the fitness: 2 * |difference of the two decisions| + 1
 CROSSOVER, MUTATION = 0.9, 0.05
 CANDIDATES = 2  # random records, of which the one whose sensitive attributes weigh more is evaluated
 RIDGE = 1.0  # of the linear model that explains
@@ -94,7 +94,7 @@ class Island:
         near = context.domain.move(rows.repeat_interleave(self.members, 0), neighbours(context, rows, u).flatten(0, 1))
         people = near.view(n, self.members, d)
         people[:, 0] = rows
-        fitness = torch.full((n, self.members), MISSED, dtype=torch.float64, device=rows.device)
+        fitness = torch.full((n, self.members), FITNESS_MISSED, dtype=torch.float64, device=rows.device)
         return state | {"people": people, "fitness": fitness}
 
     def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
@@ -104,14 +104,14 @@ class Island:
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Record the fitness, and breed when all members have one."""
         fitness = state["fitness"].clone()
-        fitness[:, t % self.members] = torch.where(evaluation.discriminates, FOUND, MISSED).double()
+        fitness[:, t % self.members] = torch.where(evaluation.discriminates, FITNESS_FOUND, FITNESS_MISSED).double()
         if (t + 1) % self.members:
             return state | {"fitness": fitness}
         n, m, d = state["people"].shape
         u = context.draws.uniform(t, state["origin"], m * (5 + 2 * d), use="breed").view(n, m, 5 + 2 * d)
         children = bred(state["people"], fitness, u, context.domain.sizes)
         children = context.domain.move(state["people"].flatten(0, 1), children.flatten(0, 1)).view(n, m, d)
-        return state | {"people": children, "fitness": torch.full_like(fitness, MISSED)}
+        return state | {"people": children, "fitness": torch.full_like(fitness, FITNESS_MISSED)}
 
 
 def bred(people: Tensor, fitness: Tensor, u: Tensor, sizes: Tensor) -> Tensor:

@@ -21,13 +21,13 @@ from neuronfair.searches.keys import KeySet, among
 from neuronfair.searches.method import SearchContext, State, renewed, select_state
 
 # The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.
-EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-BINS = len(EDGES) + 1
-DISTANCES = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
+SAFETY_EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+SAFETY_BINS = len(SAFETY_EDGES) + 1
+LENGTH_BINS = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
 PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most chains
-RECENT = 64  # rows that a chain remembers, and does not evaluate again
-SHRINK = 8.0  # as many tries of a cell weigh as much as the estimate of its coarser cell
-SCATTER = 0.5  # the share of its attributes that a chain redraws when its seed is no finding
+ROWS_REMEMBERED = 64  # rows that a chain remembers, and does not evaluate again
+PRIOR_TRIES = 8.0  # as many tries of a cell weigh as much as the estimate of its coarser cell
+REDRAWN_SHARE = 0.5  # the share of its attributes that a chain redraws when its seed is no finding
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Frontier:
         scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
         numbers = torch.arange(chains, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
-        cells = domain.codes_per_row * BINS * DISTANCES
+        cells = domain.codes_per_row * SAFETY_BINS * LENGTH_BINS
         # Inside it trusts all moves alike and takes the first one, which is random.
         alike = torch.zeros(cells, dtype=context.network.dtype, device=domain.device)
         pilot, ends = _FrontierPilot(self.candidates, self.trust, alike), list[Checkpoint]()
@@ -76,7 +76,7 @@ class Frontier:
         slope = context.no_gradient(state["rows"])
         inside = torch.zeros(n, dtype=torch.bool, device=device)
         known = {"inside": inside, "sloping": inside, "high": number, "low": number}
-        known["recent"] = torch.full((n, RECENT), -1, device=device)
+        known["recent"] = torch.full((n, ROWS_REMEMBERED), -1, device=device)
         return state | known | {"slope_high": slope, "slope_low": slope}
 
     def graph_key(self, t: int) -> int | None:
@@ -147,13 +147,13 @@ class Frontier:
         edges, lengths = binning(relative.dtype, relative.device)
         way = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
         distance = _looked_up(lengths, way * _looked_up(context.domain.ordered, columns))
-        return high, low, (columns * BINS + torch.bucketize(relative, edges)) * DISTANCES + distance
+        return high, low, (columns * SAFETY_BINS + torch.bucketize(relative, edges)) * LENGTH_BINS + distance
 
     def _redrawn(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return rows with half of the attributes redrawn, or all of them if the gradients are 0."""
         rows = state["rows"]
         u, v = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
-        share = torch.where(state["sloping"], SCATTER, 1.0)[:, None]
+        share = torch.where(state["sloping"], REDRAWN_SHARE, 1.0)[:, None]
         return context.domain.move(rows, torch.where(u < share, context.anywhere(v), rows))
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
@@ -172,8 +172,8 @@ class Frontier:
 @lru_cache(maxsize=8)
 def binning(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the edges of the bins of safety, and the bin of each length up to the first of the last bin."""
-    lengths = [max(way, 1).bit_length() - 1 for way in range(1 + 2 ** (DISTANCES - 1))]
-    return torch.tensor(EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
+    lengths = [max(way, 1).bit_length() - 1 for way in range(1 + 2 ** (LENGTH_BINS - 1))]
+    return torch.tensor(SAFETY_EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
 
 
 def _looked_up(table: Tensor, places: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ class _FrontierPilot(Frontier):
 
 def trust_table(cells: Tensor, stayed: Tensor, attributes: int) -> Tensor:
     """Return the chance to stay inside for each cell of the table, from a pilot's moves and whether they stayed."""
-    shape = attributes, BINS, DISTANCES
+    shape = attributes, SAFETY_BINS, LENGTH_BINS
     hits, tries = (torch.bincount(x, minlength=math.prod(shape)).view(shape).double() for x in (cells[stayed], cells))
     return chances(hits, tries)
 
@@ -209,12 +209,12 @@ def trust_table(cells: Tensor, stayed: Tensor, attributes: int) -> Tensor:
 def chances(hits: Tensor, tries: Tensor) -> Tensor:
     """Return the share of hits in each cell, shrunk towards the share of its coarser cell."""
     # Where the pilot has no tries, safer moves have better chances: with few findings that is nearly everywhere.
-    chance = torch.linspace(0.05, 0.95, BINS, dtype=torch.float64, device=hits.device)[:, None]
+    chance = torch.linspace(0.05, 0.95, SAFETY_BINS, dtype=torch.float64, device=hits.device)[:, None]
     # By safety alone; by safety and distance; by attribute, safety and distance.
     for h, n in (
         (hits.sum((0, 2), True), tries.sum((0, 2), True)),
         (hits.sum(0, True), tries.sum(0, True)),
         (hits, tries),
     ):
-        chance = (h + SHRINK * chance) / (n + SHRINK)
+        chance = (h + PRIOR_TRIES * chance) / (n + PRIOR_TRIES)
     return chance.flatten()

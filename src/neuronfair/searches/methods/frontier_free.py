@@ -20,12 +20,12 @@ from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
 from neuronfair.searches.method import Method, SearchContext, State, renewed, select_state
 from neuronfair.searches.methods.aequitas import Uniform
-from neuronfair.searches.methods.frontier import BINS, DISTANCES, SHRINK, binning, trust_table
+from neuronfair.searches.methods.frontier import LENGTH_BINS, PRIOR_TRIES, SAFETY_BINS, binning, trust_table
 
-MOST_PLACES = 32  # per attribute; if it has more cells, neighbouring ones share a place
-ALL_PLACES = 2048  # of all attributes together, about: the size of the linear system
+MAX_PLACES_PER_ATTRIBUTE = 32  # per attribute; if it has more cells, neighbouring ones share a place
+MAX_PLACES = 2048  # of all attributes together, about: the size of the linear system
 RIDGE = 3.0  # as many records weigh as much as the prior that a value adds nothing
-FLOOR = 1e-3  # of a probability, before its logarithm
+MIN_PROBABILITY = 1e-3  # of a probability, before its logarithm
 
 
 class _Grouped(NamedTuple):
@@ -97,7 +97,7 @@ class Effects:
     @staticmethod
     def blank(domain: Domain, cells: EffectCells, outputs: int) -> Effects:
         """Return effects of 0."""
-        most = max(2, min(MOST_PLACES, ALL_PLACES // domain.codes_per_row))
+        most = max(2, min(MAX_PLACES_PER_ATTRIBUTE, MAX_PLACES // domain.codes_per_row))
         places = torch.where(domain.free, cells.count.clamp(max=most), 1)
         table = torch.zeros(int(places.sum()), outputs + 1, dtype=torch.float64, device=domain.device)
         return Effects(cells, places, places.cumsum(0) - places, table, table.new_zeros(outputs + 1))
@@ -114,7 +114,7 @@ class Effects:
         """Return an evaluation with its scores on the scale of the effects, and the same decisions."""
         if not self.warped:
             return evaluation
-        family = evaluation.family.clamp(FLOOR, 1 - FLOOR)
+        family = evaluation.family.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
         if evaluation.decision.kind == "argmax":  # for two classes, half of the logit each
             family = family.log() - family.log().mean(2, keepdim=True)
         else:
@@ -125,7 +125,7 @@ class Effects:
         """Return the same decision on the scale of the effects."""
         if not self.warped or decision.kind == "argmax":
             return decision
-        value = min(max(decision.value, FLOOR), 1 - FLOOR)
+        value = min(max(decision.value, MIN_PROBABILITY), 1 - MIN_PROBABILITY)
         return replace(decision, value=math.log(value / (1 - value)))
 
     def of_moves(self, lean: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,9 +185,9 @@ def _probabilities(evaluation: Evaluation) -> bool:
     return inside and (decision.kind == "argmax" or (decision.kind == "threshold" and 0 < decision.value < 1))
 
 
-DRAWN = 16  # random records, of which a promising one replaces a seed that is no finding
-SHARES = (0.25, 0.5, 1.0)  # of the attributes that are redrawn together
-STAYS = 0.5  # the chance of a chain without a trusted move to change to a record that the model treats alike
+DRAWS = 16  # random records, of which a promising one replaces a seed that is no finding
+REDRAWN_SHARES = (0.25, 0.5, 1.0)  # of the attributes that are redrawn together
+STAY_CHANCE = 0.5  # the chance of a chain without a trusted move to change to a record that the model treats alike
 
 
 @dataclass(frozen=True)
@@ -260,8 +260,8 @@ class FrontierFree:
         here, there = (self.effects.cells.of_codes(columns, c) for c in (rows.gather(1, columns), codes))
         relative = safety / self.noise[columns]
         bins = torch.bucketize(relative, binning(relative.dtype, relative.device)[0])
-        length = torch.log2((there - here).abs().clamp(min=1).double()).long().clamp(max=DISTANCES - 1)
-        return (columns * BINS + bins) * DISTANCES + torch.where(context.domain.ordered[columns], length, 0)
+        length = torch.log2((there - here).abs().clamp(min=1).double()).long().clamp(max=LENGTH_BINS - 1)
+        return (columns * SAFETY_BINS + bins) * LENGTH_BINS + torch.where(context.domain.ordered[columns], length, 0)
 
     def _moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return random moves: attribute, new code, whether the new row exists, whether it is known: (n, m) each."""
@@ -290,7 +290,7 @@ class FrontierFree:
         """Return which chains change within their cells because no move can be trusted: bool, (n, 1)."""
         u = context.draws.uniform(t, state["origin"], 1, use="stay")
         key = context.domain.key(self._roamed(context, state, state["rows"], t))[:, None]
-        return state["inside"][:, None] & (chance < self.trust) & (u < STAYS) & ~knows(state["memory"], key)
+        return state["inside"][:, None] & (chance < self.trust) & (u < STAY_CHANCE) & ~knows(state["memory"], key)
 
     def _roamed(self, context: SearchContext, state: State, rows: Tensor, t: int) -> Tensor:
         """Return other records that the model treats alike: every code is redrawn within its cell."""
@@ -300,7 +300,7 @@ class FrontierFree:
         columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
         u, which = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
         drawn = torch.where(domain.free, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
-        for share in SHARES:  # as many attributes as the rules allow
+        for share in REDRAWN_SHARES:  # as many attributes as the rules allow
             codes = torch.where(which < share, drawn, rows)
             rows = torch.where(domain.valid(codes)[:, None], codes, rows)
         return rows
@@ -308,12 +308,12 @@ class FrontierFree:
     def _redrawn(self, context: SearchContext, rows: Tensor, origin: Tensor, t: int) -> Tensor:
         """Return a promising one of some random records for each chain, with its sensitive values."""
         domain, d = context.domain, rows.shape[1]
-        u = context.draws.uniform(t, origin, DRAWN * domain.draws_per_row, use="redraw").view(len(rows) * DRAWN, -1)
+        u = context.draws.uniform(t, origin, DRAWS * domain.draws_per_row, use="redraw").view(len(rows) * DRAWS, -1)
         if not isinstance(domain, Plausible) or domain.population.draws_per_row == d:  # a number for each attribute
             u[:, :d] = torch.where(domain.ordered, to_the_ends(u[:, :d]), u[:, :d])
-        drawn = domain.move(rows.repeat_interleave(DRAWN, 0), domain.rows_at(u)).view(len(rows), DRAWN, d)
+        drawn = domain.move(rows.repeat_interleave(DRAWS, 0), domain.rows_at(u)).view(len(rows), DRAWS, d)
         # The first that may be a finding, not the likeliest, which would all be similar.
-        best = self.effects.of_rows(drawn.flatten(0, 1), context.decision).clamp(max=0).view(len(rows), DRAWN).argmax(1)
+        best = self.effects.of_rows(drawn.flatten(0, 1), context.decision).clamp(max=0).view(len(rows), DRAWS).argmax(1)
         return drawn[torch.arange(len(rows), device=rows.device), best]
 
 
@@ -323,9 +323,9 @@ def to_the_ends(u: Tensor) -> Tensor:
     return torch.where(u < 0.5, near, (1 - near).clamp(max=1 - 1e-12))
 
 
-SURVEY, AT_ONCE = 2_000, 50  # random rows at most, and in each step
-STEPS, CHAINS = 20, 500  # of the pilot's second half: steps, and chains at most
-LEAST = 4 * AT_ONCE  # rows of a pilot
+SURVEY_ROWS, SURVEY_CHAINS = 2_000, 50  # random rows at most, and in each step
+PILOT_STEPS, MAX_PILOT_CHAINS = 20, 500  # of the pilot's second half: steps, and chains at most
+MIN_PILOT_ROWS = 4 * SURVEY_CHAINS  # rows of a pilot
 
 
 def prepared(
@@ -342,19 +342,19 @@ def prepared(
         Effects.blank(domain, cells, context.network.outputs),
         torch.ones(domain.codes_per_row, dtype=torch.float64, device=domain.device),
     )
-    if rows < LEAST:
+    if rows < MIN_PILOT_ROWS:
         return method, None
     survey = _Recorder(Uniform())
-    nowhere = torch.zeros(AT_ONCE, domain.codes_per_row, dtype=torch.int64, device=domain.device)
+    nowhere = torch.zeros(SURVEY_CHAINS, domain.codes_per_row, dtype=torch.int64, device=domain.device)
     scout = replace(context, draws=Draws(context.draws.seed, "survey"))
-    first = run_phase(scout, survey, nowhere, budget=Budget(min(SURVEY, rows // 2) // AT_ONCE), seen=seen)
+    first = run_phase(scout, survey, nowhere, budget=Budget(min(SURVEY_ROWS, rows // 2) // SURVEY_CHAINS), seen=seen)
     if first.stop == "interrupted":
         return method, first
     method = replace(method, effects=method.effects.fitted(survey.evaluated))
-    starts = torch.cat([first.findings.rows, survey.evaluated.rows])[: min(CHAINS, rows // 2 // STEPS)]
+    starts = torch.cat([first.findings.rows, survey.evaluated.rows])[: min(MAX_PILOT_CHAINS, rows // 2 // PILOT_STEPS)]
     pilot = _FrontierFreePilot(replace(method, candidates=1))
     scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
-    second = run_phase(scout, pilot, starts, budget=Budget(STEPS), seen=seen)
+    second = run_phase(scout, pilot, starts, budget=Budget(PILOT_STEPS), seen=seen)
     result = second.after(first)
     if second.stop == "interrupted":
         return method, result
@@ -416,7 +416,7 @@ class _FrontierFreePilot(_Recorder):
         d, one = rows.shape[1], torch.ones_like(error)
         total, tries = (one.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, one))
         mean = error.sum() / max(1, len(error))
-        noise = ((total + SHRINK * mean) / (tries + SHRINK)).sqrt().clamp(min=1e-9)
+        noise = ((total + PRIOR_TRIES * mean) / (tries + PRIOR_TRIES)).sqrt().clamp(min=1e-9)
         method = replace(self.method, noise=noise, candidates=FrontierFree.candidates)
         kinds = method.kinds(context, rows, columns, codes, safety)[:, 0]
         return replace(method, table=trust_table(kinds, stayed, d))

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.profile import LayerBias
-from neuronfair.searches.evaluate import EVEN, Evaluation
+from neuronfair.searches.evaluate import ROW_MULTIPLE, Evaluation
 from neuronfair.searches.method import (
-    FLOOR,
+    TINY,
     ChoosesAhead,
     SearchContext,
     State,
@@ -101,7 +101,7 @@ class NeuronFair(ChoosesAhead):
         def slopes(some: Tensor | slice) -> State:
             if isinstance(some, slice):
                 return self._momentum(context, state, t)
-            full = torch.cat([some, some[-1:].expand(-len(some) % EVEN)])  # full batches, which round alike
+            full = torch.cat([some, some[-1:].expand(-len(some) % ROW_MULTIPLE)])  # full batches, which round alike
             chains = {name: state[name][full] for name in ("origin", "base", "twin", "counted", "g", "g_twin")}
             return {name: g[: len(some)] for name, g in self._momentum(context, chains, t).items()}
 
@@ -177,7 +177,7 @@ class NeuronFair(ChoosesAhead):
             codes = random_neighbours(context, state, base, t)
         if self.choice == "softmax":  # Algorithm 3, lines 10 to 16: every attribute for itself
             size = context.network.encoding.influence(g + g_twin, base).double()
-            inverse = (1 / size.clamp(min=FLOOR)).masked_fill(~context.domain.free, -torch.inf)
+            inverse = (1 / size.clamp(min=TINY)).masked_fill(~context.domain.free, -torch.inf)
             u = context.draws.uniform(t, state["origin"], base.shape[1], use="choice")
             return torch.where(u < inverse.softmax(1), codes, base)
         if self.choice == "inverse":

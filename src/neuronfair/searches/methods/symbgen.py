@@ -106,8 +106,8 @@ def _best_split(counts: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Te
 
 SEED_RANK, LOCAL_RANK, GLOBAL_RANK = 5.0, 1.0, 10.0  # the lowest rank is evaluated next
 LEAST_CONFIDENCE = 0.3  # T1: the global search goes down a path while the row's side holds this share
-REDRAWN = 0.5  # the chance of an attribute to be redrawn in a neighbour
-QUEUE = 64  # rows that wait, per chain; beyond that the last are dropped
+REDRAW_CHANCE = 0.5  # the chance of an attribute to be redrawn in a neighbour
+ROWS_PER_QUEUE = 64  # rows that wait, per chain; beyond that the last are dropped
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class SymbGen:
     def start(self, context: SearchContext, state: State) -> State:
         """Return the chains with only their seed in the queue."""
         rows = state["rows"]
-        queue = torch.zeros(len(rows), QUEUE, rows.shape[1], dtype=context.domain.compact, device=rows.device)
+        queue = torch.zeros(len(rows), ROWS_PER_QUEUE, rows.shape[1], dtype=context.domain.compact, device=rows.device)
         queue[:, 0] = rows
         ranks = torch.full(queue.shape[:2], torch.inf, dtype=torch.float64, device=rows.device)
         ranks[:, 0] = SEED_RANK
@@ -157,8 +157,8 @@ class SymbGen:
         # The first place of the queue was just evaluated.
         ranks, order = torch.cat([state["ranks"][:, 1:], ranks], 1).sort(dim=1, stable=True)
         queue = torch.cat([state["queue"][:, 1:], children.to(context.domain.compact)], 1)
-        queue = queue.gather(1, order[:, :QUEUE, None].expand(-1, -1, rows.shape[1]))
-        return state | {"queue": queue, "ranks": ranks[:, :QUEUE], "memory": memory}
+        queue = queue.gather(1, order[:, :ROWS_PER_QUEUE, None].expand(-1, -1, rows.shape[1]))
+        return state | {"queue": queue, "ranks": ranks[:, :ROWS_PER_QUEUE], "memory": memory}
 
     def _children(
         self, context: SearchContext, t: int, origin: Tensor, rows: Tensor, scores: Tensor, found: Tensor
@@ -193,7 +193,7 @@ def neighbours(context: SearchContext, rows: Tensor, u: Tensor) -> Tensor:
     search among these. Rules are ignored.
     """
     choice, v = u.chunk(2, 2)
-    return torch.where(choice < REDRAWN, context.anywhere(v), rows[:, None])
+    return torch.where(choice < REDRAW_CHANCE, context.anywhere(v), rows[:, None])
 
 
 def _beyond(context: SearchContext, rows: Tensor, path: Path, u: Tensor, *, local: bool) -> tuple[Tensor, Tensor]:
