@@ -1,4 +1,4 @@
-"""How often people at the same place of another group's distribution get a different decision, beyond chance."""
+"""How often records at the same place of another group's distribution get a different decision, beyond chance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from neuronfair.measure.stats import Interval, excess, student
 from neuronfair.measure.twin_decisions import (
     Mediator,
     Move,
-    ScoredPeople,
+    ScoredRecords,
     TwinTally,
     group_predictability,
     mean_moves,
@@ -36,7 +36,7 @@ from neuronfair.measure.twin_decisions import (
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 
-MAX_TWINS = 2_000_000  # twins of all people; with many groups, fewer people are compared
+MAX_TWINS = 2_000_000  # twins of all records; with many groups, fewer records are compared
 RESAMPLED_TWINS = 200_000  # twins in each shuffled or halved table, within the bounds of draws below
 MIN_DRAWS, MAX_DRAWS = 2, 8
 MAX_THREADS = 8  # that learn twins at the same time
@@ -46,7 +46,7 @@ MEDIATED_TABLES = 4  # shuffled tables that give the baseline of the mediators
 
 @dataclass(frozen=True)
 class Thoroughness:
-    """How many twins each person has, how many tables are shuffled and resampled, and which people are compared."""
+    """How many twins each record has, how many tables are shuffled and resampled, and which records are compared."""
 
     draws: int = DRAWS
     placebos: int = 20
@@ -63,10 +63,10 @@ class Thoroughness:
 class CounterfactualEffect:
     """How often counterfactual twins get a different decision, and how much of that is not chance."""
 
-    rate: Interval  # share of a person's twins with a different decision, the mean of all people
+    rate: Interval  # share of a record's twins with a different decision, the mean of all records
     placebo: Interval  # permutation baseline: the same with groups shuffled; its interval holds one such table
     effect: Interval  # excess: the rate without what chance adds to it
-    of: int  # people who have a twin
+    of: int  # records that have a twin
     draws: int
     placebos: int
     lost: float | None  # shares of all twins; None: no class is favourable
@@ -74,12 +74,12 @@ class CounterfactualEffect:
     moves: tuple[Move, ...]
     placebo_moves: tuple[Move, ...]  # the mean of all shuffled tables
     people: Tensor  # (n, d)
-    shares: Tensor  # (n,) of each person's twins, those with a different decision
+    shares: Tensor  # (n,) of each record's twins, those with a different decision
     mediators: tuple[Mediator, ...]
     auc: float | None  # group-predictability AUC: how well the other attributes predict the group
-    left_out: tuple[tuple[int, ...], ...]  # groups of too few people
+    left_out: tuple[tuple[int, ...], ...]  # groups of too few records
     counterfactuals: CounterfactualTwins
-    without: int = 0  # people of large groups without a twin: rules tie their group to attributes that are held fixed
+    without: int = 0  # records of large groups without a twin: rules tie their group to attributes that are held fixed
     sensitivity: Sensitivity | None = None  # None: there is no excess, or the model has no classes
 
     @property
@@ -89,9 +89,9 @@ class CounterfactualEffect:
 
 
 class CounterfactualTest:
-    """Compares the people of a data set with their counterfactual twins in other groups.
+    """Compares the records of a data set with their counterfactual twins in other groups.
 
-    The rate is the mean share of a person's twins who get a different decision. The permutation baseline is the same
+    The rate is the mean share of a record's twins that get a different decision. The permutation baseline is the same
     with shuffled groups. The excess is the rate without the part due to estimation error (`excess`). Its confidence
     interval comes from as many random halves of the data set, with twins learned from each half (delete-half jackknife:
     Shao and Wu 1989); the lower end subtracts the whole baseline.
@@ -121,17 +121,17 @@ class CounterfactualTest:
         self.rows = rows
         self._clipped = table = domain.clip(rows)
         self.counterfactuals = fit_counterfactuals(domain, table)
-        self._chosen = _people(domain, table, self.counterfactuals, self.thorough, seed)
-        self.people = people = table[self._chosen]
-        if len(people) == 0:
+        self._chosen = _compared(domain, table, self.counterfactuals, self.thorough, seed)
+        self.people = records = table[self._chosen]
+        if len(records) == 0:
             raise DomainError(
                 f"{domain.name}: no compared person is of a group that is large enough for counterfactuals"
             )
-        enough = RESAMPLED_TWINS // (len(people) * len(domain.combinations.others))
+        enough = RESAMPLED_TWINS // (len(records) * len(domain.combinations.others))
         self._again = min(self.thorough.draws, MAX_DRAWS, max(MIN_DRAWS, enough))
-        self._scored = ScoredPeople(model, domain, people, decision)
-        draws = self.counterfactuals.drawn(domain, people, self.thorough.draws)
-        self._tally = self._scored.tally(people, draws, flipped=True)
+        self._scored = ScoredRecords(model, domain, records, decision)
+        draws = self.counterfactuals.drawn(domain, records, self.thorough.draws)
+        self._tally = self._scored.tally(records, draws, flipped=True)
         if not bool(self._tally.count.any()):
             raise DomainError(
                 f"{domain.name}: no record has a twin. Rules tie the group to attributes that are fixed or legitimate"
@@ -175,15 +175,15 @@ class CounterfactualTest:
         return _Learned(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
 
     def _counted(self, one: _Learned, number: int) -> ResampledTable:
-        people = one.rows[self._chosen]
-        draws = one.counterfactuals.drawn(one.domain, people, self._again)
-        tally = self._scored.tally(people, draws, flipped=one.half is not None)
+        records = one.rows[self._chosen]
+        draws = one.counterfactuals.drawn(one.domain, records, self._again)
+        tally = self._scored.tally(records, draws, flipped=one.half is not None)
         if one.half is not None:
             return ResampledTable(tally.of(one.half[self._chosen]), None)
         if number >= 2 * MEDIATED_TABLES:
             return ResampledTable(tally, None)
-        pairs = self._scored.pairs(one.counterfactuals, MEDIATED_PAIRS // MEDIATED_TABLES, one.domain, people)
-        return ResampledTable(tally, (pairs.people, pairs.others))
+        pairs = self._scored.pairs(one.counterfactuals, MEDIATED_PAIRS // MEDIATED_TABLES, one.domain, records)
+        return ResampledTable(tally, (pairs.records, pairs.others))
 
     def effect(self, tables: Sequence[ResampledTable]) -> CounterfactualEffect:
         """Return the effect, from all resampled tables."""
@@ -213,7 +213,7 @@ class CounterfactualTest:
         if not found.claimed:
             return found
         pairs = scored.pairs(self.counterfactuals, MEDIATED_PAIRS, domain, self.people)
-        by_chance = [pairs._replace(people=one.pairs[0], others=one.pairs[1]) for one in tables if one.pairs]
+        by_chance = [pairs._replace(records=one.pairs[0], others=one.pairs[1]) for one in tables if one.pairs]
         return replace(
             found,
             mediators=mediators(pairs, by_chance, domain, effect),
@@ -230,7 +230,7 @@ def _estimates(
     level, times = float(nothing.mean()), student(confidence, len(shuffled))
     spread, wide = float(half.std()), times * float(nothing.std()) * sqrt(1 + 1 / len(shuffled))
     point = excess(rate, level)
-    # For people without any shift the whole baseline is estimation error, however large the shift of others is: the
+    # For records without any shift the whole baseline is estimation error, however large the shift of others is: the
     # lower end allows for that.
     both = times * sqrt(spread**2 + float(nothing.var()) / len(shuffled))
     low = rate - level - both if rate > level + wide else min(0.0, rate - level - both)
@@ -242,7 +242,7 @@ def _estimates(
 
 
 class _Learned(NamedTuple):
-    """Twins learned from a table whose groups are shuffled, or from a random half of the people."""
+    """Twins learned from a table whose groups are shuffled, or from a random half of the records."""
 
     domain: TableDomain
     rows: Tensor  # all rows, with the groups that were used
@@ -254,7 +254,7 @@ class ResampledTable(NamedTuple):
     """The decisions for twins that were learned from a resampled table, and some pairs if groups were shuffled."""
 
     tally: TwinTally
-    pairs: tuple[Tensor, Tensor] | None  # people, and a twin of each
+    pairs: tuple[Tensor, Tensor] | None  # records, and a twin of each
 
 
 def address(seed: int, use: str, number: int) -> int:
@@ -262,7 +262,7 @@ def address(seed: int, use: str, number: int) -> int:
     return int(np.random.SeedSequence([seed, *use.encode(), number]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _people(
+def _compared(
     domain: TableDomain, table: Tensor, counterfactuals: CounterfactualTwins, thorough: Thoroughness, seed: int
 ) -> Tensor:
     """Return which records are compared with their counterfactual twins: those of groups that are large enough."""
@@ -284,7 +284,7 @@ def _left_out(domain: TableDomain, table: Tensor, counterfactuals: Counterfactua
 
 
 class Sensitivity(NamedTuple):
-    """How much likelier a decision is for the same people in one group than in another, and its E-value.
+    """How much likelier a decision is for the same records in one group than in another, and its E-value.
 
     The E-value says how strong a hidden confounder must be to explain the difference away (VanderWeele and Ding, 2017).
     """
@@ -292,7 +292,7 @@ class Sensitivity(NamedTuple):
     more: tuple[int, ...]  # sensitive codes of the group in which the decision is likelier
     less: tuple[int, ...]
     outcome: int  # the class
-    ratio: float  # risk ratio: share of people who get it in the one group and in the other
+    ratio: float  # risk ratio: share of records that get it in the one group and in the other
     e_value: float
     e_value_low: float  # of the lower confidence bound of the ratio; 1: no confounder is needed
 
@@ -332,9 +332,9 @@ def sensitivity(
 
 
 def as_groups(tally: TwinTally) -> dict[tuple[int, int], tuple[float, float, int]]:
-    """Return for each two groups the shares of their people who get a class in either group, and their number.
+    """Return for each two groups the shares of their records that get a class in either group, and their number.
 
-    In their own group the person's decision counts, in the other one that of the twins.
+    In their own group the record's decision counts, in the other one that of the twins.
     """
     size, has = tally.count.shape[1] + 1, tally.has.double()
     share = (tally.count > 0).double()
@@ -342,12 +342,12 @@ def as_groups(tally: TwinTally) -> dict[tuple[int, int], tuple[float, float, int
     found = {}
     for first in range(size):
         for second in range(first + 1, size):
-            sums, people = [0.0, 0.0], 0.0
+            sums, records = [0.0, 0.0], 0.0
             for own, ahead, place in ((first, second - first, 0), (second, size - second + first, 1)):
                 there = (tally.group == own).double() * share[:, ahead - 1]
                 sums[place] += float((there * has).sum())
                 sums[1 - place] += float((there * as_other[:, ahead - 1]).sum())
-                people += float(there.sum())
-            if people:
-                found[first, second] = (sums[0] / people, sums[1] / people, round(people))
+                records += float(there.sum())
+            if records:
+                found[first, second] = (sums[0] / records, sums[1] / records, round(records))
     return found

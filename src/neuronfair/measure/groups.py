@@ -143,12 +143,12 @@ BEAM_WIDTH = 6  # rules that are made longer at a time
 CUTS_PER_ATTRIBUTE = 16  # places where a range may begin or end, for an attribute with many values
 MAX_ATTRIBUTE_SIZE = 1_000_000  # values of an attribute that conditions are made of: each is a table over all of them
 MAX_LABELS = 5  # labels in one condition, at most: more are not read
-MIN_LEARNING_RECORDS = 400  # discriminated people to learn from; findings are added where fewer were drawn
-MIN_SUPPORT = 0.03  # share of the discriminated people that a rule must hold for
-MAX_OTHERS = 5_000  # people who are not discriminated: enough to see a share of 0.1%
-MAX_SAMPLES_DRAWN = 5  # times the sample size that is drawn from a population to find people who meet a rule
+MIN_LEARNING_RECORDS = 400  # discriminated records to learn from; findings are added where fewer were drawn
+MIN_SUPPORT = 0.03  # share of the discriminated records that a rule must hold for
+MAX_OTHERS = 5_000  # records that are not discriminated: enough to see a share of 0.1%
+MAX_SAMPLES_DRAWN = 5  # times the sample size that is drawn from a population to find records that meet a rule
 MIN_GAIN = 1.1  # factor by which a further condition must raise the worth of a rule, against overfitting
-MIN_LIFT = 1.5  # how much more often a rule must hold for discriminated people than for others
+MIN_LIFT = 1.5  # how much more often a rule must hold for discriminated records than for others
 
 
 class Cut(NamedTuple):
@@ -160,12 +160,12 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Subgroup:
-    """People who meet a few conditions, and their flip rate."""
+    """Records that meet a few conditions, and their flip rate."""
 
     conditions: tuple[Cut, ...]
     people: float  # share of the population, or of the declared input space, that meets them
     findings: float  # share of the findings that meet them
-    rate: Rate  # among people who were not used to choose the conditions
+    rate: Rate  # among records that were not used to choose the conditions
     lift: float | None  # over the overall rate; None where that is 0
 
 
@@ -182,13 +182,13 @@ def subgroups(
 ) -> tuple[Subgroup, ...]:
     """Return up to five rules of up to three conditions each under which the flip rate is high.
 
-    The rules separate discriminated people of a population (by default the declared input space) from the others;
-    findings are added where few were drawn. Each rule is then measured on new people who meet it, and kept only if its
+    The rules separate discriminated records of a population (by default the declared input space) from the others;
+    findings are added where few were drawn. Each rule is then measured on new records that meet it, and kept if its
     interval lies above that of `overall`, the rate of the same population. All intervals hold together with the stated
     confidence. Rules never name sensitive attributes.
 
-    People of the declared input space who meet a rule are drawn uniformly. For a population, people are drawn and
-    filtered, so that a rule that hardly anybody meets has a wide interval and is dropped. Of the records of a user's
+    Records of the declared input space that meet a rule are drawn uniformly. For a population, records are drawn and
+    filtered, so that a rule that hardly any record meets has a wide interval and is dropped. Of the records of a user's
     own sampler, one half is for learning rules, and the other half for measuring them.
     """
     check_rows(domain, findings, "subgroups")
@@ -196,13 +196,13 @@ def subgroups(
     others: Tensor | None = None
     if isinstance(population, OwnPopulation):
         order = torch.randperm(len(population.rows), generator=generator).to(population.rows.device)
-        people, others = (population.rows[part] for part in order.tensor_split(2))
-        people = people[:samples]
+        records, others = (population.rows[part] for part in order.tensor_split(2))
+        records = records[:samples]
     else:
-        people = (population or domain).sample(samples, generator)
-    parts = zip(*families(network.encoding, domain, people), strict=True)
+        records = (population or domain).sample(samples, generator)
+    parts = zip(*families(network.encoding, domain, records), strict=True)
     hit = torch.cat([evaluate(network, domain, part, decision).discriminates for (part,) in parts])
-    rules = _learned_rules(domain, people, hit, findings, generator)
+    rules = _learned_rules(domain, records, hit, findings, generator)
     inside: list[tuple[TableDomain, Population | Tensor, float]]
     if others is not None:
         met = (others[_meet(cuts, others)] for cuts in rules)
@@ -235,32 +235,32 @@ def subgroups(
 
 
 def _learned_rules(
-    domain: TableDomain, people: Tensor, hit: Tensor, findings: Tensor, generator: torch.Generator
+    domain: TableDomain, records: Tensor, hit: Tensor, findings: Tensor, generator: torch.Generator
 ) -> list[tuple[Cut, ...]]:
-    """Return rules that separate the people who are hit from the others; findings are added where these are few."""
-    wanted = people[hit]
+    """Return rules that separate discriminated records from the others; findings are added where these are few."""
+    wanted = records[hit]
     if len(wanted) < MIN_LEARNING_RECORDS:
         drawn = torch.randperm(len(findings), generator=generator)[: MIN_LEARNING_RECORDS - len(wanted)]
         wanted = torch.cat([wanted, findings[drawn.to(findings.device)].long()])
-    return list(_rules(domain, wanted, people[~hit][:MAX_OTHERS]))
+    return list(_rules(domain, wanted, records[~hit][:MAX_OTHERS]))
 
 
 def _people_who_meet(
     population: PopulationModel, rules: list[tuple[Cut, ...]], samples: int, generator: torch.Generator
 ) -> list[tuple[Tensor, float]]:
-    """Return new people of a population who meet each rule, and the share of all drawn who do."""
+    """Return new records of a population that meet each rule, and their share of all drawn."""
     kept: list[list[Tensor]] = [[] for _ in rules]
     drawn = 0
     while drawn < MAX_SAMPLES_DRAWN * samples and any(sum(map(len, own)) < samples for own in kept):
-        people = population.sample(samples, generator)
+        records = population.sample(samples, generator)
         drawn += samples
         for own, cuts in zip(kept, rules, strict=True):
-            own.append(people[_meet(cuts, people)])
+            own.append(records[_meet(cuts, records)])
     return [(rows, len(rows) / drawn) for rows in map(torch.cat, kept)]
 
 
 def _rules(domain: TableDomain, wanted: Tensor, others: Tensor) -> Iterator[tuple[Cut, ...]]:
-    """Yield rules that hold for many of the wanted people and few of the others; each next one for the rest."""
+    """Yield rules that hold for many of the wanted records and few of the others; each next one for the rest."""
     enough = MIN_SUPPORT * len(wanted)
     for _ in range(MAX_RULES):
         if len(wanted) < max(1.0, enough) or len(others) == 0:
@@ -275,7 +275,7 @@ def _rules(domain: TableDomain, wanted: Tensor, others: Tensor) -> Iterator[tupl
 def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -> tuple[Cut, ...]:
     """Return the best rule of a beam search over conditions; () where none is good.
 
-    A rule is worth p log(p / q)²: p is the share of the wanted people it holds for, and q that of the others. A rule
+    A rule is worth p log(p / q)²: p is the share of the wanted records it holds for, and q that of the others. A rule
     that holds for all records or for none is worth nothing. The square keeps broad rules from winning.
     """
     if not cuts:
@@ -288,7 +288,7 @@ def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -
         longer: dict[tuple[int, ...], float] = {}
         telling: set[tuple[int, ...]] = set()
         for rule in beam:
-            # How many people meet the rule and each further condition, in one product.
+            # How many records meet the rule and each further condition, in one product.
             held, false = (m @ m[list(rule)].prod(0) if rule else m.sum(1) for m in meets)
             p, q = held / len(wanted), (false + 0.5) / (len(others) + 1)
             worth = torch.where((held >= enough) & (p > q), p * torch.log(p / q) ** 2, -torch.inf)
@@ -323,7 +323,7 @@ def _candidates(domain: TableDomain, wanted: Tensor, others: Tensor) -> list[Cut
             continue
         tables = _ranges if attribute.ordered else _sets
         found = tables(wanted[:, column], others[:, column], attribute.size)
-        if attribute.empty is not None:  # it is no number: whoever lacks one is a group of its own
+        if attribute.empty is not None:  # it is no number: a record that lacks one is a group of its own
             number = torch.arange(attribute.size, device=wanted.device) != attribute.empty
             found = [table & number for table in found if 0 < int((table & number).sum()) < attribute.points]
             found.append(~number)
@@ -345,7 +345,7 @@ def _ranges(wanted: Tensor, others: Tensor, size: int) -> list[Tensor]:
 
 
 def _sets(wanted: Tensor, others: Tensor, size: int) -> list[Tensor]:
-    """Return the sets of the labels that are most frequent among the wanted people, compared with the others.
+    """Return the sets of the labels that are most frequent among the wanted records, compared with the others.
 
     Among all sets of one size these tell the two best apart (Breiman et al., 1984).
     """

@@ -33,16 +33,16 @@ class Side(NamedTuple):
     """How one combination of sensitive values fares against the others."""
 
     codes: tuple[int, ...]  # in the order of the domain's sensitive attributes
-    gets: int  # people who get the favourable outcome with these values, but not with all others
-    loses: int  # people who do not get it with these values, but with others
+    gets: int  # records that get the favourable outcome with these values, but not with all others
+    loses: int  # records that do not get it with these values, but with others
 
 
 @dataclass(frozen=True)
 class Direction:
-    """For how many people the favourable outcome depends on the sensitive attributes, and which values get it."""
+    """For how many records the favourable outcome depends on the sensitive attributes, and which values get it."""
 
     people: int
-    sides: tuple[Side, ...]  # values that get or lose it for anybody, the largest difference first
+    sides: tuple[Side, ...]  # values that get or lose it for any record, the largest difference first
 
 
 def favourable_class(domain: TableDomain, decision: Decision, outputs: int) -> int | None:
@@ -72,7 +72,7 @@ class DirectionTally:
         self._add(numbers, evaluated.decision.chosen(evaluated.family) == self.favourable, exists)
 
     def add_pairs(self, pairs: Pairs, decision: Decision) -> None:
-        """Count pairs: two people each."""
+        """Count pairs: two records each."""
         numbers = torch.stack([self.domain.combinations.number(rows) for rows in pairs[:2]], 1)
         gets = torch.stack([decision.chosen(scores) == self.favourable for scores in pairs[2:]], 1)
         self._add(numbers, gets, torch.ones_like(gets))
@@ -97,7 +97,7 @@ FIRST_LOOK = 1_000  # samples before the first look at the error; each further l
 
 @dataclass(frozen=True)
 class Rate:
-    """A flip rate: the share of discriminatory instances among sampled people (DM-RS) of a named population.
+    """A flip rate: the share of discriminatory instances among sampled records (DM-RS) of a named population.
 
     `looks` is the number of sample sizes at which sampling could stop, or of rates that are compared. The confidence
     interval spends an equal part of 1 - confidence on each (Bonferroni), so it holds with the stated confidence
@@ -142,7 +142,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Until:
-    """A stopping rule: half the width of the interval is at most `error`, or `samples` people were drawn."""
+    """A stopping rule: half the width of the interval is at most `error`, or `samples` records were drawn."""
 
     error: float
     samples: int = 10_000
@@ -163,7 +163,7 @@ def flip_rate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rate:
-    """Estimate the share of people who have a twin for whom the decision flips (DM-RS; the score of Themis).
+    """Estimate the share of records that have a twin with a different decision (DM-RS; the score of Themis).
 
     A rate means nothing without its population:
 
@@ -175,8 +175,8 @@ def flip_rate(
     - a model of a population, such as that of `fit_population`, draws realistic records ("plausible"); records of your
       own sampler are used like those of a data set. The interval is conditional on the fitted model.
 
-    People without a valid twin count as not discriminated. With `Until(error, samples)`, sampling stops as soon as half
-    the width of the interval is at most the error: the stopping rule of Themis (Galhotra, Brun and Meliou, FSE 2017).
+    Records without a valid twin count as not discriminated. With `Until(error, samples)`, sampling stops once half the
+    width of the interval is at most the error: the stopping rule of Themis (Galhotra, Brun and Meliou, FSE 2017).
     Repeated looks would spoil the confidence, so they happen only at 1,000 samples, 2,000, 4,000, … and each gets an
     equal part of 1 - confidence (Bonferroni).
     """
@@ -207,11 +207,11 @@ def flip_rate(
 
 @dataclass(frozen=True)
 class PairRate:
-    """The flip rate over plausible pairs, and the people that it leaves out."""
+    """The flip rate over plausible pairs, and the records that it leaves out."""
 
-    rate: Rate  # of the people in the data set who have a plausible twin
-    left_out: int  # people whose decision differs from that of implausible twins only
-    alone: int  # people without a plausible twin
+    rate: Rate  # of the records in the data set with a plausible twin
+    left_out: int  # records whose decision differs from that of implausible twins only
+    alone: int  # records without a plausible twin
 
 
 def plausible_pair_rate(
@@ -227,7 +227,7 @@ def plausible_pair_rate(
 ) -> PairRate | None:
     """Estimate the flip rate over plausible pairs; None where no record has a plausible twin.
 
-    Of the people in the data set with at least one plausible twin, it is the share whose decision differs from that of
+    Of the records in the data set with at least one plausible twin, it is the share whose decision differs from that of
     a plausible twin. `pairs` is a domain with plausible twins (`plausible_twins`). Records are sampled and scored as in
     `flip_rate`.
     """
@@ -239,9 +239,9 @@ def plausible_pair_rate(
     order = random_order(len(rows), seed)[:samples]
     found = paired = left_out = seen = 0
     for (part,) in zip(*families(model.encoding, every, order), strict=True):
-        people = rows[part.to(rows.device)].to(pairs.device)
-        codes = people[:, : len(pairs.attributes)]  # a record has its number behind them
-        evaluated, good = evaluate(model, every, people, decision), pairs.twins(codes).valid
+        records = rows[part.to(rows.device)].to(pairs.device)
+        codes = records[:, : len(pairs.attributes)]  # a record has its number behind them
+        evaluated, good = evaluate(model, every, records, decision), pairs.twins(codes).valid
         differs = evaluated.apart & good
         hit = differs.any(1)
         found, paired = found + int(hit.sum()), paired + int(good.any(1).sum())
@@ -277,7 +277,7 @@ def _looks(total: int) -> tuple[int, ...]:
 def _source(
     domain: TableDomain, population: Population | Tensor | PopulationModel, samples: int, seed: int
 ) -> tuple[Population, Callable[[Tensor], Tensor], int]:
-    """Return the name of a population, a function that draws its people by number, and how many are drawn."""
+    """Return the name of a population, a function that draws its records by number, and how many are drawn."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(population, Tensor | OwnPopulation):
         rows = population if isinstance(population, Tensor) else population.rows

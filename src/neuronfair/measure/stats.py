@@ -65,7 +65,7 @@ MEAN_ABSOLUTE_NORMAL = sqrt(2 / math.pi)  # the mean size of a standard normal n
 def excess(rate: float, baseline: float) -> float:
     """Return the share of different decisions that is not due to estimation error, from `rate - baseline` to `rate`.
 
-    The shift between a person and a twin is known up to an error. Without a shift, the error alone gives the baseline;
+    The shift between a record and a twin is known up to an error. Without a shift, the error alone gives the baseline;
     a shift much larger than the error gains as many different decisions from it as it loses. Between the two, a shift s
     with a normal error of standard deviation 1 has the mean size h(s) = s (2 Phi(s) - 1) + 2 phi(s) (folded normal
     distribution); the excess is the s for which h(s) / h(0) = rate / baseline, in shares.

@@ -1,4 +1,4 @@
-"""Decisions for people and for their counterfactual twins: counts by person and by group, and mediating attributes."""
+"""Decisions for records and for their counterfactual twins: counts by record and by group, and mediating attributes."""
 
 from __future__ import annotations
 
@@ -28,47 +28,47 @@ TWINS_PER_BATCH = 1 << 16  # twins that the model scores in one batch
 
 @dataclass(frozen=True)
 class Move:
-    """How people of one group fare as people of another: shares of their twins."""
+    """How records of one group fare as records of another: shares of their twins."""
 
     own: tuple[int, ...]  # sensitive codes
     other: tuple[int, ...]
     people: int
     flips: float  # different decisions
-    lost: float = 0.0  # the person gets the favourable outcome and the twin does not
-    gained: float = 0.0  # the twin gets it and the person does not
+    lost: float = 0.0  # the record gets the favourable outcome and the twin does not
+    gained: float = 0.0  # the twin gets it and the record does not
 
 
-class ScoredPeople:
-    """The scores of some people, and of the same people with other sensitive values."""
+class ScoredRecords:
+    """The scores of some records, and of the same records with other sensitive values."""
 
-    def __init__(self, model: Model, domain: TableDomain, people: Tensor, decision: Decision) -> None:
-        self._domain, self._people, self._decision = domain, people, decision
+    def __init__(self, model: Model, domain: TableDomain, records: Tensor, decision: Decision) -> None:
+        self._domain, self._records, self._decision = domain, records, decision
         self._scores = partial(batched_scores, model)
-        self._flipped = domain.twins(people).rows
-        self._own = self._scores(people)
+        self._flipped = domain.twins(records).rows
+        self._own = self._scores(records)
         self._flipped_scores = self._scores(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
         self.favourable = favourable_class(domain, decision, model.outputs)
         self.outcome = self.favourable  # the class that is lost or gained: without a favourable outcome, the rarest
         if self.favourable is None and decision.classes(model.outputs):
             counts = torch.bincount(decision.chosen(self._own), minlength=decision.classes(model.outputs))
-            self.outcome = int(torch.where(counts > 0, counts, len(people) + 1).argmin())
+            self.outcome = int(torch.where(counts > 0, counts, len(records) + 1).argmin())
 
     def tally(self, grouped: Tensor, draws: Iterable[TwinRows], *, flipped: bool) -> TwinTally:
-        """Compare the decisions for the people with those for their counterfactual twins.
+        """Compare the decisions for the records with those for their counterfactual twins.
 
-        `grouped` are the people with the groups from which the twins were made. Where groups are shuffled (`flipped`
-        False), the model scores twins with the person's own sensitive values.
+        `grouped` are the records with the groups from which the twins were made. Where groups are shuffled (`flipped`
+        False), the model scores twins with the record's own sensitive values.
         """
         columns, own = list(self._domain.sensitive_columns), self._own[:, None, None]
         base, known = self._flipped, self._flipped_scores
         if not flipped:
-            base, known = self._people[:, None].expand_as(base), self._own[:, None].expand_as(known)
+            base, known = self._records[:, None].expand_as(base), self._own[:, None].expand_as(known)
         counts = torch.zeros(4, *base.shape[:2], device=base.device)
         draws, together = iter(draws), max(1, TWINS_PER_BATCH // max(1, base.shape[0] * base.shape[1]))
-        while several := list(islice(draws, together)):  # of few people, who make a small batch alone
+        while several := list(islice(draws, together)):  # of few records, which make a small batch alone
             rows, valid = (torch.stack(parts, 1) for parts in zip(*several, strict=True))
             if not flipped:
-                rows[..., columns] = self._people[:, None, None, columns]
+                rows[..., columns] = self._records[:, None, None, columns]
             # Twins that differ in the group only are scored once.
             moved = (rows != base[:, None]).any(-1) & valid
             scores = known[:, None].repeat(1, len(several), 1, 1)
@@ -88,23 +88,23 @@ class ScoredPeople:
     def pairs(
         self, counterfactuals: CounterfactualTwins, most: int, domain: TableDomain, grouped: Tensor
     ) -> CounterfactualPairs:
-        """Return some people with one of their twins each; `grouped` as in `tally`.
+        """Return some records with one of their twins each; `grouped` as in `tally`.
 
-        Where groups are shuffled, the twin keeps the sensitive values of the person.
+        Where groups are shuffled, the twin keeps the sensitive values of the record.
         """
         many = max(1, most // self._flipped.shape[1])
         twins = next(counterfactuals.drawn(domain, grouped[:many], 1))
         exists = twins.valid.nonzero()
-        people, others = self._people[:many][exists[:, 0]], twins.rows[twins.valid]
-        if not torch.equal(grouped, self._people):
+        records, others = self._records[:many][exists[:, 0]], twins.rows[twins.valid]
+        if not torch.equal(grouped, self._records):
             columns = list(self._domain.sensitive_columns)
-            others[:, columns] = people[:, columns]
-        return CounterfactualPairs(self._scores, self._decision, people, others)
+            others[:, columns] = records[:, columns]
+        return CounterfactualPairs(self._scores, self._decision, records, others)
 
 
 @dataclass(frozen=True)
 class TwinTally:
-    """Counts of each person's twins in each other group."""
+    """Counts of each record's twins in each other group."""
 
     count: Tensor  # (n, k)
     flips: Tensor
@@ -114,26 +114,26 @@ class TwinTally:
     has: Tensor  # (n,) bool: who gets the class that is lost or gained
 
     def of(self, some: Tensor) -> TwinTally:
-        """Return the counts of some of the people, (n,) bool."""
+        """Return the counts of some of the records, (n,) bool."""
         return TwinTally(*(getattr(self, field.name)[some] for field in fields(self)))
 
     @property
     def shares(self) -> Tensor:
-        """The share of each person's twins that get a different decision: (n,)."""
+        """The share of each record's twins that get a different decision: (n,)."""
         return self.flips.sum(1) / self.count.sum(1).clamp(min=1)
 
     def rate(self) -> float:
-        """Return the mean share of different decisions over the people who have twins."""
+        """Return the mean share of different decisions over the records that have twins."""
         return self.mean(self.flips)
 
     def mean(self, counted: Tensor) -> float:
-        """Return the mean over people of the share of their twins that were counted."""
+        """Return the mean over records of the share of their twins that were counted."""
         every = self.count.sum(1)
         shares = (counted.sum(1) / every.clamp(min=1)).double()
         return float(shares.sum() / (every > 0).sum().clamp(min=1))
 
     def moves(self, domain: TableDomain) -> tuple[Move, ...]:
-        """Return how people of each group fare as people of each other one."""
+        """Return how records of each group fare as records of each other one."""
         values = [tuple(codes) for codes in domain.sensitive_values.tolist()]
         places = torch.arange(1, len(values), device=self.group.device)
         pairs = self.group[:, None] * len(values) + (self.group[:, None] + places) % len(values)
@@ -142,8 +142,8 @@ class TwinTally:
         every = (self.count, self.count > 0, self.flips, self.lost, self.gained)
         sums.index_add_(1, cell.flatten(), torch.stack([counted.flatten().double() for counted in every]))
         return tuple(
-            Move(values[i // len(values)], values[i % len(values)], int(people), *(part / count for part in parts))
-            for i, (count, people, *parts) in zip(cells.tolist(), sums.T.tolist(), strict=True)
+            Move(values[i // len(values)], values[i % len(values)], int(records), *(part / count for part in parts))
+            for i, (count, records, *parts) in zip(cells.tolist(), sums.T.tolist(), strict=True)
             if count
         )
 
@@ -165,7 +165,7 @@ def mean_moves(every: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
 
 MAX_MEDIATORS = 5
 ENOUGH_OF_EXCESS = 0.9  # share of the excess from which on no further mediator is added
-MAX_PREDICTED_RECORDS = 5_000  # people whose group is predicted from their other attributes
+MAX_PREDICTED_RECORDS = 5_000  # records whose group is predicted from their other attributes
 
 
 class Mediator(NamedTuple):
@@ -176,18 +176,18 @@ class Mediator(NamedTuple):
 
 
 class CounterfactualPairs(NamedTuple):
-    """People, a twin of each, and the model that decides for both."""
+    """Records, a twin of each, and the model that decides for both."""
 
     scores: Callable[[Tensor], Tensor]
     decision: Decision
-    people: Tensor  # (n, d)
+    records: Tensor  # (n, d)
     others: Tensor  # (n, d)
 
     def rate(self, kept: list[int]) -> float:
-        """Return the share of pairs with different decisions if some columns of the person are held fixed."""
+        """Return the share of pairs with different decisions if some columns of the record are held fixed."""
         mixed = self.others.clone()
-        mixed[:, kept] = self.people[:, kept]
-        return float(self.decision.differ(self.scores(self.people), self.scores(mixed)).double().mean())
+        mixed[:, kept] = self.records[:, kept]
+        return float(self.decision.differ(self.scores(self.records), self.scores(mixed)).double().mean())
 
 
 def mediators(
@@ -195,7 +195,7 @@ def mediators(
 ) -> tuple[Mediator, ...]:
     """Return the most important mediating attributes, each with those before it and the share of the excess.
 
-    The order is that of the Shapley values: the average contribution of an attribute if a person becomes the twin one
+    The order is that of the Shapley values: the average contribution of an attribute if a record becomes the twin one
     attribute after the other, in a random order. `by_chance` are pairs of shuffled groups, which give the baseline that
     remains if attributes are held fixed. Nothing is returned where the shares lie within the confidence interval of the
     excess. A sensitive attribute is never a mediator of itself.
@@ -224,12 +224,12 @@ def mediators(
 
 def contributions(pairs: CounterfactualPairs) -> Tensor:
     """Return the contribution of each column to the share of pairs with different decisions, their sum: (d,)."""
-    people, others, decision, scores = pairs.people, pairs.others, pairs.decision, pairs.scores
-    n, d = people.shape
-    order = Draws(0, "carriers").uniform(0, torch.arange(n, device=people.device), d, use="order").argsort(1)
-    own, way, before = scores(people), people.clone(), torch.zeros(n, dtype=torch.float64, device=people.device)
-    found = torch.zeros(d, dtype=torch.float64, device=people.device)
-    now, every = own.clone(), torch.arange(n, device=people.device)
+    records, others, decision, scores = pairs.records, pairs.others, pairs.decision, pairs.scores
+    n, d = records.shape
+    order = Draws(0, "carriers").uniform(0, torch.arange(n, device=records.device), d, use="order").argsort(1)
+    own, way, before = scores(records), records.clone(), torch.zeros(n, dtype=torch.float64, device=records.device)
+    found = torch.zeros(d, dtype=torch.float64, device=records.device)
+    now, every = own.clone(), torch.arange(n, device=records.device)
     for step in range(d):
         column = order[:, step]
         value = others[every, column]
@@ -243,12 +243,12 @@ def contributions(pairs: CounterfactualPairs) -> Tensor:
     return found / max(1, n)
 
 
-def group_predictability(domain: TableDomain, people: Tensor) -> float | None:
+def group_predictability(domain: TableDomain, records: Tensor) -> float | None:
     """Return the ROC AUC with which the inputs of the model other than sensitive attributes predict the group.
 
-    None where a group has too few people for cross-validation.
+    None where a group has too few records for cross-validation.
     """
-    some = people[:MAX_PREDICTED_RECORDS]
+    some = records[:MAX_PREDICTED_RECORDS]
     group, counts = np.unique(domain.combinations.number(some).cpu().numpy(), return_inverse=True, return_counts=True)[
         1:
     ]

@@ -115,8 +115,8 @@ def _zero_gradient(sample: _Sample) -> _Note:
     if not isinstance(context.network, Network):
         return None
     ends = evaluation.ends
-    people = context.domain.member(seeds.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
-    slopes = context.network.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
+    members = context.domain.member(seeds.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
+    slopes = context.network.gradient(members, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
     flat = int((slopes == 0).all(1).view(2, -1).all(0).sum())
     if 2 * flat <= len(seeds):
         return None
@@ -132,8 +132,8 @@ def _dead_biased_neurons(sample: _Sample) -> _Note:
     if context.profile is None or not isinstance(context.network, Network) or len(sample.seeds) == 0:
         return None
     layer = context.profile.worst
-    people = torch.cat([sample.seeds, sample.evaluation.twins[sample.evaluation.valid]])
-    active = context.network.activations(people, [layer.name])[layer.name]
+    members = torch.cat([sample.seeds, sample.evaluation.twins[sample.evaluation.valid]])
+    active = context.network.activations(members, [layer.name])[layer.name]
     dead = int((active[:, list(layer.biased)] == 0).all(0).sum())
     if dead == 0:
         return None

@@ -159,8 +159,8 @@ class Frontier:
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Compute the ends of the families and their gradients; each chain keeps the better of its old and new row."""
         ends = evaluation.ends
-        people = context.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
-        slopes = context.gradient(people, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
+        members = context.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
+        slopes = context.gradient(members, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
         new = {"rows": rows, "inside": evaluation.discriminates, "high": ends.high, "low": ends.low}
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A miss never replaces a finding, nor a plateau a row with gradients.
