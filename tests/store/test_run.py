@@ -77,7 +77,7 @@ def test_a_run_killed_between_any_two_file_operations_finds_the_same(tmp_path, c
             assert_beginning(Run.open(folder).findings(), Run.open(reference).findings())
         search(folder, config)
         assert_same_run(folder, reference)
-    assert call > 50  # the test has teeth: that many moments were tried
+    assert call > 40  # the test has teeth: that many moments were tried
 
 
 def test_a_run_that_is_killed_again_and_again_finds_the_same(tmp_path, config, reference):
@@ -193,7 +193,7 @@ def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, config, monkeypa
 # A full disk
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 0.6, 0.8, 0.9])
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_full_disk(tmp_path, config, reference, monkeypatch, share, call):
     folder = tmp_path / "full"
