@@ -21,7 +21,7 @@ POPULATIONS: dict[Population, str] = {  # the records of a rate
     "domain": "synthetic records drawn uniformly from the declared input space",
     "combinations": "combinations of values drawn uniformly, rules ignored",
 }
-TwinKind = Literal["flip", "counterpart"]  # the same record in another group, or its counterfactual twin
+TwinKind = Literal["flip", "counterfactual"]  # the same record in another group, or its counterfactual twin
 # which twins the records of a rate are compared with
 TWINS = {"pairs": "plausible twins only; people without one are not counted"}
 TWINS |= dict.fromkeys(("table", "plausible", "domain"), "all twins that the rules allow")

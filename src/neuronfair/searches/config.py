@@ -106,6 +106,7 @@ class SearchConfig:
                 f"plausible must be 0 or more and below 1, got {self.plausible}: the minimum likelihood "
                 "percentile of the records that are searched, as a share"
             )
+        object.__setattr__(self, "twins", current_twins(self.twins))
         if self.twins not in get_args(TwinKind):
             raise NeuronFairError(f"twins must be {' or '.join(get_args(TwinKind))}, got {self.twins!r}")
         object.__setattr__(self, "method", current_name(self.method))
