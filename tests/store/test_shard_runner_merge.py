@@ -19,7 +19,7 @@ from neuronfair.errors import RunError
 from neuronfair.model.decision import Decision
 from neuronfair.model.profile import interpret
 from neuronfair.searches import engine
-from neuronfair.searches.engine import Budget, ChainRange, Checkpoint, PhaseRecording
+from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import DOUBTFUL, FOUND, MISS, REJECTED, KeySet, evaluated_lines, is_sampled_miss
 from neuronfair.searches.method import SearchContext, StepSizes
@@ -66,7 +66,7 @@ def run_phase(
     rules = phases(method, Setting(context, KeySet(), 100))
     rows, origin = (SEEDS, torch.arange(len(SEEDS))) if starts is None else (starts.rows, starts.origin)
     here = share or slice(0, len(rows))
-    recording = replace(recording, every=EVERY, chains=ChainRange(here.start, len(rows)))
+    recording = replace(recording, every=EVERY, first_chain=here.start, chains=len(rows))
     return engine.run_phase(
         replace(context, draws=Draws(3, phase)),
         rules.first if starts is None else rules.local,

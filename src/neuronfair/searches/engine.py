@@ -78,17 +78,6 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class ChainRange:
-    """The part of a phase's chains that is run here: the place of the first, and how many the phase has in all."""
-
-    first: int = 0
-    total: int | None = None  # None: these are all
-
-
-WHOLE = ChainRange()
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """The state of a phase after `t` steps. With the checkpoints before it, it suffices to resume the phase exactly."""
 
@@ -108,7 +97,8 @@ class PhaseRecording:
     every: int = 50
     resume: Checkpoint | None = None  # holds all findings and keys up to it
     keep: bool = True  # False: findings are confirmed and counted, but not kept
-    chains: ChainRange = WHOLE
+    first_chain: int = 0  # the place of the first chain that is run here, among all of the phase
+    chains: int | None = None  # of the phase; None: all are run here
     even: bool = False  # chains take the same path, to the last bit, in any batch
     workers: int = 1  # processes among which such chains are dealt, where that is possible
 
@@ -192,9 +182,7 @@ class PhaseRun:
         self._begun = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
         self._context, self._method, self._budget, self._recording = context, method, budget, recording
         seen = seen if seen is not None else KeySet(context.domain.device)
-        self._tally = PhaseTally(
-            context, budget, seen, keep=recording.keep, chains=recording.chains.total or len(seeds)
-        )
+        self._tally = PhaseTally(context, budget, seen, keep=recording.keep, chains=recording.chains or len(seeds))
         self.ended: PhaseResult | None = None  # the result, if the phase was over before it was resumed
         self._chains: Chains | ForkedChains = self._start(seeds, origin)
         if resume is not None:
@@ -206,7 +194,7 @@ class PhaseRun:
         context, recording = self._context, self._recording
         rows = context.domain.clip(seeds)
         numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
-        place = recording.chains.first + torch.arange(len(rows), device=rows.device)
+        place = recording.first_chain + torch.arange(len(rows), device=rows.device)
         state = {"origin": numbers, "place": place, "rows": rows, "found": torch.zeros_like(numbers)}
         steps = stepper(context, self._method, exact=self._budget.counts_findings, even=recording.even)
         return Chains(steps, self._method.start(context, state), 0, self._budget.findings_per_seed)

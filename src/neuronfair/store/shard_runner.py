@@ -31,7 +31,7 @@ from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.progress import PieceProgress
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.campaign import PhaseTask, in_one_piece
-from neuronfair.searches.engine import ChainRange, Checkpoint, PhaseRecording, PhaseResult, Stop, run_phase
+from neuronfair.searches.engine import Checkpoint, PhaseRecording, PhaseResult, Stop, run_phase
 from neuronfair.searches.findings import Findings, FindingsSummary
 from neuronfair.searches.keys import (
     DOUBTFUL,
@@ -222,7 +222,8 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
         every=shared.every,
         resume=shard.resume(device),
         keep=False,
-        chains=ChainRange(first, len(task.starts)),
+        first_chain=first,
+        chains=len(task.starts),
         even=True,
         workers=shared.workers,
     )

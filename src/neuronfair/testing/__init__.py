@@ -89,7 +89,7 @@ def check(**options: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[
 
 @dataclass
 class Spy:
-    """A method that records its starts, the rows that it asks for and whether they discriminate."""
+    """A method that records its starts, the rows that it proposes and whether they discriminate."""
 
     inner: Method
     starts: dict[int, Tensor] = field(default_factory=dict)
@@ -102,18 +102,18 @@ class Spy:
         return self.inner.start(context, state)
 
     def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
-        """Ask the method."""
+        """Record the rows that the method proposes."""
         rows = self.inner.ask(context, state, t)
         self.proposed.append((state["origin"], rows))
         return rows
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Tell the method."""
+        """Record whether they discriminate, and pass that on."""
         self.met.append(evaluation.discriminates)
         return self.inner.tell(context, state, rows, evaluation, t)
 
     def path(self, origin: int) -> list[list[int]]:
-        """Return all rows that one chain asked for."""
+        """Return all rows that one chain proposed."""
         return [row for numbers, rows in self.proposed for row in rows[numbers == origin].tolist()]
 
     def hits(self, origin: int) -> list[bool]:
@@ -123,34 +123,36 @@ class Spy:
 
 
 @functools.cache
-def _ready(name: str, where: str) -> Phases:
-    return phases(name, Setting(case(where).context, KeySet(), ROWS))
+def _ready(name: str, example: str) -> Phases:
+    return phases(name, Setting(case(example).context, KeySet(), ROWS))
 
 
-def explore(name: str, where: str, phase: str, budget: Budget | None = None, **options: Any) -> tuple[PhaseResult, Spy]:
+def explore(
+    name: str, example: str, phase: str, budget: Budget | None = None, **options: Any
+) -> tuple[PhaseResult, Spy]:
     """Run one phase of a method on a case, and return its result and its record."""
-    spy = Spy(getattr(_ready(name, where), phase))
-    seeds = options.pop("seeds", case(where).starts(phase))
-    return run_phase(case(where).context, spy, seeds, budget=budget or Budget(STEPS), **options), spy
+    spy = Spy(getattr(_ready(name, example), phase))
+    seeds = options.pop("seeds", case(example).starts(phase))
+    return run_phase(case(example).context, spy, seeds, budget=budget or Budget(STEPS), **options), spy
 
 
-def full_search(name: str, where: str, *, seed: int = 0, controls: bool = False) -> SearchResult:
+def full_search(name: str, example: str, *, seed: int = 0, controls: bool = False) -> SearchResult:
     """Run a whole search by a method on a case."""
-    here = case(where)
+    here = case(example)
     config = SearchConfig(name, CHAINS, STEPS, STEPS, seed=seed, decision=here.decision, controls=controls)
     return search(network(here.module, here.domain), here.domain, here.rows, config, seeds=here.seeds)
 
 
 @functools.cache
-def shared_search(name: str, where: str) -> SearchResult:
+def shared_search(name: str, example: str) -> SearchResult:
     """Return a whole search that several checks share."""
-    return full_search(name, where, controls=where == "people")
+    return full_search(name, example, controls=example == "people")
 
 
 @functools.cache
-def shared_phase(name: str, where: str, phase: str) -> tuple[PhaseResult, Spy]:
+def shared_phase(name: str, example: str, phase: str) -> tuple[PhaseResult, Spy]:
     """Return a phase that several checks share."""
-    return explore(name, where, phase)
+    return explore(name, example, phase)
 
 
 def digest(outcome: SearchResult) -> str:
@@ -163,14 +165,14 @@ def digest(outcome: SearchResult) -> str:
 # Rows and findings
 
 
-@check(where=(*CASES, PLAUSIBLE), phase=PHASES)
-def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str, phase: str) -> None:
+@check(example=(*CASES, PLAUSIBLE), phase=PHASES)
+def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, example: str, phase: str) -> None:
     """Every proposed row is valid and has the sensitive values of its seed; the first one is the seed."""
-    domain, (_, spy) = case(where).domain, shared_phase(name, where, phase)
+    domain, (_, spy) = case(example).domain, shared_phase(name, example, phase)
     rows = torch.cat([rows for _, rows in spy.proposed])
     assert rows.dtype == torch.int64
     assert domain.valid(rows).all()
-    if phase == "local" and where != "plain":  # as printed, NeuronFair has no slope to follow on the plain one
+    if phase == "local" and example != "plain":  # as printed, NeuronFair has no slope to follow on the plain one
         assert len(set(map(tuple, rows.tolist()))) > 2 * CHAINS  # it goes somewhere
     if isinstance(spy.inner, Uniform):
         return  # random rows have no seed
@@ -181,16 +183,16 @@ def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, where: str
         assert torch.equal(path[0], start)  # the seed itself comes first
 
 
-@check(where=(*CASES, COUNTERFACTUAL))
-def findings_satisfy_definition_1(name: str, where: str) -> None:
+@check(example=(*CASES, COUNTERFACTUAL))
+def findings_satisfy_definition_1(name: str, example: str) -> None:
     """Every finding is a valid record and a twin of it with a different decision."""
-    domain, decision = case(where).domain, case(where).decision
+    domain, decision = case(example).domain, case(example).decision
     if METHODS[name].boundary and decision.kind == "tolerance":
         return  # it is refused
-    outcome = shared_search(name, where)
+    outcome = shared_search(name, example)
     found = outcome.findings
     assert len(outcome.first.findings) > 0
-    assert len(outcome.local.findings) > 0 or where == "plain"
+    assert len(outcome.local.findings) > 0 or example == "plain"
     rows, twins = found.rows, found.twins(domain)
     assert domain.valid(rows).all()
     assert domain.valid(twins).all()
@@ -199,7 +201,7 @@ def findings_satisfy_definition_1(name: str, where: str) -> None:
     differs[:, list(domain.twin_columns)] = False
     assert not differs.any()
     assert (domain.twins(rows).rows == twins[:, None]).all(2).any(1).all()
-    exact = network(case(where).module, domain).double()
+    exact = network(case(example).module, domain).double()
     own, other = (exact.scores(x) for x in (rows, twins))
     if decision.kind == "argmax":
         assert (own.argmax(1) != other.argmax(1)).all()
@@ -308,8 +310,8 @@ def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
         lines = torch.cat([at.lines for at in saved[: i + 1]])
         # A state that is read from a file shares no memory with the old one.
         state = {key: value.clone() for key, value in last.state.items()}
-        where = replace(last, state=state, findings=so_far, lines=lines)
-        resumed, rest = explore(name, "pair", phase, recording=PhaseRecording(resume=where))
+        last_state = replace(last, state=state, findings=so_far, lines=lines)
+        resumed, rest = explore(name, "pair", phase, recording=PhaseRecording(resume=last_state))
         _assert_same(resumed.findings, whole.findings)
         assert resumed.stop == whole.stop
         for mine, before in zip(rest.proposed, spy.proposed[last.t :], strict=True):
