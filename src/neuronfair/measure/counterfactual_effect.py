@@ -152,16 +152,16 @@ class CounterfactualTest:
     def tables(self, progress: Callable[[int, int], None] | None = None) -> list[ResampledTable]:
         """Return all resampled tables, whose twins are learned in threads ahead of their use."""
         pool = ThreadPoolExecutor(max_workers=max(1, min(MAX_THREADS, torch.get_num_threads())))
-        found = list[ResampledTable]()
+        results = list[ResampledTable]()
         try:
             waiting = deque(pool.submit(self._learned, number) for number in range(len(self)))
             while waiting:
-                found.append(self._counted(waiting.popleft().result(), len(found)))  # and free its memory
+                results.append(self._counted(waiting.popleft().result(), len(results)))  # and free its memory
                 if progress is not None:
-                    progress(len(found), len(self))
+                    progress(len(results), len(self))
         finally:
             pool.shutdown(cancel_futures=True)
-        return found
+        return results
 
     def _learned(self, number: int) -> _Learned:
         """Return the twins learned from one resampled table."""
@@ -174,15 +174,15 @@ class CounterfactualTest:
         half = half.to(table.device)
         return _Learned(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
 
-    def _counted(self, one: _Learned, number: int) -> ResampledTable:
-        records = one.rows[self._chosen]
-        draws = one.counterfactuals.drawn(one.domain, records, self._again)
-        tally = self._scored.tally(records, draws, flipped=one.half is not None)
-        if one.half is not None:
-            return ResampledTable(tally.of(one.half[self._chosen]), None)
+    def _counted(self, learned: _Learned, number: int) -> ResampledTable:
+        records = learned.rows[self._chosen]
+        draws = learned.counterfactuals.drawn(learned.domain, records, self._again)
+        tally = self._scored.tally(records, draws, flipped=learned.half is not None)
+        if learned.half is not None:
+            return ResampledTable(tally.of(learned.half[self._chosen]), None)
         if number >= 2 * MEDIATED_TABLES:
             return ResampledTable(tally, None)
-        pairs = self._scored.pairs(one.counterfactuals, MEDIATED_PAIRS // MEDIATED_TABLES, one.domain, records)
+        pairs = self._scored.pairs(learned.counterfactuals, MEDIATED_PAIRS // MEDIATED_TABLES, learned.domain, records)
         return ResampledTable(tally, (pairs.records, pairs.others))
 
     def effect(self, tables: Sequence[ResampledTable]) -> CounterfactualEffect:
@@ -190,32 +190,32 @@ class CounterfactualTest:
         domain, tally, scored, confidence = self.domain, self._tally, self._scored, self._confidence
         shuffled, halves = ([one.tally for one in tables[first::2]] for first in (0, 1))
         rate, placebo, effect = _estimates(tally, shuffled, halves, confidence)
-        some, directed = tally.count.sum(1) > 0, scored.favourable is not None
-        found = CounterfactualEffect(
+        has_twin, directed = tally.count.sum(1) > 0, scored.favourable is not None
+        result = CounterfactualEffect(
             rate=rate,
             placebo=placebo,
             effect=effect,
-            of=int(some.sum()),
+            of=int(has_twin.sum()),
             draws=self.thorough.draws,
             placebos=self.thorough.placebos,
             lost=tally.mean(tally.lost) if directed else None,
             gained=tally.mean(tally.gained) if directed else None,
             moves=tally.moves(domain),
             placebo_moves=mean_moves([one.moves(domain) for one in shuffled]),
-            people=self.people[some],
-            shares=tally.shares[some],
+            people=self.people[has_twin],
+            shares=tally.shares[has_twin],
             mediators=(),
             auc=group_predictability(domain, self.people),
             left_out=_left_out(domain, self._clipped, self.counterfactuals),
             counterfactuals=self.counterfactuals,
-            without=int((~some).sum()),
+            without=int((~has_twin).sum()),
         )
-        if not found.claimed:
-            return found
+        if not result.claimed:
+            return result
         pairs = scored.pairs(self.counterfactuals, MEDIATED_PAIRS, domain, self.people)
         by_chance = [pairs._replace(records=one.pairs[0], others=one.pairs[1]) for one in tables if one.pairs]
         return replace(
-            found,
+            result,
             mediators=mediators(pairs, by_chance, domain, effect),
             sensitivity=sensitivity(tally, halves, domain, scored.outcome, confidence),
         )
@@ -226,13 +226,13 @@ def _estimates(
 ) -> tuple[Interval, Interval, Interval]:
     """Return rate, permutation baseline and excess."""
     rate = tally.rate()
-    nothing, half = (torch.tensor([one.rate() for one in some], dtype=torch.float64) for some in (shuffled, halves))
-    level, times = float(nothing.mean()), student(confidence, len(shuffled))
-    spread, wide = float(half.std()), times * float(nothing.std()) * sqrt(1 + 1 / len(shuffled))
+    baselines, halved = (torch.tensor([one.rate() for one in some], dtype=torch.float64) for some in (shuffled, halves))
+    level, times = float(baselines.mean()), student(confidence, len(shuffled))
+    spread, wide = float(halved.std()), times * float(baselines.std()) * sqrt(1 + 1 / len(shuffled))
     point = excess(rate, level)
     # For records without any shift the whole baseline is estimation error, however large the shift of others is: the
     # lower end allows for that.
-    both = times * sqrt(spread**2 + float(nothing.var()) / len(shuffled))
+    both = times * sqrt(spread**2 + float(baselines.var()) / len(shuffled))
     low = rate - level - both if rate > level + wide else min(0.0, rate - level - both)
     return (
         Interval(rate, max(0.0, rate - times * spread), min(1.0, rate + times * spread)),
@@ -320,9 +320,9 @@ def sensitivity(
         pair, first, second = pair[::-1], second, first
     if second <= 0:
         return None
-    found = [as_groups(half).get((min(pair), max(pair))) for half in halves]
+    ratios = [as_groups(half).get((min(pair), max(pair))) for half in halves]
     order = 1 if pair[0] < pair[1] else -1
-    logs = [order * log(one[0] / one[1]) for one in found if one is not None and min(one[:2]) > 0]
+    logs = [order * log(one[0] / one[1]) for one in ratios if one is not None and min(one[:2]) > 0]
     if len(logs) < 2:
         return None
     reach = student(confidence, len(logs)) * float(torch.tensor(logs, dtype=torch.float64).std())
@@ -339,15 +339,15 @@ def as_groups(tally: TwinTally) -> dict[tuple[int, int], tuple[float, float, int
     size, has = tally.count.shape[1] + 1, tally.has.double()
     share = (tally.count > 0).double()
     as_other = has[:, None] + (tally.gained - tally.lost) / tally.count.clamp(min=1)
-    found = {}
+    risks = {}
     for first in range(size):
         for second in range(first + 1, size):
             sums, records = [0.0, 0.0], 0.0
             for own, ahead, place in ((first, second - first, 0), (second, size - second + first, 1)):
-                there = (tally.group == own).double() * share[:, ahead - 1]
-                sums[place] += float((there * has).sum())
-                sums[1 - place] += float((there * as_other[:, ahead - 1]).sum())
-                records += float(there.sum())
+                weights = (tally.group == own).double() * share[:, ahead - 1]
+                sums[place] += float((weights * has).sum())
+                sums[1 - place] += float((weights * as_other[:, ahead - 1]).sum())
+                records += float(weights.sum())
             if records:
-                found[first, second] = (sums[0] / records, sums[1] / records, round(records))
-    return found
+                risks[first, second] = (sums[0] / records, sums[1] / records, round(records))
+    return risks

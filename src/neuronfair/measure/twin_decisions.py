@@ -150,16 +150,16 @@ class TwinTally:
 
 def mean_moves(every: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
     """Return the mean of each move over several tables."""
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Move]] = {}
+    by_groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Move]] = {}
     for move in (move for moves in every for move in moves):
-        found.setdefault((move.own, move.other), []).append(move)
+        by_groups.setdefault((move.own, move.other), []).append(move)
     return tuple(
         Move(
             *pair,
             round(sum(move.people for move in moves) / len(moves)),
             *(sum(getattr(move, part) for move in moves) / len(moves) for part in ("flips", "lost", "gained")),
         )
-        for pair, moves in found.items()
+        for pair, moves in by_groups.items()
     )
 
 
@@ -207,19 +207,19 @@ def mediators(
     whole = remaining([])
     if whole <= 0:
         return ()
-    given = contributions(pairs)
-    free = [c for c in given.argsort(descending=True, stable=True).tolist() if c not in domain.sensitive_columns]
-    found, kept = list[Mediator](), list[int]()
+    worth = contributions(pairs)
+    free = [c for c in worth.argsort(descending=True, stable=True).tolist() if c not in domain.sensitive_columns]
+    named, kept = list[Mediator](), list[int]()
     for column in free[:MAX_MEDIATORS]:
-        if given[column] <= 0:
+        if worth[column] <= 0:
             break
         kept.append(column)
         share = min(1.0, max(0.0, 1 - remaining(kept) / whole))
-        found.append(Mediator(tuple(kept), share))
+        named.append(Mediator(tuple(kept), share))
         if share >= ENOUGH_OF_EXCESS:
             break
     chance = (effect.value - effect.low) / effect.value
-    return tuple(found) if any(one.share > chance for one in found) else ()
+    return tuple(named) if any(one.share > chance for one in named) else ()
 
 
 def contributions(pairs: CounterfactualPairs) -> Tensor:
@@ -227,20 +227,20 @@ def contributions(pairs: CounterfactualPairs) -> Tensor:
     records, others, decision, scores = pairs.records, pairs.others, pairs.decision, pairs.scores
     n, d = records.shape
     order = Draws(0, "carriers").uniform(0, torch.arange(n, device=records.device), d, use="order").argsort(1)
-    own, way, before = scores(records), records.clone(), torch.zeros(n, dtype=torch.float64, device=records.device)
-    found = torch.zeros(d, dtype=torch.float64, device=records.device)
-    now, every = own.clone(), torch.arange(n, device=records.device)
+    own, current, before = scores(records), records.clone(), torch.zeros(n, dtype=torch.float64, device=records.device)
+    total = torch.zeros(d, dtype=torch.float64, device=records.device)
+    scored, every = own.clone(), torch.arange(n, device=records.device)
     for step in range(d):
         column = order[:, step]
         value = others[every, column]
-        moved = (way[every, column] != value).nonzero()[:, 0]
-        way[every, column] = value
+        moved = (current[every, column] != value).nonzero()[:, 0]
+        current[every, column] = value
         if len(moved):
-            now[moved] = scores(way[moved])
-        after = decision.differ(own, now).double()
-        found.index_add_(0, column, after - before)
+            scored[moved] = scores(current[moved])
+        after = decision.differ(own, scored).double()
+        total.index_add_(0, column, after - before)
         before = after
-    return found / max(1, n)
+    return total / max(1, n)
 
 
 def group_predictability(domain: TableDomain, records: Tensor) -> float | None:
@@ -248,11 +248,11 @@ def group_predictability(domain: TableDomain, records: Tensor) -> float | None:
 
     None where a group has too few records for cross-validation.
     """
-    some = records[:MAX_PREDICTED_RECORDS]
-    group, counts = np.unique(domain.combinations.number(some).cpu().numpy(), return_inverse=True, return_counts=True)[
-        1:
-    ]
+    sample = records[:MAX_PREDICTED_RECORDS]
+    group, counts = np.unique(
+        domain.combinations.number(sample).cpu().numpy(), return_inverse=True, return_counts=True
+    )[1:]
     free = [column for column in domain.free.nonzero()[:, 0].tolist() if domain.attributes[column].is_input]
     if len(counts) < 2 or counts.min() < AUC_FOLDS or not free:
         return None
-    return cross_validated_auc([domain.attributes[column] for column in free], some[:, free], group)
+    return cross_validated_auc([domain.attributes[column] for column in free], sample[:, free], group)

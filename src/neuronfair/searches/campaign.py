@@ -442,9 +442,9 @@ class _Runs:
         what = self.label + ("random rows" if name == "random" else name)
         begun = time.perf_counter()
 
-        def show(done: int, total: int, found: int) -> None:
-            rate = found / max(1e-9, time.perf_counter() - begun)
-            self.progress(what, done, total, f"{found:,} findings ({rate:,.0f} a second)")
+        def show(done: int, total: int, findings: int) -> None:
+            rate = findings / max(1e-9, time.perf_counter() - begun)
+            self.progress(what, done, total, f"{findings:,} findings ({rate:,.0f} a second)")
 
         task = PhaseTask(name, context, rule, starts, budget, origin, seen, keep, self.recorder)
         return self.runner(task if self.progress is silent else replace(task, progress=show))

@@ -238,9 +238,9 @@ def flip_share_of_drawn_twins(network: Model, domain: TableDomain, rows: Tensor,
     if counterfactuals is None:
         return None
     parts = [Drawn(rows.new_zeros(0), rows.new_zeros(0))]
-    for (some,) in zip(*families(network.encoding, domain, rows), strict=True):
-        own, otherwise, of = network.scores(some), some.new_zeros(len(some)), some.new_zeros(len(some))
-        for others, valid in counterfactuals.drawn(domain, some):
+    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
+        own, otherwise, of = network.scores(part), part.new_zeros(len(part)), part.new_zeros(len(part))
+        for others, valid in counterfactuals.drawn(domain, part):
             scores = network.scores(others.flatten(0, 1)).view(*valid.shape, network.outputs)
             otherwise += (decision.differ(own[:, None], scores) & valid).sum(1)
             of += valid.sum(1)

@@ -87,10 +87,10 @@ class _Process:
 
     def result(self, timeout: float | None = None) -> object:
         """Return the next result; raise the error that ended the process."""
-        made = self.results.get(timeout=timeout)
-        if isinstance(made, BaseException):
-            raise made
-        return made
+        result = self.results.get(timeout=timeout)
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
 
 @dataclass
@@ -153,9 +153,9 @@ class ForkedChains:
         return self.now
 
     def _chains(self, process: _Process) -> State:
-        while not isinstance(made := process.result(), _Chains) or made.end != self._end:
+        while not isinstance(result := process.result(), _Chains) or result.end != self._end:
             pass
-        return {name: torch.from_numpy(array) for name, array in made.state.items()}
+        return {name: torch.from_numpy(array) for name, array in result.state.items()}
 
 
 @contextmanager
@@ -242,11 +242,11 @@ def serve(share: Chains, network: Network, orders: Connection, results: Connecti
     while True:
         end, of_chains = orders.recv()
         if of_chains:
-            made: object = next(chains for chains in kept if chains.end == end)
+            result: object = next(chains for chains in kept if chains.end == end)
         else:
-            made = _stepped(share, network, end)
+            result = _stepped(share, network, end)
             kept.append(_sent(share, end))
-        results.send_bytes(pickle.dumps(made, pickle.HIGHEST_PROTOCOL))
+        results.send_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
 
 
 def _sent(share: Chains, end: int) -> _Chains:
