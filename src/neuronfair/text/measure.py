@@ -17,6 +17,7 @@ import torch
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.twins import TwinRows
 from neuronfair.measure.rate import Rate
+from neuronfair.measure.stats import Interval, clopper_pearson
 from neuronfair.progress import Progress, silent
 from neuronfair.text.domain import GROUP, TEXT, TextDomain
 from neuronfair.text.english import WORD, in_case_of
