@@ -21,15 +21,15 @@ from neuronfair.alternative_models.report import (
 )
 from neuronfair.alternative_models.search import BASELINE, Chance, FitLine, Searched, Shown
 from neuronfair.alternative_models.session import AlternativesReport
-from neuronfair.measure.stats import Interval
+from neuronfair.measure.stats import Estimate
 
 PARAMETERS = {"leave_out": 1, "reweight": 0.5, "twins": 0.0, "threshold": 0.46, "model__C": 2.0, "model__tol": 1.0}
-BASE = Shown(BASELINE, ("sex",), Interval(0.8, 0.78, 0.82), Interval(0.5, 0.4, 0.6), {})
+BASE = Shown(BASELINE, ("sex",), Estimate(0.8, 0.78, 0.82), Estimate(0.5, 0.4, 0.6), {})
 BETTER = Shown(
     Candidate("candidate", 1, 0, PARAMETERS),
     (),
-    Interval(0.799, 0.78, 0.82),
-    Interval(0.2, 0.1, 0.3),
+    Estimate(0.799, 0.78, 0.82),
+    Estimate(0.2, 0.1, 0.3),
     {"selection_gap": 0.1},
     Gain(-0.001, 0.001, -0.003),
     Gain(0.3, 0.02, 0.25),

@@ -20,7 +20,7 @@ from neuronfair.measure.counterfactual_effect import (
     as_groups,
     e_value,
 )
-from neuronfair.measure.stats import Interval, excess
+from neuronfair.measure.stats import Estimate, excess
 from neuronfair.measure.twin_decisions import (
     CounterfactualPairs,
     Move,
@@ -175,7 +175,7 @@ def test_contributions_add_up_and_two_copies_share():
     assert given.sum() == pytest.approx(1.0)
     assert given[COPY] == pytest.approx(0.5, abs=0.1)
     assert given[NOISE] == given[GROUP] == 0
-    found = mediators(pairs, [nobody(people)], DOMAIN, Interval(1.0, 0.9, 1.0))
+    found = mediators(pairs, [nobody(people)], DOMAIN, Estimate(1.0, 0.9, 1.0))
     assert [one.share for one in found] == [0.0, 1.0]
     assert set(found[1].columns) == {COPY, SCORE}
 
@@ -199,10 +199,10 @@ def test_what_chance_gives_is_no_mediator():
     shuffled = others.clone()
     shuffled[:, COPY] = 0
     by_chance = [CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)]
-    found = mediators(pairs, by_chance, DOMAIN, Interval(excess(0.2, 0.1), 0.05, 0.25))
+    found = mediators(pairs, by_chance, DOMAIN, Estimate(excess(0.2, 0.1), 0.05, 0.25))
     assert [(one.columns, one.share) for one in found[:1]] == [((COPY,), 1.0)]
     chance_only = CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)
-    assert mediators(chance_only, by_chance, DOMAIN, Interval(0.1, 0.05, 0.15)) == ()
+    assert mediators(chance_only, by_chance, DOMAIN, Estimate(0.1, 0.05, 0.15)) == ()
 
 
 def test_nothing_is_named_where_what_remains_lies_within_the_interval():
@@ -215,9 +215,9 @@ def test_nothing_is_named_where_what_remains_lies_within_the_interval():
         return (rows[:, [COPY, GROUP]].amax(1, keepdim=True) > 0).double()
 
     pairs = CounterfactualPairs(scores, Decision("threshold", 0.5), people, others)
-    named = mediators(pairs, [nobody(people)], DOMAIN, Interval(0.2, 0.15, 0.25))
+    named = mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.15, 0.25))
     assert [(one.columns, one.share) for one in named] == [((COPY,), 0.5)]
-    assert mediators(pairs, [nobody(people)], DOMAIN, Interval(0.2, 0.08, 0.3)) == ()
+    assert mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.08, 0.3)) == ()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from neuronfair.alternative_models import AlternativesSettings, Measure
 from neuronfair.alternative_models.parts import Integers, SearchTable
 from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
 from neuronfair.measure.fit import Fit
-from neuronfair.measure.stats import Interval
+from neuronfair.measure.stats import Estimate
 from neuronfair.model.decision import Decision
 from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import imported
@@ -96,11 +96,11 @@ class PartEvaluator:
         value, error = self._compared_quality(answers, baseline)
         return Gain(value, error, value - float(student.ppf(confidence, len(self.rows) - 1)) * error)
 
-    def quality_span(self, answers: ModelAnswers, confidence: float) -> Interval:
+    def quality_span(self, answers: ModelAnswers, confidence: float) -> Estimate:
         """Return the quality with its confidence interval."""
         value, error = self._compared_quality(answers, None)
         half = float(norm.isf((1 - confidence) / 2)) * error
-        return Interval(value, value - half, value + half)
+        return Estimate(value, value - half, value + half)
 
     def _compared_quality(self, answers: ModelAnswers, baseline: ModelAnswers | None) -> tuple[float, float]:
         """Return the quality, or how much more it is than a baseline's, and its standard error."""
@@ -173,12 +173,12 @@ class PartEvaluator:
         change = drawn[1] - drawn[0]
         return Gain(value, float(change.std(ddof=1)), float(np.quantile(change, 1 - confidence)))
 
-    def measure_span(self, answers: ModelAnswers, confidence: float) -> Interval:
+    def measure_span(self, answers: ModelAnswers, confidence: float) -> Estimate:
         """Return the measure with its confidence interval (bootstrap)."""
         drawn = self._drawn(answers, answers, DRAWS)[0]
         low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
         value = self.measured(answers)
-        return Interval(value, min(value, float(low)), max(value, float(high)))
+        return Estimate(value, min(value, float(low)), max(value, float(high)))
 
     @cached_property
     def _compared(self) -> npt.NDArray[np.bool_]:

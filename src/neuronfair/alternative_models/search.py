@@ -22,7 +22,7 @@ from neuronfair.alternative_models.estimators import Dimension
 from neuronfair.alternative_models.objectives import CHOICE_DRAWS, Gain, ModelAnswers, PartEvaluator
 from neuronfair.errors import NeuronFairError, RunError, needs, one_line
 from neuronfair.limits import TEXT, read_bytes
-from neuronfair.measure.stats import Interval
+from neuronfair.measure.stats import Estimate
 from neuronfair.progress import PieceProgress, Progress
 from neuronfair.scale.pool import Pool
 
@@ -283,8 +283,8 @@ class Shown:
 
     candidate: Candidate
     reads: tuple[str, ...]  # the sensitive attributes that it reads at decision time
-    quality: Interval
-    measure: Interval
+    quality: Estimate
+    measure: Estimate
     measures: Mapping[Measure, float]  # all that are known
     quality_gain: Gain | None = None  # against the baseline; None: it is the baseline
     measure_gain: Gain | None = None

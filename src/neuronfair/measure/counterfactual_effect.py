@@ -23,7 +23,7 @@ from neuronfair.domain.population.counterfactuals import (
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.twins import FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
-from neuronfair.measure.stats import Interval, excess, student
+from neuronfair.measure.stats import Estimate, excess, student
 from neuronfair.measure.twin_decisions import (
     Mediator,
     Move,
@@ -63,9 +63,9 @@ class Thoroughness:
 class CounterfactualEffect:
     """How often counterfactual twins get a different decision, and how much of that is not chance."""
 
-    rate: Interval  # share of a record's twins with a different decision, the mean of all records
-    placebo: Interval  # permutation baseline: the same with groups shuffled; its interval holds one such table
-    effect: Interval  # excess: the rate without what chance adds to it
+    rate: Estimate  # share of a record's twins with a different decision, the mean of all records
+    placebo: Estimate  # permutation baseline: the same with groups shuffled; its interval holds one such table
+    effect: Estimate  # excess: the rate without what chance adds to it
     of: int  # records that have a twin
     draws: int
     placebos: int
@@ -223,7 +223,7 @@ class CounterfactualTest:
 
 def _estimates(
     tally: TwinTally, shuffled: Sequence[TwinTally], halves: Sequence[TwinTally], confidence: float
-) -> tuple[Interval, Interval, Interval]:
+) -> tuple[Estimate, Estimate, Estimate]:
     """Return rate, permutation baseline and excess."""
     rate = tally.rate()
     baselines, halved = (torch.tensor([one.rate() for one in some], dtype=torch.float64) for some in (shuffled, halves))
@@ -235,9 +235,9 @@ def _estimates(
     both = times * sqrt(spread**2 + float(baselines.var()) / len(shuffled))
     low = rate - level - both if rate > level + wide else min(0.0, rate - level - both)
     return (
-        Interval(rate, max(0.0, rate - times * spread), min(1.0, rate + times * spread)),
-        Interval(level, max(0.0, level - wide), min(1.0, level + wide)),
-        Interval(point, low, min(1.0, point + both)),
+        Estimate(rate, max(0.0, rate - times * spread), min(1.0, rate + times * spread)),
+        Estimate(level, max(0.0, level - wide), min(1.0, level + wide)),
+        Estimate(point, low, min(1.0, point + both)),
     )
 
 

@@ -9,7 +9,7 @@ from math import sqrt
 
 
 @dataclass(frozen=True)
-class Interval:
+class Estimate:
     """A value and its confidence interval."""
 
     value: float
@@ -20,7 +20,7 @@ class Interval:
         return iter((self.value, self.low, self.high))
 
 
-def clopper_pearson(count: int, of: int, confidence: float = 0.95, *, looks: int = 1) -> Interval:
+def clopper_pearson(count: int, of: int, confidence: float = 0.95, *, looks: int = 1) -> Estimate:
     """Return a share with the exact interval of Clopper and Pearson (1934), one of `looks` that hold together.
 
     >>> print("{:.2f} ({:.4f} to {:.4f})".format(*clopper_pearson(3, 100)))
@@ -31,7 +31,7 @@ def clopper_pearson(count: int, of: int, confidence: float = 0.95, *, looks: int
     tail = (1 - confidence) / looks / 2
     low = float(beta.ppf(tail, count, of - count + 1)) if count else 0.0
     high = float(beta.isf(tail, count + 1, of - count)) if count < of else 1.0
-    return Interval(count / of, low, high)
+    return Estimate(count / of, low, high)
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None]:

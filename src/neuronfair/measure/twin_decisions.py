@@ -19,7 +19,7 @@ from neuronfair.domain.population.model import AUC_FOLDS, cross_validated_auc
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinRows
 from neuronfair.measure.rate import favourable_class
-from neuronfair.measure.stats import Interval, excess
+from neuronfair.measure.stats import Estimate, excess
 from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
 
@@ -191,7 +191,7 @@ class CounterfactualPairs(NamedTuple):
 
 
 def mediators(
-    pairs: CounterfactualPairs, by_chance: Sequence[CounterfactualPairs], domain: TableDomain, effect: Interval
+    pairs: CounterfactualPairs, by_chance: Sequence[CounterfactualPairs], domain: TableDomain, effect: Estimate
 ) -> tuple[Mediator, ...]:
     """Return the most important mediating attributes, each with those before it and the share of the excess.
 

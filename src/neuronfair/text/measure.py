@@ -17,7 +17,7 @@ import torch
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.twins import TwinRows
 from neuronfair.measure.rate import Rate
-from neuronfair.measure.stats import Interval, clopper_pearson
+from neuronfair.measure.stats import Estimate, clopper_pearson
 from neuronfair.progress import Progress, silent
 from neuronfair.text.domain import GROUP, TEXT, TextDomain
 from neuronfair.text.english import WORD, in_case_of
@@ -145,14 +145,14 @@ def group_pairs(pairs: TextPairs, groups: Sequence[str], favourable: int) -> lis
     return found
 
 
-def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> Interval:
+def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> Estimate:
     """Return the mean of one number per text, with the percentile interval of resampled texts."""
     generator = np.random.default_rng(seed)
     means = np.concatenate(
         [values[generator.integers(0, len(values), (100, len(values)))].mean(1) for _ in range(RESAMPLES // 100)]
     )
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(values.mean()), float(low), float(high))
+    return Estimate(float(values.mean()), float(low), float(high))
 
 
 def score_changes(pairs: TextPairs) -> Floats:

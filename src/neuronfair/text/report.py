@@ -11,7 +11,7 @@ from neuronfair.audits.report import SCHEMA, Gate, ThresholdState, Tone, as_json
 from neuronfair.audits.wording.summary import NOT_MEASURED, SIGNS, Metric, Step
 from neuronfair.audits.wording.verdict import SET_ONE
 from neuronfair.formatting import interval_ends, listed, many, percent, plural, with_interval
-from neuronfair.measure.stats import Interval
+from neuronfair.measure.stats import Estimate
 from neuronfair.render.page import rendered
 from neuronfair.text.lexicon import REASON_TEXT, Reason
 
@@ -71,9 +71,9 @@ class NeutralWordsReport:
     """Swaps of as many neutral words of equal frequency, in the same texts."""
 
     texts: int  # with enough neutral words
-    identity: Interval  # share whose decision changes by the swap of the identity
-    neutral: Interval  # share whose decision changes by the swap of neutral words
-    excess: Interval  # the difference
+    identity: Estimate  # share whose decision changes by the swap of the identity
+    neutral: Estimate  # share whose decision changes by the swap of neutral words
+    excess: Estimate  # the difference
     score_identity: float  # mean change of the score by the swap of the identity, without sign
     score_neutral: float  # the same for neutral words
     claimed: bool  # whether the two intervals are apart, with identity above
@@ -149,7 +149,7 @@ class TextReport:
     model: TextModelReport
     texts: TextsReport
     flip_rate: Share | None  # texts with a twin that gets a different decision; null if no pair was answered
-    score_change: Interval | None  # mean change of the score, without sign; null for a model that returns names
+    score_change: Estimate | None  # mean change of the score, without sign; null for a model that returns names
     largest_change: float | None  # of all pairs
     pairs: tuple[GroupPairReport, ...]
     baseline: NeutralWordsReport | None  # null where calls were spent, or no text has enough neutral words
@@ -255,7 +255,7 @@ def lines(report: TextReport) -> list[str]:
     return found + [f"Note: {note}" for note in report.notes[:3]]
 
 
-def _points(mean: Interval) -> str:
+def _points(mean: Estimate) -> str:
     value, low, high = (points(share) for share in (mean.value, mean.low, mean.high))
     return f"{value} pp ({low} to {high} pp)"
 

@@ -9,7 +9,7 @@ from neuronfair import Dataset
 from neuronfair.audits.stages.case import AttributeCase
 from neuronfair.audits.stages.counterfactual import people_with_counterfactuals
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualTest
-from neuronfair.measure.stats import Interval
+from neuronfair.measure.stats import Estimate
 from neuronfair.model.decision import Decision
 from tests.measure.test_counterfactual_effect import COPY, DOMAIN, QUICK, SCORE, reads, table
 
@@ -54,7 +54,7 @@ def test_those_with_the_largest_share_come_first():
 
 
 def test_nobody_is_shown_where_no_effect_is_claimed():
-    assert beside(COPY, 1, placebo=Interval(1.0, 1.0, 1.0)) == ()
+    assert beside(COPY, 1, placebo=Estimate(1.0, 1.0, 1.0)) == ()
 
 
 def test_with_a_tolerance_the_person_is_one_of_the_two():

@@ -13,7 +13,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.formatting import percent
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Move, Sensitivity
-from neuronfair.measure.stats import Interval
+from neuronfair.measure.stats import Estimate
 from neuronfair.measure.twin_decisions import Mediator
 
 DOMAIN = TableDomain(
@@ -30,9 +30,9 @@ DOMAIN = TableDomain(
 )
 ROWS = torch.tensor([[0, 0, 4, 9], [0, 0, 3, 9], [0, 1, 6, 9], [0, 0, 2, 9], [1, 1, 1, 9], [1, 1, 2, 9]])
 EFFECT = CounterfactualEffect(
-    rate=Interval(0.192, 0.187, 0.197),
-    placebo=Interval(0.001, 0.0, 0.002),
-    effect=Interval(0.191, 0.186, 0.196),
+    rate=Estimate(0.192, 0.187, 0.197),
+    placebo=Estimate(0.001, 0.0, 0.002),
+    effect=Estimate(0.191, 0.186, 0.196),
     of=48_842,
     draws=32,
     placebos=20,
@@ -130,7 +130,7 @@ def test_people_without_a_twin_are_said():
 def test_nothing_is_claimed_that_shuffled_groups_reach():
     """The interval of the rate begins below the end of the baseline's."""
     chance = told(
-        rate=Interval(0.041, 0.02, 0.06), placebo=Interval(0.039, 0.02, 0.058), effect=Interval(0.002, -0.02, 0.024)
+        rate=Estimate(0.041, 0.02, 0.06), placebo=Estimate(0.039, 0.02, 0.058), effect=Estimate(0.002, -0.02, 0.024)
     )
     assert f"not clearly more than {percent(0.039)} with shuffled groups" in chance.sentence
     ends = f"{percent(0.95)} CI −2.0 to 2.4"
