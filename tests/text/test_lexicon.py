@@ -157,3 +157,48 @@ def test_the_own_group_changes_nothing():
 @pytest.mark.parametrize("text", ["😀 she 😀", "هو قال she said", "<b>she</b> & he's", "she\u200b", "she " * 20_000])
 def test_odd_texts_are_read(text):
     assert not isinstance(examine(text, read_lexicon("gender")), type(None))
+
+
+@pytest.mark.parametrize(
+    ("text", "twin"),
+    [
+        ("She's late because she'd overslept; she’ll call.", "He's late because he'd overslept; he’ll call."),
+        ("I want her to come.", "I want him to come."),  # "want" ends like "n't", but negates nothing
+        ("My ex-husband and his lawyer called.", "My ex-wife and her lawyer called."),
+        ("Her mother-in-law visited.", "His father-in-law visited."),
+        ("The ladies' room was full, so she left.", "The gentlemen's room was full, so he left."),
+        ("The gentlemen’s room was full, so he left.", "The ladies’ room was full, so she left."),
+        ("Pronouns in my bio: she/her", "Pronouns in my bio: he/him"),
+        ("she/her pronouns in bio", "he/him pronouns in bio"),
+        ("The hostess spilled her wine.", "The host spilled his wine."),
+        ("My fiancee and her friends left.", "My fiance and his friends left."),
+    ],
+)
+def test_only_the_identity_changes(text, twin):
+    gender = read_lexicon("gender")
+    found = examine(text, gender)
+    assert not isinstance(found, str), found
+    assert replaced(text, found.parts(gender, 1 - found.group)) == twin
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Woman-owned business; she runs it.",  # the term in the compound would stay
+        "s/he agreed with him",
+        "A friend of his called.",  # of him, or of his: the word after it decides
+        "Me and her went home.",
+        "They hired her full-time.",
+        "The king size bed broke and he complained.",
+        "He mansplained it to us.",
+        "Yes ma'am, she said.",
+    ],
+)
+def test_what_cannot_be_swapped_soundly_is_left_out(text):
+    assert examine(text, read_lexicon("gender")) == "ambiguous"
+
+
+def test_religions_in_compounds_are_not_left_behind():
+    religion = read_lexicon("religion")
+    assert examine("A Muslim man visited a Muslim-owned shop.", religion) == "ambiguous"
+    assert not isinstance(examine("A Muslim man visited a well-known shop.", religion), str)

@@ -78,9 +78,15 @@ def is_unclear(seen: str, before: str, after: str) -> bool:
     """Return whether her or his may be an object or a possessive: "called her names", "his.teacher"."""
     if re.match(r"[.,;:!?][^\W\d_]", after):
         return True
-    if seen.lower() != "her":
-        return seen.lower() == "his" and _following(after) in ("that", "had", "so", "too", "alone", "as", "only")
-    word, last = _following(after), (_words(before) or [""])[-1]
+    words = _words(before)
+    if seen.lower() == "his":  # a friend of his called
+        is_partitive = words[-1:] == ["of"] and words[-3:-2] != [] and words[-3] in WORDS["partitives"]
+        return is_partitive or _following(after) in ("that", "had", "so", "too", "alone", "as", "only")
+    if seen.lower() != "her" or before.endswith("/"):
+        return False
+    if words[-1:] == ["and"] and words[-2:-1] != [] and words[-2] in ("me", "you", "him", "us", "them"):
+        return True  # me and her went
+    word, last = _following(after), (words or [""])[-1]
     if not word:
         return bool(re.match(r"\s*[^\s\w.,;:!?)\]'’\"”…/–—-]|\s*['’]s?\b|-", after))  # her <b>dog, her 's, her-self
     if word in ("is", "was", "has"):  # Talk to Her is a film
@@ -137,7 +143,7 @@ def use_of(use: Use, seen: str, before: str, after: str) -> bool:
     >>> use_of("possessive", "her", "saw ", " dog"), use_of("object", "her", "saw ", " in town")
     (True, True)
     """
-    word = _following(after)
+    word = "" if before.endswith("/") else _following(after)  # she/her
     words = _words(before)
     last = words[-1] if words and re.search(r"[\w'’]\s+$", before) else ""
     continues = bool(word) and word not in WORDS["after_object"]

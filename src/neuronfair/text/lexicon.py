@@ -34,6 +34,7 @@ BUNDLED = ("age", "disability", "ethnicity", "gender", "nationality", "orientati
 ALIASES = {"race": "ethnicity", "sex": "gender", "sexuality": "orientation"}
 MAX_TERMS, MAX_GROUPS, MAX_TERM = 20_000, 64, 60
 _USES = get_args(Use)
+_PREFIX = re.compile(r"\b(?:ex|half|step|great)-$", re.IGNORECASE)  # ex-wife
 _NAME, _HANDLE = re.compile(r"(?<![\w@#])([^\W\d_]{2,})(?!\w)"), re.compile(r"[@#](\w+)")
 _PART = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}(?![a-z])")  # of a handle in camel case
 _PRONOUNS = ("he", "she", "him", "her", "his", "hers")
@@ -111,7 +112,9 @@ class Lexicon:
         """What finds every term as whole words, the longest first."""
         words = sorted(self.terms, key=lambda text: (-len(text), text))
         spaced = (re.escape(word).replace(r"\ ", r"\s+").replace("'", "['’]") for word in words)
-        return re.compile(rf"(?<![\w@#'’-])(?:{'|'.join(spaced)})(?![\w-]|['’](?!s\b|\s|$|\W))", re.IGNORECASE)
+        before = r"(?:(?<![\w@#'’-])|(?<=\bex-)|(?<=\bhalf-)|(?<=\bstep-)|(?<=\bgreat-))"
+        after = r"(?!\w|-(?!in-law\b)|['’](?!(?:s|d|ll|ve)\b|\s|$|\W))"
+        return re.compile(f"{before}(?:{'|'.join(spaced)}){after}", re.IGNORECASE)
 
     def find(self, text: str) -> Sequence[Term]:
         """Return the terms that are written like this."""
@@ -205,12 +208,15 @@ _CONTRAST = re.compile(
     r"^\W*(?:and|or|nor|but|vs\.?|versus|meets|to|than|not|[/&,+])\W*(?:(?:a|an|the|not|other)\s+)?$"
 )
 _NEGATED = re.compile(
-    r"(?:\bnot|n['’ ]?t|\bnever|\bneither|\bnor|\bunlike|\binstead of|\brather than|\bno|\bnon)\s+"
+    r"(?:\bnot|n['’ ]t|\b(?:ca|wo|do|does|did|is|are|was|were)nt"
+    r"|\bnever|\bneither|\bnor|\bunlike|\binstead of|\brather than|\bno|\bnon)\s+"
     r"(?:(?:a|an|the|any)\s+)?$",
     re.IGNORECASE,
 )
 _QUOTES = re.compile(r"` [^`']{1,200} '|“[^”]{1,200}”|``[^']{1,200}''|\"[^\"]{1,200}\"|«[^»]{1,200}»")
-_SPLIT_WORD = re.compile(r"(?:\(\w+\)|lrb(?: \w){1,3} rrb )(?:he|her|his|him)\b", re.IGNORECASE)  # (T)he
+_SPLIT_WORD = re.compile(r"(?:\(\w+\)|\bs/|lrb(?: \w){1,3} rrb )(?:he|her|his|him)\b", re.IGNORECASE)  # (T)he, s/he
+_COMPOUND = re.compile(r"(?<![\w@#'’-])\w+(?:-\w+)+")
+_POSSESSIVE = re.compile(r"['’]s?(?=\s+\w)")
 _MAN = re.compile(r"\b[^\W\d_]{2,}m[ae]n\b", re.IGNORECASE)
 _TITLED = re.compile(r"(?:^|\s)[A-Z][\w'’.]*\s+$")  # a capitalised word just before
 _TITLE_AFTER = re.compile(r"^\s+(?:of\s+)?[A-Z]\w")
@@ -247,12 +253,24 @@ class IdentityText:
         for mention in self.mentions:
             other = group if mention.term.group == self.group else self.group
             new = lexicon.counterpart(mention.term, other)
-            own = mention.term.text
-            if mention.seen.islower() and new[:1].isupper() and not self.text.islower():
-                found.append((mention.start, mention.end, new))  # a cased text: Asian keeps its capital
-            else:
-                found.append((mention.start, mention.end, in_case_of(mention.seen, own, new)))
+            is_cased = (
+                mention.seen.islower() and new[:1].isupper() and not self.text.islower()
+            )  # Asian keeps its capital
+            shown = new if is_cased else in_case_of(mention.seen, mention.term.text, new)
+            ending = self._possessive(mention, new)
+            found.append((mention.start, mention.end + len(ending), shown + (ending and _possessive_of(new, ending))))
         return found
+
+    def _possessive(self, mention: Mention, new: str) -> str:
+        """Return the possessive ending after a plural whose twin has another one: ladies' and gentlemen's."""
+        ending = _POSSESSIVE.match(self.text, mention.end)
+        differs = mention.term.use == "humans" and mention.term.text.endswith("s") != new.endswith("s")
+        is_quotation = re.search(r"(?:^|\s)['‘]\w[^'’]*$", self.text[: mention.start]) is not None
+        return ending[0] if ending and differs and not is_quotation else ""
+
+
+def _possessive_of(plural: str, ending: str) -> str:
+    return ending[0] if plural.endswith("s") else f"{ending[0]}s"
 
 
 def replaced(text: str, parts: Sequence[tuple[int, int, str]]) -> str:
@@ -301,8 +319,8 @@ def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None
     """Return the identity terms in a text, and why they must not be swapped, if so."""
     mentions = list[Mention]()
     for found in lexicon.pattern.finditer(text):
-        before, after = (unescape(some) for some in (text[max(0, found.start() - 80) : found.start()],
-                                                     text[found.end() : found.end() + 80]))  # fmt: skip
+        before = _PREFIX.sub("", unescape(text[max(0, found.start() - 80) : found.start()]))
+        after = unescape(text[found.end() : found.end() + 80])
         term = _used(lexicon.find(found[0]), found[0], before, after)
         if isinstance(term, str):
             return [], term
@@ -315,7 +333,7 @@ def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None
         mentions.append(Mention(found.start(), found.end(), term, found[0]))
     if not mentions:
         return [], None
-    if _SPLIT_WORD.search(text) or lexicon.is_explicit(text):
+    if _SPLIT_WORD.search(text) or lexicon.is_explicit(text) or _is_left_in_compound(text, mentions, lexicon):
         return [], "ambiguous"
     if lexicon.names_in(text) or (lexicon.names and _has_unknown_man(text, lexicon)):
         return [], "part of a name"
@@ -350,6 +368,15 @@ def _unsound(text: str, seen: str, term: Term, before: str, after: str) -> Reaso
     ):
         return "part of a name"
     return "contrasted or negated" if _NEGATED.search(before) else None
+
+
+def _is_left_in_compound(text: str, mentions: Sequence[Mention], lexicon: Lexicon) -> bool:
+    """Return whether an identity term is part of a word with a hyphen that is not swapped: woman-owned, non-Muslim."""
+    for found in _COMPOUND.finditer(text):
+        is_swapped = any(one.start < found.end() and found.start() < one.end for one in mentions)
+        if not is_swapped and any(map(lexicon.find, found[0].split("-"))):
+            return True
+    return False
 
 
 def _has_unknown_man(text: str, lexicon: Lexicon) -> bool:
