@@ -474,7 +474,7 @@ def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs) -> list
             "texts, a random sample. Raise --max-calls to measure more."
         )
     if pairs.unanswered:
-        notes.append(f"{pairs.unanswered:,} pairs of texts had no answer of the model and count as neither.")
+        notes.append(f"{plural(pairs.unanswered, 'pair')} of texts without an answer of the model left out.")
     if work.padding_changes:
         notes.append(
             f"The decision for {work.padding_changes:,} texts changes if they are padded: the model reads its padding. "
@@ -483,7 +483,7 @@ def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs) -> list
     if work.opened.service.unchecked:
         notes.append("Kept answers were not compared with the model again, since no call was left.")
     if read.shortened:
-        notes.append(f"{read.shortened:,} texts were cut off after {MAX_TEXT:,} characters.")
+        notes.append(f"{plural(read.shortened, 'text')} cut off after {MAX_TEXT:,} characters.")
     if len(pairs.by_text[0]) < 30:
         notes.append("Fewer than 30 texts were compared: the confidence intervals are wide.")
     return notes

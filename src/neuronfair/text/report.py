@@ -332,7 +332,7 @@ def metrics(report: TextReport) -> list[Metric]:
         else Metric("Flip rate", NOT_MEASURED, "No text was answered in both versions.")
     ]
     if baseline is None:
-        found.append(Metric("Excess over neutral words", NOT_MEASURED, "No baseline was measured."))
+        found.append(Metric("Excess over neutral words", NOT_MEASURED, "Too few neutral words of equal frequency, or the audit ended early."))
     else:
         low, high = points(baseline.excess.low), points(baseline.excess.high)
         found.append(
