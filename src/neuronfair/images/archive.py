@@ -25,8 +25,8 @@ from neuronfair.limits import VARIABLE, TooLarge, check_size, open_archive, read
 SIDE = 64  # pixels: height and width of every picture, as in the paper
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # those of the suffixes, as Pillow calls them
-WORKERS = 4  # pictures that are decoded at the same time
-BYTES = 8  # that a pixel takes meanwhile: as it was saved, and as RGB
+DECODING_THREADS = 4  # pictures that are decoded at the same time
+BYTES_PER_PIXEL = 8  # that a pixel takes meanwhile: as it was saved, and as RGB
 DRAWN = "drawn"  # pictures that need no data
 
 ReadMember = Callable[[str], bytes]
@@ -137,14 +137,14 @@ def _opened_source(source: Path) -> Iterator[tuple[set[str], ReadMember]]:
     """Give the names of the pictures in a folder or a zip archive, and what reads one; anything else is not seen."""
     if source.is_dir():
         names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
-        yield _pictures(names), lambda name: read_bytes(source / name, times=WORKERS)
+        yield _pictures(names), lambda name: read_bytes(source / name, times=DECODING_THREADS)
         return
     try:
         archive = open_archive(source, source)
     except (zipfile.BadZipFile, OSError) as error:
         raise DataError(f"{source}: neither a folder nor a readable zip archive ({error})") from None
     with archive:
-        yield _pictures(archive.namelist()), lambda name: read_member(archive, name, times=WORKERS)
+        yield _pictures(archive.namelist()), lambda name: read_member(archive, name, times=DECODING_THREADS)
 
 
 def _pictures(names: Iterable[str]) -> set[str]:
@@ -156,7 +156,7 @@ def _decoded(read: ReadMember, files: Sequence[str], side: int, source: Path) ->
     decoder().init()
     check_size(len(files) * 3 * side * side, source)
     pixels = np.zeros((len(files), 3, side, side), np.uint8)
-    with ThreadPoolExecutor(WORKERS) as pool:
+    with ThreadPoolExecutor(DECODING_THREADS) as pool:
         found = list(pool.map(partial(_picture, read), files, pixels))
     sound = [not changes & {"damaged", "large"} for changes in found]
     notes = []
@@ -191,7 +191,7 @@ def _picture(read: ReadMember, name: str, pixels: np.ndarray) -> set[str]:
         return {"damaged"}
     try:
         with _opened(content) as image:
-            check_size(len(content) + BYTES * math.prod(image.size), name, times=WORKERS)
+            check_size(len(content) + BYTES_PER_PIXEL * math.prod(image.size), name, times=DECODING_THREADS)
             if image.mode != "RGB":
                 changes.add("grey")
             picture = image.convert("RGB")

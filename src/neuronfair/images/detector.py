@@ -30,11 +30,11 @@ from neuronfair.model.weights import fully_connected, read_safetensors
 from neuronfair.progress import Progress
 
 FACE = 1  # the class; 0 is anything else
-BATCH = 128
-SHIFT = 4  # pixels that training pictures are moved by at most
+IMAGES_PER_BATCH = 128
+MAX_SHIFT_IN_PIXELS = 4  # pixels that training pictures are moved by at most
 HEAD_SETTINGS = TrainingSettings(epochs=40, batch=256, patience=8, restarts=1)
 CARD_KEY = "neuronfair-detector"
-_BYTES = 4096  # for each pixel: of the first layer after ResNet50, the largest there is
+_LAYER_BYTES_PER_PIXEL = 4096  # for each pixel: of the first layer after ResNet50, the largest there is
 
 #: Hidden layers of the fully connected part, of the detector and of attribute classifiers.
 SMALL_HEAD: tuple[int, ...] = (64, 32, 16)
@@ -149,7 +149,9 @@ def learn(
     optimiser = torch.optim.SGD(
         [{"params": g} for g in groups[: len(rates)]], lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
-    batches = max(1, len(pixels) // min(BATCH, max(16, len(pixels) // 20)))  # small sets need their steps too
+    batches = max(
+        1, len(pixels) // min(IMAGES_PER_BATCH, max(16, len(pixels) // 20))
+    )  # small sets need their steps too
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, rates, total_steps=epochs * batches, pct_start=0.1, cycle_momentum=False
     )
@@ -175,10 +177,10 @@ def learn(
 
 
 def _varied(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return pictures as input, each mirrored or not and moved by up to SHIFT pixels, the edge repeated."""
+    """Return pictures as input, each mirrored or not and moved by up to MAX_SHIFT_IN_PIXELS pixels, the edge repeated."""
     n, _, height, width = pixels.shape
     device = pixels.device
-    dx, dy = torch.randint(-SHIFT, SHIFT + 1, (2, n, 1), generator=generator, device=device)
+    dx, dy = torch.randint(-MAX_SHIFT_IN_PIXELS, MAX_SHIFT_IN_PIXELS + 1, (2, n, 1), generator=generator, device=device)
     columns = (torch.arange(width, device=device) + dx).clamp(0, width - 1)
     mirrored = torch.rand(n, 1, generator=generator, device=device) < 0.5
     columns = torch.where(mirrored, columns.flip(1), columns)
@@ -291,7 +293,7 @@ def load_detector(path: Path) -> tuple[Detector, DetectorCard]:
     try:
         card = DetectorCard(**json.loads(said[CARD_KEY]))
         card = replace(card, side=int(card.side), classes=tuple(map(str, card.classes)))
-        check_size(_BYTES * card.side**2, path)  # before anything of that size is built
+        check_size(_LAYER_BYTES_PER_PIXEL * card.side**2, path)  # before anything of that size is built
         module = build(card.body, side=card.side, classes=len(card.classes))
     except (ValueError, TypeError, OverflowError, RecursionError, RuntimeError) as error:
         raise ModelError(f"{path}: the card in this file cannot be read ({one_line(error)})") from None

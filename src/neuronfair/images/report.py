@@ -96,7 +96,7 @@ class ImageReport:
         return read_json(text, ImageReport, source, "a figures.json")
 
 
-ENOUGH = 0.6  # of the way from guessing to certainty: below, an attribute classifier knows little
+MIN_ATTRIBUTE_SKILL = 0.6  # of the way from guessing to certainty: below, an attribute classifier knows little
 
 
 def sentences(report: ImageReport) -> list[str]:
@@ -115,7 +115,7 @@ def sentences(report: ImageReport) -> list[str]:
         f"{shift.score_gap_random_shift:.3f}. Most biased layer: {report.worst_layer} (AS-AUC {report.auc:.3f}).",
     ]
     chance = 1 / len(report.classes)
-    if not report.own_body and report.classifier_balanced_accuracy - chance < ENOUGH * (1 - chance):
+    if not report.own_body and report.classifier_balanced_accuracy - chance < MIN_ATTRIBUTE_SKILL * (1 - chance):
         lines[0] += f" The detector's frozen body tells little of {sensitive}: --own-body trains a body for it."
     return lines
 
@@ -131,15 +131,15 @@ def _found(walks: Mapping[str, ImageSearchReport], method: str) -> str:
 
 
 FIGURES, PAGE, PAIRS = "figures.json", "report.html", "pairs.npz"
-SHOWN, TWINS = 12, 6  # pairs on the page, and faces with the twins that each shift makes
-ENLARGED = 3  # times, so that single pixels can be seen
-REACH = 127  # levels that the largest difference is amplified to
+PAIRS_SHOWN, FACES_SHOWN = 12, 6  # pairs on the page, and faces with the twins that each shift makes
+ENLARGEMENT = 3  # times, so that single pixels can be seen
+MAX_AMPLIFIED_LEVELS = 127  # levels that the largest difference is amplified to
 
 
 def amplified(difference: Tensor) -> tuple[Tensor, int]:
     """Return a difference as a picture around middle grey, and how many times it is amplified: a whole number."""
     largest = int(difference.abs().max())
-    times = max(1, REACH // largest) if largest else 1
+    times = max(1, MAX_AMPLIFIED_LEVELS // largest) if largest else 1
     return (128 + difference.to(torch.int16) * times).clamp(0, 255).to(torch.uint8), times
 
 
@@ -191,8 +191,8 @@ def finding_images(domain: ImageDomain, findings: Findings) -> Tensor:
 def image_page(audit: ImageAudit) -> str:
     """Return the audit of a detector as one self-contained HTML page: sentences, figures, and pairs side by side."""
     report, subject = audit.report, audit.subject
-    shown = audit.found[HALVING].findings[:SHOWN]
-    strips = twins_beside(subject, report.classes, TWINS), panels(subject.domain, shown, audit.classes)
+    shown = audit.found[HALVING].findings[:PAIRS_SHOWN]
+    strips = twins_beside(subject, report.classes, FACES_SHOWN), panels(subject.domain, shown, audit.classes)
     twins, pairs = ([[(_png(picture), text) for picture, text in row] for row in rows] for rows in strips)
     lines = sentences(report)
     return rendered("pictures.html", report=report, lines=lines, spanned=with_interval, twins=twins, pairs=pairs)
@@ -220,7 +220,7 @@ def enlarged(picture: Tensor) -> Any:
     pillow = decoder()
     array = np.ascontiguousarray(picture.cpu().numpy().transpose(1, 2, 0))
     image = pillow.fromarray(array)
-    return image.resize((image.width * ENLARGED, image.height * ENLARGED), pillow.Resampling.NEAREST)
+    return image.resize((image.width * ENLARGEMENT, image.height * ENLARGEMENT), pillow.Resampling.NEAREST)
 
 
 def _png(picture: Tensor) -> str:

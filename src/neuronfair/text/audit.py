@@ -37,14 +37,14 @@ from neuronfair.searches.methods import check_method
 from neuronfair.store.ledger import versions
 from neuronfair.text import measure
 from neuronfair.text import report as reports
-from neuronfair.text.domain import GROUP, MAX_TEXT, TEXT, TextColumn, TextDomain, build_text_domain
+from neuronfair.text.domain import GROUP, MAX_TEXT_LENGTH, TEXT, TextColumn, TextDomain, build_text_domain
 from neuronfair.text.lexicon import Lexicon, Reason, read_lexicon
 from neuronfair.text.models import NO_ANSWER, CallsSpent, Service, TextModel, open_text_model
 from neuronfair.text.report import TextReport
 from neuronfair.text.search import TextSearch, rows_model, search_texts
 
 WHITE, BLACK = ("frontier", "neuronfair-plus"), ("aequitas",)
-ABLATIONS = 5  # random sets of neurons that are silenced for comparison
+RANDOM_ABLATIONS = 5  # random sets of neurons that are silenced for comparison
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class TextStages:
         """Return how the layers react, and how often decisions flip when neurons are silenced."""
         worst, size = profile.worst, len(profile.worst.act_diff)
         generator = torch.Generator().manual_seed(self.settings.seed)
-        random = [torch.randperm(size, generator=generator)[: len(worst.biased)] for _ in range(ABLATIONS)]
+        random = [torch.randperm(size, generator=generator)[: len(worst.biased)] for _ in range(RANDOM_ABLATIONS)]
         rates = [self._flip_rate(network, worst.name, chosen) for chosen in random]
         layers = tuple(
             reports.TextLayerReport(_named(layer.name), len(layer.act_diff), layer.auc, layer.biased)
@@ -483,7 +483,7 @@ def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs) -> list
     if work.opened.service.unchecked:
         notes.append("Kept answers were not compared with the model again, since no call was left.")
     if read.shortened:
-        notes.append(f"{plural(read.shortened, 'text')} cut off after {MAX_TEXT:,} characters.")
+        notes.append(f"{plural(read.shortened, 'text')} cut off after {MAX_TEXT_LENGTH:,} characters.")
     if len(pairs.by_text[0]) < 30:
         notes.append("Fewer than 30 texts were compared: the confidence intervals are wide.")
     return notes

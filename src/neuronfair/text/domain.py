@@ -30,7 +30,7 @@ from neuronfair.errors import DataError, DomainError, did_you_mean
 from neuronfair.text.english import WORD, in_case_of, with_article
 from neuronfair.text.lexicon import REASON_TEXT, REASONS, IdentityText, Lexicon, Reason, examine, replaced
 
-POSITIONS, CHOICES = 8, 8  # words of a text that may be replaced, and words for each, its own included
+MAX_PLACES, WORDS_PER_PLACE = 8, 8  # words of a text that may be replaced, and words for each, its own included
 _NOT_COUNTED = re.compile(
     r"\b(?:either|both|between|and|to|or|number|part|chapter|the|these|those|all|his|her|my|their|other|only|at)\s*$",
     re.IGNORECASE,
@@ -84,21 +84,13 @@ class Replacements:
 
     kinds: tuple[tuple[str, ...], ...]
 
-    def __post_init__(self) -> None:
-        words: dict[str, tuple[str, ...]] = {}
-        for kind in self.kinds:
-            for word in kind:
-                words.setdefault(word.casefold(), kind)
-        object.__setattr__(self, "_of", words)
-
-    @property
+    @cached_property
     def of(self) -> Mapping[str, tuple[str, ...]]:
-        """The kind of every word, by the word in lower case."""
-        words: Mapping[str, tuple[str, ...]] = self.__dict__["_of"]
-        return words
+        """The kind of every word, by the word in lower case; of a word of two kinds the first."""
+        return {word.casefold(): kind for kind in reversed(self.kinds) for word in kind}
 
     def slots(self, text: IdentityText) -> tuple[Slot, ...]:
-        """Return the words of a text that may be replaced, at most `POSITIONS`; identity terms are not among them."""
+        """Return the words of a text that may be replaced, at most `MAX_PLACES`; identity terms are not among them."""
         found = []
         for word in WORD.finditer(text.text):
             kind = self.of.get(word[0].casefold())
@@ -109,9 +101,9 @@ class Replacements:
                 continue
             own = next(one for one in kind if one.casefold() == word[0].casefold())
             others = [in_case_of(word[0], own, one) for one in kind if one != own]
-            found.append(Slot(word.start(), word.end(), (word[0], *others[: CHOICES - 1])))
-        step = max(1.0, len(found) / POSITIONS)  # evenly spread over a long text
-        return tuple(found[int(i * step)] for i in range(min(POSITIONS, len(found))))
+            found.append(Slot(word.start(), word.end(), (word[0], *others[: WORDS_PER_PLACE - 1])))
+        step = max(1.0, len(found) / MAX_PLACES)  # evenly spread over a long text
+        return tuple(found[int(i * step)] for i in range(min(MAX_PLACES, len(found))))
 
 
 def read_replacements() -> Replacements:
@@ -166,7 +158,7 @@ class TextDomain(SampleDomain):
     @cached_property
     def choices(self) -> Tensor:
         """How many words may stand in each place of each text, 1 where nothing may be replaced: (texts, places)."""
-        counts = torch.ones(len(self.texts), POSITIONS, dtype=torch.int64)
+        counts = torch.ones(len(self.texts), MAX_PLACES, dtype=torch.int64)
         for number, slots in enumerate(self.slots):
             for place, slot in enumerate(slots):
                 counts[number, place] = len(slot.words)
@@ -189,7 +181,7 @@ class TextDomain(SampleDomain):
     def rows(self) -> Tensor:
         """The texts as they are: (texts, d)."""
         numbers = torch.arange(len(self.texts))
-        return torch.cat([numbers[:, None], self.groups[:, None], torch.zeros(len(numbers), POSITIONS).long()], 1)
+        return torch.cat([numbers[:, None], self.groups[:, None], torch.zeros(len(numbers), MAX_PLACES).long()], 1)
 
     # What the codes are
 
@@ -201,7 +193,7 @@ class TextDomain(SampleDomain):
     @cached_property
     def sizes(self) -> Tensor:
         """How many values each code may take: (d,)."""
-        return torch.tensor([len(self.texts), len(self.lexicon.groups), *[CHOICES] * POSITIONS])
+        return torch.tensor([len(self.texts), len(self.lexicon.groups), *[WORDS_PER_PLACE] * MAX_PLACES])
 
     @cached_property
     def ordered(self) -> Tensor:
@@ -272,7 +264,7 @@ def read_texts(data: Any, text: str, target: str | None = None) -> tuple[list[An
     return list(columns[text]), None if target is None else list(columns[target])
 
 
-MAX_TEXT = 100_000  # characters; longer ones are cut off
+MAX_TEXT_LENGTH = 100_000  # characters; longer ones are cut off
 
 
 @dataclass(frozen=True)
@@ -296,8 +288,8 @@ class TextColumn:
             if not any(map(str.isalpha, text)):
                 empty += 1
                 continue
-            if len(text) > MAX_TEXT:
-                text, shortened = text[:MAX_TEXT], shortened + 1
+            if len(text) > MAX_TEXT_LENGTH:
+                text, shortened = text[:MAX_TEXT_LENGTH], shortened + 1
             label = "" if labels is None else str(labels[number])
             seen.setdefault(text, label)
         if not seen:

@@ -32,7 +32,7 @@ from neuronfair.text.english import (
 
 BUNDLED = ("age", "disability", "ethnicity", "gender", "nationality", "orientation", "religion")
 ALIASES = {"race": "ethnicity", "sex": "gender", "sexuality": "orientation"}
-MAX_TERMS, MAX_GROUPS, MAX_TERM = 20_000, 64, 60
+MAX_TERMS, MAX_GROUPS, MAX_TERM_LENGTH = 20_000, 64, 60
 _USES = get_args(Use)
 _PREFIX = re.compile(r"\b(?:ex|half|step|great)-$", re.IGNORECASE)  # ex-wife
 _NAME, _HANDLE = re.compile(r"(?<![\w@#])([^\W\d_]{2,})(?!\w)"), re.compile(r"[@#](\w+)")
@@ -169,8 +169,8 @@ def parse_lexicon(text: str, source: str, name: str | None = None) -> Lexicon:
                 f"{source}: line {number}: expected a concept, a use ({', '.join(filter(None, _USES))} or nothing) and "
                 f"{len(groups)} terms, got {','.join(lines[number - 1])}"
             )
-        if any(len(cell) > MAX_TERM for cell in cells):
-            raise DataError(f"{source}: line {number}: a term has more than {MAX_TERM} characters")
+        if any(len(cell) > MAX_TERM_LENGTH for cell in cells):
+            raise DataError(f"{source}: line {number}: a term has more than {MAX_TERM_LENGTH} characters")
         targets |= {cell.strip("()") for cell in cells if cell.startswith("(")}
         cells = [cell.strip("()") for cell in cells]
         for group, cell in enumerate(cells):
@@ -201,8 +201,8 @@ REASON_TEXT: dict[Reason, str] = {
     "ambiguous": "use a term without a clear counterpart",
 }
 REASONS: tuple[Reason, ...] = tuple(REASON_TEXT)
-NEAR = 30  # characters between two mentions that may be contrasted
-QUOTED_WORDS = 10  # a quotation of at most so many words may be a title
+MAX_CHARACTERS_BETWEEN = 30  # two mentions that may be contrasted
+MAX_WORDS_OF_TITLE = 10  # a quotation of at most so many words may be a title
 
 _CONTRAST = re.compile(
     r"^\W*(?:and|or|nor|but|vs\.?|versus|meets|to|than|not|[/&,+])\W*(?:(?:a|an|the|not|other)\s+)?$"
@@ -337,7 +337,7 @@ def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None
         return [], "ambiguous"
     if lexicon.names_in(text) or (lexicon.names and _has_unknown_man(text, lexicon)):
         return [], "part of a name"
-    quotes = [found.span() for found in _QUOTES.finditer(text) if len(WORD.findall(found[0])) <= QUOTED_WORDS]
+    quotes = [found.span() for found in _QUOTES.finditer(text) if len(WORD.findall(found[0])) <= MAX_WORDS_OF_TITLE]
     if any(start <= one.start < end for one in mentions for start, end in quotes):
         return [], "quoted"
     return mentions, None
@@ -409,6 +409,7 @@ def _is_contrasted(text: str, mentions: Sequence[Mention]) -> bool:
     """Return whether two groups are set against each other, as in "men and women"."""
     for one, other in pairwise(mentions):
         between = text[one.end : other.start]
-        if one.term.group != other.term.group and len(between) <= NEAR and _CONTRAST.match(between.lower()):
+        is_near = len(between) <= MAX_CHARACTERS_BETWEEN
+        if is_near and one.term.group != other.term.group and _CONTRAST.match(between.lower()):
             return True
     return False

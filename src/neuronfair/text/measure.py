@@ -25,10 +25,10 @@ from neuronfair.text.lexicon import IdentityText, replaced
 from neuronfair.text.models import NO_ANSWER, CallsSpent, TextModel
 from neuronfair.text.report import GroupPairReport, NeutralWordsReport, Share, TopicReport
 
-CHUNK, COUNTED = 64, 4  # texts that are measured together; the second where calls are limited
-ROUNDS = 10  # of neutral swaps
-RESAMPLES = 2000
-MIN_TOPIC = 10  # texts with a word from which it can be a topic
+TEXTS_PER_BATCH, TEXTS_PER_LIMITED_BATCH = 64, 4  # that are measured together; the second where calls are limited
+NEUTRAL_SWAPS_PER_TWIN = 10
+BOOTSTRAP_SAMPLES = 2000
+MIN_TEXTS_PER_TOPIC = 10  # texts with a word from which it can be a topic
 _LETTERS = re.compile(r"[a-z]{3,}")
 
 Bools = npt.NDArray[np.bool_]
@@ -86,7 +86,7 @@ def compare_with_twins(
     What was yielded when the calls are spent, or after Ctrl-C, is a random sample of the texts.
     """
     order, measured = order_of(domain, seed), 0
-    for some in torch.split(order, CHUNK if model.service.max_calls is None else COUNTED):
+    for some in torch.split(order, TEXTS_PER_BATCH if model.service.max_calls is None else TEXTS_PER_LIMITED_BATCH):
         progress("Comparing texts with their twins", measured, len(order))
         yield _pairs(model, domain, some, favourable)
         measured += len(some)
@@ -149,7 +149,10 @@ def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> E
     """Return the mean of one number per text, with the percentile interval of resampled texts."""
     generator = np.random.default_rng(seed)
     means = np.concatenate(
-        [values[generator.integers(0, len(values), (100, len(values)))].mean(1) for _ in range(RESAMPLES // 100)]
+        [
+            values[generator.integers(0, len(values), (100, len(values)))].mean(1)
+            for _ in range(BOOTSTRAP_SAMPLES // 100)
+        ]
     )
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(float(values.mean()), float(low), float(high))
@@ -216,7 +219,7 @@ def measure_baseline(
     texts: Sequence[str],
     *,
     favourable: int,
-    rounds: int = ROUNDS,
+    rounds: int = NEUTRAL_SWAPS_PER_TWIN,
     seed: int = 0,
     progress: Progress = silent,
 ) -> tuple[NeutralWordsReport | None, bool]:
@@ -229,9 +232,9 @@ def measure_baseline(
     twins = np.bincount(pairs.text, minlength=len(domain.texts))
     first = dict(zip(pairs.text.tolist(), range(len(pairs.text)), strict=True))
     flips, changes, lines, spent = list[float](), list[float](), list[int](), False
-    for start in range(0, len(measured), CHUNK):
+    for start in range(0, len(measured), TEXTS_PER_BATCH):
         progress("Swapping neutral words", start, len(measured))
-        some, variants, owner = measured[start : start + CHUNK], list[str](), list[int]()
+        some, variants, owner = measured[start : start + TEXTS_PER_BATCH], list[str](), list[int]()
         for number in some.tolist():
             made = [swaps.swapped(domain.texts[number], generator) for _ in range(rounds * twins[number])]
             if None not in made:
@@ -274,7 +277,7 @@ def topics(domain: TextDomain, pairs: TextPairs, most: int = 5) -> list[TopicRep
         words = {word.lower() for word in WORD.findall(text.text) if len(word) > 3}
         for word in words - {mention.seen.lower() for mention in text.mentions}:
             where.setdefault(word, []).append(place)
-    tried = {word: places for word, places in where.items() if MIN_TOPIC <= len(places) <= len(texts) // 2}
+    tried = {word: places for word, places in where.items() if MIN_TEXTS_PER_TOPIC <= len(places) <= len(texts) // 2}
     found = []
     for word, places in tried.items():
         flips = int(flipped[places].sum())

@@ -14,8 +14,8 @@ from neuronfair.limits import check_size
 from neuronfair.model.network import Network, evaluating
 from neuronfair.text.domain import WORDS, TextDomain
 
-PASS = 256  # texts a pass
-HIDDEN = (nn.Linear, nn.Conv1d, nn.LSTM, nn.GRU, nn.RNN)
+TEXTS_PER_PASS = 256
+HIDDEN_LAYERS = (nn.Linear, nn.Conv1d, nn.LSTM, nn.GRU, nn.RNN)
 MAX_TOKENS = 512  # of a text; a longer one is cut off
 
 
@@ -70,8 +70,8 @@ class TokenModel:
         parts, order = [torch.empty(0, 1)], list[int]()
         with torch.no_grad(), evaluating(self.module.modules()):
             for same in by_length.values():
-                for start in range(0, len(same), PASS):
-                    some = same[start : start + PASS]
+                for start in range(0, len(same), TEXTS_PER_PASS):
+                    some = same[start : start + TEXTS_PER_PASS]
                     ids = _padded([lines[i] for i in some], self.pad, self.length)
                     parts.append(_as_scores(self.module(ids), len(ids)))
                     order += some
@@ -90,7 +90,7 @@ class TokenModel:
         try:
             return TextNetwork(module, encoding)
         except ModelError:
-            parts = [name for name, part in module.named_modules() if isinstance(part, HIDDEN)]
+            parts = [name for name, part in module.named_modules() if isinstance(part, HIDDEN_LAYERS)]
             return TextNetwork(module, encoding, layers=parts[:-1])
 
 
@@ -186,8 +186,8 @@ class TextEncoding:
         self.length = tokens.length or min(MAX_TOKENS, longest + 4)  # replaced words may have more tokens
         self.width = tokens.embedding.embedding_dim
         self.shape = (self.length, self.width + 1)
-        check_size(PASS * self.length * (self.width + 1) * 4, "the texts of a pass", times=16)
-        self.device, self.rows_per_pass = torch.device("cpu"), PASS
+        check_size(TEXTS_PER_PASS * self.length * (self.width + 1) * 4, "the texts of a pass", times=16)
+        self.device, self.rows_per_pass = torch.device("cpu"), TEXTS_PER_PASS
         self.example = domain.rows[torch.tensor([0, len(domain.texts) - 1])]  # to try a model on
         self._known: dict[str, list[int]] = {}
 

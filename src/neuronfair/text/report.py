@@ -269,7 +269,7 @@ def points(share: float) -> str:
     return f"{round(100 * share, 2) + 0:g}".replace("-", "−")
 
 
-LONGEST = 600  # characters of a text that is shown
+MAX_SHOWN_CHARACTERS = 600  # characters of a text that is shown
 _PIECE = re.compile(r"\w+(?:['’]\w+)?|\W", re.UNICODE)
 
 
@@ -287,12 +287,12 @@ def pieces(text: str, other: str) -> list[TextPiece]:
     >>> [piece.text for piece in pieces("She left.", "He left.") if piece.changed]
     ['She']
     """
-    own, theirs = _PIECE.findall(text[:LONGEST]), _PIECE.findall(other[:LONGEST])
+    own, theirs = _PIECE.findall(text[:MAX_SHOWN_CHARACTERS]), _PIECE.findall(other[:MAX_SHOWN_CHARACTERS])
     found = []
     for kind, start, end, _, _ in difflib.SequenceMatcher(None, own, theirs, autojunk=False).get_opcodes():
         if end > start:
             found.append(TextPiece("".join(own[start:end]), kind != "equal"))
-    return [*found, TextPiece("…", False)] if len(text) > LONGEST else found
+    return [*found, TextPiece("…", False)] if len(text) > MAX_SHOWN_CHARACTERS else found
 
 
 def text_page(report: TextReport) -> str:
@@ -332,7 +332,13 @@ def metrics(report: TextReport) -> list[Metric]:
         else Metric("Flip rate", NOT_MEASURED, "No text was answered in both versions.")
     ]
     if baseline is None:
-        found.append(Metric("Excess over neutral words", NOT_MEASURED, "Too few neutral words of equal frequency, or the audit ended early."))
+        found.append(
+            Metric(
+                "Excess over neutral words",
+                NOT_MEASURED,
+                "Too few neutral words of equal frequency, or the audit ended early.",
+            )
+        )
     else:
         low, high = points(baseline.excess.low), points(baseline.excess.high)
         found.append(

@@ -19,7 +19,7 @@ from neuronfair.searches.methods import METHODS, Setting, phases
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.text.domain import TextDomain
 from neuronfair.text.models import NO_ANSWER, TextModel
-from neuronfair.text.network import PASS
+from neuronfair.text.network import TEXTS_PER_PASS
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class RowNumbers:
     def __init__(self, domain: TextDomain) -> None:
         self.domain = domain
         self.shape = (domain.codes_per_row,)
-        self.device, self.rows_per_pass = domain.device, PASS
+        self.device, self.rows_per_pass = domain.device, TEXTS_PER_PASS
         self.example = domain.rows[:1].repeat(2, 1)
 
     def encode(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
