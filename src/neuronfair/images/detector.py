@@ -177,7 +177,7 @@ def learn(
 
 
 def _varied(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return pictures as input, each mirrored or not and moved by up to MAX_SHIFT_IN_PIXELS pixels, the edge repeated."""
+    """Return pictures as input, each mirrored or not and moved by a few pixels, the edge repeated."""
     n, _, height, width = pixels.shape
     device = pixels.device
     dx, dy = torch.randint(-MAX_SHIFT_IN_PIXELS, MAX_SHIFT_IN_PIXELS + 1, (2, n, 1), generator=generator, device=device)
