@@ -26,6 +26,7 @@ from neuronfair import (
 from neuronfair.api import Audit
 from neuronfair.audits import inputs
 from neuronfair.audits.gate.thresholds import read_expressions
+from neuronfair.audits.pytest_check import CheckSettings
 from neuronfair.audits.report import Report
 from neuronfair.cli.audit import AuditJob
 from neuronfair.errors import DataError, NeuronFairError
@@ -359,6 +360,8 @@ def test_the_old_name_of_counterfactual_twins_works_with_a_warning():
 def test_the_old_names_of_regression_sets_work_with_a_warning():
     with pytest.warns(DeprecationWarning, match="corpus is now regression_set"):
         assert nf.Checks(corpus="c.jsonl").regression_set == "c.jsonl"
+    with pytest.warns(DeprecationWarning, match="trust_feeding is now skip_encoding_check"):
+        assert CheckSettings(trust_feeding=True).skip_encoding_check
     with pytest.warns(DeprecationWarning, match=r"'corpus\.unfit' is now 'regression_set\.unfit'"):
         assert read_expressions(["corpus.unfit > 0"], ["sex"], [])[0].figure == "regression_set.unfit"
     with pytest.warns(DeprecationWarning, match="corpus_add is now regression_set_add"):

@@ -76,9 +76,9 @@ def measured(model, frame, **how):
     """Return the same from an audit."""
     found = nf.audit(model, frame, sensitive="sex", target="hired", settings=SMALL, prove=0, twins="flip", **how).report
     one = found.attributes[0]
-    assert found.model.accuracy == {"table": found.feeding.accuracy}  # which the gate reads
+    assert found.model.accuracy == {"table": found.encoding_check.accuracy}  # which the gate reads
     rates = {group.values: group.selection_rate for group in one.groups}
-    return one.rates.table.discriminated, found.feeding.accuracy, rates
+    return one.rates.table.discriminated, found.encoding_check.accuracy, rates
 
 
 NUMBERS = ["util", "age", "income"]

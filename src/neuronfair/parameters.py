@@ -27,7 +27,11 @@ from neuronfair.errors import did_you_mean
 
 INPUT, BUDGET, OUTPUT, GATE, EXPERT = "Input", "Budget", "Output", "Gate", "Expert"  # panels of a help text
 Values = dict[str, Any]  # of parameters, by the names of their fields
-RENAMED = {"corpus": "regression_set", "corpus_add": "regression_set_add"}  # old names work with a warning until 0.4
+RENAMED = {  # old names, which work with a warning until 0.4
+    "corpus": "regression_set",
+    "corpus_add": "regression_set_add",
+    "trust_feeding": "skip_encoding_check",
+}
 T = TypeVar("T")
 _KEY = "parameter"
 

@@ -110,7 +110,7 @@ def measured(name: str) -> dict:
             finding["replay"] = None
         for one_search in one["searches"]:
             one_search.update(seconds=None, findings_per_second=None)
-    return {key: report[key] for key in ("data", "model", "decision", "attributes", "feeding", "gate")}
+    return {key: report[key] for key in ("data", "model", "decision", "attributes", "encoding_check", "gate")}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes fork on Linux only")

@@ -357,10 +357,10 @@ def test_without_thresholds_nothing_fails_whatever_was_found():
 
 def test_thresholds_that_were_not_evaluated_are_an_error_and_no_failure():
     wrong = EncodingCheckReport("wrong", "The encoding is probably wrong.", 50, accuracy=0.3)
-    root = read(conclude(report(attribute(), feeding=wrong), thresholds_set=True))
+    root = read(conclude(report(attribute(), encoding_check=wrong), thresholds_set=True))
     assert (root.get("failures"), root.get("errors"), root.get("skipped")) == ("0", "1", "1")
     assert "The encoding is probably wrong." in next(root.iter("error")).get("message")
-    unset = read(conclude(report(attribute(), feeding=wrong)))
+    unset = read(conclude(report(attribute(), encoding_check=wrong)))
     assert (unset.get("failures"), unset.get("errors"), unset.get("skipped")) == ("0", "1", "1")  # exit status 2
 
 

@@ -82,8 +82,8 @@ def test_what_cannot_be_certified_is_said_once_below_the_table():
 
 def test_what_could_not_be_checked_is_said():
     said = "Whether the model is right could not be checked."
-    assert said in shown(reports.report(feeding=EncodingCheckReport("ok", said, 5)))
-    assert said not in shown(reports.report(feeding=EncodingCheckReport("ok", said, 5, accuracy=0.9)))
+    assert said in shown(reports.report(encoding_check=EncodingCheckReport("ok", said, 5)))
+    assert said not in shown(reports.report(encoding_check=EncodingCheckReport("ok", said, 5, accuracy=0.9)))
 
 
 def test_what_a_build_asked_is_answered():

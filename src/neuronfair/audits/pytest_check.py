@@ -52,7 +52,7 @@ from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
 from neuronfair.model.records import records_of
-from neuronfair.parameters import with_current_names
+from neuronfair.parameters import takes_old_names, with_current_names
 from neuronfair.progress import silent
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.ledger import MANIFEST, where
@@ -62,10 +62,11 @@ ALIKE = (
     "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to this "
     "domain, and the decision"
 )
-TRUST = "If the encoding is right: settings=CheckSettings(trust_feeding=True)"
+TRUST = "If the encoding is right: settings=CheckSettings(skip_encoding_check=True)"
 Models = nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any]
 
 
+@takes_old_names
 @dataclass(frozen=True)
 class CheckSettings:
     """How thorough a check is. If it fails, `method` searches for a pair to show, from `seeds` starting rows."""
@@ -76,7 +77,7 @@ class CheckSettings:
     seeds: int = 100
     steps: int = 100
     seed: int = 0
-    trust_feeding: bool = False  # evaluate even if the input encoding check fails
+    skip_encoding_check: bool = False  # evaluate even if the input encoding check fails
     preprocess: Callable[[Any], Any] | str | None = None  # from a DataFrame to the inputs of the model
     prove: float = 20.0  # time limit of a proof in seconds, if `proved` is set
 
@@ -282,10 +283,10 @@ def _checked_twins(max_rate: float, domain: TableDomain | Dataset | str | Path, 
 
 
 def _encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
-    if not case.data.labelled or settings.trust_feeding:
+    if not case.data.labelled or settings.skip_encoding_check:
         return []
-    feeding = check_encoding(case.opened, case.data)
-    return [f"{feeding.text} {TRUST}"] if feeding.refused else []
+    report = check_encoding(case.opened, case.data)
+    return [f"{report.text} {TRUST}"] if report.refused else []
 
 
 def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> Proved:

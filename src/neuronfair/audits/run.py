@@ -220,7 +220,7 @@ def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
         model=about_model(opened, data, origin),
         decision=prepared.decision,
         attributes=tuple(audit.report for audit in stages.audits),
-        feeding=stages.encoding_check,
+        encoding_check=stages.encoding_check,
         seconds=stages.clock.figures(),
         reproduction=reproduction(opened, data, prepared.settings, origin, stages.interrupted, prepared.folder),
     )

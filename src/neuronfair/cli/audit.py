@@ -99,14 +99,15 @@ class AuditJob:
     baseline: Path | None = parameter(None, "Compare with audit.json of an earlier audit.", panel=GATE)
     regression_set: Path | None = parameter(None, "Regression set of past counterexamples.")
     regression_set_add: bool = parameter(True, "Add no findings to the regression set.")
-    trust_feeding: bool = parameter(False, "Evaluate even if this check fails.", "--skip-encoding-check")
+    skip_encoding_check: bool = parameter(False, "Evaluate even if this check fails.")
 
     @property
     def checks(self) -> Checks:
         """Thresholds, regression set and baseline of the audit."""
         from neuronfair.audits.gate.checks import Checks
 
-        return Checks(self.fail_if, self.regression_set, self.regression_set_add, self.baseline, self.trust_feeding)
+        regression_set = self.regression_set, self.regression_set_add
+        return Checks(self.fail_if, *regression_set, self.baseline, self.skip_encoding_check)
 
     @property
     def reads(self) -> tuple[Path, ...]:

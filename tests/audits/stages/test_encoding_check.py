@@ -172,11 +172,11 @@ def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
     report = Report.from_json((tmp_path / "run" / "audit.json").read_text())
     assert report.gate is None
     assert (report.verdict.level, report.verdict.thresholds) == ("not assessable", "not evaluated")
-    assert report.verdict.headline == f"The input encoding check failed. {report.feeding.text}"
+    assert report.verdict.headline == f"The input encoding check failed. {report.encoding_check.text}"
     for shown in (markdown(report), audit_page(report), junit(report)):
         assert "the encoding is probably wrong" in shown
     assert 'failures="0" errors="1"' in junit(report)
-    trusted, failure = Checks(["rate > 99%"], trust_feeding=True).read(data.domain).evaluate(report, None)
+    trusted, failure = Checks(["rate > 99%"], skip_encoding_check=True).read(data.domain).evaluate(report, None)
     assert failure is None
     assert trusted.gate.passed
     assert conclude(trusted, thresholds_set=True).verdict.level == "dependence found"
@@ -186,7 +186,7 @@ def test_the_fixture_fails_for_a_wrongly_fed_model(people, tmp_path):
     Fairness(tmp_path).check(planted(), people, max_rate=0.9)
     with pytest.raises(AssertionError, match="the encoding is probably wrong"):
         Fairness(tmp_path).check(planted(sign=-1.0), people, max_rate=0.9)
-    trusting = CheckSettings(trust_feeding=True)
+    trusting = CheckSettings(skip_encoding_check=True)
     assert Fairness(tmp_path).check(planted(sign=-1.0), people, max_rate=0.9, settings=trusting).rate.rate < 0.9
 
 

@@ -72,7 +72,7 @@ def checked(model, table, **how):
 
 def test_labels_confirm_the_right_order_and_the_report_says_that_it_was_taken(people, model, truth):
     made = audit(model, people, sensitive="sex", target="hired", settings=TINY)
-    assert made.report.feeding.level == "ok"
+    assert made.report.encoding_check.level == "ok"
     assert "matched by position, in the order of the table: age, income, sex, married, job" in made.report.model.note
     assert made.report.attributes[0].rates.table.rate == truth > 0.1
 
@@ -89,10 +89,10 @@ def test_a_wrong_order_gets_no_verdict_and_judges_no_limit(people, model):
     table = people[[*WRONG[1], "hired"]]
     made = audit(model, table, sensitive="sex", target="hired", settings=TINY)
     assert made.report.verdict.level == "not assessable"
-    assert made.report.feeding.level == "unconfirmed"
+    assert made.report.encoding_check.level == "unconfirmed"
     with pytest.raises(NeuronFairError, match=r"not evaluated.*--columns age,income,married,sex,job"):
         audit(model, table, sensitive="sex", target="hired", settings=TINY, checks=Checks(["rate > 99%"]))
-    trusting = Checks(["rate > 99%"], trust_feeding=True)
+    trusting = Checks(["rate > 99%"], skip_encoding_check=True)
     made = audit(model, table, sensitive="sex", target="hired", settings=TINY, checks=trusting)
     assert made.report.gate.passed
     assert "Caution: The model has no names for its inputs" in made.verdict
@@ -104,7 +104,7 @@ def test_columns_name_the_order(people, model, truth):
         data = table if how else table.drop(columns="hired")
         made = audit(model, data, sensitive="sex", columns=NAMES, settings=TINY, **how)
         assert made.report.attributes[0].rates.table.rate == truth
-        assert made.report.feeding.level == ("ok" if how else "not assessable")
+        assert made.report.encoding_check.level == ("ok" if how else "not assessable")
     blind = linear.LogisticRegression().fit(people[["age", "income"]].to_numpy(), people.hired)
     made = audit(blind, table, sensitive="sex", target="hired", columns=["age", "income"], settings=TINY)
     assert made.report.attributes[0].rates.table.rate == 0.0
@@ -133,8 +133,8 @@ def test_a_model_that_reads_columns_by_name_needs_no_labels(people, model, truth
     report = made.report
     assert report.attributes[0].rates.table.rate == truth
     assert report.verdict.level == "dependence found"
-    assert report.feeding.level == "not assessable"
-    assert "Accuracy, error rates and the input encoding are not assessable" in report.feeding.text
+    assert report.encoding_check.level == "not assessable"
+    assert "Accuracy, error rates and the input encoding are not assessable" in report.encoding_check.text
     assert report.attributes[0].disparity.error_rate_difference is None
     named = "the table has no labels"
     assert named in str(report.attributes[0].disparity.unknown)

@@ -149,9 +149,9 @@ def test_plausible_pairs_are_shown_alone_if_there_are_any():
 
 def test_what_limits_the_result_is_said_once():
     doubt = EncodingCheckReport("suspicious", "It may be wrong.", 50, accuracy=0.3)
-    made = report(attribute(), feeding=doubt, reproduction=replace(report().reproduction, interrupted=True))
+    made = report(attribute(), encoding_check=doubt, reproduction=replace(report().reproduction, interrupted=True))
     made = replace(made, data=replace(made.data, domain_inferred=True))
     assert [line.split()[0] for line in limits_of(made)] == ["The", "Input", "The"]
     unchecked = replace(doubt, level="ok", text="It could not be checked.", accuracy=None)
-    assert limits_of(report(feeding=unchecked)) == ["It could not be checked."]
-    assert limits_of(report(feeding=replace(unchecked, accuracy=0.9))) == []
+    assert limits_of(report(encoding_check=unchecked)) == ["It could not be checked."]
+    assert limits_of(report(encoding_check=replace(unchecked, accuracy=0.9))) == []

@@ -153,23 +153,23 @@ def test_proxy_evidence_is_never_an_alarm_by_itself():
 
 def test_a_failed_encoding_check_makes_an_audit_not_assessable_unless_the_encoding_is_trusted():
     one = attribute(rates=both(10))
-    told = conclude(made(one, feeding=WRONG), thresholds_set=True)
+    told = conclude(made(one, encoding_check=WRONG), thresholds_set=True)
     assert (told.verdict.level, told.attributes[0].level) == ("not assessable", "not assessable")
     assert told.verdict.tone == "caution"
     assert told.verdict.headline == "The input encoding check failed. The encoding is probably wrong."
     assert told.verdict.details[0].startswith("Decisions depend on sex for 1% of people")
     assert told.verdict.thresholds == "not evaluated"
-    trusted = verdict(one, feeding=replace(WRONG, trusted=True))
+    trusted = verdict(one, encoding_check=replace(WRONG, trusted=True))
     assert trusted.level == "dependence found"
     assert trusted.details[-1] == "Caution: The encoding is probably wrong."
 
 
 def test_a_doubt_about_the_encoding_does_not_change_the_level():
     doubt = replace(WRONG, level="suspicious", text="It may be wrong.")
-    told = verdict(fair(rates=both(0)), feeding=doubt)
+    told = verdict(fair(rates=both(0)), encoding_check=doubt)
     assert told.level == "no dependence found"
     assert told.details[-1] == "Caution: It may be wrong."
-    unlabelled = verdict(fair(rates=both(0)), feeding=replace(doubt, accuracy=None))
+    unlabelled = verdict(fair(rates=both(0)), encoding_check=replace(doubt, accuracy=None))
     assert "But:" not in unlabelled.text
 
 

@@ -134,14 +134,14 @@ class Checks:
 
     Every record of the regression set is evaluated again; unless `add` is false, the worst findings are added to it.
     Thresholds are not evaluated, and there is no verdict, for a model that fails the input encoding check, unless
-    `trust_feeding` is set.
+    `skip_encoding_check` is set.
     """
 
     fail_if: Sequence[str] = ()
     regression_set: str | Path | None = None
     add: bool = True
     baseline: str | Path | None = None
-    trust_feeding: bool = False
+    skip_encoding_check: bool = False
 
     def read(self, domain: TableDomain) -> LoadedChecks:
         """Read the files, so that a damaged one is refused before any work is done."""
@@ -204,8 +204,8 @@ class LoadedChecks:
         The audit itself is done by then, and worth its report all the same.
         """
         report = replace(report, regression_set=past)
-        if report.feeding is not None:
-            report = replace(report, feeding=replace(report.feeding, trusted=self.checks.trust_feeding))
+        if (encoding := report.encoding_check) is not None:
+            report = replace(report, encoding_check=replace(encoding, trusted=self.checks.skip_encoding_check))
         try:
             if self.earlier is not None:
                 report = replace(report, baseline=compare_with(report, self.earlier, str(self.checks.baseline)))
@@ -222,10 +222,10 @@ class LoadedChecks:
         return report, None
 
     def _refuse_encoding(self, report: Report) -> None:
-        if report.feeding is not None and report.is_misfed:
+        if report.encoding_check is not None and report.is_misfed:
             expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
             what = f"{expressions}: not evaluated" if expressions else "No verdict"
-            raise EncodingError(f"{what}. {report.feeding.text} If the encoding is right: --skip-encoding-check")
+            raise EncodingError(f"{what}. {report.encoding_check.text} If the encoding is right: --skip-encoding-check")
 
     def extend(self, report: Report) -> None:
         """Add the worst findings to the file: last, so that after a kill the same audit replays the same people."""

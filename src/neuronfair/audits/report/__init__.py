@@ -242,7 +242,7 @@ class Report:
     attributes: tuple[AttributeReport, ...]  # one for each sensitive attribute, then one for all together
     reproduction: Reproduction  # how to repeat the audit
     seconds: Seconds = Seconds()  # time spent
-    feeding: EncodingCheckReport | None = None  # null if the audit was interrupted before
+    encoding_check: EncodingCheckReport | None = None  # null if the audit was interrupted before
     regression_set: RegressionSetReport | None = None  # with --regression-set
     baseline: BaselineReport | None = None  # with --baseline
     gate: Gate | None = None  # with --fail-if
@@ -255,7 +255,7 @@ class Report:
     @property
     def is_misfed(self) -> bool:
         """Whether the input encoding check failed, and the user has not said that the encoding is right."""
-        return self.feeding is not None and self.feeding.refused and not self.feeding.trusted
+        return self.encoding_check is not None and self.encoding_check.refused and not self.encoding_check.trusted
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "audit.json") -> Report:

@@ -76,10 +76,11 @@ def limits_of(report: Report) -> list[str]:
     found = []
     if report.reproduction.interrupted:
         found.append("The audit was interrupted: this is what was measured until then.")
-    if (check := report.feeding) is not None and check.level not in ("ok", "not assessable") and not report.is_misfed:
-        found.append(f"Input encoding check: {check.text}")
-    elif check is not None and check.accuracy is None and not report.is_misfed:
-        found.append(check.text)
+    if (check := report.encoding_check) is not None and not report.is_misfed:
+        if check.level not in ("ok", "not assessable"):
+            found.append(f"Input encoding check: {check.text}")
+        elif check.accuracy is None:
+            found.append(check.text)
     if report.data.domain_inferred:
         found.append("The input schema was inferred from the data set. Correct domain.toml and audit again.")
     if report.reproduction.reduced:

@@ -51,8 +51,8 @@ def _level(one: AttributeReport, report: Report) -> Conclusion:
 
 def _unassessable(report: Report) -> str:
     """Return why nothing can be concluded about any attribute; nothing where it can."""
-    if report.feeding is not None and report.is_misfed:
-        return f"The input encoding check failed. {report.feeding.text}"
+    if report.encoding_check is not None and report.is_misfed:
+        return f"The input encoding check failed. {report.encoding_check.text}"
     if is_constant(report.attributes):
         return "The model gave the same decision to every record, so dependence cannot be assessed."
     if not any(one.rates.measured or one.searches for one in report.attributes):
@@ -263,12 +263,12 @@ def _certified(attributes: Sequence[AttributeReport]) -> str:
 
 def _doubt(report: Report, level: Conclusion) -> str:
     """Return what the input encoding check says where it does not decide the level: a doubt, or one that is trusted."""
-    feeding = report.feeding
-    if feeding is None or feeding.level in ("ok", "not assessable") or level == "not assessable":
+    check = report.encoding_check
+    if check is None or check.level in ("ok", "not assessable") or level == "not assessable":
         return ""
-    if feeding.accuracy is None and not feeding.refused:
+    if check.accuracy is None and not check.refused:
         return ""
-    return f"Caution: {feeding.text}"
+    return f"Caution: {check.text}"
 
 
 def _either(attribute: AttributeReport) -> str:
