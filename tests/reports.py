@@ -128,12 +128,13 @@ def counterfactual(
         **vars(rate), of=20_000, draws=32, placebo=placebo, effect=effect, claimed=claimed, placebos=20,
         confidence=0.95,
         sentence="Had they been of the other group, 19% of 20,000 people would get a different decision.",
-        lost=0.11, gained=0.05, moves=moves, hurt="Men as women lose '>50K' in 17.1% of cases." if claimed else "",
-        carriers=(
+        lost=0.11, gained=0.05, moves=moves,
+        disadvantaged="Men as women lose '>50K' in 17.1% of cases." if claimed else "",
+        mediators=(
             c.MediatorReport(("relationship",), 0.58), c.MediatorReport(("relationship", "marital_status"), 0.81),
         ),
-        carried="81% of the effect goes through relationship and marital status." if claimed else "",
-        auc=0.93, told="The model's other inputs tell sex with an AUC of 0.93.", fixed=("age",),
+        mediators_text="81% of the effect goes through relationship and marital status." if claimed else "",
+        auc=0.93, predictability_text="The model's other inputs tell sex with an AUC of 0.93.", fixed=("age",),
         legitimate=(c.ResolvingAttribute("hours_per_week", "Twins keep hours per week, since it is resolving."),),
         left_out=("Other",),
     )  # fmt: skip

@@ -117,7 +117,7 @@ def test_many_groups_are_folded_and_the_clearest_come_first():
 
 def test_several_attributes_stand_side_by_side():
     made = reports.adult(("sex",), ("race",), ("sex", "race"), findings=0)
-    weak = replace(reports.counterfactual(claimed=False), hurt="")
+    weak = replace(reports.counterfactual(claimed=False), disadvantaged="")
     text = read(reports.unread(made, weak, reports.counterfactual(RACES), weak)).text
     assert "Metrics by race the highest flip rate" in text
     assert "19.0 pp 18.1–19.9 pp" in text

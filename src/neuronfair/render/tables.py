@@ -85,7 +85,7 @@ def disadvantaged(attributes: Sequence[AttributeReport]) -> list[str]:
         for one in attributes
         for sentence in (
             one.direction[0].sentence if one.direction and one.search_twins == "flip" else "",
-            one.counterfactual.hurt if one.counterfactual is not None else "",
+            one.counterfactual.disadvantaged if one.counterfactual is not None else "",
         )
     )
     return _once(sentences)
@@ -120,7 +120,9 @@ def _counterfactual(attributes: Sequence[AttributeReport]) -> Tabulated:
         for name, report in reports
     ]
     notes = _once(
-        sentence for _, one in reports for sentence in (one.assumed, one.explained, one.carried, one.told, *one.notes)
+        sentence
+        for _, one in reports
+        for sentence in (one.assumed, one.explained, one.mediators_text, one.predictability_text, *one.notes)
     )
     heads = ("by", "different decision", "permutation baseline", "excess", "lost", "gained")
     return Tabulated("Counterfactual twins: proxy evidence", heads, rows, notes)

@@ -87,8 +87,8 @@ def test_a_copy_of_the_group_leads_with_counterfactuals(copied):
     assert found.rate > 0.98
     assert (found.of, found.claimed) == (400, True)
     assert found.placebo.rate < 0.1
-    assert found.carriers[0].attributes == ("copy",)
-    assert found.carriers[0].share > 0.9
+    assert found.mediators[0].attributes == ("copy",)
+    assert found.mediators[0].share > 0.9
     assert found.auc == 1
     lost, gained = ({move.own: getattr(move, what) for move in found.moves} for what in ("lost", "gained"))
     assert (lost["a"], gained["b"]) == (0, 0)
@@ -124,7 +124,7 @@ def test_chance_claims_nothing(compared):
     told = audit(reads(NOISE, 4.5), people(), settings=SMALL)
     (one,) = told.report.attributes
     assert not one.counterfactual.claimed
-    assert (one.counterfactual.hurt, one.counterfactual.carried) == ("", "")
+    assert (one.counterfactual.disadvantaged, one.counterfactual.mediators_text) == ("", "")
     assert told.report.verdict.level == "no dependence found"
     assert "No excess is claimed" in told.verdict
 

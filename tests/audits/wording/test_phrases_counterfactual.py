@@ -110,14 +110,14 @@ def test_how_strong_a_hidden_confounder_must_be():
 
 def test_a_graph_in_which_nothing_depends_on_the_group_is_said():
     domain = with_attribute("hours", causes=("age",))
-    assert told(domain).unmoved == (
+    assert told(domain).graph_note == (
         "By the declared causal graph no attribute that twins may change depends on sex, so twins differ in nothing "
         "else and this test is empty."
     )
-    assert told(domain).unmoved in told(domain).sentences
+    assert told(domain).graph_note in told(domain).sentences
     assert told(domain).graph == ("sex <-", "marital_status <-", "hours <- age", "age <-")
-    assert told(with_attribute("hours", causes=("sex",))).unmoved == ""
-    assert told().unmoved == ""
+    assert told(with_attribute("hours", causes=("sex",))).graph_note == ""
+    assert told().graph_note == ""
 
 
 def test_people_without_a_twin_are_said():
@@ -136,17 +136,17 @@ def test_nothing_is_claimed_that_shuffled_groups_reach():
     ends = f"{percent(0.95)} CI −2.0 to 2.4"
     assert chance.excess.startswith(f"The excess is 0.2 percentage points ({ends}). It is not the plain difference")
     assert chance.excess.endswith(" No excess is claimed.")
-    assert (chance.claimed, chance.hurt, chance.carried) == (False, "", "")
+    assert (chance.claimed, chance.disadvantaged, chance.mediators_text) == (False, "", "")
 
 
 def test_the_disadvantaged_group_is_that_of_the_clearest_move():
     report = told()
-    assert report.hurt == (
+    assert report.disadvantaged == (
         f"Disadvantaged group: f. With sex f instead of m, people lose '>50K' in {percent(0.12)} of cases and gain it "
         f"in {percent(0.008)}."
     )
     gain = Move((0,), (1,), 32_842, 0.24, 0.008, 0.12)
-    assert told(moves=(gain,)).hurt.startswith("Disadvantaged group: m. With sex f instead of m, people lose")
+    assert told(moves=(gain,)).disadvantaged.startswith("Disadvantaged group: m. With sex f instead of m, people lose")
     first, second = report.moves
     assert (first.own, first.other, first.people, first.flips, first.lost, first.gained) == (
         "m", "f", 32_842, 0.24, 0.12, 0.008,
@@ -157,7 +157,7 @@ def test_the_disadvantaged_group_is_that_of_the_clearest_move():
 
 def test_without_a_favourable_class_nobody_loses():
     report = told(lost=None, gained=None)
-    assert (report.hurt, report.lost) == ("", None)
+    assert (report.disadvantaged, report.lost) == ("", None)
     assert [(move.lost, move.gained, move.placebo_lost) for move in report.moves] == [(None, None, None)] * 2
 
 
@@ -172,14 +172,17 @@ def test_without_a_favourable_class_nobody_loses():
     ],
 )
 def test_the_few_that_carry_most_of_it_are_named(carriers, said):
-    carried = told(mediators=carriers).carried
+    carried = told(mediators=carriers).mediators_text
     assert carried.startswith(said)
     assert bool(carried) == bool(said)
 
 
 def test_how_well_the_group_is_predicted():
-    assert told().told == "The model's other inputs predict sex with an AUC of 0.93 (0.5: no better than chance)."
-    assert told(auc=None).told == ""
+    assert (
+        told().predictability_text
+        == "The model's other inputs predict sex with an AUC of 0.93 (0.5: no better than chance)."
+    )
+    assert told(auc=None).predictability_text == ""
 
 
 def test_what_is_kept_is_said_and_how_the_groups_differ_in_it():
@@ -199,5 +202,6 @@ def test_what_is_kept_is_said_and_how_the_groups_differ_in_it():
     alone = told(with_attribute("hours", legitimate=True), left_out=((0,), (1,)))
     assert alone.notes[0] == "Twins keep hours, which is declared as resolving (legitimate)."
     assert alone.notes[1].startswith("m and f have too few people")
-    said = (alone.sentence, alone.excess, alone.assumed, alone.hurt, alone.carried, alone.told)
+    said = (alone.sentence, alone.excess, alone.assumed, alone.disadvantaged)
+    said += (alone.mediators_text, alone.predictability_text)
     assert alone.sentences == (*said, *alone.notes)

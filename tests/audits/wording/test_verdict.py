@@ -143,8 +143,8 @@ def test_proxy_evidence_is_never_an_alarm_by_itself():
     found = counterfactual()
     assert told.details == (
         f"Counterfactual test (sex): {found.sentence}",
-        found.hurt,
-        found.carried,
+        found.disadvantaged,
+        found.mediators_text,
         "This rests on causal assumptions that the data cannot test.",
     )
     limited = verdict(one, gate=gate(("counterfactual.excess > 5%", "sex", True)))

@@ -94,24 +94,24 @@ class CounterfactualReport:
     lost: float | None = None  # share of the twins who lose the favourable outcome; null if none is known
     gained: float | None = None  # and who gain it
     moves: tuple[MoveReport, ...] = ()  # by group and other group, the largest groups first
-    hurt: str = ""  # disadvantaged groups, as a sentence; empty where nothing is claimed, or no class is favourable
-    carriers: tuple[MediatorReport, ...] = ()  # mediating attributes, the one that explains most first
-    carried: str = ""  # the same as a sentence; empty where nothing is claimed
+    disadvantaged: str = ""  # disadvantaged groups, as a sentence; empty without a claim or a favourable class
+    mediators: tuple[MediatorReport, ...] = ()  # mediating attributes, the one that explains most first
+    mediators_text: str = ""  # the same as a sentence; empty where nothing is claimed
     sensitivity: SensitivityReport | None = None  # null where nothing is claimed, or no class is decided for
     auc: float | None = None  # with which the model's inputs tell the group: 0.5 is not at all; null: not known
-    told: str = ""  # the same as a sentence
+    predictability_text: str = ""  # the same as a sentence
     fixed: tuple[str, ...] = ()  # attributes held fixed: twins keep them
     legitimate: tuple[ResolvingAttribute, ...] = ()  # resolving attributes, which may differ and count
     graph: tuple[str, ...] = ()  # the declared causal graph: "attribute <- parent, parent" for each attribute
-    unmoved: str = ""  # that nothing depends on the group by the declared graph, as a sentence
+    graph_note: str = ""  # that nothing depends on the group by the declared graph, as a sentence
     without: int = 0  # people without a twin, who are left out of all metrics
     left_out: tuple[str, ...] = ()  # groups of too few people to say what they are like
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """All that is said: how many get a different decision, what that rests on, who loses, by what, what is kept."""
-        first = (self.sentence, self.excess, self.assumed, self.explained, self.hurt, self.carried, self.told)
-        return tuple(filter(None, (*first, *self.notes)))
+        first = (self.sentence, self.excess, self.assumed, self.explained, self.disadvantaged, self.mediators_text)
+        return tuple(filter(None, (*first, self.predictability_text, *self.notes)))
 
     @property
     def explained(self) -> str:
@@ -127,7 +127,7 @@ class CounterfactualReport:
             "attributes that twins keep; all metrics here leave them out."
         )
         return (
-            *([self.unmoved] if self.unmoved else []),
+            *([self.graph_note] if self.graph_note else []),
             *([f"Twins keep {listed([plain(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
             *(one.text for one in self.legitimate),
             *([none] if self.without else []),

@@ -342,7 +342,7 @@ def _losers(attributes: Sequence[Attribute], sides: Sequence[Count]) -> tuple[st
 
 
 NAMED_MEDIATORS = 3  # mediating attributes in a sentence
-ENOUGH = 0.9  # of what all carriers together carry: more names would say little more
+ENOUGH = 0.9  # of what all mediators explain together: more names would say little more
 PLACEBOS = 20  # shuffles below which a sentence says how few there were
 
 
@@ -370,18 +370,18 @@ def counterfactual_report(
         lost=effect.lost,
         gained=effect.gained,
         moves=tuple(_moves(domain, moves, effect)),
-        hurt=_disadvantaged(domain, moves) if claimed and effect.lost is not None else "",
-        carriers=tuple(MediatorReport(_names(domain, one), one.share) for one in effect.mediators),
-        carried=_carried(domain, effect.mediators) if claimed else "",
+        disadvantaged=_disadvantaged(domain, moves) if claimed and effect.lost is not None else "",
+        mediators=tuple(MediatorReport(_names(domain, one), one.share) for one in effect.mediators),
+        mediators_text=_mediators_text(domain, effect.mediators) if claimed else "",
         sensitivity=_sensitivity(domain, effect.sensitivity) if claimed else None,
         auc=effect.auc,
-        told=_group_predictability(domain, effect.auc),
+        predictability_text=_group_predictability(domain, effect.auc),
         fixed=tuple(a.name for _, a in kept if a.fixed),
         legitimate=tuple(
             ResolvingAttribute(a.name, _differs(domain, rows, c, effect.left_out)) for c, a in kept if a.legitimate
         ),
         graph=_graph(domain),
-        unmoved=_unmoved(domain),
+        graph_note=_graph_note(domain),
         without=effect.without,
         left_out=tuple(_group(domain, codes) for codes in effect.left_out),
     )
@@ -440,7 +440,7 @@ def _graph(domain: TableDomain) -> tuple[str, ...]:
     return tuple(f"{a.name} <- {', '.join(a.causes or ())}".rstrip() for a in domain.attributes)
 
 
-def _unmoved(domain: TableDomain) -> str:
+def _graph_note(domain: TableDomain) -> str:
     """Return that by the declared graph nothing that twins may change depends on the group; empty if something does."""
     parents = graph(domain.attributes)
     if parents is None:
@@ -483,12 +483,12 @@ def _disadvantaged(domain: TableDomain, moves: Sequence[Move]) -> str:
     )
 
 
-def _carried(domain: TableDomain, carriers: Sequence[Mediator]) -> str:
+def _mediators_text(domain: TableDomain, mediators: Sequence[Mediator]) -> str:
     """Name the few attributes through which most of the excess goes."""
-    most = max((one.share for one in carriers), default=0.0)
+    most = max((one.share for one in mediators), default=0.0)
     if most <= 0:
         return ""
-    named = carriers[:NAMED_MEDIATORS]
+    named = mediators[:NAMED_MEDIATORS]
     one = next((one for one in named if one.share >= ENOUGH * most), max(named, key=lambda one: one.share))
     if one.share <= 0:
         return ""

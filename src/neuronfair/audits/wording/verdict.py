@@ -247,7 +247,7 @@ def _counterfactuals(attributes: Sequence[AttributeReport], worst: AttributeRepo
     parts = []
     for one in (*largest, *(one for one in empty if one not in largest)):
         if (report := one.counterfactual) is not None:
-            more = () if one.is_read else (report.hurt, report.carried)  # else the flip test leads
+            more = () if one.is_read else (report.disadvantaged, report.mediators_text)  # else the flip test leads
             parts += [f"Counterfactual test ({by(one)}): {report.sentence}", report.excess, *more]
     return [*parts, f"{UNTESTED}."] if parts else []
 
