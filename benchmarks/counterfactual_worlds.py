@@ -284,7 +284,14 @@ def repeat(name: str, n: int, seed: int, thorough: Thoroughness | None = None) -
     says = "rests on causal assumptions that the data cannot test" in words and "Had they been" not in words
     excess = effect.effect
     return Result(
-        truth, effect.rate.value, effect.placebo.value, excess.value, excess.low, excess.high, effect.claimed, says
+        truth,
+        effect.rate.value,
+        effect.permutation_baseline.value,
+        excess.value,
+        excess.low,
+        excess.high,
+        effect.claimed,
+        says,
     )
 
 

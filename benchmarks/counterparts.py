@@ -7,12 +7,13 @@
 `truth`: in made-up worlds (benchmarks/truth/worlds.py) everybody's true counterpart is known, and so is the decision on
 it. The share of people of whom that decision is told: by drawn counterparts and by the typical one; by drawn ones with
 the world's graph; by somebody who knows all laws of the world but nobody's noise (best); by the flip test, which says
-that nothing changes; by a random person of the other group. Besides, the true rate of changes, ours, and the placebo's.
+that nothing changes; by a random person of the other group. Besides, the true rate of changes, ours, and that of
+the permutation baseline.
 
 `claims`: how often an effect is claimed for models that decide by an attribute that has nothing to do with the group
 (alone), by all attributes where none has (apart), and by a copy of the group (copy: all flip).
 
-`time`: the seconds of a whole measurement (32 counterparts of everybody, 20 placebos, 20 resampled tables) on two
+`time`: the seconds of a whole measurement (32 counterparts of everybody, 20 permutations, 20 resampled tables) on two
 threads, with boosted trees that are not given the attribute; the training of the trees is not counted.
 """
 
@@ -120,7 +121,7 @@ def claims(args: argparse.Namespace) -> None:
                 world, rows, score = subject(kind, people, seed)
                 model = BlackBox(lambda some, score=score: score(some).double(), world.domain)
                 effect = CounterfactualTest(model, world.domain, rows, decision=decision, thorough=thorough).measure()
-                found.append((effect.claimed, effect.rate.value, effect.placebo.value))
+                found.append((effect.claimed, effect.rate.value, effect.permutation_baseline.value))
             claimed, rate, nothing = np.array(found).T
             shares = (f"{100 * share:.2f}" for share in (rate.mean(), rate.max(), nothing.mean()))
             row((kind, f"{people:,}", args.worlds, int(claimed.sum()), *shares))
@@ -143,7 +144,7 @@ def seconds(args: argparse.Namespace) -> None:
                 case,
                 f"{effect.of:,}",
                 f"{passed:.1f}",
-                *(f"{100 * one.value:.2f}" for one in (effect.rate, effect.placebo)),
+                *(f"{100 * one.value:.2f}" for one in (effect.rate, effect.permutation_baseline)),
             )
         )
 

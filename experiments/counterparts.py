@@ -32,8 +32,8 @@ EVERY = (("adult", "sex"), ("adult", "race"), ("german", "sex"), ("bank", "age")
 CASES = [case for case in EVERY if local_files(case[0]) is not None]
 MODELS = ("network", "xgboost")
 AGES = {"below 25": 25, "25 to 60": 61, "above 60": None}  # of Bank's clients: the first age that is no longer in it
-FULL = {"draws": 32, "placebos": 20, "people": None}
-QUICK = {"draws": 2, "placebos": 2, "people": 200}
+FULL = {"draws": 32, "permutations": 20, "people": None}
+QUICK = {"draws": 2, "permutations": 2, "people": 200}
 NAMED = 4  # mediating attributes in a line
 
 
@@ -82,7 +82,7 @@ def measure(name: str, sensitive: str, kind: str, seed: int, quick: bool, **thor
 
 def described(domain: TableDomain, effect: CounterfactualEffect) -> dict[str, Any]:
     """Return an effect in words and numbers."""
-    placebo = {(move.own, move.other): move for move in effect.placebo_moves}
+    placebo = {(move.own, move.other): move for move in effect.permutation_moves}
 
     def words(codes: tuple[int, ...]) -> str:
         columns = [domain.attributes[column] for column in domain.sensitive_columns]
@@ -102,7 +102,7 @@ def described(domain: TableDomain, effect: CounterfactualEffect) -> dict[str, An
     ]
     return {
         "rate": list(effect.rate),
-        "placebo": list(effect.placebo),
+        "placebo": list(effect.permutation_baseline),
         "effect": list(effect.effect),
         "claimed": effect.claimed,
         "of": effect.of,
@@ -141,7 +141,7 @@ def report(scale: Scale, results: Results) -> Report:
         moves += [[f"{name}: {own} as {other}", *_move(done, own, other)] for own, other in (largest, largest[::-1])]
         carried.append([name, *_carriers(claimed)])
         small |= dict.fromkeys(f"{' '.join(case)}: {group}" for d in done for group in d["left_out"])
-    splits, tables = f"Splits: {span(counts)}.", (QUICK if scale.quick else FULL)["placebos"]
+    splits, tables = f"Splits: {span(counts)}.", (QUICK if scale.quick else FULL)["permutations"]
     return Report(
         "Counterfactual test: models that do not read the attribute",
         "A network and boosted trees are trained on 70% of the rows without the sensitive attribute, so the "

@@ -112,7 +112,7 @@ def counterfactual(
     groups: Sequence[str] = ("Male", "Female"), *, claimed: bool = True, **more: Any
 ) -> c.CounterfactualReport:
     """A counterfactual test of these groups: men lose, women gain; no more than chance where nothing is claimed."""
-    rate, placebo, effect = (
+    rate, baseline, effect = (
         (c.Interval(0.19, 0.181, 0.199), c.Interval(0.0003, 0.0, 0.0007), c.Interval(0.1897, 0.1806, 0.1988))
         if claimed
         else (c.Interval(0.031, 0.019, 0.043), c.Interval(0.028, 0.012, 0.044), c.Interval(0.003, -0.009, 0.015))
@@ -125,7 +125,8 @@ def counterfactual(
         for sides in [(0.171 * size, 0.013 * size) if i == 0 else (0.006 * size, 0.08 * size)]
     )
     made = c.CounterfactualReport(
-        **vars(rate), of=20_000, draws=32, placebo=placebo, effect=effect, claimed=claimed, placebos=20,
+        **vars(rate), of=20_000, draws=32,
+        permutation_baseline=baseline, effect=effect, claimed=claimed, permutations=20,
         confidence=0.95,
         sentence="Had they been of the other group, 19% of 20,000 people would get a different decision.",
         lost=0.11, gained=0.05, moves=moves,

@@ -357,9 +357,11 @@ def test_the_old_name_of_counterfactual_twins_works_with_a_warning():
         assert read_expressions(["counterpart.effect > 5%"], ["sex"], [])[0].figure == "counterfactual.excess"
 
 
-def test_the_old_names_of_regression_sets_work_with_a_warning():
+def test_the_old_names_of_arguments_work_with_a_warning():
     with pytest.warns(DeprecationWarning, match="corpus is now regression_set"):
         assert nf.Checks(corpus="c.jsonl").regression_set == "c.jsonl"
+    with pytest.warns(DeprecationWarning, match="placebos is now permutations"):
+        assert AuditSettings(placebos=4).permutations == 4
     with pytest.warns(DeprecationWarning, match="trust_feeding is now skip_encoding_check"):
         assert CheckSettings(trust_feeding=True).skip_encoding_check
     with pytest.warns(DeprecationWarning, match=r"'corpus\.unfit' is now 'regression_set\.unfit'"):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, cast, overload
 
 from torch import Tensor
 
@@ -246,6 +246,7 @@ def _audit_table(
     **options: Unpack[AuditOptions],
 ) -> Audit:
     """Audit a model with a table of records."""
+    options = cast(AuditOptions, with_current_names(options))
     source = ModelSource(model, **_opening(options, (*AuditOptions.__annotations__, *parameters(AuditSettings))))
     case = prepare(
         data,

@@ -31,6 +31,7 @@ RENAMED = {  # old names, which work with a warning until 0.4
     "corpus": "regression_set",
     "corpus_add": "regression_set_add",
     "trust_feeding": "skip_encoding_check",
+    "placebos": "permutations",
 }
 T = TypeVar("T")
 _KEY = "parameter"

@@ -104,7 +104,7 @@ def measured(name: str) -> dict:
     report = kept(name)
     for one in report["attributes"]:
         assert one["proved"]["boxes"] > 0
-        assert one["counterfactual"]["placebos"] == 5
+        assert one["counterfactual"]["permutations"] == 5
         one["proved"] = None
         for finding in (*one["findings"], *one["worst"]):
             finding["replay"] = None
@@ -616,7 +616,7 @@ def test_counterfactuals_are_an_option_and_a_limit(run, refused):
     assert "Proxy excess" in result.out
     (one,) = kept()["attributes"]
     assert one["search_twins"] == "counterfactual"
-    assert one["counterfactual"]["placebos"] == 5
+    assert one["counterfactual"]["permutations"] == 5
     assert "shuffles only" in one["counterfactual"]["excess"]
     assert [check["fired"] for check in kept()["gate"]["checks"]] == [False, True]
     assert kept()["seconds"]["counterfactuals"] > 0

@@ -45,7 +45,7 @@ DOMAIN = TableDomain(
     favourable="yes",
 )
 GROUP, COPY, SCORE, NOISE = range(4)
-QUICK = Thoroughness(draws=4, placebos=4)
+QUICK = Thoroughness(draws=4, permutations=4)
 
 
 def table(n: int = 600, seed: int = 0) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_a_copy_of_the_group_flips_everybody_and_carries_all_of_it():
     found = effect(COPY)
     assert found.rate.value == 1
     assert found.rate.low > 0.98
-    assert found.placebo.value <= 0.05
+    assert found.permutation_baseline.value <= 0.05
     assert found.effect.value == pytest.approx(1, abs=0.01)  # chance takes away as many as it adds
     assert found.claimed
     assert found.of == 600
@@ -103,14 +103,19 @@ def test_a_model_that_reads_the_group_has_the_direct_effect_and_its_placebo_none
     """A shuffled group is nothing that the model reads."""
     found = effect(GROUP)
     assert found.rate.value == 1
-    assert found.placebo.value == 0
+    assert found.permutation_baseline.value == 0
     assert not {GROUP} & {column for one in found.mediators for column in one.columns}
 
 
 def test_the_same_seed_gives_the_same_figures_and_progress_goes_to_its_end():
     seen = []
     one, other = (effect(SCORE, 7, progress=lambda *told: seen.append(told)) for _ in range(2))
-    assert (one.rate, one.placebo, one.effect, one.moves) == (other.rate, other.placebo, other.effect, other.moves)
+    assert (one.rate, one.permutation_baseline, one.effect, one.moves) == (
+        other.rate,
+        other.permutation_baseline,
+        other.effect,
+        other.moves,
+    )
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen[: len(seen) // 2]] == list(range(1, seen[-1][1] + 1))
 
@@ -124,7 +129,7 @@ def test_without_a_favourable_class_nothing_is_lost_or_gained():
 
 
 def test_few_people_are_a_sample_and_all_of_them_the_same_whatever_comes_later():
-    few = effect(SCORE, 7, thorough=Thoroughness(draws=4, placebos=2, people=50))
+    few = effect(SCORE, 7, thorough=Thoroughness(draws=4, permutations=2, people=50))
     assert few.of == 50
     assert len(few.people) == len(few.shares) == 50
 
@@ -146,7 +151,7 @@ def test_small_groups_are_left_out_and_named():
     assert {(move.own, move.other) for move in found.moves} == {((0,), (1,)), ((1,), (0,))}
 
 
-@pytest.mark.parametrize("wrong", [{"draws": 0}, {"placebos": 1}, {"people": 0}])
+@pytest.mark.parametrize("wrong", [{"draws": 0}, {"permutations": 1}, {"people": 0}])
 def test_what_cannot_be_measured_is_refused(wrong):
     with pytest.raises(NeuronFairError, match=f"{next(iter(wrong))} must be"):
         Thoroughness(**wrong)
@@ -283,7 +288,7 @@ def test_people_whom_rules_leave_without_a_twin_are_counted():
 
 
 def test_a_world_with_a_hidden_confounder_says_what_it_rests_on():
-    found = repeat("hidden", 300, 0, Thoroughness(draws=2, placebos=3))
+    found = repeat("hidden", 300, 0, Thoroughness(draws=2, permutations=3))
     assert found.truth == 0
     assert found.says
 

@@ -155,7 +155,7 @@ def test_without_counterfactuals_nothing_is_said_of_them():
     assert "Whether another attribute stands in" not in page
 
 
-def test_the_scale_holds_the_placebo():
+def test_the_scale_holds_the_permutation_baseline():
     (move, _) = reports.counterfactual().moves
-    assert widest([replace(move, lost=0.01, gained=0.0, placebo_lost=0.021)]) == pytest.approx(0.03)
-    assert widest([replace(move, lost=0.0, gained=0.0, placebo_lost=None, placebo_gained=None)]) == 1
+    assert widest([replace(move, lost=0.01, gained=0.0, permutation_lost=0.021)]) == pytest.approx(0.03)
+    assert widest([replace(move, lost=0.0, gained=0.0, permutation_lost=None, permutation_gained=None)]) == 1

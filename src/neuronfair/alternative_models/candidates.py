@@ -108,7 +108,7 @@ def _mediated(table: SearchTable, baseline: Opened, rows: Tensor, seed: int) -> 
         domain,
         rows,
         decision=baseline.decision,
-        thorough=Thoroughness(draws=4, placebos=4, people=min(COMPARED, len(rows))),
+        thorough=Thoroughness(draws=4, permutations=4, people=min(COMPARED, len(rows))),
         seed=seed,
     ).measure()
     shares: dict[str, float] = {}

@@ -229,7 +229,7 @@ def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
 def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
     settings = replace(settings, methods=settings.methods_for(opened))
     budget = json.loads(json.dumps(asdict(settings)))
-    for name in ("prove", "placebos"):  # a resumed audit may prove longer, or permute the groups more often
+    for name in ("prove", "permutations"):  # a resumed audit may prove longer, or permute the groups more often
         del budget[name]
     if settings.twins is None:
         del budget["twins"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuronfair.formatting import TwinKind, number
-from neuronfair.parameters import parameter
+from neuronfair.parameters import parameter, takes_old_names
 
 if TYPE_CHECKING:
     from neuronfair.measure.counterfactual_effect import Thoroughness
@@ -22,6 +22,7 @@ BUDGETS = "starting rows", "search steps", "samples", "proof seconds", "permutat
 MINIMUM_BUDGET = {"seeds": 20, "steps": 10, "samples": 2_000}
 
 
+@takes_old_names
 @dataclass(frozen=True)
 class AuditSettings:
     """How thorough an audit is; the defaults suit a minute on two cores.
@@ -29,7 +30,7 @@ class AuditSettings:
     `methods` None takes `frontier` and `neuronfair-plus`, for a black box `frontier-free` and `aequitas`. A black box
     and sensitive attributes with many values get a part of the budget. All choices of attributes share `prove`.
     With `twins` None both tests run, and searches use counterfactual twins where the model does not use the attribute.
-    `placebos` is the number of permutations of the groups in the counterfactual test.
+    `permutations` is the number of permutations of the groups in the counterfactual test.
     """
 
     seeds: int = parameter(200, "Starting rows of each search.", "--starts", least=1)
@@ -42,14 +43,14 @@ class AuditSettings:
     seed: int = parameter(0, "Random seed.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
     twins: TwinKind | None = parameter(None, "Run one test only: flip or counterfactual.", metavar="KIND")
-    placebos: int = 20
+    permutations: int = 20
 
     QUICK: ClassVar[Mapping[str, Any]] = {
         "seeds": 50,
         "steps": 30,
         "samples": 20_000,
         "prove": 2.0,
-        "placebos": 5,
+        "permutations": 5,
     }
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class AuditSettings:
             object.__setattr__(self, "methods", tuple(map(current_name, self.methods)))
         config = SearchConfig(plausible=self.plausible, twins=self.twins or "flip")  # refuses other values
         object.__setattr__(self, "twins", self.twins and config.twins)
-        Thoroughness(placebos=self.placebos)
+        Thoroughness(permutations=self.permutations)
 
     @staticmethod
     def quick(**changes: Any) -> AuditSettings:
@@ -80,8 +81,8 @@ class AuditSettings:
         from neuronfair.measure.counterfactual_effect import Thoroughness
 
         if leads:
-            return Thoroughness(placebos=self.placebos, people=samples)
-        return Thoroughness(RANDOM_SEARCHES, self.placebos, math.ceil(samples / 20))
+            return Thoroughness(permutations=self.permutations, people=samples)
+        return Thoroughness(RANDOM_SEARCHES, self.permutations, math.ceil(samples / 20))
 
     def methods_for(self, opened: Opened) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""

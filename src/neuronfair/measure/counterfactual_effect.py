@@ -49,11 +49,11 @@ class Thoroughness:
     """How many twins each record has, how many tables are shuffled and resampled, and which records are compared."""
 
     draws: int = DRAWS
-    placebos: int = 20
+    permutations: int = 20
     people: int | Tensor | None = None  # a number drawn at random, row numbers, or all that `MAX_TWINS` allows
 
     def __post_init__(self) -> None:
-        for name, least in (("draws", 1), ("placebos", 2), ("people", 1)):
+        for name, least in (("draws", 1), ("permutations", 2), ("people", 1)):
             got = getattr(self, name)
             if isinstance(got, int) and got < least:
                 raise NeuronFairError(f"{name} must be {least} or more, got {got}")
@@ -64,15 +64,17 @@ class CounterfactualEffect:
     """How often counterfactual twins get a different decision, and how much of that is not chance."""
 
     rate: Estimate  # share of a record's twins with a different decision, the mean of all records
-    placebo: Estimate  # permutation baseline: the same with groups shuffled; its interval holds one such table
+    permutation_baseline: (
+        Estimate  # permutation baseline: the same with groups shuffled; its interval holds one such table
+    )
     effect: Estimate  # excess: the rate without what chance adds to it
     of: int  # records that have a twin
     draws: int
-    placebos: int
+    permutations: int
     lost: float | None  # shares of all twins; None: no class is favourable
     gained: float | None
     moves: tuple[Move, ...]
-    placebo_moves: tuple[Move, ...]  # the mean of all shuffled tables
+    permutation_moves: tuple[Move, ...]  # the mean of all shuffled tables
     people: Tensor  # (n, d)
     shares: Tensor  # (n,) of each record's twins, those with a different decision
     mediators: tuple[Mediator, ...]
@@ -85,7 +87,7 @@ class CounterfactualEffect:
     @property
     def claimed(self) -> bool:
         """Whether there is an excess: shuffled groups do not reach the rate, and its interval lies above 0."""
-        return self.rate.value > self.placebo.high and self.effect.low > 0
+        return self.rate.value > self.permutation_baseline.high and self.effect.low > 0
 
 
 class CounterfactualTest:
@@ -139,7 +141,7 @@ class CounterfactualTest:
 
     def __len__(self) -> int:
         """Return how many tables are resampled: with shuffled groups, and random halves, in turn."""
-        return 2 * self.thorough.placebos
+        return 2 * self.thorough.permutations
 
     def measure(self, progress: Callable[[int, int], None] | None = None) -> CounterfactualEffect:
         """Return the effect."""
@@ -189,19 +191,19 @@ class CounterfactualTest:
         """Return the effect, from all resampled tables."""
         domain, tally, scored, confidence = self.domain, self._tally, self._scored, self._confidence
         shuffled, halves = ([one.tally for one in tables[first::2]] for first in (0, 1))
-        rate, placebo, effect = _estimates(tally, shuffled, halves, confidence)
+        rate, baseline, effect = _estimates(tally, shuffled, halves, confidence)
         has_twin, directed = tally.count.sum(1) > 0, scored.favourable is not None
         result = CounterfactualEffect(
             rate=rate,
-            placebo=placebo,
+            permutation_baseline=baseline,
             effect=effect,
             of=int(has_twin.sum()),
             draws=self.thorough.draws,
-            placebos=self.thorough.placebos,
+            permutations=self.thorough.permutations,
             lost=tally.mean(tally.lost) if directed else None,
             gained=tally.mean(tally.gained) if directed else None,
             moves=tally.moves(domain),
-            placebo_moves=mean_moves([one.moves(domain) for one in shuffled]),
+            permutation_moves=mean_moves([one.moves(domain) for one in shuffled]),
             people=self.people[has_twin],
             shares=tally.shares[has_twin],
             mediators=(),

@@ -193,8 +193,8 @@ def top_of(rates: Sequence[RateOf | Interval | CounterfactualReport], reference:
 
 
 def widest(moves: Sequence[MoveReport]) -> float:
-    """Return a round share that holds what any group loses or gains, and the placebo of it."""
-    shares = ((move.lost, move.gained, move.placebo_lost, move.placebo_gained) for move in moves)
+    """Return a round share that holds what any group loses or gains, and the permutation baseline of it."""
+    shares = ((move.lost, move.gained, move.permutation_lost, move.permutation_gained) for move in moves)
     return _round(max(share or 0.0 for each in shares for share in each))
 
 

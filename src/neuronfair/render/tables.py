@@ -113,7 +113,7 @@ def _counterfactual(attributes: Sequence[AttributeReport]) -> Tabulated:
     rows = [
         (
             name,
-            *(with_interval(share.rate, share.low, share.high) for share in (report, report.placebo)),
+            *(with_interval(share.rate, share.low, share.high) for share in (report, report.permutation_baseline)),
             with_interval(report.effect.rate, report.effect.low, report.effect.high, " pp"),
             *("" if share is None else percent(share) for share in (report.lost, report.gained)),
         )

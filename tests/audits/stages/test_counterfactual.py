@@ -26,7 +26,7 @@ from neuronfair.measure.counterfactual_effect import Thoroughness
 from neuronfair.model.open import wrap_model
 from neuronfair.scale.tasks import Tasks
 
-SMALL = AuditSettings(seeds=5, steps=3, samples=500, methods=("frontier",), prove=0, placebos=4)
+SMALL = AuditSettings(seeds=5, steps=3, samples=500, methods=("frontier",), prove=0, permutations=4)
 DOMAIN = TableDomain(
     "people",
     (
@@ -68,7 +68,7 @@ def compared():
     """Let the audits of this module compare people with counterfactuals."""
 
     def thorough(settings: AuditSettings, samples: int, *, leads: bool) -> Thoroughness:
-        return Thoroughness(6 if leads else 3, settings.placebos, samples)
+        return Thoroughness(6 if leads else 3, settings.permutations, samples)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AuditSettings, "thorough", thorough)
@@ -86,7 +86,7 @@ def test_a_copy_of_the_group_leads_with_counterfactuals(copied):
     found = one.counterfactual
     assert found.rate > 0.98
     assert (found.of, found.claimed) == (400, True)
-    assert found.placebo.rate < 0.1
+    assert found.permutation_baseline.rate < 0.1
     assert found.mediators[0].attributes == ("copy",)
     assert found.mediators[0].share > 0.9
     assert found.auc == 1

@@ -54,7 +54,7 @@ def test_those_with_the_largest_share_come_first():
 
 
 def test_nobody_is_shown_where_no_effect_is_claimed():
-    assert beside(COPY, 1, placebo=Estimate(1.0, 1.0, 1.0)) == ()
+    assert beside(COPY, 1, permutation_baseline=Estimate(1.0, 1.0, 1.0)) == ()
 
 
 def test_with_a_tolerance_the_person_is_one_of_the_two():

@@ -31,15 +31,15 @@ DOMAIN = TableDomain(
 ROWS = torch.tensor([[0, 0, 4, 9], [0, 0, 3, 9], [0, 1, 6, 9], [0, 0, 2, 9], [1, 1, 1, 9], [1, 1, 2, 9]])
 EFFECT = CounterfactualEffect(
     rate=Estimate(0.192, 0.187, 0.197),
-    placebo=Estimate(0.001, 0.0, 0.002),
+    permutation_baseline=Estimate(0.001, 0.0, 0.002),
     effect=Estimate(0.191, 0.186, 0.196),
     of=48_842,
     draws=32,
-    placebos=20,
+    permutations=20,
     lost=0.09,
     gained=0.05,
     moves=(Move((1,), (0,), 16_000, 0.1, 0.005, 0.095), Move((0,), (1,), 32_842, 0.24, 0.12, 0.008)),
-    placebo_moves=(Move((0,), (1,), 32_000, 0.01, 0.004, 0.006),),
+    permutation_moves=(Move((0,), (1,), 32_000, 0.01, 0.004, 0.006),),
     people=ROWS,
     shares=torch.zeros(6),
     mediators=(Mediator((1,), 0.5), Mediator((1, 2), 0.67), Mediator((1, 2, 3), 0.7)),
@@ -73,7 +73,7 @@ def test_without_declared_causes_it_is_a_comparison_of_distributions():
         report.assumed == f"No causal graph is declared, so this compares the distributions of the groups. {UNTESTED}"
     )
     assert report.assumed in report.sentences
-    assert "The permutation baseline has 5 shuffles only." in told(placebos=5).excess
+    assert "The permutation baseline has 5 shuffles only." in told(permutations=5).excess
     three = with_attribute("sex", values=("m", "f", "x"))
     assert told(three).sentence.partition(" of ")[2].startswith("counterfactual twins (same place in another group's")
 
@@ -130,7 +130,9 @@ def test_people_without_a_twin_are_said():
 def test_nothing_is_claimed_that_shuffled_groups_reach():
     """The interval of the rate begins below the end of the baseline's."""
     chance = told(
-        rate=Estimate(0.041, 0.02, 0.06), placebo=Estimate(0.039, 0.02, 0.058), effect=Estimate(0.002, -0.02, 0.024)
+        rate=Estimate(0.041, 0.02, 0.06),
+        permutation_baseline=Estimate(0.039, 0.02, 0.058),
+        effect=Estimate(0.002, -0.02, 0.024),
     )
     assert f"not clearly more than {percent(0.039)} with shuffled groups" in chance.sentence
     ends = f"{percent(0.95)} CI −2.0 to 2.4"
@@ -151,14 +153,14 @@ def test_the_disadvantaged_group_is_that_of_the_clearest_move():
     assert (first.own, first.other, first.people, first.flips, first.lost, first.gained) == (
         "m", "f", 32_842, 0.24, 0.12, 0.008,
     )  # fmt: skip
-    assert (first.placebo_lost, first.placebo_gained) == (0.004, 0.006)
-    assert (second.own, second.placebo_lost) == ("f", None)
+    assert (first.permutation_lost, first.permutation_gained) == (0.004, 0.006)
+    assert (second.own, second.permutation_lost) == ("f", None)
 
 
 def test_without_a_favourable_class_nobody_loses():
     report = told(lost=None, gained=None)
     assert (report.disadvantaged, report.lost) == ("", None)
-    assert [(move.lost, move.gained, move.placebo_lost) for move in report.moves] == [(None, None, None)] * 2
+    assert [(move.lost, move.gained, move.permutation_lost) for move in report.moves] == [(None, None, None)] * 2
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ class MoveReport:
     flips: float  # share of their twins who get a different decision
     lost: float | None = None  # share of them who lose the favourable outcome; null if no class is known as such
     gained: float | None = None  # share of them who gain it
-    placebo_lost: float | None = None  # the same with shuffled groups, mean
-    placebo_gained: float | None = None  # the same for those who gain it
+    permutation_lost: float | None = None  # the same with shuffled groups, mean
+    permutation_gained: float | None = None  # the same for those who gain it
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class CounterfactualReport:
     high: float  # and its upper end
     of: int  # people who have twins
     draws: int  # twins of each person in each other group
-    placebo: Interval  # permutation baseline: the same with the groups shuffled
+    permutation_baseline: Interval  # permutation baseline: the same with the groups shuffled
     effect: Interval  # excess: the rate without what chance adds to it
     claimed: bool  # whether the excess is claimed, as proxy evidence: it is more than shuffled groups explain
     sentence: str  # causal ("Had they been …") only where `assumptions` are declared
-    placebos: int  # how often the groups were shuffled
+    permutations: int  # how often the groups were shuffled
     confidence: float  # of the intervals
     assumptions: Assumptions = "none declared"  # what the user declared: nothing, fixed attributes, or a causal graph
     excess: str = ""  # the excess with its interval, as a sentence

@@ -343,14 +343,14 @@ def _losers(attributes: Sequence[Attribute], sides: Sequence[Count]) -> tuple[st
 
 NAMED_MEDIATORS = 3  # mediating attributes in a sentence
 ENOUGH = 0.9  # of what all mediators explain together: more names would say little more
-PLACEBOS = 20  # shuffles below which a sentence says how few there were
+FEW_PERMUTATIONS = 20  # shuffles below which a sentence says how few there were
 
 
 def counterfactual_report(
     domain: TableDomain, rows: Tensor, effect: CounterfactualEffect, confidence: float
 ) -> CounterfactualReport:
     """Return the counterfactual test of a data set as metrics and sentences."""
-    rate, placebo, change = (Interval(*one) for one in (effect.rate, effect.placebo, effect.effect))
+    rate, baseline, change = (Interval(*one) for one in (effect.rate, effect.permutation_baseline, effect.effect))
     claimed = effect.claimed
     kept = [(c, a) for c, a in enumerate(domain.attributes) if c not in domain.sensitive_columns]
     moves = sorted(effect.moves, key=lambda move: -move.people)
@@ -358,12 +358,12 @@ def counterfactual_report(
         **vars(rate),
         of=effect.of,
         draws=effect.draws,
-        placebo=placebo,
+        permutation_baseline=baseline,
         effect=change,
         claimed=claimed,
         sentence=_sentence(domain, effect),
         excess=_excess(effect, confidence),
-        placebos=effect.placebos,
+        permutations=effect.permutations,
         confidence=confidence,
         assumptions=assumptions(domain),
         assumed=f"{ASSUMED[assumptions(domain)]}. {UNTESTED}.",
@@ -399,7 +399,7 @@ def assumptions(domain: TableDomain) -> Assumptions:
 def _sentence(domain: TableDomain, effect: CounterfactualEffect) -> str:
     """Return how many twins get a different decision: as a causal statement only where causes were declared."""
     other = "the other" if len(domain.sensitive_values) == 2 else "another"
-    rate, baseline = (f"{aligned_percents(*one)[0]}%" for one in (effect.rate, effect.placebo))
+    rate, baseline = (f"{aligned_percents(*one)[0]}%" for one in (effect.rate, effect.permutation_baseline))
     declared = assumptions(domain)
     if declared == "none declared":
         said = f"{rate} of counterfactual twins (same place in {other} group's distribution) get a different decision"
@@ -413,7 +413,11 @@ def _sentence(domain: TableDomain, effect: CounterfactualEffect) -> str:
 def _excess(effect: CounterfactualEffect, confidence: float) -> str:
     """Return the excess with its interval, and how many shuffles the baseline has where they are few."""
     excess, low, high = aligned_percents(*effect.effect)
-    few = "" if effect.placebos >= PLACEBOS else f" The permutation baseline has {effect.placebos} shuffles only."
+    few = (
+        ""
+        if effect.permutations >= FEW_PERMUTATIONS
+        else f" The permutation baseline has {effect.permutations} shuffles only."
+    )
     none = "" if effect.claimed else " No excess is claimed."
     why = f"CI {low} to {high}). It is not the plain difference: the further twins move, the less chance adds."
     return f"The excess is {excess} percentage points ({percent(confidence)} {why}{none}{few}"
@@ -458,14 +462,14 @@ def _graph_note(domain: TableDomain) -> str:
 
 
 def _moves(domain: TableDomain, moves: Sequence[Move], effect: CounterfactualEffect) -> Iterator[MoveReport]:
-    shuffled = {(move.own, move.other): move for move in effect.placebo_moves}
+    shuffled = {(move.own, move.other): move for move in effect.permutation_moves}
     for move in moves:
         report = MoveReport(_group(domain, move.own), _group(domain, move.other), move.people, move.flips)
         if effect.lost is not None:  # else no class is favourable
             report = replace(report, lost=move.lost, gained=move.gained)
-            placebo = shuffled.get((move.own, move.other))
-            if placebo is not None:
-                report = replace(report, placebo_lost=placebo.lost, placebo_gained=placebo.gained)
+            baseline = shuffled.get((move.own, move.other))
+            if baseline is not None:
+                report = replace(report, permutation_lost=baseline.lost, permutation_gained=baseline.gained)
         yield report
 
 
