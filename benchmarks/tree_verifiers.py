@@ -19,8 +19,9 @@ import neuronfair as nf
 from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import problem_of, rule_of
 from neuronfair.proof.records import ProofRecords
+from neuronfair.proof.regions import RegionGrower
 
 import numpy as np
 import torch
@@ -77,17 +78,18 @@ def main() -> None:
     numbers = TableEncoding.of(table.domain).encode(table.rows).numpy()
     score = np.asarray(trees.eval(numbers)).ravel()
     print("largest difference of scores:", np.abs(score - model.predict(numbers, output_margin=True)).max())
+    grower = RegionGrower(problem, records.places)
     begun, boxes = time.process_time(), []
     for row in range(options.rows):
-        box = records._grower.grown(records._places[row], fair=True)
+        box = grower.grown(records.places[row], fair=True)
         boxes += [] if box is None else [box]
     print(f"grown: {len(boxes)} regions around {options.rows} rows in {time.process_time() - begun:.1f} s")
     begun = time.process_time()
-    again = [bool(records._grower.proved(box, fair=True)) for box in boxes]
+    again = [bool(grower.proved(box, fair=True)) for box in boxes]
     print(f"verified again here: {sum(again)} in {time.process_time() - begun:.2f} s")
     begun, one_sided, alike = time.process_time(), 0, 0
     for box in boxes:
-        allowed = allowed_codes(table.domain, records._described(box, depends=False).rule)
+        allowed = allowed_codes(table.domain, rule_of(problem, box.low[0], box.high[0]))
         where = [intervals(table.domain, allowed, value) for value in range(len(problem.domain.sensitive_values))]
         one_sided += any(all(is_one_sided(trees, one, sign) for one in where) for sign in (1, -1))
         one, other = (trees.prune(box) for box in where)

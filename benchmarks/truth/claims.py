@@ -13,6 +13,7 @@ from neuronfair.proof import prove as proving
 from neuronfair.proof.problem import Problem, places_of, problem_of
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence, ProofRecords
+from neuronfair.proof.regions import largest_regions, region_of_row
 from neuronfair.proof.report import Region
 from neuronfair.proof.state import FAIR, FLIPS
 
@@ -86,7 +87,7 @@ def held(seed: int, *, kind: str | None = None, people: int = 50_000, steps: int
     if records is not None:
         wrong += _wrong_rows(records, evidence, truth, complete=proof.complete)
         rows = records.inside.nonzero()[:REGIONS, 0] + 1
-        regions = [*(records.region_of(int(row)) for row in rows), *records.regions(evidence)]
+        regions = [*(region_of_row(records, int(row)) for row in rows), *largest_regions(records, evidence)]
         wrong += [f"the region '{region.rule}' is false" for region in regions if region and _is_wrong(region, truth)]
     return Claims(case.name, len(certified), tuple(wrong), len(told.rounded(certified)), share, decided)
 

@@ -18,9 +18,10 @@ from neuronfair.errors import DomainError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import wrap_model
 from neuronfair.proof import records as module
-from neuronfair.proof.problem import places_of, problem_of
+from neuronfair.proof.problem import places_of, problem_of, rule_of
 from neuronfair.proof.prove import prove
-from neuronfair.proof.records import Evidence, Grower, ProofRecords, rule_of
+from neuronfair.proof.records import Evidence, ProofRecords
+from neuronfair.proof.regions import RegionGrower, largest_regions, region_of_row
 from neuronfair.proof.report import DataSetClaims, RecordPart
 from neuronfair.searches.evaluate import evaluate
 from tests.domain.schema.test_toml import DOMAIN as WORDED
@@ -147,7 +148,7 @@ def test_a_region_holds_its_record_and_nobody_of_another_kind(name):
     rows = every_row(domain)
     places = places_of(problem, rows)
     flips = evaluate(network.double(), domain, rows, decision).discriminates
-    grower, grown = Grower(problem, places), 0
+    grower, grown = RegionGrower(problem, places), 0
     for row in range(0, len(rows), 97):
         for fair in (True, False):
             box = grower.grown(places[row], fair=fair)
@@ -174,7 +175,7 @@ def test_the_report_has_the_region_of_a_row_and_the_largest_ones():
     proof = prove(problem, seconds=60, guides=records.guides)
     flips = evaluate(network.double(), domain, rows, problem.decision).discriminates
     for row in (0, 17, int(flips.nonzero()[0, 0])):
-        region = records.region_of(row + 1)
+        region = region_of_row(records, row + 1)
         assert region.depends == bool(flips[row])
         met = torch.stack([ok[rows[:, i]] for i, ok in enumerate(allowed_codes(domain, region.rule))]).all(0)
         assert met[row]
@@ -182,14 +183,14 @@ def test_the_report_has_the_region_of_a_row_and_the_largest_ones():
         assert int(region.size.count) == int(met.sum())  # every record of the domain is a row
         assert region.rows.count == int(met.sum())
         assert region.fresh.low <= float(met.double().mean()) <= region.fresh.high
-    found = records.regions(Evidence(problem, proof.state))
+    found = largest_regions(records, Evidence(problem, proof.state))
     assert 0 < len(found) <= 3
     assert [r.rows.count for r in found] == sorted((r.rows.count for r in found), reverse=True)
     assert not any(region.depends for region in found)
     with pytest.raises(DomainError, match="its rows are 1 to"):
-        records.region_of(0)
+        region_of_row(records, 0)
     with pytest.raises(DomainError, match="is no record of the region"):
-        records.region_of(len(rows) + 1)
+        region_of_row(records, len(rows) + 1)
 
 
 def test_a_region_of_a_proof_about_one_group_names_the_group():
@@ -200,7 +201,7 @@ def test_a_region_of_a_proof_about_one_group_names_the_group():
     records = ProofRecords.of(problem, Dataset("small", domain, rows, torch.full((len(rows),), -1)), Uniform(rows))
     flips = evaluate(network_of(domain, 2).double(), domain, rows, problem.decision).discriminates
     for row in range(0, len(rows), 41):
-        if rows[row, 1] != 1 or (region := records.region_of(row + 1)) is None:
+        if rows[row, 1] != 1 or (region := region_of_row(records, row + 1)) is None:
             continue
         met = torch.stack([ok[rows[:, i]] for i, ok in enumerate(allowed_codes(domain, region.rule))]).all(0)
         assert "s == 1" in region.rule
@@ -219,7 +220,7 @@ def test_a_row_without_a_twin_has_a_region_in_trees():
     problem = problem_of(opened, domain)
     records = ProofRecords.of(problem, Dataset("small", domain, rows, torch.full((len(rows),), -1)), Uniform(rows))
     row = int((rows[:, 2] == 1).nonzero()[0, 0])
-    assert not records.region_of(row + 1).depends
+    assert not region_of_row(records, row + 1).depends
 
 
 def test_a_rule_means_its_box():

@@ -294,6 +294,7 @@ def _prove(
 ) -> tuple[ProofReport, Json]:
     """Prove, here or with the workers of --ray, and print the result; the region of --row is an entry of the JSON."""
     from neuronfair.proof.records import ProofRecords
+    from neuronfair.proof.regions import region_of_row
     from neuronfair.proof.session import certify as certify_problem
     from neuronfair.render.terminal import proof_report, region_sentence, stage_progress
 
@@ -310,7 +311,7 @@ def _prove(
     console.print(proof_report(report))
     if settings.row is None:
         return report, {}
-    region = records.region_of(settings.row)
+    region = region_of_row(records, settings.row)
     console.print(f"Row {settings.row:,}: {region_sentence(region)}", soft_wrap=True)
     return report, {"row": None if region is None else asdict(region)}
 

@@ -1,4 +1,4 @@
-"""What a proof says about rows, fresh records and regions around single ones, and whether the model agrees."""
+"""What a proof says about the rows of a data set and about fresh records, and whether the model agrees."""
 
 from __future__ import annotations
 
@@ -15,134 +15,22 @@ from torch import Tensor
 from neuronfair.domain.population.model import PopulationModel, fit_likelihood
 from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.errors import Contradiction, DomainError
+from neuronfair.errors import Contradiction
 from neuronfair.measure.stats import clopper_pearson
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.open import Opened
-from neuronfair.proof.bounds.margins import box_signs, decided_at
-from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, varied
+from neuronfair.proof.bounds.margins import decided_at
+from neuronfair.proof.bounds.space import Boxes, CutTree
 from neuronfair.proof.certificate import CertifiedBoxes, Proof
-from neuronfair.proof.problem import Problem, enumerated_records, places_of, rule_of, unread
-from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, RecordPart, Region, ShareInterval
-from neuronfair.proof.state import FAIR, FLIPS, UNDECIDED, Guides, GuideSource, ProofState
+from neuronfair.proof.problem import Problem, places_of, rule_of
+from neuronfair.proof.report import DataSetClaims, FreshClaims, RecordPart, ShareInterval
+from neuronfair.proof.state import FAIR, FLIPS, UNDECIDED, GuideSource, ProofState
 from neuronfair.searches.evaluate import Evaluation, evaluate
-
-NUMBERS = 1 << 24  # of the lines of boxes that are bounded at once
-LISTED = 4_096  # combinations of places up to which records are enumerated where there are no bounds
-STEPS = 6  # of different lengths that are tried in each direction at once
-VOLUME = 1e-6  # how much volume counts beside records when a region grows
-
-
-@dataclass(frozen=True)
-class Grower:
-    """Grows regions. `places` are those of records that show where most are: (n, axes)."""
-
-    problem: Problem
-    places: Tensor
-
-    def grown(self, place: Tensor, *, fair: bool) -> Boxes | None:
-        """Return a box around a place in which every decision is proved fair, or all to flip; None if none is.
-
-        In each round the box takes the step that gains most records, by how many have such values on that axis alone.
-        What is not proved of a smaller box is not tried again with a larger one.
-        """
-        box = Boxes(place[None].clone(), place[None].clone())
-        if not bool(self.proved(box, fair=fair)):
-            return None
-        whole = self.problem.space.everything()
-        limit = torch.stack([whole.low[0], whole.high[0]])  # how far each end may go: (2, axes)
-        while True:
-            end, axis, target = self._steps(box, limit)
-            if not len(end):
-                return box
-            low, high = (part.repeat(len(end), 1) for part in (box.low, box.high))
-            number = torch.arange(len(end), device=end.device)
-            low[number[end == 0], axis[end == 0]] = target[end == 0]
-            high[number[end == 1], axis[end == 1]] = target[end == 1]
-            tried = Boxes(low, high)
-            proved = self.proved(tried, fair=fair)
-            for e, a, last in torch.stack([end, axis, target], 1)[~proved].tolist():
-                limit[e, a] = max(int(limit[e, a]), last + 1) if e == 0 else min(int(limit[e, a]), last - 1)
-            if bool(proved.any()):
-                best = int(self.mass(tried).masked_fill(~proved, -torch.inf).argmax())
-                box = tried[slice(best, best + 1)]
-
-    def proved(self, boxes: Boxes, *, fair: bool) -> Tensor:
-        """Return of which boxes it is proved that no decision in them flips, or that all do: bool (n,)."""
-        owner, pieces, pattern = self.pieces(boxes)
-        problem = self.problem
-        alone = (problem.records.valid[pattern].sum(1) < 2) | unread(problem.domain)  # they have no other twin
-        found = alone & fair
-        size = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
-        left = (~alone).nonzero()[:, 0]
-        for some in torch.split(left, max(1, NUMBERS // size)) if len(left) else ():
-            found[some] = self._proved(pieces[some], pattern[some], fair)
-        failed = torch.zeros(len(boxes), device=owner.device).index_add_(0, owner, (~found).float())
-        return failed == 0
-
-    def _proved(self, boxes: Boxes, pattern: Tensor, fair: bool) -> Tensor:
-        problem, bounder = self.problem, self.problem.bounder
-        if bounder is None:
-            few = can_enumerate(problem.space, boxes, LISTED)
-            counts = enumerated_records(problem, boxes[few], pattern[few])[0 if fair else 1]
-            found = torch.zeros(len(boxes), dtype=torch.bool, device=few.device)
-            found[few] = counts.double() == varied(problem.space, boxes[few])
-            return found
-        lines = bounder.lines(boxes, strategy=bounder.strategies - 1)
-        signs = box_signs(problem.margins, problem.space, boxes, lines, problem.records.valid[pattern])
-        if not fair:
-            return signs.unfair
-        return signs.fair if lines.same is None else signs.fair | lines.same
-
-    def pieces(self, boxes: Boxes) -> tuple[Tensor, Boxes, Tensor]:
-        """Return the parts of boxes whose records may have the same sensitive values: whose they are, and patterns."""
-        records = self.problem.records
-        owners, lows, highs, patterns = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
-        step = max(1, (1 << 22) // (len(records.boxes) * boxes.low.shape[1]))
-        for begin in range(0, len(boxes), step):
-            part = boxes[slice(begin, begin + step)]
-            low = torch.maximum(part.low[:, None], records.boxes.low)
-            high = torch.minimum(part.high[:, None], records.boxes.high)
-            owner, root = ((low <= high).all(2) & records.inside[records.pattern].any(1)).nonzero(as_tuple=True)
-            owners.append(owner + begin)
-            lows.append(low[owner, root])
-            highs.append(high[owner, root])
-            patterns.append(records.pattern[root])
-        return torch.cat(owners), Boxes(torch.cat(lows), torch.cat(highs)), torch.cat(patterns)
-
-    def _steps(self, box: Boxes, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return steps of different lengths in all directions: which end moves, on which axis, and to which place."""
-        here = torch.stack([box.low[0], box.high[0]])
-        room = torch.stack([here[0] - limit[0], limit[1] - here[1]]).clamp(min=0)
-        lengths = torch.stack([*((room / 2**i).ceil() for i in range(STEPS)), room.clamp(max=1)])
-        which, end, axis = (lengths > 0).nonzero(as_tuple=True)
-        length = lengths[which, end, axis].long()
-        target = torch.where(end == 0, here[end, axis] - length, here[end, axis] + length)
-        steps = torch.unique(torch.stack([end, axis, target], 1), dim=0)
-        return steps[:, 0], steps[:, 1], steps[:, 2]
-
-    def mass(self, boxes: Boxes) -> Tensor:
-        """Return about how many records boxes hold, as a logarithm, if the axes were independent."""
-        before, axes = self._before, torch.arange(boxes.low.shape[1], device=boxes.low.device)
-        inside = before[axes, boxes.high + 1] - before[axes, boxes.low]
-        lengths = (boxes.high - boxes.low + 1).double()
-        return inside.clamp(min=0.5).log().sum(1) + VOLUME * lengths.log().sum(1)
-
-    @cached_property
-    def _before(self) -> Tensor:
-        """How many records stand before each place of each axis: (axes, most places + 1)."""
-        axes = self.problem.space.axes
-        result = torch.zeros(len(axes), max(map(len, axes)) + 1, dtype=torch.float64, device=self.places.device)
-        for number, axis in enumerate(axes):
-            result[number, 1 : len(axis) + 1] = torch.bincount(self.places[:, number], minlength=len(axis)).cumsum(0)
-        return result
-
 
 Order = Literal["records", "volume"]  # which boxes come first
 FRESH = 5_000  # records that are drawn after the proof
 FEWEST, MANY = 500, 64  # of them at least, and sensitive values from which on there are fewer
 DRAWS = 20  # times as many may be drawn, where a region holds few of them
-TRIES = 3  # rows that are tried for each region
 FRESH_SEED = 1 << 40  # of the fresh records: no guide is drawn with it
 
 
@@ -181,7 +69,7 @@ class ProofRecords:
     def guides(self) -> GuideSource:
         """The guides of a proof about these records."""
         leads = self.order == "records"
-        places = self._places[self.inside]
+        places = self.places[self.inside]
         return GuideSource(places, self._draw if leads and self.population is not None else None, leads)
 
     @cached_property
@@ -196,10 +84,11 @@ class ProofRecords:
     @cached_property
     def inside(self) -> Tensor:
         """Which of these are records of the domain: bool (n,)."""
-        return self.counted & self.exact & (self._places >= 0).all(1)
+        return self.counted & self.exact & (self.places >= 0).all(1)
 
     @cached_property
-    def _places(self) -> Tensor:
+    def places(self) -> Tensor:
+        """The places of the rows, (n, axes); -1 for a row outside the region."""
         return places_of(self.problem, self.rows)
 
     def _draw(self, count: int, seed: int) -> Tensor:
@@ -228,18 +117,18 @@ class ProofRecords:
     def status(self, evidence: Evidence) -> Tensor:
         """Return what is proved of each row; of one that is no record of the region, nothing is."""
         status = torch.full((len(self.rows),), UNDECIDED, dtype=torch.int8)
-        status[self.inside] = evidence.guide_status(self._places[self.inside].to(self.problem.device)).cpu()
+        status[self.inside] = evidence.guide_status(self.places[self.inside].to(self.problem.device)).cpu()
         return status
 
     def _without_twin(self) -> int:
         records = self.problem.records.to(torch.device("cpu"))
-        box = CutTree(records.cuts).owners(records.node, self._places[self.inside])
+        box = CutTree(records.cuts).owners(records.node, self.places[self.inside])
         return int((records.valid[records.pattern].sum(1)[box] < 2).sum())
 
     @cached_property
-    def _fresh(self) -> Tensor:
+    def fresh_places(self) -> Tensor:
         """The places of fresh records in the region: none without a population model."""
-        parts, drawn, values = [self._places[:0]], 0, len(self.problem.domain.sensitive_values)
+        parts, drawn, values = [self.places[:0]], 0, len(self.problem.domain.sensitive_values)
         count = FRESH if values <= MANY else max(min(FEWEST, FRESH), FRESH * MANY // values)
         while self.population is not None and drawn < count * DRAWS and sum(map(len, parts)) < count:
             parts.append(self._draw(count, FRESH_SEED + drawn))
@@ -248,63 +137,16 @@ class ProofRecords:
 
     def fresh(self, evidence: Evidence) -> FreshClaims | None:
         """Return the shares of fresh records for which the decision is certified; None where none can be drawn."""
-        places = self._fresh.to(self.problem.device)
+        places = self.fresh_places.to(self.problem.device)
         if not len(places):
             return None
         status = evidence.status_of(places)
-        shares = (_share(int((status == each).sum()), len(places)) for each in (FAIR, FLIPS, UNDECIDED))
+        shares = (share_interval(int((status == each).sum()), len(places)) for each in (FAIR, FLIPS, UNDECIDED))
         return FreshClaims(len(places), *shares)
 
-    def region_of(self, row: int) -> Region | None:
-        """Return the region around a row of the data set, grown as large as it stays proved; None if nothing is.
 
-        Rows are counted from 1.
-        """
-        if not 1 <= row <= len(self.rows):
-            raise DomainError(f"{self.name} has no row {row:,}: its rows are 1 to {len(self.rows):,}")
-        if not bool(self.inside[row - 1]):
-            raise DomainError(f"row {row:,} of {self.name} is no record of the region that is certified")
-        return self._region(self._places[row - 1])
-
-    def regions(self, evidence: Evidence) -> list[Region]:
-        """Return certified regions of many rows: each grows around the likeliest row that no other one holds."""
-        guides = Guides(evidence.state.guides)
-        left = (guides.rows > 0) & (guides.status == FAIR) & (evidence.twins_of(guides.places) > 1)
-        mass, found = self._grower.mass(Boxes(guides.places.long(), guides.places.long())), list[Region]()
-        for _ in range(TRIES * self.most_regions):
-            if len(found) == self.most_regions or not bool(left.any()):
-                break
-            row = int(mass.masked_fill(~left, -torch.inf).argmax())
-            left[row] = False
-            box = self._grower.grown(guides.places[row].long(), fair=True)
-            if box is not None:
-                left &= ~box.hold(guides.places)[:, 0]
-                found.append(self._described(box, depends=False))
-        return sorted(found, key=lambda region: -region.rows.count if region.rows else 0)
-
-    def _region(self, place: Tensor) -> Region | None:
-        for depends in (False, True):
-            box = self._grower.grown(place.to(self.problem.device), fair=not depends)
-            if box is not None:
-                return self._described(box, depends=depends)
-        return None
-
-    @cached_property
-    def _grower(self) -> Grower:
-        return Grower(self.problem, self._places[self.inside].to(self.problem.device))
-
-    def _described(self, box: Boxes, *, depends: bool) -> Region:
-        problem = self.problem
-        _, pieces, pattern = self._grower.pieces(box)
-        size = Part.of(sum(problem.records.count(problem.space, pieces, pattern)), problem.count)
-        cpu = box.to(torch.device("cpu"))
-        held = int(cpu.hold(self._places[self.inside]).sum())
-        rows = RecordPart.of(held, int(self.counted.sum())) if len(self.rows) else None
-        fresh = _share(int(cpu.hold(self._fresh).sum()), len(self._fresh)) if len(self._fresh) else None
-        return Region(rule_of(problem, cpu.low[0], cpu.high[0]), depends, size, rows, fresh)
-
-
-def _share(count: int, of: int) -> ShareInterval:
+def share_interval(count: int, of: int) -> ShareInterval:
+    """Return a share of drawn records with its confidence interval."""
     return ShareInterval(*clopper_pearson(count, of))
 
 

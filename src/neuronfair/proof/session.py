@@ -24,6 +24,7 @@ from neuronfair.proof.distributed import prove_together, recovered
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import EvaluatedRecords, Evidence, Order, ProofRecords, check_against_model
+from neuronfair.proof.regions import largest_regions
 from neuronfair.proof.report import Part, ProofReport
 from neuronfair.proof.state import ProofState, check_state
 from neuronfair.scale.pool import Pool
@@ -177,7 +178,7 @@ def _report(problem: Problem, opened: Opened, records: ProofRecords, proof: Proo
         order=records.order,
         data_set=records.data_set(evidence, opened),
         fresh=records.fresh(evidence),
-        regions=tuple(records.regions(evidence)),
+        regions=tuple(largest_regions(records, evidence)),
     )
 
 
