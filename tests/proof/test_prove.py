@@ -136,17 +136,17 @@ def test_without_time_nothing_is_proved():
 
 def test_steps_that_take_long_become_smaller():
     search = proving.BranchAndBound(problem_of(network_of(domain_of(), 2), domain_of()), None, Threads(1, None))
-    batch = search._batch
+    batch = search.batch.boxes
     for step, wanted, factor in ((0.1, 0.2, 1), (0.3, 0.2, 0.5), (0.1, 0.2, 0.5), (0.01, 0.2, 1), (0.15, 0.1, 1)):
-        search.pace(step, wanted)
-        assert search._batch == batch * factor
+        search.adapt_batch(step, wanted)
+        assert search.batch.boxes == batch * factor
     search._steps = proving.TRIED + 1  # strategies were compared, which takes its time
-    search.pace(9.0, 3.0)
-    assert search._batch == batch
+    search.adapt_batch(9.0, 3.0)
+    assert search.batch.boxes == batch
     search._steps = 0
     for _ in range(20):
-        search.pace(9.0, 3.0)
-    assert search._batch == 16
+        search.adapt_batch(9.0, 3.0)
+    assert search.batch.boxes == 16
 
 
 def test_who_has_no_twin_is_treated_like_all_of_them():

@@ -18,6 +18,7 @@ from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, combina
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem, enumerated_records, unread
 from neuronfair.proof.state import (
+    DRAWN,
     UNDECIDED,
     BoxQueue,
     Guides,
@@ -53,7 +54,6 @@ TRIAL, TRIED, EVERY = (
 INNER = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of undecided boxes
 SHORT = 0.2  # seconds that a step may always take
 KEEP = 10.0  # seconds between two states that are kept, at least
-DRAWN = {"cpu": 20_000, "cuda": 300_000}  # guides that are drawn at once
 REDRAWN = 0.5  # of these are undecided: then others are drawn
 DRAWING = 0.05  # of the time may be spent on drawing
 SELDOM = 20  # times as long as it took to keep one lie between two: a twentieth of the time is spent on it at most
@@ -122,7 +122,7 @@ def advance(
         before = search.seconds
         search.step()
         search.seconds = time.perf_counter() - begun
-        search.pace(search.seconds - before, longest or seconds / 20)
+        search.adapt_batch(search.seconds - before, longest or seconds / 20)
         if progress:
             progress(search.progress())
         if keep and search.seconds - kept > max(KEEP, SELDOM * took):
@@ -139,106 +139,43 @@ def proof_of(problem: Problem, state: ProofState, *, interrupted: bool) -> Proof
     return Proof(problem.count, *proved, state.boxes, state.seconds, boxes, interrupted, state)
 
 
-class BranchAndBound:
-    """A proof in the making."""
+class BatchSize:
+    """How many boxes are taken at once."""
+
+    def __init__(self, most: int) -> None:
+        """Begin with few boxes: it is not known how long they take."""
+        self._most, self.boxes = most, min(FIRST, most)
+
+    def adapt(self, step: float, wanted: float) -> None:
+        """Take half as many boxes if a step took longer than wanted, or twice as many if it took much less."""
+        wanted = max(SHORT, wanted)
+        more = min(self._most, self.boxes * (1 + (step < wanted / 3)))
+        self.boxes = max(min(16, self._most), self.boxes // 2) if step > wanted else more
+
+
+class GuideKeeper:
+    """The guides of a proof: `known` ones, and a source of others."""
 
     def __init__(
-        self, problem: Problem, state: ProofState | None, workers: Threads, source: GuideSource | None = None
+        self, problem: Problem, source: GuideSource | None, cuts: CutTree, columns: Mapping[str, Tensor]
     ) -> None:
-        self._threads, self._source = workers, source
-        self.problem, self._space, self._records = problem, problem.space, problem.records
-        numbers = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
-        self._most = max(1, min(BATCH[problem.device.type], LINES[problem.device.type] // numbers))
-        self._batch = min(FIRST, self._most)
-        self._steps, self._strategy, self._keeps_inner = 0 if state is None else TRIED, 0, True
-        self._drawing = 0.0
-        if state is None:
-            state = self._beginning()
-        self.boxes, self.seconds = state.boxes, state.seconds
-        self._done = [dict(state.done)]
-        self._proved = certified_shares(problem, state.done)
-        self._cuts, self._guides = CutTree(state.cuts.clone()), Guides({n: c.clone() for n, c in state.guides.items()})
-        self._settle(self._guides)
-        segments = self._guides.segments_at(state.undecided["node"], self._cuts)
-        columns = {**state.undecided, **segments.columns}
-        self._queue = BoxQueue({name: column[:0] for name, column in columns.items()})
-        self._put(columns, None)
-
-    def _beginning(self) -> ProofState:
-        """Return the region, cut by its rules. Records without a twin that the model can tell apart are done."""
-        boxes, pattern = self._records.boxes, self._records.pattern
-        empty = ~self._records.inside[pattern].any(1)
-        alone = (self._records.valid[pattern].sum(1) < 2) | unread(self.problem.domain)
-        ready, rest = (empty | alone).nonzero()[:, 0], (~(empty | alone)).nonzero()[:, 0]
-        columns = {**waiting_columns(boxes[rest], pattern[rest]), "node": self._records.node[rest]}
-        done = certified_columns(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool))
-        done["node"] = self._records.node[ready]
-        nothing = torch.zeros(0, len(self._space.axes), dtype=torch.int64, device=self.problem.device)
-        rows = nothing if self._source is None else self._source.rows.to(nothing)
-        guides = Guides.at(rows, self._draw(len(rows)) if len(rows) else nothing)
-        return ProofState(columns, done, self._records.cuts, guides.columns, 0, 0.0)
+        """Continue with guides that lie in the leaves of a tree of cuts."""
+        self.known, self._problem, self._source, self._cuts = Guides(columns), problem, source, cuts
+        self.drawing_seconds = 0.0
 
     @property
-    def _leads(self) -> bool:
+    def lead(self) -> bool:
         """Whether boxes with guides come first."""
         return self._source is not None and self._source.leads
 
-    def _draw(self, seed: int) -> Tensor:
-        """Return places of records drawn from the population model; none without one."""
-        if self._source is None or self._source.draw is None:
-            return torch.zeros(0, len(self._space.axes), dtype=torch.int64, device=self.problem.device)
-        return self._source.draw(DRAWN[self.problem.device.type], seed).to(self.problem.device)
+    def weights(self, columns: Mapping[str, Tensor]) -> Tensor | float:
+        """Return the weight of the undecided guides of each box."""
+        return self.known.weights(GuideSegments.of(columns)) if self.lead else 0.0
 
-    @property
-    def left(self) -> int:
-        """How many boxes are undecided."""
-        return len(self._queue)
-
-    def step(self) -> None:
-        """Take the boxes that come first, enumerate the records of small ones, and cut the others."""
-        self._redraw()
-        taken, few = self._taken()
-        boxes, pattern, axis = boxes_in(taken), taken["pattern"], taken["axis"].long()
-        segments = GuideSegments.of(taken)
-        small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
-        if len(small):
-            counts = enumerated_records(self.problem, boxes[small], pattern[small].long())
-            owner, guide = self._guides.of(segments[small])
-            self._guides.decide(guide, *self._evaluated(self._guides.places[guide], pattern[small][owner]))
-            columns = enumerated_columns(self.problem, boxes[small], pattern[small], counts)
-            self._finish({**columns, "node": segments.node[small]})
-        if len(new):
-            self._bound(boxes[new], pattern[new].long(), segments[new])
-        if len(old):
-            inner = taken["inner"][old].repeat(2, 1, 1) if "inner" in taken else None
-            last = taken["last"][old].long()
-            if self._leads:
-                last = self._nearer(boxes[old], axis[old], last, segments[old])
-            halves = self._space.halves(boxes[old], axis[old], last)
-            segments = self._guides.cut(segments[old], axis[old], last, self._cuts)
-            self._bound_or_wait(halves, pattern[old].long().repeat(2), segments, inner)
-        self._steps += 1
-
-    def _taken(self) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the boxes that come first, and which of them are small; not so many small ones that it takes long."""
-        bounder, taken = self.problem.bounder, self._queue.take(self._batch)
-        boxes = boxes_in(taken)
-        most = SMALL if bounder is None else int(SMALL * bounder.enumeration_factor)
-        few = can_enumerate(self._space, boxes, most) & (taken["axis"] >= 0)
-        later = few & (torch.where(few, combinations(boxes), 0).cumsum(0) > max(most, SMALL * self._batch))
-        if bool(later.any()):
-            back, taken = ({name: column[some] for name, column in taken.items()} for some in (later, ~later))
-            self._queue.put({n: c for n, c in back.items() if n != "share"}, back["share"], self._weights(back))
-        return taken, few[~later]
-
-    def _weights(self, columns: Mapping[str, Tensor]) -> Tensor | float:
-        """Return how much the undecided guides of boxes count."""
-        return self._guides.weights(GuideSegments.of(columns)) if self._leads else 0.0
-
-    def _nearer(self, boxes: Boxes, axis: Tensor, last: Tensor, segments: GuideSegments) -> Tensor:
-        """Return where to cut: nearer to the guides, where all of them lie in one half."""
-        owner, guide = self._guides.of(segments)
-        place = self._guides.places[guide, axis[owner]].long()
+    def nearer(self, boxes: Boxes, axis: Tensor, last: Tensor, segments: GuideSegments) -> Tensor:
+        """Return where to cut boxes: nearer to their guides, where all of these lie in one half."""
+        owner, guide = self.known.of(segments)
+        place = self.known.places[guide, axis[owner]].long()
         least = torch.full_like(last, torch.iinfo(last.dtype).max).scatter_reduce(0, owner, place, "amin")
         most = torch.full_like(last, -1).scatter_reduce(0, owner, place, "amax")
         low, high = (end.gather(1, axis[:, None])[:, 0] for end in (boxes.low, boxes.high))
@@ -248,10 +185,131 @@ class BranchAndBound:
         cut = torch.where(least > last, torch.maximum(last, upper), cut)
         return torch.where(most >= 0, cut, last)
 
+    def evaluate(self, segments: GuideSegments, pattern: Tensor) -> None:
+        """Decide the guides of boxes by the margins of each."""
+        owner, guide = self.known.of(segments)
+        self.known.decide(guide, *self._evaluated(self.known.places[guide], pattern[owner]))
+
+    def settle(self, guides: Guides, finished: list[dict[str, Tensor]]) -> None:
+        """Decide the guides in finished boxes."""
+        done = stacked(finished)
+        inside = self._cuts.owners(done["node"], guides.places, guides.root)
+        some = ((inside >= 0) & (guides.status == UNDECIDED)).nonzero()[:, 0]
+        inside = inside[some]
+        fair, flips = (done[name][inside] == 1 for name in ("fair", "flips"))
+        single = ((done["fair_count"][inside] >= 0) & ~fair & ~flips).nonzero()[:, 0]
+        if len(single):
+            fair[single], flips[single] = self._evaluated(guides.places[some[single]], done["pattern"][inside[single]])
+        guides.decide(some, fair, flips)
+
+    def are_due(self, seconds: float) -> bool:
+        """Return whether most drawn guides are decided, and drawing has taken a small part of the time."""
+        if self._source is None or self._source.draw is None or self.drawing_seconds > DRAWING * seconds:
+            return False
+        left = self.known.drawn[self.known.status == UNDECIDED].sum()
+        return int(left) <= REDRAWN * DRAWN[self._problem.device.type]
+
+    def renew(self, seed: int, finished: list[dict[str, Tensor]]) -> None:
+        """Replace the decided drawn guides by new ones."""
+        assert self._source is not None
+        known = self.known
+        none = known.places[:0]
+        others = Guides.at(none, self._source.drawn(seed, none))
+        self.settle(others, finished)
+        kept = (known.rows > 0) | (known.status == UNDECIDED)
+        self.known = known.chosen(kept).added(others.chosen(others.status == UNDECIDED))
+
+    def _evaluated(self, places: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which records do not flip and which do, by the margins of each."""
+        if not len(places):  # a model may refuse an empty batch
+            return (none := torch.zeros(0, dtype=torch.bool, device=places.device)), none
+        problem, valid = self._problem, self._problem.records.valid[pattern.long()]
+        return problem.margins.decided(problem.margins_at(places.long()), problem.slack, valid)
+
+
+class BranchAndBound:
+    """A proof in the making."""
+
+    def __init__(
+        self, problem: Problem, state: ProofState | None, workers: Threads, source: GuideSource | None = None
+    ) -> None:
+        self._threads = workers
+        self.problem, self._space, self._records = problem, problem.space, problem.records
+        numbers = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
+        self.batch = BatchSize(max(1, min(BATCH[problem.device.type], LINES[problem.device.type] // numbers)))
+        self._steps, self._strategy, self._keeps_inner = 0 if state is None else TRIED, 0, True
+        state = self._beginning(source) if state is None else state
+        self.boxes, self.seconds = state.boxes, state.seconds
+        self._done = [dict(state.done)]
+        self._proved = certified_shares(problem, state.done)
+        self._cuts = CutTree(state.cuts.clone())
+        self._guides = GuideKeeper(problem, source, self._cuts, {n: c.clone() for n, c in state.guides.items()})
+        self._guides.settle(self._guides.known, self._done)
+        segments = self._guides.known.segments_at(state.undecided["node"], self._cuts)
+        columns = {**state.undecided, **segments.columns}
+        self._queue = BoxQueue({name: column[:0] for name, column in columns.items()})
+        self._put(columns, None)
+
+    def _beginning(self, source: GuideSource | None) -> ProofState:
+        """Return the region, cut by its rules. Records without a twin that the model can tell apart are done."""
+        boxes, pattern = self._records.boxes, self._records.pattern
+        empty = ~self._records.inside[pattern].any(1)
+        alone = (self._records.valid[pattern].sum(1) < 2) | unread(self.problem.domain)
+        ready, rest = (empty | alone).nonzero()[:, 0], (~(empty | alone)).nonzero()[:, 0]
+        columns = {**waiting_columns(boxes[rest], pattern[rest]), "node": self._records.node[rest]}
+        done = certified_columns(boxes[ready], pattern[ready], torch.ones_like(ready, dtype=torch.bool))
+        done["node"] = self._records.node[ready]
+        nothing = torch.zeros(0, len(self._space.axes), dtype=torch.int64, device=self.problem.device)
+        rows = nothing if source is None else source.rows.to(nothing)
+        drawn = nothing if source is None or not len(rows) else source.drawn(len(rows), nothing)
+        guides = Guides.at(rows, drawn)
+        return ProofState(columns, done, self._records.cuts, guides.columns, 0, 0.0)
+
+    @property
+    def left(self) -> int:
+        """How many boxes are undecided."""
+        return len(self._queue)
+
+    def step(self) -> None:
+        """Take the boxes that come first, enumerate the records of small ones, and cut the others."""
+        self._renew_guides()
+        taken, few = self._taken()
+        boxes, pattern, axis = boxes_in(taken), taken["pattern"], taken["axis"].long()
+        segments = GuideSegments.of(taken)
+        small, new, old = (some.nonzero()[:, 0] for some in (few, axis < 0, ~few & (axis >= 0)))
+        if len(small):
+            counts = enumerated_records(self.problem, boxes[small], pattern[small].long())
+            self._guides.evaluate(segments[small], pattern[small])
+            columns = enumerated_columns(self.problem, boxes[small], pattern[small], counts)
+            self._finish({**columns, "node": segments.node[small]})
+        if len(new):
+            self._bound(boxes[new], pattern[new].long(), segments[new])
+        if len(old):
+            inner = taken["inner"][old].repeat(2, 1, 1) if "inner" in taken else None
+            last = taken["last"][old].long()
+            if self._guides.lead:
+                last = self._guides.nearer(boxes[old], axis[old], last, segments[old])
+            halves = self._space.halves(boxes[old], axis[old], last)
+            segments = self._guides.known.cut(segments[old], axis[old], last, self._cuts)
+            self._bound_or_wait(halves, pattern[old].long().repeat(2), segments, inner)
+        self._steps += 1
+
+    def _taken(self) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the boxes that come first, and which of them are small; not so many small ones that it takes long."""
+        bounder, taken = self.problem.bounder, self._queue.take(self.batch.boxes)
+        boxes = boxes_in(taken)
+        most = SMALL if bounder is None else int(SMALL * bounder.enumeration_factor)
+        few = can_enumerate(self._space, boxes, most) & (taken["axis"] >= 0)
+        later = few & (torch.where(few, combinations(boxes), 0).cumsum(0) > max(most, SMALL * self.batch.boxes))
+        if bool(later.any()):
+            back, taken = ({name: column[some] for name, column in taken.items()} for some in (later, ~later))
+            self._queue.put({n: c for n, c in back.items() if n != "share"}, back["share"], self._guides.weights(back))
+        return taken, few[~later]
+
     def _bound_or_wait(self, boxes: Boxes, pattern: Tensor, segments: GuideSegments, inner: Tensor | None) -> None:
         """Bound boxes; where guides lead, small boxes without any wait in the queue as they are."""
         wait = torch.zeros(len(boxes), dtype=torch.bool, device=pattern.device)
-        if self._leads:
+        if self._guides.lead:
             wait = (segments.count == 0) & (self._records.share(self._space, boxes, pattern) < SMALL_SHARE)
         now, later = (~wait).nonzero()[:, 0], wait.nonzero()[:, 0]
         if len(later):
@@ -260,67 +318,39 @@ class BranchAndBound:
         if len(now):
             self._bound(boxes[now], pattern[now], segments[now], None if inner is None else inner[now])
 
-    def _evaluated(self, places: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which records do not flip and which do, by the margins of each."""
-        if not len(places):  # a model may refuse no rows
-            return (none := torch.zeros(0, dtype=torch.bool, device=places.device)), none
-        problem, valid = self.problem, self._records.valid[pattern.long()]
-        return problem.margins.decided(problem.margins_at(places.long()), problem.slack, valid)
-
-    def _redraw(self) -> None:
-        """Draw new guides where most of the drawn ones are decided; those that are proved already lead nowhere."""
-        if self._source is None or self._source.draw is None or self._drawing > DRAWING * self.seconds:
-            return
-        mine = self._guides
-        if int(mine.drawn[mine.status == UNDECIDED].sum()) > REDRAWN * DRAWN[self.problem.device.type]:
+    def _renew_guides(self) -> None:
+        """Draw guides anew where they are due, and give all boxes their segments again."""
+        if not self._guides.are_due(self.seconds):
             return
         begun = time.perf_counter()
-        others = Guides.at(mine.places[:0], self._draw(self._steps + 1))
-        self._settle(others)
-        kept = (mine.rows > 0) | (mine.status == UNDECIDED)
-        self._guides = mine.chosen(kept).added(others.chosen(others.status == UNDECIDED))
+        self._guides.renew(self._steps + 1, self._done)
         if lists := self._queue.drained():
             nodes = [part["node"] for part in lists]
-            segments = self._guides.segments_at(torch.cat(nodes), self._cuts)
+            segments = self._guides.known.segments_at(torch.cat(nodes), self._cuts)
             ends = torch.tensor([len(node) for node in nodes]).cumsum(0).tolist()
             for part, begin, end in zip(lists, [0, *ends], ends, strict=False):
                 inner, _ = part.pop("inner", None), part.pop("share")
                 self._put(part | segments[begin:end].columns, inner)
-        self._drawing += time.perf_counter() - begun
+        self._guides.drawing_seconds += time.perf_counter() - begun
 
-    def _settle(self, guides: Guides) -> None:
-        """Note of guides in boxes that are done what is proved there."""
-        done = stacked(self._done)
-        inside = self._cuts.owners(done["node"], guides.places, guides.root)
-        some = ((inside >= 0) & (guides.status == UNDECIDED)).nonzero()[:, 0]
-        inside = inside[some]
-        fair, flips = (done[name][inside] == 1 for name in ("fair", "flips"))
-        single = ((done["fair_count"][inside] >= 0) & ~fair & ~flips).nonzero()[:, 0]
-        if len(single):
-            found = self._evaluated(guides.places[some[single]], done["pattern"][inside[single]])
-            fair[single], flips[single] = found
-        guides.decide(some, fair, flips)
-
-    def pace(self, step: float, wanted: float) -> None:
-        """Take fewer boxes at once if a step took longer than is wanted, or more; not if it compared strategies."""
-        if self._steps % EVERY == TRIED + 1:
-            return
-        wanted = max(SHORT, wanted)
-        more = min(self._most, self._batch * (1 + (step < wanted / 3)))
-        self._batch = max(min(16, self._most), self._batch // 2) if step > wanted else more
+    def adapt_batch(self, step: float, wanted: float) -> None:
+        """Adapt the number of boxes per step to how long this one took, unless it compared strategies."""
+        if self._steps % EVERY != TRIED + 1:
+            self.batch.adapt(step, wanted)
 
     def progress(self) -> ProofProgress:
         """Return how far the proof is."""
         fair, flips = ((self._proved + self._queue.proved) / self.problem.whole).tolist()
-        every, open_rows = int(self._guides.rows.sum()), self._guides.rows_with(UNDECIDED)
-        rows = 1 - open_rows / every if every else None
+        known = self._guides.known
+        every = int(known.rows.sum())
+        rows = 1 - known.rows_with(UNDECIDED) / every if every else None
         return ProofProgress(fair, flips, self.boxes, self.seconds, rows)
 
     def state(self) -> ProofState:
         """Return where the proof stands."""
         self._done = [stacked(self._done)]
         boxes = {name: column for name, column in self._queue.everything().items() if name not in ("start", "count")}
-        guides = {name: column.clone() for name, column in self._guides.columns.items()}
+        guides = {name: column.clone() for name, column in self._guides.known.columns.items()}
         return ProofState(boxes, self._done[0], self._cuts.nodes.clone(), guides, self.boxes, self.seconds)
 
     def _finish(self, columns: dict[str, Tensor]) -> None:
@@ -333,7 +363,7 @@ class BranchAndBound:
             numbers = (self.left + len(inner)) * inner.shape[1:].numel()
             self._keeps_inner = numbers < INNER[self.problem.device.type]
             columns = {**columns, "inner": inner} if self._keeps_inner else columns
-        self._queue.put(columns, share, self._weights(columns))
+        self._queue.put(columns, share, self._guides.weights(columns))
 
     def _bound(self, boxes: Boxes, pattern: Tensor, segments: GuideSegments, inner: Tensor | None = None) -> None:
         """Bound boxes, each thread some of them: those that are decided are done, the others go back into the queue."""
@@ -350,11 +380,11 @@ class BranchAndBound:
         parts = [slice(i, i + size) for i in range(0, len(boxes), size)]
         work = [(boxes[p], pattern[p], segments[p], None if inner is None else inner[p]) for p in parts]
         for (some, kind, mine, _), found in zip(work, self._threads.map(self._bounded, work), strict=True):
-            self._guides.decide(found.guides, found.guides_fair, found.guides_flip)
+            self._guides.known.decide(found.guides, found.guides_fair, found.guides_flip)
             whole = found.whole.nonzero()[:, 0]
             columns = certified_columns(some[whole], kind[whole], found.fair[whole])
             self._finish({**columns, "node": mine.node[whole]})
-            left = self._guides.undecided(mine[(~found.whole).nonzero()[:, 0]])
+            left = self._guides.known.undecided(mine[(~found.whole).nonzero()[:, 0]])
             self._put(found.rest | left.columns, found.inner)
 
     def _bounded(self, part: tuple[Boxes, Tensor, GuideSegments, Tensor | None]) -> _Bounded:
@@ -372,8 +402,8 @@ class BranchAndBound:
         columns = undecided_columns(boxes[rest], pattern[rest], alike, flips)
         cut = self._to_cut(boxes, lines, signs)[rest].int()
         columns["axis"], columns["last"] = cut[:, 0], cut[:, 1]
-        owner, guide = self._guides.of(segments)
-        found = decided_at(margins, self._space, lines, owner, self._guides.places[guide], valid)
+        owner, guide = self._guides.known.of(segments)
+        found = decided_at(margins, self._space, lines, owner, self._guides.known.places[guide], valid)
         guides = guide, found[0] | fair[owner], (found[1] | signs.unfair[owner]) & ~fair[owner]
         return _Bounded(whole, fair, columns, None if lines.inner is None else lines.inner[rest], *guides)
 

@@ -24,6 +24,7 @@ from neuronfair.proof.certificate import CertifiedBoxes
 from neuronfair.proof.problem import Problem
 
 UNDECIDED, FAIR, FLIPS = 0, 1, 2  # what is proved of a guide
+DRAWN = {"cpu": 20_000, "cuda": 300_000}  # guides that are drawn at once
 DRAWN_WEIGHT = 1 / 64  # of a drawn record, where a row of the data set weighs 1
 
 
@@ -34,6 +35,10 @@ class GuideSource:
     rows: Tensor  # (n, axes)
     draw: Callable[[int, int], Tensor] | None = None  # how many, and the seed
     leads: bool = True  # whether boxes with guides come first; else those with the largest undecided volume
+
+    def drawn(self, seed: int, like: Tensor) -> Tensor:
+        """Return places of drawn records on the device of `like`, (n, axes); none without a function."""
+        return like[:0] if self.draw is None else self.draw(DRAWN[like.device.type], seed).to(like.device)
 
 
 @dataclass(frozen=True)
