@@ -53,10 +53,10 @@ def clock(monkeypatch):
 
     monkeypatch.setattr(proving, "BATCH", {"cpu": 16})
     monkeypatch.setattr(proving, "SMALL", 2)
-    monkeypatch.setattr(distributed, "EACH", 1)
-    monkeypatch.setattr(distributed, "ENOUGH", 4)
-    monkeypatch.setattr(distributed, "SHORTEST", 1.0)
-    monkeypatch.setattr(distributed, "LONGEST", 1.0)
+    monkeypatch.setattr(distributed, "PIECES_PER_WORKER", 1)
+    monkeypatch.setattr(distributed, "BOXES_PER_PIECE", 4)
+    monkeypatch.setattr(distributed, "MIN_ROUND_SECONDS", 1.0)
+    monkeypatch.setattr(distributed, "MAX_ROUND_SECONDS", 1.0)
     for module in (proving, distributed):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=look))
     return now

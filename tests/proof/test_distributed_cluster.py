@@ -78,8 +78,8 @@ class Doomed(Ray):
 
 def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
     cluster, second = machines
-    monkeypatch.setattr(distributed, "ENOUGH", 1)
-    monkeypatch.setattr(distributed, "SHORTEST", 100.0)  # so that no piece ends before its second step
+    monkeypatch.setattr(distributed, "BOXES_PER_PIECE", 1)
+    monkeypatch.setattr(distributed, "MIN_ROUND_SECONDS", 100.0)  # so that no piece ends before its second step
     monkeypatch.setattr(proving, "SMALL", 2)
     decision = Decision("tolerance", 0.6)
     domain = domain_of(*RULES)

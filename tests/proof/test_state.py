@@ -393,7 +393,7 @@ def _margins(space, generator_seed=0):
 
 @pytest.mark.parametrize("rows", [1, 30, 1 << 18])
 def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
-    monkeypatch.setattr(problems, "ROWS", rows)  # in groups of any size
+    monkeypatch.setattr(problems, "MEMBERS_PER_PASS", rows)  # in groups of any size
     space = worlds.space_of([1, 4, 2], 5, [3, 1], [6])
     question = margins_of(Decision(), 2, "none")
     margins = _margins(space)

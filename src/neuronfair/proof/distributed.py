@@ -31,20 +31,20 @@ from neuronfair.scale.pool import Pool
 from neuronfair.scale.tasks import threads
 from neuronfair.store.files import load_state, save_state, writing
 
-EACH = 2  # pieces for each worker in a round: who is done early takes another one
-ENOUGH = 16  # undecided boxes for each piece, before any are dealt
-SHORTEST, LONGEST = 8.0, 60.0  # seconds of a round: as long as the proof has taken so far
+PIECES_PER_WORKER = 2  # in a round: a fast worker takes a third one
+BOXES_PER_PIECE = 16  # undecided ones, before any are dealt
+MIN_ROUND_SECONDS, MAX_ROUND_SECONDS = 8.0, 60.0  # between them as long as the proof has taken so far
 UNIT = 10**12  # by which pieces report shares as whole numbers
 PieceCounts = tuple[int, int, int]  # boxes, and shares proved fair and discriminatory
 _NAME = re.compile(r"\d{5,9}-of-(?!0+\.)(\d{5,9})\.state")  # at least one piece
 
 
 class Stopped(Exception):  # noqa: N818
-    """A piece was told to end, and has kept what it had."""
+    """A piece was stopped before its time, and has saved its state."""
 
 
 class Late(Exception):  # noqa: N818
-    """The time has been over for as long as a piece takes, and some are still not done: they began late, or again."""
+    """Some pieces have not returned although the time ended as long ago as a piece takes."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _tensors(state: ProofState) -> dict[str, Tensor]:
 
 
 def _form(tensors: Mapping[str, Tensor]) -> dict[str, tuple[object, ...]]:
-    """Return of what kind the numbers are, and all sizes but how many boxes there are."""
+    """Return types and shapes of tensors, without the number of boxes."""
     return {name: (tensor.dtype, tensor.dim(), tensor.shape[1:]) for name, tensor in tensors.items()}
 
 
@@ -170,11 +170,11 @@ class _Team:
     @property
     def pieces(self) -> int:
         """How many there are in a round."""
-        return EACH * self.pool.size
+        return PIECES_PER_WORKER * self.pool.size
 
     def enough(self, state: ProofState | None) -> ProofState:
         """Continue here until there are enough undecided boxes to deal; return them, those with most records first."""
-        problem, most = self.problem, ENOUGH * self.pieces
+        problem, most = self.problem, BOXES_PER_PIECE * self.pieces
         if state is None or state.left < most:
             with threads(problem.device) as workers:
                 search = BranchAndBound(problem, state, workers, self.source)
@@ -191,7 +191,7 @@ class _Team:
     def round(self, state: ProofState, kept: PieceFolder) -> ProofState:
         """Deal the undecided boxes, let the workers go on with them, and return where the proof stands then."""
         left = self.seconds - self._elapsed
-        each = min(left, max(SHORTEST, min(LONGEST, state.seconds))) / EACH
+        each = min(left, max(MIN_ROUND_SECONDS, min(MAX_ROUND_SECONDS, state.seconds))) / PIECES_PER_WORKER
         leads = self.source is not None and self.source.leads
         pieces = [Piece(i, state.part(i, kept.pieces), kept, each, leads) for i in range(kept.pieces)]
         with writing(kept.folder):
@@ -218,7 +218,7 @@ class _Team:
             self.interruption.requested = True
 
     def _teller(self, state: ProofState, pieces: Sequence[Piece]) -> Callable[[Sequence[PieceCounts]], None]:
-        """Return what adds up the progress of all pieces; those without any are where they begin."""
+        """Return a function that reports the sum of the progress of all pieces."""
         fair, flips = _shares(self.problem, state.done)
         first = [(0, *_shares(self.problem, piece.state.undecided)) for piece in pieces]
 

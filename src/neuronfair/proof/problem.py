@@ -38,7 +38,7 @@ from neuronfair.proof.bounds.trees import TreeBounds, trees_of
 
 MOST_VALUES = 10_000_000  # of one attribute
 BOUNDARY_TOLERANCE = 1e-9  # how near to the boundary the score of a network in float64 says nothing
-ROWS = 1 << 18  # records with their twins that are evaluated at once
+MEMBERS_PER_PASS = 1 << 18  # records and twins that are evaluated at once
 MOST_ENUMERATED = 5_000_000  # records of a model whose inside is not known
 Bounder = (
     Crown | TreeBounds
@@ -237,7 +237,7 @@ def enumerated_records(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple
     is within rounding of the boundary are neither.
     """
     counts = torch.zeros(2, len(boxes), dtype=torch.int64, device=boxes.low.device)
-    per_pass = max(1, ROWS // problem.records.valid.shape[1])
+    per_pass = max(1, MEMBERS_PER_PASS // problem.records.valid.shape[1])
     groups = ((combinations(boxes).long().cumsum(0) - 1) // per_pass).cpu()
     for part in torch.split(torch.arange(len(boxes), device=boxes.low.device), torch.bincount(groups).tolist()):
         if not len(part):

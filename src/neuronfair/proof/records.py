@@ -115,7 +115,7 @@ class ProofRecords:
         return DataSetClaims(of, parts[0], parts[1], parts[2], self._without_twin(), outside)
 
     def status(self, evidence: Evidence) -> Tensor:
-        """Return what is proved of each row; of one that is no record of the region, nothing is."""
+        """Return the status of each row; rows that are no records of the region are undecided."""
         status = torch.full((len(self.rows),), UNDECIDED, dtype=torch.int8)
         status[self.inside] = evidence.guide_status(self.places[self.inside].to(self.problem.device)).cpu()
         return status
@@ -150,12 +150,12 @@ def share_interval(count: int, of: int) -> ShareInterval:
     return ShareInterval(*clopper_pearson(count, of))
 
 
-LINES_AT_ONCE = 1 << 22  # of lines that are computed at once
+LINE_NUMBERS_PER_PASS = 1 << 22
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The boxes of a proof, those that are done first, and how a record finds its box."""
+    """The boxes of a proof, finished ones first, and the status of records by their boxes."""
 
     problem: Problem
     state: ProofState
@@ -187,7 +187,7 @@ class Evidence:
         return self.valid[self.boxes_of(places.long())].sum(1)
 
     def status_of(self, places: Tensor) -> Tensor:
-        """Return what is proved of the records at places: undecided, fair or flips, as guides have it."""
+        """Return the status of the records at places: undecided, fair or flips."""
         status, box = self.guide_status(places), self.boxes_of(places)
         open_ = ((status == UNDECIDED) & (box >= 0)).nonzero()[:, 0]
         fair, flips = (self._column(name)[box[open_]] == 1 for name in ("fair", "flips"))
@@ -211,7 +211,9 @@ class Evidence:
         if bounder is None:
             return result[0], result[1]
         chosen, owner = torch.unique(box, return_inverse=True)
-        step = max(1, LINES_AT_ONCE // (self.valid.shape[1] * (problem.space.features + len(problem.space.axes))))
+        step = max(
+            1, LINE_NUMBERS_PER_PASS // (self.valid.shape[1] * (problem.space.features + len(problem.space.axes)))
+        )
         for begin in range(0, len(chosen), step):
             some = chosen[begin : begin + step]
             mine = ((owner >= begin) & (owner < begin + step)).nonzero()[:, 0]
@@ -222,7 +224,7 @@ class Evidence:
         return result[0], result[1]
 
     def guide_status(self, places: Tensor) -> Tensor:
-        """Return what is proved of guides at the same places: undecided, fair or flips."""
+        """Return the status of the guides at places, undecided where there is none."""
         guides, status = self.state.guides["places"].long(), self.state.guides["status"]
         distinct, which = torch.unique(torch.cat([guides, places]), dim=0, return_inverse=True)
         known = torch.zeros(len(distinct), dtype=status.dtype, device=status.device)
@@ -242,7 +244,7 @@ EXACT = 1e-9  # the same for float64
 
 @dataclass(frozen=True)
 class EvaluatedRecords:
-    """Records that were evaluated, and why."""
+    """Evaluated records, and where they come from."""
 
     what: str
     rows: Tensor
@@ -382,7 +384,7 @@ class _Claims:
 
 
 def _certainly(found: Evaluation, near: float) -> tuple[Tensor, Tensor]:
-    """Return whose decision certainly flips, and whose certainly does not, by scores that are right but for rounding.
+    """Return which decisions certainly flip and which do not, by scores that are exact but for rounding.
 
     `near` is that rounding, in parts of the largest score of a family, or of 1.
     """

@@ -1,4 +1,4 @@
-"""Where a proof stands: its undecided boxes in the order in which they are taken, its guides, and what is proved.
+"""The state of a proof: its undecided boxes in the order in which they are taken, its guides, and what is proved.
 
 Guides show where records are: boxes are taken by the undecided guides that they hold. A guide is a place of the region
 with the number of rows of the data set that stand there, and of records drawn from the population model. The guides of
@@ -57,12 +57,12 @@ class GuideSegments:
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """These as columns of a queue."""
+        """The same as columns of a queue."""
         return {"node": self.node, "start": self.start, "count": self.count}
 
     @staticmethod
     def of(columns: Mapping[str, Tensor]) -> GuideSegments:
-        """Return those of boxes in a queue."""
+        """Return the segments of boxes in a queue, by their columns."""
         return GuideSegments(columns["node"], columns["start"], columns["count"])
 
 
@@ -97,11 +97,11 @@ class Guides:
         return self.rows.double() + DRAWN_WEIGHT * self.drawn
 
     def rows_with(self, status: int) -> int:
-        """Return for how many rows of the data set something is proved, or nothing."""
+        """Return how many rows of the data set have this status."""
         return int(self.rows[self.status == status].sum())
 
     def decide(self, guides: Tensor, fair: Tensor, flips: Tensor) -> None:
-        """Note of which guides it is proved that they do not flip, and of which that they do."""
+        """Set the status of some guides: `fair` ones do not flip, `flips` do, the others stay as they are."""
         self.status[guides] = torch.where(fair, FAIR, torch.where(flips, FLIPS, self.status[guides])).to(torch.int8)
 
     def chosen(self, some: Tensor) -> Guides:
@@ -165,7 +165,7 @@ def _segments(segments: GuideSegments) -> tuple[Tensor, Tensor]:
     return owner, torch.arange(len(owner), device=count.device) + (segments.start - before)[owner]
 
 
-UNKNOWN = (-math.inf, math.inf)  # bounds of which nothing is known
+UNKNOWN = (-math.inf, math.inf)  # bounds
 MIN_UNDECIDED = 1e-6  # of a box counts as undecided at least, so that none is forgotten
 VOLUME = 2.0**-40  # what the undecided share of all records counts, where an undecided row counts 1
 LEVELS = 2  # of priority, for each power of two
@@ -260,7 +260,7 @@ def _proved_shares(columns: BoxColumns) -> Tensor:
 
 
 def _joined(parts: Sequence[BoxColumns]) -> dict[str, Tensor]:
-    """Return columns of several boxes as one; where some have no bounds nothing is known of theirs."""
+    """Return the columns of several lists of boxes as one; boxes without bounds get infinite ones."""
 
     def column(part: BoxColumns, name: str, like: Tensor) -> Tensor:
         return part[name] if name in part else like.new_tensor(UNKNOWN).expand(len(part["share"]), *like.shape[1:])
@@ -271,7 +271,7 @@ def _joined(parts: Sequence[BoxColumns]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class ProofState:
-    """Where a proof stands: columns of its undecided boxes and of those that are done, the cuts, and the guides."""
+    """The state of a proof: columns of its undecided and finished boxes, the cuts, and the guides."""
 
     undecided: BoxColumns
     done: BoxColumns
@@ -287,7 +287,7 @@ class ProofState:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors as a file holds them, with names that say whose they are."""
+        """All tensors as a file holds them, by the names of their kind and column."""
         kinds = {"open": self.undecided, "done": self.done, "guides": self.guides, "cuts": {"nodes": self.cuts}}
         return {f"{kind}.{name}": column for kind, columns in kinds.items() for name, column in columns.items()}
 
@@ -308,7 +308,7 @@ class ProofState:
         return even and tree and {*GUIDE_COLUMNS} == {*self.guides} and self.boxes >= 0 and 0 <= self.seconds < math.inf
 
     def part(self, piece: int, pieces: int) -> ProofState:
-        """Return what a piece of work begins with: one of every `pieces` undecided boxes, with their guides."""
+        """Return the state of a piece of work: one of every `pieces` undecided boxes, with their guides."""
         mine = {name: column[piece::pieces] for name, column in self.undecided.items()}
         node = mine["node"]
         own = torch.arange(len(node), device=node.device)
@@ -324,7 +324,7 @@ class ProofState:
         return guides, owner[guides]
 
     def joined(self, parts: Sequence[ProofState], seconds: float) -> ProofState:
-        """Return where the proof stands when each part of its undecided boxes stands so."""
+        """Return this state with those of its parts in the place of its undecided boxes."""
         cuts, status, boxes = CutTree(self.cuts), self.guides["status"].clone(), self.boxes
         undecided, done = list[BoxColumns](), [self.done]
         for piece, part in enumerate(parts):

@@ -219,7 +219,7 @@ def test_in_pieces_and_step_by_step_the_lines_are_the_same(monkeypatch, strategy
     boxes = worlds.random_boxes(whole.space, 40)
     known = whole.lines(whole.space.everything(), None, strategy).inner.repeat(40, 1, 1)
     at_once = whole.lines(boxes, known, strategy)
-    monkeypatch.setitem(crown.NUMBERS, "cpu", 1)  # 16 boxes at a time
+    monkeypatch.setitem(crown.NUMBERS_PER_PASS, "cpu", 1)  # 16 boxes at a time
     monkeypatch.setattr(crown, "MULTIPLIED", 0)  # no matrix of the first step
     other = _crown(module, domain)[1].lines(boxes, known, strategy)
     for name in ("low", "low_at", "high", "high_at", "inner"):

@@ -23,7 +23,7 @@ EPS = torch.finfo(torch.float64).eps
 SLACK = 32 * EPS  # for each number that meets where a constant is computed
 DIPS = {"gelu": -0.17, "silu": -0.2785}  # below the least value of functions that have one below 0
 FAR, STEP = 40.0, 1 / 128  # outside ±FAR all these functions are straight but for 1e-15; the grid inside
-STEPS = 12  # halvings that find the tangent from an end
+TANGENT_HALVINGS = 12  # that find the tangent from an end
 WIDE = 4.0  # from here on the slopes of a bent function are those of its ends
 
 
@@ -60,7 +60,7 @@ def values(curve: Curve, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rectifier(leak: float, low: Tensor, high: Tensor, flat: bool) -> Relaxation:
-    """The chord, and one of the function's own two slopes through 0. With a leak above 1 they change places."""
+    """Return the chord above, and below one of the function's two slopes; the other way round if the leak exceeds 1."""
     below, above = low.clamp(max=0), high.clamp(min=0)
     part = above / (above - below).clamp(min=1e-300)  # 0 where it is below 0 throughout, 1 where it is above
     steep = low >= 0 if flat else above > -below
@@ -111,7 +111,7 @@ def _smooth(shape: _Smooth, low: Tensor, high: Tensor, flat: bool) -> Relaxation
 
 
 def _best(shape: _Smooth, slopes: list[Tensor], low: Tensor, high: Tensor, sign: int) -> tuple[Tensor, Tensor]:
-    """Return of several slopes the one whose line is nearest to the function, by its value in the middle."""
+    """Return the slope and constant of the line nearest to the function in the middle, among several slopes."""
     middle = (low + high) / 2
     slope, at = slopes[0], _constant(shape, slopes[0], low, high, sign)
     for other in slopes[1:]:
@@ -122,7 +122,7 @@ def _best(shape: _Smooth, slopes: list[Tensor], low: Tensor, high: Tensor, sign:
 
 
 def _constant(shape: _Smooth, slope: Tensor, low: Tensor, high: Tensor, sign: int) -> Tensor:
-    """Return what a line of this slope needs to lie above the function (sign 1) or below it (-1)."""
+    """Return the constant with which a line of this slope lies above the function (sign 1) or below it (-1)."""
 
     def apart(x: Tensor) -> Tensor:
         return sign * (shape.function(x) - slope * x)
@@ -157,13 +157,13 @@ def _grid(shape: _Smooth, start: float, end: float, device: torch.device) -> tup
 
 
 def _from_an_end(shape: _Smooth, low: Tensor, high: Tensor, chord: Tensor) -> Tensor:
-    """Return the slope above a function that is convex below 0 and concave above.
+    """Return the slope of a line above a function that is convex below 0 and concave above.
 
-    It is that of the tangent through the low end, or in the middle, if that one touches later.
+    The line is the tangent through the low end, or the one in the middle if that touches further right.
     """
     a, b = low.clamp(min=0), high.clamp(0, FAR / 2)
     start = shape.function(low)
-    for _ in range(STEPS):  # where the tangent passes below the low end, it touches too early
+    for _ in range(TANGENT_HALVINGS):  # where the tangent passes below the low end, it touches too early
         d = (a + b) / 2
         early = shape.function(d) - shape.derivative(d) * (d - low) < start
         a, b = torch.where(early, d, a), torch.where(early, b, d)

@@ -24,7 +24,7 @@ The bound is twice E + γ_N R: the terms in u² that are left out are far smalle
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -41,7 +41,7 @@ from neuronfair.proof.bounds.activations import Relaxation, relax, values
 from neuronfair.proof.bounds.margins import Lines, Margins
 from neuronfair.proof.bounds.space import Axis, Boxes, Space
 
-NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of the largest array of a pass; on a CPU what fits into its cache
+NUMBERS_PER_PASS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of the largest array; on a CPU what fits into its cache
 MULTIPLIED = 1 << 22  # numbers of the matrix of a first step, at most
 POLICIES = ("adaptive", "flat")  # for the lines the better one is taken
 MOST_SINGLE = 64  # sensitive values up to which each may get bounds or lines of its own
@@ -78,6 +78,7 @@ class Crown:
     curves: tuple[Curve, ...]
     rounding: tuple[Tensor, ...]  # per layer, the margins last: how far its numbers may be off
     unread: bool = False  # no input that a sensitive value changes has any weight
+    _steps: dict[tuple[int, bool], _Step] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def strategies(self) -> int:
@@ -150,7 +151,7 @@ class Crown:
         copies = 1 if strategy.inner and strategy.last else values
         shared = first + values if copies == 1 else first  # joint lines have a constant for every value
         widest = max(2 * len(a.bias) * max(a.weight.shape[1], shared) for a in self.affines[1:])
-        most = NUMBERS[self.start.device.type] // (widest * copies)
+        most = NUMBERS_PER_PASS[self.start.device.type] // (widest * copies)
         return max(16 if values <= MOST_SINGLE else 1, most)
 
     def _of_one_layer(self, boxes: Boxes) -> Lines:
@@ -171,14 +172,14 @@ class Crown:
         return Lines(slopes[:, :, :half], low, -slopes[:, :, half:], high, inner_bounds)
 
     def _candidate_lines(self, bounds: Sequence[LowHigh], joint: bool, policy: str) -> tuple[Tensor, Tensor]:
-        """Return lines below the margins and below these with another sign: (n, values or 1, lines, …) each."""
+        """Return lines below the margins and below minus the margins: (n, values or 1, lines, …)."""
         relaxed = [self._relaxation(number, between, joint, policy) for number, between in enumerate(bounds)]
         slopes, at = self._backward(relaxed, joint)
         k = 1 if joint else len(self.start)
         return slopes.view(-1, k, *slopes.shape[1:]), at if joint else at.view(-1, k, at.shape[-1])
 
     def _better(self, boxes: Boxes, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return of two lists of lines each time the one that is higher in the mean over the box."""
+        """Return the higher line of each pair, by their means over the box."""
         means = []
         for slopes, at in (one, other):
             mean = self.space.mean(boxes, slopes.flatten(1, 2)).view(slopes.shape[:3])
@@ -189,7 +190,7 @@ class Crown:
     def _input_bounds(
         self, boxes: Boxes, inner: Tensor | None, strategy: BoundStrategy
     ) -> tuple[list[LowHigh], Tensor]:
-        """Return between which numbers the input of each activation lies, and that for all values together."""
+        """Return the bounds of each activation's inputs, and of inner layers for all sensitive values together."""
         n, joint = len(boxes), strategy.inner
         k = 1 if joint else len(self.start)
         wide = boxes if joint else Boxes(boxes.low.repeat_interleave(k, 0), boxes.high.repeat_interleave(k, 0))
@@ -218,7 +219,7 @@ class Crown:
         return bounds, torch.cat(inner_bounds, 1) if inner_bounds else self.start.new_zeros(n, 0, 2)
 
     def _first(self, boxes: Boxes, joint: bool) -> LowHigh:
-        """Return between which numbers the input of the first activation lies, for all values together or for each."""
+        """Return the bounds of the first activation's inputs, for all sensitive values together or for each."""
         first = self.affines[0].weight
         both = self.space.least(boxes, torch.cat([first, -first]))
         low, high = both[:, None, : len(first)], -both[:, None, len(first) :]
@@ -226,7 +227,7 @@ class Crown:
         return (low + lowest - self.rounding[0]).flatten(0, 1), (high + highest + self.rounding[0]).flatten(0, 1)
 
     def _relaxation(self, number: int, between: LowHigh, joint: bool, policy: str) -> Relaxation:
-        """Return the lines of an activation; those of the first one by its input without `start`, if for one value."""
+        """Return the lines of an activation; the first one's constants include `start` unless all values share it."""
         r = relax(self.curves[number], *between, policy)
         if number or joint:
             return r
@@ -253,7 +254,7 @@ class Crown:
         return back[..., :width], (at[..., None] + starts).transpose(1, 2) if joint else at[:, None]
 
     def _matrix(self, number: int, joint: bool) -> Tensor:
-        """Return what a layer's numbers are made of: (neurons, those before and the bias, or features and starts)."""
+        """Return the weights and the bias of a layer; of the first one those of the features, and `start` if joint."""
         return self._matrices[number if number or not joint else -1]
 
     @cached_property
@@ -274,13 +275,9 @@ class Crown:
             self._steps[layer, joint] = _Step(up, down, torch.cat([bias, -bias]), matrix, product)
         return self._steps[layer, joint]
 
-    @cached_property
-    def _steps(self) -> dict[tuple[int, bool], _Step]:
-        return {}
-
     @staticmethod
     def _one_step(step: _Step, r: Relaxation) -> Tensor:
-        """Return the lines of a layer's weights, carried through the activation before it and the inputs of that."""
+        """Return the slopes of a layer's lines by the inputs of the layer before it."""
         if step.product is not None:
             return (torch.cat([r.low, r.high], 1) @ step.product).view(
                 len(r.low), step.up.shape[1], step.matrix.shape[1]
@@ -505,7 +502,7 @@ def errors_of(affines: Sequence[Affine], curves: Sequence[Curve], size: Tensor) 
 
 
 def _sizes(curve: Curve, reach: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
-    """Return between -reach and reach: the steepest line, the largest value, constant of a line, and rounding."""
+    """Return the steepest slope, the largest value and constant, and the rounding of a curve in [-reach, reach]."""
     if curve.name in ("relu", "leaky_relu"):
         steepest = max(1.0, abs(curve.leak))
         return steepest, steepest * reach, abs(1 - curve.leak) / 2 * reach, 2 * U * steepest * reach

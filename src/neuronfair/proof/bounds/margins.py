@@ -1,6 +1,6 @@
-"""Margins, whose signs decide, what lines below and above them say about boxes, and how many records that counts.
+"""Margins, whose signs decide; what lines below and above them say about boxes; and the share of a box above a line.
 
-How many records of a box lie above a line, counted from below: never more than there are.
+`share_above` returns a lower bound of the share of a box where a line is above 0.
 
 Over a box a line is a sum of independent terms, one for each axis, so what it takes to know its distribution is the
 product of their characteristic functions, which a linear axis has in closed form. With T the sum, `need` what it must
@@ -37,7 +37,7 @@ End = Literal["none", "softmax", "sigmoid"]
 LEAST_THRESHOLD, MOST_THRESHOLD = 1e-300, 1 - 1e-9  # of probabilities: beyond, their rounding decides
 SURE = 1e-12  # standard deviations below this are none
 EPS = torch.finfo(torch.float64).eps
-AT_ONCE = 1 << 22  # numbers of lines at records that are handled at once
+NUMBERS_PER_PASS = 1 << 22  # of lines at records
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Margins:
         return (signed + len(self.matrix)) % (2 * len(self.matrix))
 
     def decided(self, margins: Tensor, slack: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Return who certainly does not flip and who does, by margins (n, values, margins) that are off by `slack`."""
+        """Return which records certainly do not flip and which do, by margins (n, values, margins) within `slack`."""
         if self.tolerance is not None:
             score, off = margins[..., 0], ~valid
             gap = score.masked_fill(off, -torch.inf).amax(1) - score.masked_fill(off, torch.inf).amin(1)
@@ -200,7 +200,7 @@ def decided_at(
     """
     if lines.low.shape[1:3] == (1, 1):
         lines, valid = _extremes(lines, valid)
-    step = max(1, AT_ONCE // (lines.low[0].numel() // max(1, space.features) * len(space.axes) + 1))
+    step = max(1, NUMBERS_PER_PASS // (lines.low[0].numel() // max(1, space.features) * len(space.axes) + 1))
     parts = [slice(i, i + step) for i in range(0, max(1, len(box)), step)]
     found = [_decided_at(margins, space, lines, box[part], places[part].long(), valid) for part in parts]
     fair, unfair = (torch.cat(part) for part in zip(*found, strict=True))
@@ -308,8 +308,8 @@ def _likeliest_flip(margins: Margins, space: Space, boxes: Boxes, lines: Lines, 
 BLOCK = 8
 WAVES = BLOCK * BLOCK  # K
 FINER = (1, 2, 4, 16, 64)  # M is one of these multiples of K + 1: the one that loses least
-ROWS = {"cpu": 1 << 12, "cuda": 1 << 20}  # boxes at a time
-NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 25}  # of waves at a time: on a processor, what its cache holds
+BOXES_PER_PASS = {"cpu": 1 << 12, "cuda": 1 << 20}
+WAVE_NUMBERS_PER_PASS = {"cpu": 1 << 17, "cuda": 1 << 25}  # on a processor, what its cache holds
 TAILS = 4.5  # deviations that the period holds at least
 ROUNDING = 1e-10  # of sums of waves in float64: their coefficients' sizes add up to 2, their phases are off by 1e-12
 AXIS = 2e-6  # of a linear axis, in float32: a wave is off by 14 units of 2^-24 at most, so 2 · 14 · 2^-24 in all
@@ -336,7 +336,7 @@ def share_above(space: Space, boxes: Boxes, slopes: Tensor, at: Tensor) -> Tenso
     Axes are independent and all their codes alike. Rounding is included; 1 is said only of a line that is above 0
     everywhere in the box.
     """
-    rows = ROWS[boxes.low.device.type]
+    rows = BOXES_PER_PASS[boxes.low.device.type]
     parts = [
         _share(_terms(space, boxes[slice(i, i + rows)], slopes[i : i + rows], at[i : i + rows]))
         for i in range(0, len(boxes), rows)
@@ -380,7 +380,7 @@ def _share(terms: _Terms) -> Tensor:
     steps = _steps(need.device)
     rest, finer = _waves_left(terms, period, deviation)
     widest = max([WAVES * terms.slope.shape[1], *(BLOCK * term.shape[1] for term, _ in terms.tables)])
-    rows = max(1, NUMBERS[need.device.type] // widest)
+    rows = max(1, WAVE_NUMBERS_PER_PASS[need.device.type] // widest)
     found = torch.cat([_found(terms, period, finer, slice(i, i + rows)) for i in range(0, len(need), rows)])
     rest = rest + steps.flat[finer] + beyond + AXIS * terms.slope.shape[1]
     share = ahead / period + 0.5 + found - rest

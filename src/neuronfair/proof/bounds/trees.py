@@ -400,12 +400,12 @@ class TreeGrower:
 FAST = torch.float32  # functions are merged in it, with room for its rounding, and added up in float64
 EPS, COARSE = torch.finfo(torch.float64).eps, torch.finfo(FAST).eps
 TIE = 1e-12  # an even cut, where nothing else speaks for one
-NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 29}  # that are handled at a time
+NUMBERS_PER_PASS = {"cpu": 1 << 22, "cuda": 1 << 29}
 
 
 @dataclass(frozen=True)
 class TreeBounds:
-    """An ensemble of trees as a prover asks it."""
+    """An ensemble of trees over the places of a space."""
 
     space: Space
     margins: Margins
@@ -436,7 +436,7 @@ class TreeBounds:
     def margins_at(self, places: Tensor) -> Tensor:
         """Return the margins of records at places (n, axes), with every sensitive value: (n, values, margins)."""
         kinds = len(self.kinds)
-        step = max(1, NUMBERS[places.device.type] // (len(self.forest.roots) * kinds))
+        step = max(1, NUMBERS_PER_PASS[places.device.type] // (len(self.forest.roots) * kinds))
         result = torch.empty(len(places), kinds, len(self.margins.matrix), dtype=torch.float64, device=places.device)
         for start in range(0, len(places), step):
             some = places[start : start + step]
@@ -449,7 +449,7 @@ class TreeBounds:
 
     def lines(self, boxes: Boxes, inner: Tensor | None = None, strategy: int = 0) -> Lines:
         """Return lines over boxes, the axis on which each is best cut, and where no sensitive value matters."""
-        step = max(1, NUMBERS[boxes.low.device.type] // (2 * len(self.margins.matrix) * self.branches.rows))
+        step = max(1, NUMBERS_PER_PASS[boxes.low.device.type] // (2 * len(self.margins.matrix) * self.branches.rows))
         parts = [self._lines(boxes[slice(i, i + step)]) for i in range(0, len(boxes), step)]
         low, low_at, high, high_at, same, cut = (torch.cat(part) for part in zip(*parts, strict=True))
         return Lines(low, low_at, high, high_at, same=same, cut=cut)

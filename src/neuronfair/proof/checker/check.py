@@ -46,9 +46,9 @@ from neuronfair.proof.checker.region import (
 from neuronfair.proof.checker.trees import CheckedTrees, fingerprint_of_trees, trees_of
 
 Bounds = Layers | CheckedTrees  # a model over the places of a certificate
-BOXES = 1 << 14  # that are verified together
+BOXES_PER_BATCH = 1 << 14
 DRAWN = 1 << 14  # records, with all their twins, that the model itself evaluates
-LONGEST = 10**24  # numbers of records that are written in full
+MAX_WRITTEN_NUMBER = 10**24  # larger numbers of records are rounded
 SINGLE = 1e-5  # of the sizes of trees' sums: what their libraries may be off, which add in float32
 
 
@@ -115,8 +115,8 @@ def _verified(
     bounds = _bounds(certificate, model, region)
     _check_drawn(model, certificate.decision, bounds, low, high)
     people = 0
-    for start in range(0, len(low), BOXES):
-        some = slice(start, start + BOXES)
+    for start in range(0, len(low), BOXES_PER_BATCH):
+        some = slice(start, start + BOXES_PER_BATCH)
         found = proved(bounds, low[some], high[some], claims.fair[some], claims.discriminatory[some])
         if found.refused is not None:
             number = found.refused
@@ -129,7 +129,7 @@ def _verified(
             )
         people += sum(found.people.tolist())
         if progress is not None:
-            progress(min(start + BOXES, len(low)), len(low))
+            progress(min(start + BOXES_PER_BATCH, len(low)), len(low))
     if proof.people != people:
         raise CertificateError(f"it counts {_number(proof.people)} people in all; its boxes have {_number(people)}")
 
@@ -201,15 +201,15 @@ def _in_words(decision: Decision) -> str:
 
 
 def _number(count: int) -> str:
-    """Return a number of records in words, however large a stranger says it is."""
-    return f"{count:,}" if count < LONGEST else f"about 10^{len(str(count)) - 1}"
+    """Return a number of records as text; a huge one that a forged certificate claims is rounded."""
+    return f"{count:,}" if count < MAX_WRITTEN_NUMBER else f"about 10^{len(str(count)) - 1}"
 
 
 STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 FIRST_WAVES, MORE_WAVES = 128, 512  # by which shares are counted, at first and then
 MAX_ENUMERATED_AT_ONCE = 64  # combinations of places up to which records are enumerated at once
 MAX_ENUMERATED = 4096  # and up to which they are before a box is cut
-NUMBERS = 1 << 21  # that are computed together, in each thread
+NUMBERS_PER_THREAD = 1 << 21  # that are computed together
 MOST_PARTS = 1 << 15  # into which a box is cut before its claim is refused
 LEVELS = 80  # of cuts
 TESTED = 4  # cuts after which it is tested whether a claim can be true at all
@@ -264,7 +264,7 @@ def _shares(
 
 
 def _over(what: Callable[[Ints, Ints, Floats], Floats], low: Ints, high: Ints, lines: CheckedLines) -> Floats:
-    """Return what can be said of lines, and of joint ones once for all values, plus their constants: as these."""
+    """Return a function of lines over boxes, computed once for lines that all values share, plus their constants."""
     n, k, r, features = lines.slopes.shape
     return what(low, high, lines.slopes.reshape(n, k * r, features)).reshape(n, k, r) + lines.at
 
@@ -406,7 +406,7 @@ def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any
 
 
 def _short(parts: Parts, claims: list[Any], sums: list[Any], n: int) -> Bools:
-    """Return of which boxes less is proved than is claimed, or which a rule still cuts: (n,)."""
+    """Return which boxes claim more than is proved of their parts, or have a part that a rule cuts: (n,)."""
     unsure = np.bincount(parts.box[((parts.people == 0) & (parts.axis >= 0)).astype(bool)], minlength=n) > 0
     return np.asarray(unsure | ((sums[0] < claims[0]) | (sums[1] < claims[1])).astype(bool))
 
@@ -435,10 +435,10 @@ def _cut(bounds: Bounds, parts: Parts, claims: list[Any]) -> tuple[Any, Any, Any
 
 
 def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bools:
-    """Return which of some boxes that are hard to prove claim what cannot be true, by records drawn from their parts.
+    """Return which boxes claim what drawn records disprove: (n,).
 
-    Of a box that claims all its records, one counterexample says so. Otherwise it takes more records than
-    chance allows once in 10¹² certificates (Hoeffding's inequality).
+    A claim about all records of a box is disproved by one counterexample; a claim about some of them by more
+    counterexamples than chance allows in one of 10¹² certificates (Hoeffding's inequality).
     """
     region, draw = bounds.layout.region, np.random.default_rng()
     untrue = np.zeros(len(short), bool)
@@ -460,7 +460,7 @@ def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bo
 
 
 def _largest(parts: Parts, wanted: Bools, missing: list[Any]) -> Bools:
-    """Return which parts to cut: the largest, with twice the undecided records that a claim misses, and their like."""
+    """Return which parts to cut: the largest ones, which together hold twice the records that a claim still lacks."""
     left = (parts.people - parts.fair - parts.discriminatory).astype(np.float64)
     left[(parts.people == 0).astype(bool)] = np.inf  # a rule cuts them
     order = np.flatnonzero(wanted)
@@ -492,7 +492,7 @@ def _halves(bounds: Bounds, parts: Parts, claims: list[Any]) -> Parts:
 
 
 def _examined(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], *, first: bool) -> Parts:
-    step = max(1, min(PIECES, NUMBERS // bounds.numbers))
+    step = max(1, min(PIECES, NUMBERS_PER_THREAD // bounds.numbers))
 
     def piece(p: slice) -> Parts:
         return _piece(bounds, low[p], high[p], box[p], [c[box[p]] for c in claims], first)
@@ -545,7 +545,7 @@ def _enumerated(bounds: Bounds, low: Ints, high: Ints, valid: Bools) -> tuple[An
     sizes = high - low + 1
     ends = np.cumsum(sizes.prod(1))
     found: list[Any] = [np.zeros(len(low), dtype=region.exact) for _ in range(2)]
-    step = max(1, NUMBERS // (len(region.values) * bounds.width))
+    step = max(1, NUMBERS_PER_THREAD // (len(region.values) * bounds.width))
     members = (valid & region.counted).sum(1).astype(region.exact)
     for start in range(0, int(ends[-1]) if len(ends) else 0, step):
         number = np.arange(start, min(start + step, ends[-1]))

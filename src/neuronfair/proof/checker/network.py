@@ -29,7 +29,7 @@ _TINY = 1e-9  # an interval narrower than this has no slope of its own
 DEEPEST = -0.2785  # the least value of those that fall before they rise
 STEEPEST = 1.2  # no curve but a leaky ReLU rises or falls faster
 MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
-NUMBERS = 1 << 20  # of the largest array of a pass
+NUMBERS_PER_PASS = 1 << 20  # of the largest array
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Layers:
         """Return lines below the signed margins over boxes; joint ones have the same slopes for all values."""
         copies = 1 if joint else len(self.start)
         widest = max(w.size * copies + len(w) * len(self.start) for w in self._matrices)
-        step = max(1, NUMBERS // (2 * widest))
+        step = max(1, NUMBERS_PER_PASS // (2 * widest))
         parts = [self._lines(low[i : i + step], high[i : i + step], copies) for i in range(0, len(low), step)]
         return CheckedLines.joined(parts)
 
@@ -259,7 +259,7 @@ class Layers:
             at = np.broadcast_to(self.start - self.rounding * self.size, (n, *self.start.shape))
             return CheckedLines(slopes, at, self.layout.least(low, high, slopes[:, 0])[:, None] + at)
         repeated = low.repeat(copies, 0), high.repeat(copies, 0)
-        ways: list[list[Between]] = [[], []] if any("relu" in curve.name for curve in self.curves) else [[]]
+        relaxations: list[list[Between]] = [[], []] if any("relu" in curve.name for curve in self.curves) else [[]]
         both = np.concatenate([self.first.T, -self.first.T])
         least = self.layout.least(low, high, np.broadcast_to(both, (n, *both.shape)))
         half = len(self.size)
@@ -278,10 +278,10 @@ class Layers:
                 weights, biases = np.concatenate([weight, -weight]), np.append(bias, -bias)
                 size = np.concatenate([size, size], 1)
             found = []
-            for flat, relaxed in enumerate(ways):
+            for flat, relaxed in enumerate(relaxations):
                 relaxed.append(between(curve, lowest, highest, bool(flat)))
                 found.append(self._carried(relaxed, weights, biases, size, sizes, copies == 1))
-            # The better of both ways, and of what the activations themselves allow.
+            # The better of both, and of what the activations themselves allow.
             least = np.max([self.layout.least(*repeated, slopes)[..., None] + at for slopes, at in found], 0)
             least = np.maximum(least, self._plain(curve, lowest, highest, weights, biases, size)[..., None])
             if not last:

@@ -1,4 +1,4 @@
-"""What a certificate speaks of, as its checker sees it: places, records, cover, and lines over boxes.
+"""The region of a certificate, as its checker reads it: places, records, cover, and lines over boxes.
 
 A line is a number for every feature and a constant. A linear axis has one feature, what one place more adds; another
 axis has one for each place.
@@ -46,15 +46,15 @@ MOST_COMBINATIONS = 4096  # of sensitive values
 MOST_PLACES = 1 << 20  # of all axes that are not linear
 PRIME = 2**31 - 1  # products of two numbers below it fit into 64 bits
 REPEATS = 3  # the chance that a wrong cover passes is below (axes / PRIME) to this power
-ROWS = 1 << 14  # boxes that are looked at together
-LONGEST = 20_000  # letters of a region
+BOXES_PER_BATCH = 1 << 14
+MAX_CONDITION_LENGTH = 20_000  # letters
 
 
 def codes_meeting(domain: TableDomain, text: str) -> list[Bools]:
     """Return which codes of each attribute meet the conditions of a region: (size,) each."""
     allowed = [np.ones(attribute.size, bool) for attribute in domain.attributes]
-    if len(text) > LONGEST:
-        raise CertificateError(f"its region has {len(text):,} letters; {LONGEST:,} at most are read")
+    if len(text) > MAX_CONDITION_LENGTH:
+        raise CertificateError(f"its region has {len(text):,} letters; {MAX_CONDITION_LENGTH:,} at most are read")
     try:
         for name, condition in read_conditions(domain, text):
             column = domain.names.index(name) if name in domain.names else None
@@ -140,7 +140,7 @@ class Signed:
     squash: bool = False  # the score is a sigmoid of the sum
 
     def decided(self, least: Floats, valid: Bools) -> tuple[Bools, Bools]:
-        """Return who certainly does not flip and who does, by the least values of rows, (n, values, rows)."""
+        """Return which records certainly do not flip and which do, by the least values of rows, (n, values, rows)."""
         off = ~valid
         if not self.classes:
             low, high = least[..., 0], -least[..., 1]
@@ -158,7 +158,7 @@ class Signed:
 
 
 def signed(decision: Decision, outputs: int, end: str) -> Signed:
-    """Return what a decision asks of the sums that a model has before its end."""
+    """Return the margins of a decision, by the sums before a model's end."""
     decision.check(outputs)
     one = np.eye(outputs)
     if end == "sigmoid" and decision.kind == "argmax":
@@ -289,10 +289,10 @@ class CheckedRegion:
                 drawn = np.random.default_rng(secrets.randbits(128)).integers(0, PRIME, len(axis))
                 before.append(np.concatenate([[0], np.cumsum(drawn)]))  # at most 2^24 places of 2^31
                 total = total * int(before[-1][-1] % PRIME) % PRIME
-            for start in range(0, len(low), ROWS):
-                product = np.ones(len(low[start : start + ROWS]), dtype=np.int64)
+            for start in range(0, len(low), BOXES_PER_BATCH):
+                product = np.ones(len(low[start : start + BOXES_PER_BATCH]), dtype=np.int64)
                 for number, sums in enumerate(before):
-                    first, last = (end[start : start + ROWS, number] for end in (low, high))
+                    first, last = (end[start : start + BOXES_PER_BATCH, number] for end in (low, high))
                     product = product * ((sums[last + 1] - sums[first]) % PRIME) % PRIME
                 found += int(product.sum())
             if found % PRIME != total:
@@ -347,7 +347,7 @@ def _all(conditions: Sequence[_Condition], low: Ints, high: Ints, shape: tuple[i
 
 
 def checked_region(certificate: Certificate) -> CheckedRegion:
-    """Return what a certificate speaks of; axes that are not those of its domain and region are refused."""
+    """Return the region of a certificate; axes that are not those of its domain and region are refused."""
     domain = certificate.domain
     for attribute in domain.attributes:
         if attribute.size > MOST_VALUES:
@@ -430,7 +430,7 @@ def _condition(
 
 
 WAVES = 256  # M
-NUMBERS = 1 << 19  # that are handled together
+NUMBERS_PER_PASS = 1 << 19
 ROUNDING = 1e-8  # more than what rounding can do to a sum of waves, for each axis
 APART = 0.01  # of a period, by which its end lies beyond all sums: there a wave jumps, too
 STILL = 1e-3  # of codes · sin a: below this it is a whole turn
@@ -524,7 +524,7 @@ class FeatureLayout:
         crossed = np.flatnonzero((least <= 0) & (least + reach.sum(1) > 0))
         likely = self.guess(low[crossed], high[crossed], slopes[crossed, None], at[crossed, None])[:, 0]
         crossed = crossed[likely > WORTH]
-        step = max(1, NUMBERS // (waves * max(1, len(self.linear))))
+        step = max(1, NUMBERS_PER_PASS // (waves * max(1, len(self.linear))))
         for start in range(0, len(crossed), step):
             some = crossed[start : start + step]
             result[some] = self._counted(low[some], high[some], slopes[some], -least[some], reach[some], waves)
@@ -559,7 +559,7 @@ class FeatureLayout:
             own = np.where(out, np.inf, slopes[:, features])
             term = np.where(out, 0, own - own.min(1, keepdims=True))
             share = self._shares(low, high, axis)
-            angle, step = 2 * math.pi * term / period[:, None], max(1, NUMBERS // (waves * len(low)))
+            angle, step = 2 * math.pi * term / period[:, None], max(1, NUMBERS_PER_PASS // (waves * len(low)))
             parts = (slice(i, i + step) for i in range(0, term.shape[1], step))
             turned *= sum((share[:, part, None] * _powers(angle[:, part], waves)).sum(1) for part in parts)
             mean = mean + (share * term).sum(1)
@@ -571,7 +571,7 @@ class FeatureLayout:
 
 
 def _weights(waves: int) -> tuple[Floats, Floats]:
-    """Return by what sines and cosines of the waves k = 1, …, M - 1 are multiplied."""
+    """Return the coefficients of the sines and cosines of the waves k = 1, …, M - 1."""
     k = np.arange(1, waves)
     part = k / waves
     vaaler = (math.pi * part * (1 - part) / np.tan(math.pi * part) + part) / (math.pi * k)

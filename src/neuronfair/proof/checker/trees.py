@@ -22,7 +22,7 @@ from neuronfair.proof.certificate import CertificateError
 from neuronfair.proof.checker.network import CheckedLines
 from neuronfair.proof.checker.region import EPS, Bools, CheckedRegion, FeatureLayout, Floats, Ints, Signed
 
-NUMBERS = 1 << 22  # of the largest array of a pass
+NUMBERS_PER_PASS = 1 << 22  # of the largest array
 WORD = 64  # leaves, a bit each
 
 
@@ -72,7 +72,7 @@ class CheckedTrees:
         """Return lines below the signed margins over boxes."""
         k = len(self.layout.region.values)
         widest = max(len(self.axis) * len(self.base), len(self.roots) * self.layout.features)
-        step, values = max(1, NUMBERS // (k * widest)), max(1, NUMBERS // widest)
+        step, values = max(1, NUMBERS_PER_PASS // (k * widest)), max(1, NUMBERS_PER_PASS // widest)
         some = [slice(i, i + values) for i in range(0, k, values)]
         return CheckedLines.joined(
             [self._of_all(low[i : i + step], high[i : i + step], some) for i in range(0, len(low), step)]
@@ -96,7 +96,7 @@ class CheckedTrees:
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where no tree can tell the valid sensitive values apart."""
         result = np.zeros(len(low), bool)
-        step = max(1, NUMBERS // len(self.axis))
+        step = max(1, NUMBERS_PER_PASS // len(self.axis))
         for i in range(0, len(low), step):
             goes = self._goes(low[i : i + step], high[i : i + step])
             cuts = self.axis == -2
