@@ -21,7 +21,7 @@ from neuronfair.model.profile import interpret
 from neuronfair.model.train import linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.progress import Progress
-from neuronfair.searches.evaluate import counterparts_of
+from neuronfair.searches.evaluate import counterfactuals_of
 from neuronfair.store.ledger import rows_digest
 from neuronfair.store.run import Run
 
@@ -52,7 +52,7 @@ def repair(run: Run, path: Path, data: Dataset, how: How, settings: RepairSettin
 
     The test part is that of the training of the network, as its card says.
     """
-    if counterparts_of(run.domain) is not None:
+    if counterfactuals_of(run.domain) is not None:
         raise RunError(
             f"{run.folder}: this run compares counterfactual twins; a repair learns from attribute flips. "
             "Search for a better model with 'neuronfair alternatives'"
