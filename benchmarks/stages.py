@@ -52,7 +52,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.model.encoding:cluster_seeds": "interpretation and seeds",
         "neuronfair.searches.health:check_health": "interpretation and seeds",
         "neuronfair.searches.engine:run_phase": _phase,
-        "neuronfair.searches.engine:holds_exactly": "second judgement in float64",
+        "neuronfair.searches.engine:holds_exactly": "second evaluation in float64",
         "neuronfair.store.run:Run.checkpoint": "writing a checkpoint",
         "neuronfair.store.run:Run.keep_control": "writing the figures",
         "neuronfair.store.run:Run.finish": "writing the figures",
