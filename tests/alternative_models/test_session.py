@@ -18,7 +18,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from neuronfair import infer_domain
+from neuronfair.alternative_models.candidates import Candidate
 from neuronfair.alternative_models.session import AlternativesReport, _described, alternatives
+from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.errors import DataError, NeuronFairError, RunError
 from tests.conftest import ROOT
 from tests.planted.alternatives import free_proxy, nothing_to_have
@@ -292,6 +294,21 @@ def test_a_network(tmp_path) -> None:
     assert any(line.candidate.parameters["silenced_share"] for line in report.searched.candidates)
     assert (tmp_path / "baseline.safetensors").exists()
     assert "sex" not in {a.name for a in result.make("candidate-0").domain_.attributes if a.is_input}
+
+
+def test_a_network_that_leaves_attributes_out_is_opened_again_with_its_own_domain_file(tmp_path) -> None:
+    nothing_to_have(8).to_csv(tmp_path / "people.csv", index=False)
+    fitter = search(nothing_to_have(8), "network", budget=1, families=("leave-out",)).fitter
+    made = fitter.make(Candidate.of(0, "candidate", 1, {"leave_out": 1, "threshold": 0.4}))
+    path, test = tmp_path / "model.safetensors", fitter.table.test
+    made.estimator.save(path, 0.9)
+    found = read_input(tmp_path / "people.csv", ModelSource(str(path)), domain=path.with_suffix(".toml"))
+    opened = ModelSource(str(path)).open(found.data)
+    decided = opened.model.scores(found.data.rows[test]).argmax(1).numpy()
+    assert decided.tolist() == fitter.answers(made, test).decided.tolist()
+    before = made.estimator.predict_proba(fitter.table.frame)
+    made.estimator.shifted(0.9, 1)
+    assert made.estimator.predict_proba(fitter.table.frame).tolist() == before.tolist()  # the copy has the threshold
 
 
 def test_numbers_and_empty_cells_of_a_file(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import warnings
@@ -26,7 +27,9 @@ from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
 
 from neuronfair.alternative_models.parts import SearchTable
+from neuronfair.atomic import write_text
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals, with_counterfactuals
+from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError, did_you_mean, needs, one_line
@@ -109,14 +112,14 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes_[self.predict_proba(table).argmax(1)]
 
     def shifted(self, threshold: float, positive: int) -> NetworkClassifier:
-        """Return the same network of two classes with another threshold for one of them, as part of its weights."""
-        output = linear_layers(self.module_)[-1]
+        """Return a copy of a network of two classes with another threshold for one of them, as part of its weights."""
+        made = copy.deepcopy(self)
         with torch.no_grad():
-            output.bias[positive] -= float(np.log(threshold / (1 - threshold)))
-        return self
+            linear_layers(made.module_)[-1].bias[positive] -= float(np.log(threshold / (1 - threshold)))
+        return made
 
     def save(self, path: Path, accuracy: float) -> None:
-        """Write the weights and their card."""
+        """Write the weights, their card, and the domain file that leaves out what the network does not read."""
         target = self.domain_.target
         assert target is not None
         card = Card(
@@ -132,6 +135,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             fingerprint=fingerprint(self.module_),
         )
         weights.save(path, self.module_, card)
+        write_text(path.with_suffix(".toml"), format_domain(self.domain_))
 
     def _rows(self, table: Any) -> Tensor:
         return read_table(table, self.domain).rows
