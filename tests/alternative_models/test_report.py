@@ -77,19 +77,23 @@ def test_the_headline_and_the_changes() -> None:
     )
     assert headline(NONE) == "No better alternative was found among 3 candidates."
     assert "resumes" in headline(replace(FOUND, conclusion="interrupted", shown=(), chosen=None))
-    assert changes(BETTER.candidate, FOUND) == "without club, groups reweighted 0.5, threshold 0.46, C 2"
+    assert changes(BETTER.candidate, FOUND) == "without club, group weights to the power 0.5, threshold 0.46, C 2"
     assert changes(BASE.candidate, FOUND) == "the estimator as it is"
-    assert changes(FOUND.searched.controls[0].candidate, FOUND) == "the baseline with another seed"
+    assert changes(FOUND.searched.controls[0].candidate, FOUND) == "the baseline with another seed and 90% of the rows"
+    twins, same = Candidate("candidate", 2, 0, {"twins": 0.25, "bands": 4}), Candidate("candidate", 3, 0, {})
+    assert changes(twins, FOUND) == "25% of the counterfactual twins added, numbers in 4 bands"
+    assert changes(same, replace(FOUND, baseline_reads=())) == "the baseline with another seed"
+    assert changes(same, replace(FOUND, baseline_reads=("sex",))) == "the baseline without the sensitive attribute"
 
 
 def test_what_the_report_claims() -> None:
     text = " ".join(sentences(FOUND))
     assert "Candidates: 3, of which 1 could not be fitted." in text
-    assert "accuracy not more than 0.5% below the baseline" in text
+    assert "accuracy not more than 0.5 pp below the baseline" in text
     assert "of 20 candidates drawn at random, 0 looked better" in text
     assert "13.9%" in text
     assert "smaller changes cannot be shown" not in text
-    assert "a standard error of 0.1%" in " ".join(sentences(NONE))
+    assert "a standard error of 0.1 pp" in " ".join(sentences(NONE))
     control = replace(BETTER, candidate=FOUND.searched.controls[0].candidate)
     assert "is better as well: its disparate impact (1 − ratio) is 0.2." in " ".join(
         sentences(replace(FOUND, shown=(BASE, control)))
@@ -103,6 +107,8 @@ def test_the_paragraph_claims_no_more_than_was_done() -> None:
     assert "0.200 (0.100 to 0.300) instead of 0.500" in regulator_text(FOUND)
     assert "Groups by sex: f and m (not compared: x (7))." in regulator_text(FOUND)
     assert "does not show that no such model exists" in regulator_text(NONE)
+    assert "1 refits of the baseline as controls (other seeds, 90% of the rows)" in regulator_text(NONE)
+    assert "lose at most 0.5 pp of accuracy" in regulator_text(NONE)
     assert "supports no conclusion" in regulator_text(replace(FOUND, conclusion="interrupted"))
     assert "used in fitting (weights, counterfactual twins)" in regulator_text(FOUND)
 

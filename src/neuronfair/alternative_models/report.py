@@ -8,11 +8,11 @@ from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table
 
-from neuronfair.alternative_models.candidates import Candidate
+from neuronfair.alternative_models.candidates import CONTROL_ROWS, Candidate
 from neuronfair.alternative_models.objectives import MEASURES
 from neuronfair.alternative_models.parts import counted
 from neuronfair.alternative_models.session import AlternativesReport
-from neuronfair.formatting import listed, number, percent, plural, with_interval
+from neuronfair.formatting import listed, number, percent, plural, points, with_interval
 from neuronfair.render.page import rendered
 
 SHARES = ("accuracy", "balanced_accuracy", "roc_auc")  # qualities that are shown in percent
@@ -42,19 +42,19 @@ def sentences(report: AlternativesReport) -> list[str]:
     found = [
         f"Three parts of {report.data}: {rows['fit']:,} records to fit, {rows['choose']:,} to choose, {rows['test']:,} "
         f"to test. The test part was {'used once, for the models below' if report.shown else 'not used'}.",
-        f"Candidates: {len(searched.candidates)}, of which {report.failed} could not be fitted. Controls, which differ "
-        f"from the baseline in their seed only: {len(searched.controls)}.",
+        f"Candidates: {len(searched.candidates)}, of which {report.failed} could not be fitted. Controls, each the "
+        f"baseline with another seed and {percent(CONTROL_ROWS)} of the rows: {len(searched.controls)}.",
     ]
     if report.shown:
         found.append(
-            f"Better means: on the test part, {name} not more than {quality(report, settings.tolerance)} below the "
+            f"Better means: on the test part, {name} not more than {lost(report, settings.tolerance)} below the "
             f"baseline, and the {measure} lower, both at a confidence of {sure} for all models shown together."
         )
     for one in report.shown:
         if one.better and one.candidate.kind == "control":
             known = "It is the model proposed: the search found nothing beyond chance. "
             found.append(
-                f"The best control, which differs in its seed only, is better as well: its {measure} is "
+                f"The best control, which differs in its seed and rows only, is better as well: its {measure} is "
                 f"{number(one.measure.value)}. {known if one is report.winner else ''}".rstrip()
             )
     gains = [(one.quality_gain, one.measure_gain) for one in report.shown if one.quality_gain and one.measure_gain]
@@ -64,7 +64,7 @@ def sentences(report: AlternativesReport) -> list[str]:
         errors = max(gain.error for gain, _ in gains), max(gain.error for _, gain in gains)
         found.append(
             f"With {rows['test']:,} test records, {name} of two models is compared with a standard error of "
-            f"{quality(report, errors[0])}, and the {measure} with one of {number(errors[1])}: smaller changes cannot "
+            f"{lost(report, errors[0])}, and the {measure} with one of {number(errors[1])}: smaller changes cannot "
             "be shown."
         )
     if chance.of:
@@ -89,17 +89,29 @@ def quality(report: AlternativesReport, value: float) -> str:
     return percent(value) if report.quality in SHARES else number(value)
 
 
+def lost(report: AlternativesReport, value: float) -> str:
+    """Return a difference of the quality."""
+    return points(value) if report.quality in SHARES else number(value)
+
+
 def changes(one: Candidate, report: AlternativesReport) -> str:
     """Return in words how a fit differs from the baseline."""
     if one.kind == "baseline":
         return "the estimator as it is"
     if one.kind == "control":
-        return "the baseline with another seed"
+        return f"the baseline with another seed and {percent(CONTROL_ROWS)} of the rows"
     values, said = dict(one.parameters), []
     if count := int(values.pop("leave_out", 0)):
         said.append(f"without {listed(report.proxies[:count])}")
-    names = {"twins": "counterfactual twins", "pairs": "findings", "reweight": "groups reweighted", "bands": "bands"}
-    said += [f"{words} {number(float(values.pop(name)))}" for name, words in names.items() if values.get(name)]
+    names = {
+        "twins": "{} of the counterfactual twins added",
+        "pairs": "{} of the findings added",
+        "reweight": "group weights to the power {}",
+        "bands": "numbers in {} bands",
+    }
+    for name, phrase in names.items():
+        if value := float(values.pop(name, 0)):
+            said.append(phrase.format(percent(value) if name in ("twins", "pairs") else number(value)))
     if values.pop("monotone", 0):
         said.append("monotone constraints")
     if share := float(values.get("silenced_share", 0)):
@@ -111,7 +123,8 @@ def changes(one: Candidate, report: AlternativesReport) -> str:
     own = {"silenced_share", "layer", "leave_out", *names}
     other = [name for name in values if name not in own and values[name] != report.hyper.get(name)]
     said += [f"{name.rpartition('__')[2]} {number(float(values[name]))}" for name in other]
-    return ", ".join(said) or "the baseline without the sensitive attribute"
+    blind = report.baseline_reads and not report.settings.allow_disparate_treatment
+    return ", ".join(said) or f"the baseline {'without the sensitive attribute' if blind else 'with another seed'}"
 
 
 def alternatives_report(report: AlternativesReport) -> RenderableType:
@@ -138,15 +151,16 @@ def regulator_text(report: AlternativesReport) -> str:
         f"{report.data} ({sum(rows.values()):,} records). Groups by {sensitive}: {listed(report.groups)}{small}. "
         f"Business purpose measured by {name}; discrimination measured by the {measure} for '{report.selected}'. "
         f"{len(searched.candidates)} alternatives were fitted to {rows['fit']:,} records ({report.failed} could not be "
-        f"fitted), with {len(searched.controls)} refits by seed alone as controls, and compared on {rows['choose']:,} "
-        f"others. {max(0, len(report.shown) - 1)} were then measured, once, on {rows['test']:,} records that played no "
+        f"fitted), with {len(searched.controls)} refits of the baseline as controls (other seeds, "
+        f"{percent(CONTROL_ROWS)} of the rows), and compared on {rows['choose']:,} others. "
+        f"{max(0, len(report.shown) - 1)} were then measured, once, on {rows['test']:,} records that played no "
         f"part before, with intervals that hold together at {percent(settings.confidence)}. "
     )
     if report.conclusion == "interrupted":
         return text + "The search was interrupted, so it supports no conclusion.\n"
     if winner is None:
         text += (
-            f"None was shown to lose at most {quality(report, settings.tolerance)} of {name} and to have a lower "
+            f"None was shown to lose at most {lost(report, settings.tolerance)} of {name} and to have a lower "
             f"{measure}. This does not show that no such model exists: the upper bound for the chance of one more "
             f"random candidate is {percent(report.chance.high)}. "
         )
