@@ -139,14 +139,12 @@ class TableOptions:
     def join_words(self) -> tuple[str, ...]:
         """--attributes-file and --key as typed on the command line."""
         if self.attributes_file is None:
-            if self.key is not None:
-                raise DataError(f"--key {self.key}: belongs to an --attributes-file")
             return ()
         return ("--attributes-file", str(self.attributes_file), *(() if self.key is None else ("--key", self.key)))
 
     def joined(self, table: Path) -> Path | Sheet:
         """Return the table with the sensitive columns and other columns of --attributes-file that are no inputs."""
-        if not self.join_words or self.attributes_file is None:
+        if self.attributes_file is None:
             return table
         from neuronfair.domain.schema.toml import read_domain
         from neuronfair.domain.tables import joined_columns
@@ -165,6 +163,8 @@ class TableOptions:
         from neuronfair.domain.tables.files import table_file
 
         name, domain, target = self.data, self.domain, self.target
+        if self.key is not None and self.attributes_file is None:
+            raise DataError(f"--key {self.key}: belongs to an --attributes-file")
         if name in DATASETS:
             if domain is not None or target is not None:
                 raise DataError(
@@ -196,7 +196,6 @@ class TableOptions:
         from neuronfair.domain.tables.dataset import DATASETS, load_dataset
 
         self.check()
-        _ = self.join_words  # refuses a lone --key
         name, chosen = self.data, names(self.sensitive)
         model = model or ModelOptions()
         if model.model is None and self.domain is None and self.target is None and name not in DATASETS:

@@ -1,4 +1,4 @@
-"""Commands on a finished run: show it again, write it in another format, repair its network."""
+"""The command that shows a finished run again, or writes it in another format."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_a_quick_look_says_what_is_smaller():
     assert reduced == parts
     assert AuditSettings().reduced == AuditSettings(steps=400).reduced == ()
     made = report(reproduction=replace(report().reproduction, reduced=reduced[:2]))
-    told = "A quick look (of the default): starting rows 50/200, search steps 30/100."
+    told = "A quick look (budget used/default): starting rows 50/200, search steps 30/100."
     assert limits_of(made) == [told]
 
 

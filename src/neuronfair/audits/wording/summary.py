@@ -84,7 +84,7 @@ def limits_of(report: Report) -> list[str]:
     if report.data.domain_inferred:
         found.append("The input schema was inferred from the data set. Correct domain.toml and audit again.")
     if report.reproduction.reduced:
-        found.append(f"A quick look (of the default): {', '.join(report.reproduction.reduced)}.")
+        found.append(f"A quick look (budget used/default): {', '.join(report.reproduction.reduced)}.")
     return [*found, *notes_of(report.attributes)]
 
 
