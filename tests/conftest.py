@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,15 +128,6 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
 
     patch.setattr(attributes, "certify", briefly_certified)
     patch.setattr(proving, "certify_problem", briefly_certified)
-
-
-def flips_by_default(patch: pytest.MonkeyPatch) -> None:
-    """Let audits of documents make no proofs and no counterfactual tests by default: both take seconds."""
-    quick, begin = AuditSettings.quick, AuditSettings.__init__
-    names = [field.name for field in fields(AuditSettings)]
-    defaults = dict(zip(names, begin.__defaults__ or (), strict=True)) | FLIPS
-    patch.setattr(begin, "__defaults__", tuple(defaults.values()))
-    patch.setattr(AuditSettings, "quick", staticmethod(lambda **changes: quick(**FLIPS | changes)))
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ import pytest
 import neuronfair
 from neuronfair import cli
 from neuronfair.searches.methods import METHODS
-from tests.conftest import ROOT, flips_by_default, shorten
+from tests.conftest import ROOT, shorten
 
 DOCS = ROOT / "docs"
 RUN = [ROOT / "README.md", DOCS / "index.md", DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
@@ -89,8 +89,6 @@ def shell(monkeypatch, tmp_path, forgotten_modules):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of other packages
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page, shell, monkeypatch):
-    if page.name not in ("README.md", "proxies.md", "index.md"):
-        flips_by_default(monkeypatch)
     if page.name != "tutorial.md":  # whose model must pass a gate that asks what a whole search found
         shorten(monkeypatch, epochs=200 if page.name == "torch.md" else 15)  # a repair must keep the accuracy
     for package in re.findall(r"^<!-- needs: (\w+) -->$", page.read_text(encoding="utf-8"), re.M):

@@ -102,7 +102,9 @@ def test_without_labels_no_accuracy():
 
 def test_a_network_that_does_not_react():
     dead = BiasProfile(PROFILE.layers[1:], pairs=7)
-    assert verdict(dead, ABLATION, DOMAIN).startswith("No neuron of this network reacts to sex and race")
+    assert verdict(dead, ABLATION, DOMAIN).startswith(
+        "No neuron reacted to sex and race in 7 pairs of a record and a twin."
+    )
 
 
 def test_json_has_what_is_promised():

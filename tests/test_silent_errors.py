@@ -61,6 +61,8 @@ GOES_ON = {
     "model/open/estimators.py _network": "the estimator is a black box, whose note has the reason",
     "model/open/estimators.py _predict_differs": "predict fails, so only the scores decide",
     "searches/config.py loaded": "a warning names the method; the others can be used",
+    "alternative_models/candidates.py __getstate__": "an estimator that cannot be sent is refused with the reason",
+    "text/models.py _digest": "the key says that it is incomplete, so answers are not kept for it",
     "text/models.py _answers": "the call is tried again; then the text has no answer, which is counted",
     "scale/tasks.py _one": "the error is raised where the result of the task is asked for",
     "scale/tasks.py _can_be_sent": "a task whose error cannot be sent is done again by the caller, which raises it",

@@ -194,7 +194,7 @@ def test_workers_prove_together(run, monkeypatch):
     pool = "neuronfair.cli.model.pool_of"
     monkeypatch.setattr(pool, lambda ray: asked.append(ray) or nullcontext(Serial(2)))
     monkeypatch.setattr("neuronfair.proof.prove.SMALL", 2)
-    monkeypatch.setattr("neuronfair.proof.distributed.ENOUGH", 1)
+    monkeypatch.setattr("neuronfair.proof.distributed.BOXES_PER_PIECE", 1)
     found = figures(run(*CERTIFY, *model("network"), "--ray", "--json", "-"))
     assert counts(found) == [PEOPLE, PEOPLE - FLIPS, FLIPS, 0]
     assert asked == ["local"]

@@ -173,7 +173,7 @@ def test_states_are_kept_more_seldom_the_longer_that_takes(monkeypatch):
         def step(self):
             now[0] += 1.0
 
-        def pace(self, *_):
+        def adapt_batch(self, *_):
             pass
 
         def state(self):

@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from neuronfair.audits import folder as audit_folder
-from neuronfair.audits.gate.checks import read_baseline
 from neuronfair.audits.gate.regression_set import read_regression_set
 from neuronfair.domain.population.storage import load_counterfactuals, load_population
 from neuronfair.domain.schema.toml import parse_domain, read_domain
@@ -58,7 +57,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "00000-of-00001.state": lambda path: PieceFolder(path.parent, 1).load(
         0, ProofState.of({"open.low": torch.zeros(1, 1)}, 0, 0.0)
     ),
-    "audit.json": read_baseline,
+    "audit.json": audit_folder.read_report,
     "regression_set.jsonl": lambda path: read_regression_set(path, DOMAIN),
     "000000.json": lambda path: ShardStore(str(path.parent.parent), path.parent.name[:-6], 0).parts(),
 }

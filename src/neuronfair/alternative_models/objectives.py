@@ -16,8 +16,7 @@ from scipy.stats import t as student
 from neuronfair.alternative_models import AlternativesSettings, Measure
 from neuronfair.alternative_models.parts import Integers, SearchTable
 from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
-from neuronfair.measure.fit import Fit
-from neuronfair.measure.stats import Estimate
+from neuronfair.measure.stats import Estimate, Fit
 from neuronfair.model.decision import Decision
 from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import imported

@@ -97,7 +97,7 @@ class AuditJob:
         metavar="EXPR",
     )
     baseline: Path | None = parameter(None, "Compare with audit.json of an earlier audit.", panel=GATE)
-    regression_set: Path | None = parameter(None, "Regression set of past counterexamples.")
+    regression_set: Path | None = parameter(None, "Past counterexamples to evaluate.")
     regression_set_add: bool = parameter(True, "Add no findings to the regression set.")
     skip_encoding_check: bool = parameter(False, "Evaluate even if this check fails.")
 

@@ -208,7 +208,7 @@ class AuditFile:
         checks: tuple[Callable[[], object], ...] = (
             job.model.check,
             lambda: options.read_decision(job.model.decision),
-            lambda: job.table.join_words,
+            job.table.check,
             lambda: self._check_table(job.table),
             lambda: self._check_limits(job),
         )
@@ -223,7 +223,6 @@ class AuditFile:
                 yield f"{key}: there is no file {path}"
 
     def _check_table(self, table: options.TableOptions) -> None:
-        table.check()
         domain, chosen = self._known_domain(table), options.names(table.sensitive) or []
         if domain is not None and chosen:
             domain.with_sensitive(*chosen)

@@ -131,8 +131,8 @@ class TableOptions:
     domain: Path | None = parameter(
         None, "Input schema of your table; 'neuronfair domain infer' drafts one.", panel=INPUT
     )
-    encoding: str = parameter("default", "Encoding of a built-in data set: default or paper.")
-    attributes_file: Path | None = parameter(None, "Table of sensitive columns not in DATA.")
+    encoding: str = parameter("default", "Built-in data sets: default or paper.")
+    attributes_file: Path | None = parameter(None, "Sensitive columns not in DATA.")
     key: str | None = parameter(None, "Column to join it by. Default: row by row.")
 
     @property

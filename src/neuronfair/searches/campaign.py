@@ -18,7 +18,7 @@ from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.model import PopulationModel, fit_population
 from neuronfair.domain.population.plausible import PLAUSIBLE, plausible
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, NeuronFairError
+from neuronfair.errors import ModelError, NeuronFairError, did_you_mean
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
@@ -316,6 +316,9 @@ def _context(
     **fitted: Unpack[Fitted],
 ) -> tuple[SearchContext, TableDomain]:
     """Return what the methods may look at, and the domain with its twins."""
+    known = Fitted.__annotations__
+    for name in fitted.keys() - known.keys():
+        raise TypeError(f"search() got an unexpected keyword argument '{name}'. {did_you_mean(name, known)}")
     compared = comparing(domain, rows, config.twins, fitted.get("counterfactuals"))
     profile, population = fitted.get("profile"), fitted.get("population")
     if profile is None and isinstance(network, Network) and network.layers:

@@ -15,8 +15,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import percent
-from neuronfair.measure.fit import Fit
 from neuronfair.measure.rate import Rate
+from neuronfair.measure.stats import Fit
 from neuronfair.model.blackbox import batched_scores, uncounted
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import Opened

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neuronfair import Decision
-from neuronfair.measure.fit import Fit, logits_of
+from neuronfair.measure.stats import Fit, logits_of
 
 HALF = Decision("threshold", 0.5)
 
