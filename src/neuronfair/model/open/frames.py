@@ -245,7 +245,7 @@ def cells_of(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any
         check_size(attribute.size, f"attribute '{attribute.name}', which has {attribute.size:,} values,", times=100)
         numbers: dict[int, Any] = {code: attribute.value(code) for code in range(attribute.points)}
         return numbers if attribute.empty is None else numbers | {attribute.empty: np.nan}
-    spelled: dict[str, Any] = {text.strip(): text for text in known if isinstance(text, str)}
+    spelled = {text.strip(): text for text in known if isinstance(text, str)}
     labels: dict[int, str] = dict(enumerate(attribute.values))
     labels |= {code: label for label, code in attribute.extra.items() if code not in labels}
     if attribute.other is not None:  # no model has seen the word for all others, so one of these takes its place
