@@ -245,7 +245,8 @@ def cells_of(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any
         check_size(attribute.size, f"attribute '{attribute.name}', which has {attribute.size:,} values,", times=100)
         numbers: dict[int, Any] = {code: attribute.value(code) for code in range(attribute.points)}
         return numbers if attribute.empty is None else numbers | {attribute.empty: np.nan}
-    spelled = {text.strip(): text for text in known if isinstance(text, str)}
+    texts = {text.strip(): text for text in known if isinstance(text, str)}
+    spelled: dict[str, str | float] = {**texts}
     labels: dict[int, str] = dict(enumerate(attribute.values))
     labels |= {code: label for label, code in attribute.extra.items() if code not in labels}
     if attribute.other is not None:  # no model has seen the word for all others, so one of these takes its place
@@ -253,7 +254,7 @@ def cells_of(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any
         labels[place] = next((label for label, code in attribute.extra.items() if code == place), attribute.other)
     empty = attribute.missing if isinstance(attribute.missing, str) else None
     present = [label for label in labels.values() if label != empty]
-    mark = next((text for text in spelled.values() if is_missing(text.strip())), np.nan)
+    mark = next((text for stripped, text in texts.items() if is_missing(stripped)), np.nan)
     if not any(label in spelled for label in labels.values()):
         if all(label in _TRUTH for label in present):
             spelled |= _TRUTH
