@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.audits import run as audit
-from neuronfair.audits.folder import FIGURES, WEIGHTS, WORST_FINDINGS, begin, own_weights, shrunk_pair
+from neuronfair.audits.folder import FIGURES, WEIGHTS, WORST_FINDINGS, begin_audit, recorded_file, shrunk_pair
 from neuronfair.audits.gate.checks import read_baseline
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.settings import AuditSettings
@@ -125,7 +125,7 @@ def make_audit(folder: Path, opened: Opened, card: Card, data: Dataset) -> list[
         return path.parent == folder and path.name != FIGURES and path.name not in EYE
 
     ways = [
-        Way("going on", lambda: (begin(folder, {}, text, "loans") and None, own_weights(folder)), own),
+        Way("going on", lambda: (begin_audit(folder, {}, text, "loans") and None, recorded_file(folder, WEIGHTS)), own),
         Way("as a baseline", lambda: read_baseline(folder / FIGURES), lambda p: p.name == FIGURES),
     ]
     return [*ways, *map(looking, runs)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.planted import cast_classifier, cast_detector
 from neuronfair.images.archive import drawn_images
-from neuronfair.images.audit import ImageSettings, ImageSplit, compare, image_search_report, subject
+from neuronfair.images.audit import ImageSettings, ImageSplit, find_subject, image_search_report, search_with_controls
 from neuronfair.images.domain import image_methods
 
 import numpy as np
@@ -30,8 +30,8 @@ def main() -> None:
     shares = {}
     for reads_cast in (True, False):
         detector = cast_detector(reads_cast=reads_cast)
-        under_test = subject(detector, cast_classifier(), split, name="drawn", sensitive="cast")
-        found = compare(under_test, list(image_methods()), ImageSettings(chains=512))
+        under_test = find_subject(detector, cast_classifier(), split, name="drawn", sensitive="cast")
+        found = search_with_controls(under_test, list(image_methods()), ImageSettings(chains=512))
         walks = {name: image_search_report(under_test.attribute, one) for name, one in found.items()}
         shares[reads_cast] = {name: walk.share_of_faces for name, walk in walks.items()}
         for name, walk in walks.items():

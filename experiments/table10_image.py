@@ -34,9 +34,9 @@ from neuronfair.images.audit import (
     ImageSearch,
     ImageSettings,
     ImageSplit,
-    compare,
+    find_subject,
     image_search_report,
-    subject,
+    search_with_controls,
 )
 from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
 from neuronfair.images.domain import image_methods
@@ -147,13 +147,13 @@ def one_attribute(
     majority = float(torch.bincount(labels).max() / len(labels))
     print(f"  {case}: {len(classes)} classes, attribute classifier {right:.2%} held out, balanced {balanced:.2%}, "
           f"always the largest class {majority:.2%} (paper: {_percent(paper_right)})", flush=True)  # fmt: skip
-    under_test = subject(detector, classifier, split, name=case, sensitive=attribute, seed=options.seed)
+    under_test = find_subject(detector, classifier, split, name=case, sensitive=attribute, seed=options.seed)
     worst = under_test.profile.worst
     settings = ImageSettings(
         steps=options.steps, seeds=options.seeds or None,
         control_seeds=options.control_seeds, chains=options.walkers, seconds=options.search_seconds, seed=options.seed,
     )  # fmt: skip
-    found = compare(under_test, options.methods, settings)
+    found = search_with_controls(under_test, options.methods, settings)
     figures = searched(under_test, found)
     improvement: dict[str, Any] = {}
     if not options.no_repair:

@@ -247,7 +247,7 @@ def told(monkeypatch):
     """Audits that take no time: each is noted, presses Ctrl-C, fails or leaves a made-up report."""
     done = []
 
-    def carry_out(job, outputs, console, *, command):
+    def run_job(job, outputs, console, *, command):
         target = job.table.target
         if outputs.force:
             discard(outputs.out)
@@ -267,7 +267,7 @@ def told(monkeypatch):
             (outputs.out / "audit.json").write_text("damaged")
         return Result(made, {}, NeuronFairError("not judged") if target == "wrongly fed" else None)
 
-    monkeypatch.setattr(audit_batch, "carry_out", carry_out)
+    monkeypatch.setattr(audit_batch, "run_job", run_job)
     monkeypatch.setattr(AuditFile, "_wrong", lambda *_: ())
     return done
 
@@ -303,10 +303,10 @@ def test_an_unfinished_audit_is_never_replaced_and_a_refused_one_stays_finished(
     audits(TWO)
     done = Path("all/table-model/order.sha256").read_text()
 
-    def carry_out(*_, **more):
+    def run_job(*_, **more):
         raise RunError("all/was begun: another process is writing to this run")  # only the kind of an error counts
 
-    monkeypatch.setattr(audit_batch, "carry_out", carry_out)
+    monkeypatch.setattr(audit_batch, "run_job", run_job)
     assert audits(f"{TWO}seed = 1\n")[0].status == 2
     assert Path("all/table-model/order.sha256").read_text() == done
     assert audits(TWO)[0].status == 0

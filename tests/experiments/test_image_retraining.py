@@ -6,7 +6,7 @@ import torch
 from experiments.image_retraining import retrain, state
 from neuronfair import interpret
 from neuronfair.images.archive import drawn_images
-from neuronfair.images.audit import ImageSettings, ImageSplit, search_images, subject
+from neuronfair.images.audit import ImageSettings, ImageSplit, find_subject, search_images
 from neuronfair.images.detector import fit_attribute, fit_detector
 
 
@@ -16,7 +16,7 @@ def test_retraining_touches_a_copy_and_uses_no_held_out_face():
     detector = fit_detector("small", pictures.pixels, pictures.is_face, epochs=3)
     face = pictures.is_face
     classifier = fit_attribute(detector, "small", pictures.pixels[face], split.labels[face])
-    under_test = subject(detector, classifier, split, name="drawn", sensitive="cast")
+    under_test = find_subject(detector, classifier, split, name="drawn", sensitive="cast")
     settings = ImageSettings(steps=6, epochs=3)
     everybody = torch.arange(len(under_test.domain.pictures))
     findings = search_images(under_test.network, under_test.domain, "adf", everybody, settings).findings

@@ -14,10 +14,10 @@ from neuronfair.images.archive import drawn_images
 from neuronfair.images.audit import (
     ImageSettings,
     ImageSplit,
-    compare,
+    find_subject,
     image_search_report,
     search_images,
-    subject,
+    search_with_controls,
 )
 from neuronfair.images.detector import flip, predictions, random_like
 from neuronfair.images.domain import FLAG, SEED, ImageDomain, ImageEncoding, image_methods, image_rule
@@ -38,11 +38,11 @@ def split_of(pixels: torch.Tensor, held: torch.Tensor) -> ImageSplit:
 
 def planted(*, reads_cast: bool):
     split = split_of(drawn_images(60, 0, side=SIDE).pixels, torch.arange(60) % 4 == 0)
-    return subject(cast_detector(reads_cast=reads_cast), cast_classifier(), split, name="drawn", sensitive="cast")
+    return find_subject(cast_detector(reads_cast=reads_cast), cast_classifier(), split, name="drawn", sensitive="cast")
 
 
 def figures(under_test):
-    found = compare(under_test, list(image_methods()), SHORT)
+    found = search_with_controls(under_test, list(image_methods()), SHORT)
     return found, {name: image_search_report(under_test.attribute, one) for name, one in found.items()}
 
 
@@ -109,13 +109,13 @@ def test_nothing_to_start_from_is_said():
     dark = torch.zeros(5, 3, SIDE, SIDE, dtype=torch.uint8)
     nobody, detector = torch.zeros(5, dtype=torch.bool), cast_detector(reads_cast=True)
     with pytest.raises(DataError, match="finds no face"):
-        subject(
+        find_subject(
             cast_detector(reads_cast=True), cast_classifier(), split_of(dark, nobody), name="dark", sensitive="cast"
         )
     red = torch.full((5, 3, SIDE, SIDE), 100, dtype=torch.uint8)
     red[:, :2] = 255
     with pytest.raises(DataError, match="no shift flips 'cast'"):
-        subject(detector, cast_classifier(), split_of(red, nobody), name="red", sensitive="cast")
+        find_subject(detector, cast_classifier(), split_of(red, nobody), name="red", sensitive="cast")
 
 
 def linear_classifier(weight: list[float], bias: float) -> Network:

@@ -21,7 +21,7 @@ from neuronfair.images.audit import (
     still_flips,
 )
 from neuronfair.images.domain import ImageDomain, ImageEncoding
-from neuronfair.images.report import ImageReport, amplified, image_page, panels, sentences, write_results
+from neuronfair.images.report import ImageReport, amplified, finding_panels, image_page, sentences, write_results
 from neuronfair.searches.findings import Findings
 from tests.images.reports import NAMES, REPORT, WALK
 
@@ -121,7 +121,7 @@ def test_differences_are_amplified_around_grey():
 
 
 def test_a_pair_is_shown_with_both_differences_and_both_decisions():
-    (line,) = panels(*one_pair(), CLASSES)
+    (line,) = finding_panels(*one_pair(), CLASSES)
     assert [text for _, text in line] == ["seed", "picture: face", "twin: no face", "Δ bias × 12", "Δ gender × 63"]
     seed, own, twin, walk, shift = (picture for picture, _ in line)
     assert (int(seed[0, 0, 0]), int(own[0, 0, 0]), int(twin[0, 0, 0])) == (100, 110, 108)

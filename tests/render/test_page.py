@@ -28,7 +28,7 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import POPULATIONS, TWINS, interval_ends, percent
 from neuronfair.proof.report import FreshClaims, ShareInterval
-from neuronfair.render.page import audit_page, cells, layer_maps, top_of
+from neuronfair.render.page import audit_page, axis_end, cells, layer_maps
 from tests import reports
 
 EMPTY = {"meta", "link", "br", "input"}
@@ -445,11 +445,11 @@ def test_colours_can_be_told_from_their_ground():
 
 def test_round_tops_hold_every_interval():
     ends = [replace(reports.rate(1, 100), high=high) for high in (0.0201, 0.95, 0.0)]
-    assert top_of(ends[:1]) == pytest.approx(0.03)  # not 2.5%, whose half has no short label
-    assert top_of(ends[:1], 0.3) == pytest.approx(0.3)
-    assert top_of(ends[1:2]) == 1
-    assert top_of(ends[2:]) == 1
-    assert top_of([]) == 1
+    assert axis_end(ends[:1]) == pytest.approx(0.03)  # not 2.5%, whose half has no short label
+    assert axis_end(ends[:1], 0.3) == pytest.approx(0.3)
+    assert axis_end(ends[1:2]) == 1
+    assert axis_end(ends[2:]) == 1
+    assert axis_end([]) == 1
 
 
 HURT = DirectionReport(

@@ -9,7 +9,7 @@ import pytest
 
 from neuronfair.audits.report.attribute import Change, CounterfactualPerson
 from neuronfair.formatting import percent
-from neuronfair.render.page import audit_page, widest
+from neuronfair.render.page import audit_page, largest_move
 from tests import reports
 from tests.render.test_page import Page, evil, read
 
@@ -157,5 +157,5 @@ def test_without_counterfactuals_nothing_is_said_of_them():
 
 def test_the_scale_holds_the_permutation_baseline():
     (move, _) = reports.counterfactual().moves
-    assert widest([replace(move, lost=0.01, gained=0.0, permutation_lost=0.021)]) == pytest.approx(0.03)
-    assert widest([replace(move, lost=0.0, gained=0.0, permutation_lost=None, permutation_gained=None)]) == 1
+    assert largest_move([replace(move, lost=0.01, gained=0.0, permutation_lost=0.021)]) == pytest.approx(0.03)
+    assert largest_move([replace(move, lost=0.0, gained=0.0, permutation_lost=None, permutation_gained=None)]) == 1

@@ -28,7 +28,7 @@ MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # people drawn uniformly and evaluat
 
 
 @dataclass(frozen=True)
-class Line:
+class MethodRun:
     """What one method did with one run seed; a metric is None where nothing was found."""
 
     method: str
@@ -63,14 +63,14 @@ def method_metrics(outcome: SearchResult) -> dict[str, float | None]:
     }
 
 
-class _Run(NamedTuple):
+class _SearchJob(NamedTuple):
     """One search of a comparison."""
 
     config: SearchConfig
     seeds: Tensor
 
 
-class _Subject(NamedTuple):
+class _Searched(NamedTuple):
     """What is searched, as it is sent to a worker."""
 
     model: Model | None
@@ -79,7 +79,7 @@ class _Subject(NamedTuple):
     rows: Tensor
 
 
-def _line(subject: _Subject, run: _Run, progress: Progress) -> Line | None:
+def _line(subject: _Searched, run: _SearchJob, progress: Progress) -> MethodRun | None:
     """Search, and return how it went; None on Ctrl-C."""
     model = subject.model if subject.opens is None else subject.opens()
     assert model is not None
@@ -88,14 +88,14 @@ def _line(subject: _Subject, run: _Run, progress: Progress) -> Line | None:
         return None
     outside = share_outside(subject.domain, outcome.findings.packed, subject.rows)
     more: dict[str, float | None] = {"queries": float(outcome.queries), "outside_data": outside}
-    return Line(run.config.method, run.config.seed, method_metrics(outcome) | more)
+    return MethodRun(run.config.method, run.config.seed, method_metrics(outcome) | more)
 
 
-def _line_in_worker(subject: _Subject, run: _Run, report: PieceProgress) -> Line | None:
+def _line_in_worker(subject: _Searched, run: _SearchJob, report: PieceProgress) -> MethodRun | None:
     return _line(subject, run, lambda what, done, total, note="": report(done, total or 0, 0))
 
 
-class Elsewhere(TypedDict, total=False):
+class PoolOptions(TypedDict, total=False):
     """Who searches with several methods side by side."""
 
     pool: Pool | None
@@ -116,7 +116,7 @@ class Comparison:
     config: SearchConfig
     seeds: int  # how many rows the methods started from
     rates: tuple[Rate, ...]  # how often the decision flips, in the table and in the domain; perhaps none
-    lines: tuple[Line, ...]
+    lines: tuple[MethodRun, ...]
     interrupted: bool = False
 
     @property
@@ -164,7 +164,7 @@ def compare_methods(
     *,
     repeats: int = 1,
     progress: Progress | None = None,
-    **elsewhere: Unpack[Elsewhere],
+    **pool_options: Unpack[PoolOptions],
 ) -> Comparison:
     """Search a model with each method and return the metrics side by side.
 
@@ -182,8 +182,8 @@ def compare_methods(
     runs = []
     for seed in range(config.seed, config.seed + repeats):
         seeds = cluster_seeds(network.encoding, rows, config.seeds, seed=seed)
-        runs += [_Run(replace(config, method=method, seed=seed), seeds) for method in methods]
-    lines = list(_lines(network, domain, rows, runs, progress or silent, **elsewhere))
+        runs += [_SearchJob(replace(config, method=method, seed=seed), seeds) for method in methods]
+    lines = list(_lines(network, domain, rows, runs, progress or silent, **pool_options))
     stopped = len(lines) < len(runs)
     evaluated = max((int(line.figures["rows_evaluated"] or 0) for line in lines), default=0)
     populations: tuple[Population | Tensor | PopulationModel, ...] = ()
@@ -207,11 +207,11 @@ def _lines(
     model: Model,
     domain: TableDomain,
     rows: Tensor,
-    runs: Sequence[_Run],
+    runs: Sequence[_SearchJob],
     progress: Progress,
     pool: Pool | None = None,
     opens: Callable[[], Model] | None = None,
-) -> Iterator[Line]:
+) -> Iterator[MethodRun]:
     """Give the line of each search that is finished, up to Ctrl-C."""
     if pool is None:
         for run in runs:
@@ -220,7 +220,7 @@ def _lines(
             def show(what: str, done: int, total: int | None, note: str = "", method: str = method) -> None:
                 progress(f"{method}, {what}", done, total, note)
 
-            line = _line(_Subject(model, None, domain, rows), run, show)
+            line = _line(_Searched(model, None, domain, rows), run, show)
             if line is None:
                 return
             yield line
@@ -231,7 +231,7 @@ def _lines(
         progress(f"{len(runs)} searches", done, total)
 
     gpus = float(model.encoding.device.type == "cuda")
-    subject = _Subject(model if opens is None else None, opens, domain, rows)
+    subject = _Searched(model if opens is None else None, opens, domain, rows)
     try:
         for line in pool.map(_line_in_worker, subject, runs, progress=show_all, gpus=gpus):
             if line is None:

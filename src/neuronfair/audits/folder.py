@@ -118,7 +118,7 @@ def claimed(folder: Path | None, manifest: Json) -> Iterator[None]:
         del lock
 
 
-def begin(folder: Path, manifest: Json, domain_text: str, name: str) -> Lock | None:
+def begin_audit(folder: Path, manifest: Json, domain_text: str, name: str) -> Lock | None:
     """Claim the folder of an audit and keep its domain there.
 
     The domain file may leave its name to the name of the file; its copy says `name`.
@@ -132,7 +132,7 @@ def begin(folder: Path, manifest: Json, domain_text: str, name: str) -> Lock | N
     if entered is None:
         with _writing(folder):
             write_whole(path, domain_text.encode())
-            enter(folder, DOMAIN)
+            record_file(folder, DOMAIN)
     return lock
 
 
@@ -144,7 +144,7 @@ def _writing(folder: Path) -> Iterator[None]:
         raise RunError(f"{folder}: cannot be written ({error.strerror or error}). Choose another --out") from error
 
 
-def kept(folder: Path, name: str) -> Path | None:
+def recorded_file(folder: Path, name: str) -> Path | None:
     """Return a file that the audit in a folder has entered, if it is as it was written; None where there is none."""
     entered = _entered(folder, name)
     if entered is not None:
@@ -152,16 +152,11 @@ def kept(folder: Path, name: str) -> Path | None:
     return None if entered is None else folder / name
 
 
-def own_weights(folder: Path) -> Path | None:
-    """Return the network that the audit in a folder has trained; None where there is none yet."""
-    return kept(folder, WEIGHTS)
-
-
 def keep_weights(folder: Path, module: nn.Module, card: Card) -> None:
     """Keep the network that an audit has trained in its folder."""
     if _entered(folder, WEIGHTS) is None:
         save(folder / WEIGHTS, module, card)
-        enter(folder, WEIGHTS)
+        record_file(folder, WEIGHTS)
 
 
 def keep_figures(folder: Path, report: Report) -> None:
@@ -208,7 +203,7 @@ def _entered(folder: Path, name: str) -> str | None:
     return None if manifest is None or name not in manifest["files"] else str(manifest["files"][name])
 
 
-def enter(folder: Path, name: str) -> None:
+def record_file(folder: Path, name: str) -> None:
     """Enter the digest of a file into the manifest: from now on it is known."""
     manifest = _read_manifest(folder) or {}
     write_manifest(folder, {**manifest, "files": {**manifest["files"], name: sha256(folder / name)}})

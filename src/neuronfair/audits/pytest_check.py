@@ -20,11 +20,11 @@ from neuronfair.audits.report import GateCheck, RegressionSetReport
 from neuronfair.audits.report.attribute import Proved
 from neuronfair.audits.report.counterfactual import CounterfactualReport
 from neuronfair.audits.stages.attributes import ProofStage
-from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder, attribute_importance
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.rates import group_metrics, population_if_plausible
 from neuronfair.audits.stages.search import describe_findings, search
-from neuronfair.audits.wording.phrases import counterfactual_report, importance
+from neuronfair.audits.wording.phrases import counterfactual_report
 from neuronfair.audits.wording.summary import described
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.population.model import PopulationModel
@@ -220,7 +220,7 @@ class Fairness:
             samples=SAMPLES,
             confidence=settings.confidence,
             seed=seed,
-            importance_order=importance(opened.model, data.domain, data.rows, opened.decision),
+            importance_order=attribute_importance(opened.model, data.domain, data.rows, opened.decision),
             runs=RunFolder(folder, where(opened.source), opened.fingerprint, None, reopen or ()),
             population=measured.population,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neuronfair.audits.folder import begin, keep_figures, keep_weights
+from neuronfair.audits.folder import begin_audit, keep_figures, keep_weights
 from neuronfair.audits.gate.checks import LoadedChecks, attribute_sets
 from neuronfair.audits.provenance import Origin, about_data, about_decision, about_model, reproduction
 from neuronfair.audits.report import (
@@ -24,10 +24,9 @@ from neuronfair.audits.report import (
 )
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.attributes import AttributeChoices, Clock
-from neuronfair.audits.stages.case import AttributeAudit
+from neuronfair.audits.stages.case import AttributeAudit, attribute_importance
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.rates import audited_population, population_report
-from neuronfair.audits.wording.phrases import importance
 from neuronfair.audits.wording.verdict import PENDING, conclude
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.population.model import PopulationModel, population_quality
@@ -146,7 +145,7 @@ def _begin_folder(prepared: _Prepared, people: Tensor | None) -> Lock | None:
     manifest = _manifest(opened, data, prepared.settings, prepared.choices[-1])
     manifest["population"] = None if people is None else rows_digest(people)
     domain_text = origin.domain_text or format_domain(data.domain)
-    lock = begin(prepared.folder, manifest, domain_text, data.domain.name)
+    lock = begin_audit(prepared.folder, manifest, domain_text, data.domain.name)
     if origin.trained_here and origin.card is not None and opened.module is not None:
         keep_weights(prepared.folder, opened.module, origin.card)
     return lock
@@ -176,7 +175,7 @@ class _Stages:
                 prepared.views,
                 settings,
                 seeds,
-                importance(opened.model, prepared.views[0].domain, data.rows, opened.decision),
+                attribute_importance(opened.model, prepared.views[0].domain, data.rows, opened.decision),
                 prepared.decision.scale,
                 population,
                 prepared.origin,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from neuronfair.measure.counterfactual_effect import Thoroughness
     from neuronfair.model.open import Opened
 
-WHITE, BLACK = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")
-LINEAR = ("frontier", "aequitas")  # it has no neurons to follow
+WHITE_BOX_METHODS, BLACK_BOX_METHODS = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")
+LINEAR_METHODS = ("frontier", "aequitas")  # it has no neurons to follow
 FAMILY = 8  # records, twins included, for which the budgets are meant; with more twins there are fewer steps
 RANDOM_SEARCHES = 4  # counterfactual twins of a record where the flip test leads
 BUDGETS = "starting rows", "search steps", "samples", "proof seconds", "permutations"  # those of QUICK
@@ -90,7 +90,9 @@ class AuditSettings:
         from neuronfair.searches.methods import check_method
 
         linear = isinstance(opened.model, Network) and not opened.model.layers
-        methods = self.methods or (LINEAR if linear else WHITE if opened.white_box else BLACK)
+        methods = self.methods or (
+            LINEAR_METHODS if linear else WHITE_BOX_METHODS if opened.white_box else BLACK_BOX_METHODS
+        )
         for method in methods:
             check_method(method, opened.model, opened.decision)
         return methods

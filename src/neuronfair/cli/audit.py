@@ -219,14 +219,14 @@ class AuditOutputs:
             options.write_text(self.json, audit.report.to_json())
 
 
-def carry_out(
+def run_job(
     job: AuditJob, outputs: AuditOutputs, console: Console, *, command: str, pool: Pool | None = None
 ) -> Result:
     """Run an audit, write its files and return the result; its `failure` says why thresholds were not evaluated."""
     if job.text is not None or job.max_calls is not None:
         raise DataError("--text and --max-calls are for 'neuronfair audit' with a column of texts")
     job.model.check()
-    from neuronfair.audits.folder import WEIGHTS, own_weights
+    from neuronfair.audits.folder import WEIGHTS, recorded_file
     from neuronfair.audits.provenance import ParallelAudit
     from neuronfair.audits.run import run
     from neuronfair.domain.population.model import read_people
@@ -244,7 +244,7 @@ def carry_out(
     for remark in found.remarks:
         console.print(f"Table: {remark}")
     ready = job.checks.read(table.domain)
-    own = own_weights(outputs.out) if job.model.model is None and not outputs.force else None
+    own = recorded_file(outputs.out, WEIGHTS) if job.model.model is None and not outputs.force else None
     opened, card = _open_or_train(job, table, own, ready, console)
     again = replace(found.source, model=job.model.model or str(outputs.out / WEIGHTS))
     origin = replace(
@@ -281,13 +281,13 @@ def _open_or_train(
 ) -> tuple[Opened, Card | None]:
     """Return the model and, of a neuronfair classifier, its card; without --model, use `own` or train one."""
     from neuronfair.audits.folder import check_same
-    from neuronfair.audits.settings import WHITE
+    from neuronfair.audits.settings import WHITE_BOX_METHODS
     from neuronfair.model.weights import load
     from neuronfair.store.ledger import rows_digest
 
     settings, sensitive = job.settings, table.domain.sensitive
     if job.model.model is None and own is None:
-        ready.refuse(sensitive, settings.methods or WHITE, settings.twins)
+        ready.refuse(sensitive, settings.methods or WHITE_BOX_METHODS, settings.twins)
         return job.model.train(table, console, settings.seed, _training(table, job.quick))
     if own is not None:  # trained on the data of an earlier audit
         check_same(own.parent, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
@@ -371,7 +371,7 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
     words = ["audit", *job.words(outputs.out)] if project_settings(Path()) else sys.argv[1:]
     typed = shlex.join(["neuronfair", *words])
     with pool_of(ray) as pool:
-        result = carry_out(job, outputs, console, command=typed, pool=None if ray is None else pool)
+        result = run_job(job, outputs, console, command=typed, pool=None if ray is None else pool)
     if result.failure is not None:
         raise result.failure
     print_audit(console, result.report, outputs.report, verbose=outputs.verbose)

@@ -26,7 +26,7 @@ from neuronfair.audits.gate.checks import attribute_sets
 from neuronfair.audits.gate.thresholds import read_expressions
 from neuronfair.audits.report import AuditIndex, AuditLine, Report, as_json, line_of
 from neuronfair.cli import options
-from neuronfair.cli.audit import AuditJob, AuditOutputs, carry_out
+from neuronfair.cli.audit import AuditJob, AuditOutputs, run_job
 from neuronfair.cli.options import write_file
 from neuronfair.domain.schema.toml import read_domain, read_toml
 from neuronfair.domain.table import TableDomain
@@ -334,11 +334,11 @@ def audit_one(place: BatchFolder, audit: NamedAudit, note: PieceProgress) -> Bat
             outputs, command = AuditOutputs(out, quiet=True), shlex.join(["neuronfair", "audit", *audit.job.words(out)])
             console = make_console(quiet=True)
             try:
-                done = carry_out(audit.job, outputs, console, command=command)
+                done = run_job(audit.job, outputs, console, command=command)
             except OtherRunError:
                 if not (out / DONE).is_file():  # an unfinished audit with other settings stays
                     raise
-                done = carry_out(audit.job, replace(outputs, force=True), console, command=command)
+                done = run_job(audit.job, replace(outputs, force=True), console, command=command)
             interrupted = done.report.reproduction.interrupted
             if done.failure is None and not interrupted:
                 write_text(out / DONE, _stamp(out, digest))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
-from neuronfair.audits.folder import check_audit_folder, check_same, claimed, enter, kept
+from neuronfair.audits.folder import check_audit_folder, check_same, claimed, record_file, recorded_file
 from neuronfair.domain.draws import Draws, random_order
 from neuronfair.errors import DataError
 from neuronfair.images.archive import ImageSet
@@ -281,7 +281,7 @@ class DetectorSubject:
         )
 
 
-def subject(
+def find_subject(
     detector: Detector,
     classifier: Detector,
     split: ImageSplit,
@@ -314,7 +314,7 @@ def _measured(held: Tensor) -> Tensor:
     return (held if bool(held.any()) else ~held).nonzero()[:, 0]
 
 
-def compare(
+def search_with_controls(
     subject: DetectorSubject,
     methods: Sequence[str],
     settings: ImageSettings,
@@ -389,7 +389,7 @@ def audit_images(
     if folder is not None and not force:
         check_audit_folder(folder)
         check_same(folder, manifest)
-    there = None if folder is None or force else kept(folder, WEIGHTS)
+    there = None if folder is None or force else recorded_file(folder, WEIGHTS)
     if loaded is None:
         loaded = _trained(split, settings, show) if there is None else _loaded(there, split, trained=True)
     module, card = loaded
@@ -397,15 +397,17 @@ def audit_images(
         discard(folder)
     with claimed(folder, manifest):
         if folder is not None and there is None:
-            keep(folder, WEIGHTS, lambda path: save_detector(path, module, card))
+            save_recorded(folder, WEIGHTS, lambda path: save_detector(path, module, card))
         classifier = _classifier(module, DetectorCard(card.body, card.side, classes), split, settings, folder)
-        under_test = subject(module, classifier, split, name=pictures.name, sensitive=sensitive, seed=settings.seed)
+        under_test = find_subject(
+            module, classifier, split, name=pictures.name, sensitive=sensitive, seed=settings.seed
+        )
 
         def run_once(name: str, where: ImageDomain, search: Callable[[], ImageSearch]) -> ImageSearch:
             show(f"Searching: {name}", 0, None)
             return search_once(folder, name, where, search)
 
-        found = compare(under_test, list(image_methods()), settings, run_once)
+        found = search_with_controls(under_test, list(image_methods()), settings, run_once)
         report = _report(pictures, under_test, card, found, own_body=settings.own_body)
         files = tuple(pictures.files[i] for i in under_test.numbers.tolist())
         return ImageAudit(report, under_test, found, card.classes, files)
@@ -481,34 +483,34 @@ def _classifier(
         module, _ = _loaded(path, split, trained=True)
         return module if settings.own_body else Detector(detector.body, module.head).eval()
 
-    return once(folder, ATTRIBUTE, make, lambda path, module: save_detector(path, module, card), load)
+    return load_or_make(folder, ATTRIBUTE, make, lambda path, module: save_detector(path, module, card), load)
 
 
-def once(
+def load_or_make(
     folder: Path | None, name: str, make: Callable[[], T], save: Callable[[Path, T], None], load: Callable[[Path], T]
 ) -> T:
     """Return what the file of this name keeps; where there is none yet, make it and keep it."""
-    there = None if folder is None else kept(folder, name)
+    there = None if folder is None else recorded_file(folder, name)
     if there is not None:
         return load(there)
     made = make()
     if folder is not None:
-        keep(folder, name, lambda path: save(path, made))
+        save_recorded(folder, name, lambda path: save(path, made))
     return made
 
 
-def keep(folder: Path, name: str, save: Callable[[Path], None]) -> None:
+def save_recorded(folder: Path, name: str, save: Callable[[Path], None]) -> None:
     """Write a file, and enter it into the manifest: from then on it is known."""
     with writing(folder):
         save(folder / name)
-        enter(folder, name)
+        record_file(folder, name)
 
 
 def search_once(folder: Path | None, name: str, domain: ImageDomain, make: Callable[[], ImageSearch]) -> ImageSearch:
     """Return what a search has found, from the folder or now."""
     name = re.sub(r"\W+", "-", name)
     file = f"found-{name}.safetensors"
-    return once(folder, file, make, _save, lambda path: _load(path, domain))
+    return load_or_make(folder, file, make, _save, lambda path: _load(path, domain))
 
 
 def _save(path: Path, search: ImageSearch) -> None:

@@ -143,7 +143,7 @@ def amplified(difference: Tensor) -> tuple[Tensor, int]:
     return (128 + difference.to(torch.int16) * times).clamp(0, 255).to(torch.uint8), times
 
 
-def panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> list[list[tuple[Tensor, str]]]:
+def finding_panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> list[list[tuple[Tensor, str]]]:
     """Return for each finding five pictures with a line of text each: seed, picture, twin and both differences."""
     rows = findings.rows.clone()
     seeds = domain.rows(rows[:, SEED].long())
@@ -166,7 +166,7 @@ def panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> l
     return shown
 
 
-def twins_beside(subject: DetectorSubject, classes: Sequence[str], shown: int) -> list[list[tuple[Tensor, str]]]:
+def shift_panels(subject: DetectorSubject, classes: Sequence[str], shown: int) -> list[list[tuple[Tensor, str]]]:
     """Return for some faces the seed, its twin and the same face with a random shift, with the attribute of each.
 
     The attribute is the classifier's answer: people may see another one.
@@ -192,7 +192,7 @@ def image_page(audit: ImageAudit) -> str:
     """Return the audit of a detector as one self-contained HTML page: sentences, figures, and pairs side by side."""
     report, subject = audit.report, audit.subject
     shown = audit.found[HALVING].findings[:PAIRS_SHOWN]
-    strips = twins_beside(subject, report.classes, FACES_SHOWN), panels(subject.domain, shown, audit.classes)
+    strips = shift_panels(subject, report.classes, FACES_SHOWN), finding_panels(subject.domain, shown, audit.classes)
     twins, pairs = ([[(_png(picture), text) for picture, text in row] for row in rows] for rows in strips)
     lines = sentences(report)
     return rendered("pictures.html", report=report, lines=lines, spanned=with_interval, twins=twins, pairs=pairs)

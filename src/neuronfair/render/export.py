@@ -18,7 +18,7 @@ from neuronfair.atomic import replacing, write_text
 from neuronfair.audits.gate.thresholds import REGRESSION_SET
 from neuronfair.audits.report import AuditIndex, Gate, GateCheck, Report
 from neuronfair.audits.report.attribute import AttributeReport
-from neuronfair.audits.wording.phrases import class_names, introduction
+from neuronfair.audits.wording.phrases import class_names, leading_scores
 from neuronfair.audits.wording.summary import described
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, NeuronFairError, RunError, needs
@@ -174,7 +174,7 @@ def columns(
         *map(classes, chosen),
         classes(None if likely is None else likely.of),
         *([nothing, nothing] if likely is None else (pa.array(p.numpy()) for p in (likely.own, likely.twin))),
-        *(pa.array(score.numpy()) for score in introduction(decision, scores, twin_scores)),
+        *(pa.array(score.numpy()) for score in leading_scores(decision, scores, twin_scores)),
         pa.array(decision.gap(scores, twin_scores).numpy()),
         pa.array(found.plausibility.double().cpu().numpy(), from_pandas=True),  # an empty cell: not known
     ]
@@ -349,7 +349,7 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
     suites: dict[str, list[ElementTree.Element]] = {}
     attributes = {attribute.name: attribute for attribute in report.attributes}
     if report.gate is None:
-        if report.verdict.thresholds == "not evaluated" or report.is_misfed:
+        if report.verdict.thresholds == "not evaluated" or report.fails_encoding_check:
             case = _case(WHOLE, "assessable")
             message = visible(f"{report.verdict.headline} {report.verdict.threshold_text}")
             ElementTree.SubElement(case, "error", message=message, type="not evaluated")

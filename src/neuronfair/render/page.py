@@ -156,10 +156,10 @@ def _environment() -> Environment:
         "odds": _odds,
         "parts": _parts,
         "people": _people,
-        "reach": reach,
+        "curve_end": curve_end,
         "spanned": _spanned,
         "status": summary.status,
-        "widest": widest,
+        "largest_move": largest_move,
         "worst_first": _worst_first,
     }
     environment.globals |= {
@@ -172,7 +172,7 @@ def _environment() -> Environment:
         "TWINS": formatting.TWINS,
         "at": at,
         "ticks": ticks,
-        "top_of": top_of,
+        "axis_end": axis_end,
     }
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
@@ -187,12 +187,12 @@ def at(value: float, high: float, low: float = 0.0) -> str:
     return f"{min(100.0, max(0.0, 100 * (value - low) / (high - low))):.2f}%"
 
 
-def top_of(rates: Sequence[RateOf | Interval | CounterfactualReport], reference: float | None = None) -> float:
+def axis_end(rates: Sequence[RateOf | Interval | CounterfactualReport], reference: float | None = None) -> float:
     """Return a round share that holds all intervals, and the share that they are compared with."""
     return _round(max([*(rate.high for rate in rates), reference or 0.0]))
 
 
-def widest(moves: Sequence[MoveReport]) -> float:
+def largest_move(moves: Sequence[MoveReport]) -> float:
     """Return a round share that holds what any group loses or gains, and the permutation baseline of it."""
     shares = ((move.lost, move.gained, move.permutation_lost, move.permutation_gained) for move in moves)
     return _round(max(share or 0.0 for each in shares for share in each))
@@ -206,7 +206,7 @@ def _round(largest: float) -> float:
     return min(1.0, next(step for step in steps if largest <= step * (1 + 1e-9)))
 
 
-def reach(inside: Interpretation) -> float:
+def curve_end(inside: Interpretation) -> float:
     """Return the threshold that the AS curves are drawn to."""
     return max(0.1, math.ceil(10 * max(point[0] for layer in inside.layers for point in layer.curve) - 1e-9) / 10)
 

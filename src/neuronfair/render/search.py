@@ -144,7 +144,7 @@ def decided(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases
         return one, two
     likely = phrases.likelihood(domain, decision, scale, pair)
     if likely is None:
-        score, twin_score = map(float, phrases.introduction(decision, pair.scores, pair.twin_scores))
+        score, twin_score = map(float, phrases.leading_scores(decision, pair.scores, pair.twin_scores))
         first, second = (f"score {text}" for text in distinct_numbers(score, twin_score))
     else:
         first, second = (f"probability of {likely[0]} {text}" for text in distinct_percents(*likely[1:]))

@@ -179,13 +179,13 @@ def _shown(gap: Gap | None) -> str:
     return UNKNOWN if gap is None else with_interval(gap.value, gap.low, gap.high, " pp")
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table; its cells are Markdown already."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def words(text: str) -> str:
+def escaped(text: str) -> str:
     """Return a text that Markdown and HTML show as it is, on one line: no table, list, link, formula or mention."""
     line = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", visible(" ".join(text.split())))
     line = re.sub(r"^(\d*)([-+.)])(?= |$)", r"\1\\\2", line)
@@ -193,7 +193,7 @@ def words(text: str) -> str:
     return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?=@)", "<!-- -->", html.escape(line, quote=False))
 
 
-def code(text: str) -> str:
+def code_span(text: str) -> str:
     """Return a text as code, whatever backticks are in it."""
     text = visible(" ".join(text.split()))
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
@@ -211,9 +211,9 @@ def markdown(report: Report) -> str:
     """
     attributes = report.attributes
     parts = [
-        f"## {words(report.verdict.headline)}",
-        words(status(report)),
-        *(f"- {words(note)}" for note in limits_of(report)),
+        f"## {escaped(report.verdict.headline)}",
+        escaped(status(report)),
+        *(f"- {escaped(note)}" for note in limits_of(report)),
         *(_titled(first_screen(worst_of(attributes))) if attributes else ()),
         *(_titled(overview(attributes)) if len(attributes) > 1 else ()),
         *_steps(report),
@@ -222,25 +222,25 @@ def markdown(report: Report) -> str:
         *_regression_set(report.regression_set),
     ]
     if report.baseline is not None:
-        changes = [f"- {words(change.text)}" for change in report.baseline.changes]
-        parts += ["### Since the earlier audit", words(report.baseline.text), "\n".join(changes)]
-    parts += [words(sentence) for sentence in disadvantaged(attributes)]
+        changes = [f"- {escaped(change.text)}" for change in report.baseline.changes]
+        parts += ["### Since the earlier audit", escaped(report.baseline.text), "\n".join(changes)]
+    parts += [escaped(sentence) for sentence in disadvantaged(attributes)]
     parts += [part for one in tables_of(report) for part in _titled(one)]
     model, data, again = report.model, report.data, report.reproduction
     parts.append(
-        f"Model: {words(model.source)} ({words(model.kind)}); data set: {words(data.name)}, "
+        f"Model: {escaped(model.source)} ({escaped(model.kind)}); data set: {escaped(data.name)}, "
         f"{data.rows:,} records; neuronfair {report.neuronfair}."
-        + (f" To reproduce: {code(again.command)}" if again.command else "")
+        + (f" To reproduce: {code_span(again.command)}" if again.command else "")
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _titled(one: Tabulated) -> Iterator[str]:
     """Return a table below its title, and the sentences about it."""
-    yield f"### {words(one.title)}"
+    yield f"### {escaped(one.title)}"
     if one.rows:
-        yield table(one.heads, [[words(cell) for cell in line] for line in one.rows])
-    yield "\n".join(f"- {words(note)}" for note in one.notes)
+        yield markdown_table(one.heads, [[escaped(cell) for cell in line] for line in one.rows])
+    yield "\n".join(f"- {escaped(note)}" for note in one.notes)
 
 
 def _steps(report: Report) -> Iterator[str]:
@@ -248,7 +248,7 @@ def _steps(report: Report) -> Iterator[str]:
     if steps:
         yield "### What to do next"
         yield "\n".join(
-            f"{i}. {words(step.text)}" + (f" {code(step.command)}" if step.command else "")
+            f"{i}. {escaped(step.text)}" + (f" {code_span(step.command)}" if step.command else "")
             for i, step in enumerate(steps, 1)
         )
 
@@ -258,7 +258,7 @@ def _worst(report: Report) -> Iterator[str]:
     if pairs:
         yield "### Worst pairs"
         yield "\n".join(
-            f"- {words(described(pair))}" + (f"<br>{code(pair.replay)}" if pair.replay else "") for pair in pairs
+            f"- {escaped(described(pair))}" + (f"<br>{code_span(pair.replay)}" if pair.replay else "") for pair in pairs
         )
 
 
@@ -268,9 +268,9 @@ def _gate(gate: Gate | None) -> Iterator[str]:
     yield f"### Thresholds: {'passed' if gate.passed else 'failed'}"
     rows = []
     for check in gate.checks:
-        limit = code(check.expression).replace("|", "\\|")  # a table is cut at its bars before code is looked at
-        rows.append((limit, "**failed**" if check.fired else "passed", words(check.explained)))
-    yield table(("threshold", "result", "why"), rows)
+        limit = code_span(check.expression).replace("|", "\\|")  # a table is cut at its bars before code is looked at
+        rows.append((limit, "**failed**" if check.fired else "passed", escaped(check.explained)))
+    yield markdown_table(("threshold", "result", "why"), rows)
 
 
 def _regression_set(past: RegressionSetReport | None) -> Iterator[str]:
@@ -279,10 +279,10 @@ def _regression_set(past: RegressionSetReport | None) -> Iterator[str]:
     yield "### Past counterexamples"
     unfit = f", {past.unfit:,} no longer fit the input schema" if past.unfit else ""
     yield (
-        f"{past.replayed:,} of {words(past.file)} evaluated again: {past.still_flips:,} still flip, "
+        f"{past.replayed:,} of {escaped(past.file)} evaluated again: {past.still_flips:,} still flip, "
         f"{past.fixed:,} are fixed{unfit}; {past.added:,} added."
     )
-    yield "\n".join(f"- {words(line)}" for line in (*past.examples, *past.notes))
+    yield "\n".join(f"- {escaped(line)}" for line in (*past.examples, *past.notes))
 
 
 CARD_LIMITS = (
@@ -297,40 +297,41 @@ def model_card(report: Report) -> str:
     """Return an audit as a model card in Markdown: the model, the data set, the metrics, the limits."""
     model, data, again = report.model, report.data, report.reproduction
     accuracy = ", ".join(f"{percent(share)} ({part})" for part, share in (model.accuracy or {}).items())
-    classes = f"{words(data.target or '')}: {' or '.join(map(words, data.classes))}" if data.target else ""
+    classes = f"{escaped(data.target or '')}: {' or '.join(map(escaped, data.classes))}" if data.target else ""
     shown = [one for one in tables_of(report) if not one.is_appendix]
     tested = any(one.counterfactual for one in report.attributes)
     untested = "Only the attributes named here were changed. Proxies for them, such as a postcode, were not tested."
+    box = "white" if model.white_box else "black"
     limits = [*CARD_LIMITS, *([] if tested else [untested]), *notes_of(report.attributes)]
     parts = [
-        f"# Model card: {words(model.source)}",
-        f"**{words(report.verdict.headline)}**",
-        words(status(report)),
+        f"# Model card: {escaped(model.source)}",
+        f"**{escaped(report.verdict.headline)}**",
+        escaped(status(report)),
         "## The model",
         _facts(
-            ("Model", f"{words(model.source)} ({words(model.kind)}), {'white' if model.white_box else 'black'} box"),
-            ("Fingerprint", code(model.fingerprint)),
+            ("Model", f"{escaped(model.source)} ({escaped(model.kind)}), {box} box"),
+            ("Fingerprint", code_span(model.fingerprint)),
             ("Accuracy", accuracy),
             ("Decides", classes),
-            ("Favourable outcome", words(data.favourable or "")),
+            ("Favourable outcome", escaped(data.favourable or "")),
             ("Two decisions differ by", _decision(report)),
         ),
         "## The data set",
         _facts(
-            ("Data set", f"{words(data.name)}, {data.rows:,} records, {data.attributes:,} attributes"),
-            ("Sensitive", words(", ".join(data.sensitive))),
+            ("Data set", f"{escaped(data.name)}, {data.rows:,} records, {data.attributes:,} attributes"),
+            ("Sensitive", escaped(", ".join(data.sensitive))),
             ("Input schema", "inferred from the data set" if data.domain_inferred else "declared"),
         ),
         *(part.replace("### ", "## ", 1) for one in (overview(report.attributes), *shown) for part in _titled(one)),
-        *(words(sentence) for sentence in disadvantaged(report.attributes)),
+        *(escaped(sentence) for sentence in disadvantaged(report.attributes)),
         *(part.replace("### ", "## ", 1) for part in _worst(report)),
         "## Limits of this audit",
-        "\n".join(f"- {words(line)}" for line in limits),
+        "\n".join(f"- {escaped(line)}" for line in limits),
         "## How it was made",
-        f"neuronfair {words(report.neuronfair)}, {words(again.created)}, seed {again.seed}; Python "
-        f"{words(again.python)}, torch {words(again.torch)}; input schema {code(again.domain[:12])}, records "
-        f"{code(again.rows[:12])}."
-        + (f" To reproduce: {code(again.command)}" if again.command else "")
+        f"neuronfair {escaped(report.neuronfair)}, {escaped(again.created)}, seed {again.seed}; Python "
+        f"{escaped(again.python)}, torch {escaped(again.torch)}; input schema {code_span(again.domain[:12])}, records "
+        f"{code_span(again.rows[:12])}."
+        + (f" To reproduce: {code_span(again.command)}" if again.command else "")
         + (" **Interrupted: not everything was measured.**" if again.interrupted else ""),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -43,7 +43,7 @@ from neuronfair.text.models import NO_ANSWER, CallsSpent, Service, TextModel, op
 from neuronfair.text.report import TextReport
 from neuronfair.text.search import TextSearch, rows_model, search_texts
 
-WHITE, BLACK = ("frontier", "neuronfair-plus"), ("aequitas",)
+WHITE_BOX_METHODS, BLACK_BOX_METHODS = ("frontier", "neuronfair-plus"), ("aequitas",)
 RANDOM_ABLATIONS = 5  # random sets of neurons that are silenced for comparison
 
 
@@ -154,7 +154,7 @@ class TextStages:
         seeds = self.domain.rows[order[: self.settings.starts]]
         if not len(seeds):
             return
-        methods = self.settings.methods or (WHITE if profile is not None else BLACK)
+        methods = self.settings.methods or (WHITE_BOX_METHODS if profile is not None else BLACK_BOX_METHODS)
         for method in methods:
             check_method(method, model, self.opened.decision)
         for method in methods:

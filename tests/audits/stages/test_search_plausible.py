@@ -77,7 +77,7 @@ def test_plausible_people_to_be_brought_near_to_may_all_come_late_in_the_table(m
     case = stage.AttributeCase(
         model(), data, Decision(), data.rows[:1], (), 10, 0.95, 0, [], population=population_if_plausible(data, 0)
     )
-    inside, near = case.near
+    inside, near = case.plausible_records
     assert len(near) == 3
     assert inside.valid(near).all()
 

@@ -143,13 +143,6 @@ def test_numbers_of_a_regression_have_the_digits_that_tell(people):
     assert told.probability is told.twin_probability is told.outcome is None
 
 
-def test_importance(people):
-    """Only gain, column 5 and input 12, moves the score much, and age a little."""
-    model = BlackBox.of_inputs(lambda x: 10 * x[:, 12] + 0.1 * x[:, 0], people)
-    rows = people.sample(100, torch.Generator().manual_seed(0))
-    assert phrases.importance(model, people, rows, Decision("threshold"))[:2] == [5, 0]
-
-
 def cut(domain: TableDomain, name: str, *codes: int) -> Cut:
     column = domain.column(name)
     table = torch.zeros(domain.attributes[column].size, dtype=torch.bool)

@@ -222,7 +222,7 @@ class LoadedChecks:
         return report, None
 
     def _refuse_encoding(self, report: Report) -> None:
-        if report.encoding_check is not None and report.is_misfed:
+        if report.encoding_check is not None and report.fails_encoding_check:
             expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
             what = f"{expressions}: not evaluated" if expressions else "No verdict"
             raise EncodingError(f"{what}. {report.encoding_check.text} If the encoding is right: --skip-encoding-check")

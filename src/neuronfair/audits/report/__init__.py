@@ -253,7 +253,7 @@ class Report:
         return as_json(self)
 
     @property
-    def is_misfed(self) -> bool:
+    def fails_encoding_check(self) -> bool:
         """Whether the input encoding check failed, and the user has not said that the encoding is right."""
         return self.encoding_check is not None and self.encoding_check.refused and not self.encoding_check.trusted
 

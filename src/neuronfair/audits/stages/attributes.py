@@ -141,24 +141,24 @@ class AttributeChoices:
     def audit_each(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
         """Add the findings of each choice; after Ctrl-C, those until then are there."""
         if self.origin.parallel is not None:
-            self._apart(opened, audits, clock, show)
+            self._audit_in_pool(opened, audits, clock, show)
             return
         for number in range(len(self.views)):
             audits.append(AttributeAudit.of(self.views[number].domain))
             self._audit(opened, number, audits[-1], clock, show)
 
-    def _apart(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
+    def _audit_in_pool(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
         """Do the same side by side, elsewhere: the model is opened there again."""
         parallel = self.origin.parallel
         assert parallel is not None
         choices = replace(self, origin=replace(self.origin, parallel=None), processes=1)
-        common = _Common(choices, parallel.opens, Path.cwd())
+        common = _WorkerInput(choices, parallel.opens, Path.cwd())
 
         def note(lines: Sequence[tuple[int, int, int]]) -> None:
             show("Auditing by each attribute", sum(done == total > 0 for done, total, _ in lines), len(lines))
 
         gpus = float(opened.model.encoding.device.type == "cuda")
-        for found in parallel.pool.map(_elsewhere, common, range(len(self.views)), progress=note, gpus=gpus):
+        for found in parallel.pool.map(_audit_in_worker, common, range(len(self.views)), progress=note, gpus=gpus):
             audits.append(found.audit)
             clock.add(found.seconds)
 
@@ -336,7 +336,7 @@ class _SideStages:
 
 
 @dataclass(frozen=True)
-class _Common:
+class _WorkerInput:
     """What is sent elsewhere."""
 
     choices: AttributeChoices
@@ -345,14 +345,14 @@ class _Common:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _WorkerResult:
     """What comes back from elsewhere."""
 
     audit: AttributeAudit
     seconds: dict[str, float]
 
 
-def _elsewhere(common: _Common, number: int, note: PieceProgress) -> _Found:
+def _audit_in_worker(common: _WorkerInput, number: int, note: PieceProgress) -> _WorkerResult:
     """Go through all stages by one choice, in a worker."""
     choices = common.choices
     clock, one = Clock(), AttributeAudit.of(choices.views[number].domain)
@@ -361,7 +361,7 @@ def _elsewhere(common: _Common, number: int, note: PieceProgress) -> _Found:
         opened = common.opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
         choices._audit(opened, number, one, clock, silent)
     note(1, 1, 0)
-    return _Found(one, clock.parts)
+    return _WorkerResult(one, clock.parts)
 
 
 def _labelled(show: Progress, names: Sequence[str]) -> Progress:

@@ -24,7 +24,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.formatting import Population
 from neuronfair.measure.rate import Rate, flip_rate
-from neuronfair.model.blackbox import Model
+from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open import Opened
@@ -34,6 +34,7 @@ from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
 
 READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; and the fewest rows
+IMPORTANCE_ROWS = 128  # rows from which the importance of the attributes is read
 NEAR = 20_000  # records among which the nearest to a finding is searched
 
 
@@ -78,19 +79,19 @@ class AttributeCase:
         return self.data.domain
 
     @cached_property
-    def pairs(self) -> TableDomain:
+    def pair_domain(self) -> TableDomain:
         """The domain whose people are compared with plausible twins only; itself where nothing is known of them."""
         if self.population is None or self.domain.twinning != FLIPS:
             return self.domain
         return plausible_twins(self.domain, self.population, self.data.rows)
 
     @cached_property
-    def near(self) -> tuple[TableDomain, Tensor]:
+    def plausible_records(self) -> tuple[TableDomain, Tensor]:
         """The domain of plausible pairs, and the plausible records of the data set; all without a population."""
         if self.population is None:
             return self.domain, self.domain.clip(self.data.rows[:NEAR])
         # Of all records: the first ones need not be plausible.
-        inside = plausible(self.pairs, self.population, PLAUSIBLE, self.domain.clip(self.data.rows))
+        inside = plausible(self.pair_domain, self.population, PLAUSIBLE, self.domain.clip(self.data.rows))
         return inside, inside.records[:NEAR]
 
     def rate(
@@ -162,3 +163,16 @@ class AttributeAudit:
         if self.report.depends:
             health = tuple(note for note in self.report.health if note.name not in (NOT_READ, UNMOVED))
             self.report = replace(self.report, health=health)
+
+
+def attribute_importance(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
+    """Return the columns, the one first whose value moves the scores of a few rows most when it is another row's."""
+    rows = domain.clip(rows[:IMPORTANCE_ROWS])
+    d = len(domain.attributes)
+    mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
+    every = torch.arange(d, device=rows.device)
+    mixed[every, :, every] = rows.roll(1, 0).T
+    scores = batched_scores(network, torch.cat([rows, mixed.flatten(0, 1)]))
+    own, others = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
+    moved: list[int] = decision.gap(others, own).double().mean(1).argsort(descending=True, stable=True).tolist()
+    return moved

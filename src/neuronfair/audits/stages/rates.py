@@ -206,11 +206,11 @@ def _rounding(case: AttributeCase) -> tuple[Note, ...]:
 
 def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
     """Estimate the flip rate over plausible pairs, where it is known which twins are plausible."""
-    if case.pairs is case.domain:
+    if case.pair_domain is case.domain:
         return
     pairs = plausible_pair_rate(
         case.model,
-        case.pairs,
+        case.pair_domain,
         case.records,
         samples=case.samples,
         confidence=case.confidence,

@@ -174,7 +174,7 @@ def worst_findings(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tens
     than `REAL` records of the data set only where the searches found too few plausible pairs.
     """
     domain = case.domain
-    parts = [_shrunk(case, case.near[0], found.only(plausible=True))]
+    parts = [_shrunk(case, case.plausible_records[0], found.only(plausible=True))]
     if case.population is not None:
         most_real = max(REAL, WORST - len(torch.unique(domain.key(parts[0].people))))
         others = [_shrunk(case, domain, found.only(plausible=False))] if most_real > REAL else []
@@ -201,7 +201,7 @@ def evaluated_pairs(case: AttributeCase, people: Tensor) -> Pairs:
 def flips_plausibly(case: AttributeCase, people: Tensor) -> Tensor:
     """Return for each person whether the decision differs from that of a plausible twin: bool, (n,)."""
     parts = [
-        (evaluation.differs & case.pairs.twins(evaluation.rows).valid).any(1)
+        (evaluation.differs & case.pair_domain.twins(evaluation.rows).valid).any(1)
         for evaluation in _evaluations(case, people)
     ]
     return torch.cat([people.new_zeros(0, dtype=torch.bool), *parts])
@@ -214,7 +214,7 @@ def _evaluations(case: AttributeCase, people: Tensor) -> Iterator[Evaluation]:
 
 def _preferred(case: AttributeCase, evaluation: Evaluation) -> Evaluation:
     """Return an evaluation without implausible twins, where the decision differs from a plausible one's."""
-    good = case.pairs.twins(evaluation.rows).valid & evaluation.valid
+    good = case.pair_domain.twins(evaluation.rows).valid & evaluation.valid
     some = (evaluation.differs & good).any(1, keepdim=True)
     valid = torch.where(some, good, evaluation.valid)
     return replace(evaluation, valid=valid, apart=evaluation.apart & valid)
@@ -228,14 +228,14 @@ def _shrunk(case: AttributeCase, domain: TableDomain, found: Candidates) -> _Sho
     _, first = np.unique(np.round(coarse), axis=0, return_index=True)
     wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
     rows = found.rows[wide].long()
-    goals = _nearest(domain, rows, case.near[1])
+    goals = _nearest(domain, rows, case.plausible_records[1])
     return _Shown(wide, shrink(case.exact, domain, rows, goals, case.decision), goals)
 
 
 def _real(case: AttributeCase, most: int) -> _Shown:
     """Return different plausible records whose decision differs from a plausible twin's: the widest gaps."""
     rows = case.data.rows[: min(NEAR, case.samples)]
-    numbers = (case.near[0].valid(rows)).nonzero()[:, 0]
+    numbers = (case.plausible_records[0].valid(rows)).nonzero()[:, 0]
     numbers = numbers[flips_plausibly(case, rows[numbers])]
     gaps = case.decision.gap(*evaluated_pairs(case, rows[numbers])[2:])
     numbers = numbers[gaps.argsort(descending=True, stable=True)]
@@ -359,12 +359,12 @@ def _shares(case: AttributeCase, people: Tensor) -> list[float] | list[None]:
 
 def _plausible_twin(case: AttributeCase, people: Tensor, twins: Tensor) -> Tensor:
     """Return for each pair whether the twin is plausible: bool, (n,); all are where that is not known."""
-    if case.pairs is case.domain:
+    if case.pair_domain is case.domain:
         return torch.ones(len(people), dtype=torch.bool, device=people.device)
     fits = [
         (every.valid & (every.rows == twin[:, None]).all(2)).any(1)
         for part, twin in zip(*families(case.model.encoding, case.domain, people, twins), strict=True)
-        for every in (case.pairs.twins(part),)
+        for every in (case.pair_domain.twins(part),)
     ]
     return torch.cat([people.new_zeros(0, dtype=torch.bool), *fits])
 
@@ -425,13 +425,13 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
     rows = rows[case.plausible(rows)]
     if len(rows) == 0 and rate.found == 0:
         return
-    if case.pairs is not case.domain:  # the rate of the same people, compared with plausible twins only
-        rate = case.rate(case.population or "domain", case.pairs)
+    if case.pair_domain is not case.domain:  # the rate of the same people, compared with plausible twins only
+        rate = case.rate(case.population or "domain", case.pair_domain)
     rows = rows[random_order(len(rows), case.seed)[:MAX_FINDINGS].to(rows.device)]
     try:
         result = subgroups(
             case.model,
-            case.pairs,
+            case.pair_domain,
             rows,
             rate,
             population=case.population,
@@ -443,4 +443,4 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
         seen = f"Groups in which discrimination is frequent could not be looked for: {error}"
         audit.note(Note("no-groups", seen, "Use fewer or simpler rules."))
         return
-    audit.report = replace(audit.report, subgroups=tuple(phrases.subgroup(case.pairs, group) for group in result))
+    audit.report = replace(audit.report, subgroups=tuple(phrases.subgroup(case.pair_domain, group) for group in result))

@@ -54,27 +54,12 @@ from neuronfair.measure.rate import Direction as Counted
 from neuronfair.measure.rate import PairRate, Rate, favourable_class
 from neuronfair.measure.rate import Side as Count
 from neuronfair.measure.twin_decisions import Mediator, Move
-from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision, Scale, chances
 from neuronfair.searches.evaluate import counterfactuals_of
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
 MOVED = 5  # attributes of a counterfactual twin that a sentence names in addition to the group
-IMPORTANCE_ROWS = 128  # rows from which the importance of the attributes is read
 ADULT = 40  # an age that goes no farther is the number of a bin, and no years
-
-
-def importance(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
-    """Return the columns, the one first whose value moves the scores of a few rows most when it is another row's."""
-    rows = domain.clip(rows[:IMPORTANCE_ROWS])
-    d = len(domain.attributes)
-    mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
-    every = torch.arange(d, device=rows.device)
-    mixed[every, :, every] = rows.roll(1, 0).T
-    scores = batched_scores(network, torch.cat([rows, mixed.flatten(0, 1)]))
-    own, others = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
-    moved: list[int] = decision.gap(others, own).double().mean(1).argsort(descending=True, stable=True).tolist()
-    return moved
 
 
 def class_names(domain: TableDomain, decision: Decision, outputs: int) -> Sequence[str]:
@@ -96,7 +81,7 @@ def decision_phrase(domain: TableDomain, decision: Decision, scores: Tensor, oth
     return names[int(decision.chosen(scores))], names[int(decision.chosen(others))]
 
 
-def introduction(decision: Decision, scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+def leading_scores(decision: Decision, scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     """Return the scores, (…, outputs), of people and of their twins as one number each: (…) both.
 
     For classes it is how far the person's class leads the twin's; else it is the score itself.
@@ -177,7 +162,7 @@ def finding(
     one, other = decision_phrase(domain, decision, pair.scores, pair.twin_scores)
     quote = "" if decision.kind == "tolerance" else "'"
     who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
-    score, twin_score = introduction(decision, pair.scores, pair.twin_scores)
+    score, twin_score = leading_scores(decision, pair.scores, pair.twin_scores)
     likely = likelihood(domain, decision, scale, pair)
     odds = f" (probability of '{likely[0]}' {' → '.join(distinct_percents(*likely[1:]))})" if likely is not None else ""
     outcome, probability, twin_probability = likely or (None, None, None)

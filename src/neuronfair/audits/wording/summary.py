@@ -76,7 +76,7 @@ def limits_of(report: Report) -> list[str]:
     found = []
     if report.reproduction.interrupted:
         found.append("The audit was interrupted: this is what was measured until then.")
-    if (check := report.encoding_check) is not None and not report.is_misfed:
+    if (check := report.encoding_check) is not None and not report.fails_encoding_check:
         if check.level not in ("ok", "not assessable"):
             found.append(f"Input encoding check: {check.text}")
         elif check.accuracy is None:

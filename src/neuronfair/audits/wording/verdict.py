@@ -51,7 +51,7 @@ def _level(one: AttributeReport, report: Report) -> Conclusion:
 
 def _unassessable(report: Report) -> str:
     """Return why nothing can be concluded about any attribute; nothing where it can."""
-    if report.encoding_check is not None and report.is_misfed:
+    if report.encoding_check is not None and report.fails_encoding_check:
         return f"The input encoding check failed. {report.encoding_check.text}"
     if is_constant(report.attributes):
         return "The model gave the same decision to every record, so dependence cannot be assessed."
