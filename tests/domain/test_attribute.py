@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair.domain.attribute import Attribute, check_graph, graph
+from neuronfair.domain.attribute import Attribute, causal_graph, check_graph
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Cells
@@ -223,12 +223,12 @@ def attributes(**causes):
 
 
 def test_columns_that_others_depend_on():
-    assert graph(attributes(sex="", job=["sex"], pay=["job", "sex"])) == {0: [], 1: [0], 2: [1, 0]}
-    assert graph(attributes(sex=None, job=["sex"], pay=None)) == {0: [], 1: [0], 2: []}
-    assert graph(attributes(sex=None, job=None)) is None
+    assert causal_graph(attributes(sex="", job=["sex"], pay=["job", "sex"])) == {0: [], 1: [0], 2: [1, 0]}
+    assert causal_graph(attributes(sex=None, job=["sex"], pay=None)) == {0: [], 1: [0], 2: []}
+    assert causal_graph(attributes(sex=None, job=None)) is None
 
 
-@pytest.mark.parametrize("reads", [check_graph, graph])
+@pytest.mark.parametrize("reads", [check_graph, causal_graph])
 def test_a_circle_and_an_unknown_cause_are_refused_in_a_sentence(reads):
     with pytest.raises(
         DomainError, match=r"^causes go round in a circle: '\w+' -> '\w+' -> '\w+'. Remove one of them$"
@@ -250,7 +250,7 @@ def test_the_causes_of_an_attribute_that_is_left_out_stand_in_for_it():
 
 def test_a_graph_stays_one_where_all_that_has_causes_is_left_out():
     domain = TableDomain("people", attributes(sex=None, age=None, pay=["sex"]), ("sex",))
-    assert graph(limited(domain, {"sex", "age"}).attributes) == {0: [], 1: []}
+    assert causal_graph(limited(domain, {"sex", "age"}).attributes) == {0: [], 1: []}
 
 
 def test_what_is_said_of_counterfactuals_is_written_and_read():

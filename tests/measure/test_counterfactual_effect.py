@@ -16,9 +16,9 @@ from neuronfair.errors import DomainError
 from neuronfair.measure.counterfactual_effect import (
     CounterfactualTest,
     Thoroughness,
-    address,
-    as_groups,
     e_value,
+    group_risks,
+    seed_for,
 )
 from neuronfair.measure.stats import Estimate, excess
 from neuronfair.measure.twin_decisions import (
@@ -243,7 +243,7 @@ def test_the_excess_of_a_shift_with_a_known_error_is_the_shift():
 
 
 def test_two_seeds_share_no_shuffle():
-    several = [address(seed, use, number) for seed in (0, 1) for use in ("shuffle", "half") for number in range(20)]
+    several = [seed_for(seed, use, number) for seed in (0, 1) for use in ("shuffle", "half") for number in range(20)]
     assert len(set(several)) == 80
 
 
@@ -311,7 +311,7 @@ def test_a_group_is_its_own_people_and_the_twins_of_the_others():
     count = torch.full((3, 1), 2.0)
     nothing, gained = torch.zeros(3, 1), torch.tensor([[0.0], [0.0], [1.0]])
     tally = TwinTally(count, gained, nothing, gained, torch.tensor([0, 0, 1]), torch.tensor([True, False, False]))
-    as_a, as_b, people = as_groups(tally)[0, 1]
+    as_a, as_b, people = group_risks(tally)[0, 1]
     assert (as_a, as_b, people) == (pytest.approx(1.5 / 3), pytest.approx(1 / 3), 3)
 
 

@@ -19,7 +19,7 @@ from neuronfair.render.search import search_report
 from neuronfair.searches import evaluate as searching
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.evaluate import comparing, counterfactuals_of, evaluate, flip_share_of_drawn_twins
+from neuronfair.searches.evaluate import count_flips_of_drawn_twins, counterfactuals_of, evaluate, with_twins
 from neuronfair.searches.shrink import shrink
 from neuronfair.testing.cases import Young
 from tests.planted.proxies import by_a, moved_domain, moved_rows
@@ -56,9 +56,9 @@ def test_a_network_that_does_not_read_the_group_is_searched_by_counterfactuals(o
 def test_counterfactuals_that_are_known_are_not_fitted_again(outcome, monkeypatch):
     monkeypatch.setattr(searching, "fit_counterfactuals", None)
     domain = with_counterfactuals(DOMAIN, BESIDE)
-    assert comparing(domain, ROWS, "counterfactual") is domain
-    assert counterfactuals_of(comparing(DOMAIN, ROWS, "counterfactual", BESIDE)) is BESIDE
-    assert comparing(DOMAIN, ROWS, "flip", BESIDE) is DOMAIN
+    assert with_twins(domain, ROWS, "counterfactual") is domain
+    assert counterfactuals_of(with_twins(DOMAIN, ROWS, "counterfactual", BESIDE)) is BESIDE
+    assert with_twins(DOMAIN, ROWS, "flip", BESIDE) is DOMAIN
     for where, known in ((DOMAIN, {"counterfactuals": BESIDE}), (domain, {})):
         again = search(NETWORK, where, ROWS, PLAN, **known).findings
         assert torch.equal(again.packed, outcome.findings.packed)
@@ -118,11 +118,11 @@ def test_neurons_react_to_counterfactuals(outcome):
 
 def test_the_share_of_drawn_counterfactuals_who_are_decided_otherwise():
     domain, people = with_counterfactuals(DOMAIN, BESIDE), torch.tensor([[0, 3, 0], [4, 3, 0], [9, 3, 1], [5, 3, 1]])
-    drawn = flip_share_of_drawn_twins(NETWORK, domain, people, Decision())
-    assert drawn.of.tolist() == [32] * 4
-    assert drawn.otherwise.tolist() == [0, 32, 32, 0]
-    assert flip_share_of_drawn_twins(NETWORK, domain, people[:0], Decision()).of.tolist() == []
-    assert flip_share_of_drawn_twins(NETWORK, DOMAIN, people, Decision()) is None
+    flips, drawn = count_flips_of_drawn_twins(NETWORK, domain, people, Decision())
+    assert drawn.tolist() == [32] * 4
+    assert flips.tolist() == [0, 32, 32, 0]
+    assert [part.tolist() for part in count_flips_of_drawn_twins(NETWORK, domain, people[:0], Decision())] == [[], []]
+    assert count_flips_of_drawn_twins(NETWORK, DOMAIN, people, Decision()) is None
 
 
 def test_people_of_a_group_that_is_hardly_there_have_no_counterfactuals():

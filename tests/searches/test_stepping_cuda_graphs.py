@@ -13,7 +13,7 @@ from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import select_state
 from neuronfair.searches.methods import METHODS, Setting, frontier, neuronfair, phases
-from neuronfair.searches.stepping import STEPS_AHEAD, CudaGraphs, _Clocked, step
+from neuronfair.searches.stepping import STEPS_AHEAD, CudaGraphs, _DeviceDraws, step
 from neuronfair.testing.cases import case
 
 # Their result, or the place they read from, is known to the host only: on a GPU it waits for them.
@@ -78,7 +78,7 @@ def test_the_watch_sees_what_asks():
 
 def test_numbers_whose_addresses_lie_on_the_device_are_the_same():
     plain, origin = Draws(3, "local"), torch.tensor([4, 0, 77])
-    clocked = _Clocked(plain, torch.zeros(8, dtype=torch.int64))
+    clocked = _DeviceDraws(plain, torch.zeros(8, dtype=torch.int64))
     for use in ("choice", "pace"):
         clocked.uniform(0, origin, 2, use=use)  # as when a step is recorded
     clocked.starts[:2] = torch.tensor([plain.start(9, use) for use in clocked.uses])

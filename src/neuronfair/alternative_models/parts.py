@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.domain.rules import left_out as excluded_labels
+from neuronfair.domain.rules import excluded_labels
 from neuronfair.domain.tables import Cells
 from neuronfair.domain.tables.dataset import Dataset, Original
 from neuronfair.errors import DataError, needs

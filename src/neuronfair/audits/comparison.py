@@ -21,7 +21,7 @@ from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
-from neuronfair.searches.evaluate import comparing
+from neuronfair.searches.evaluate import with_twins
 from neuronfair.searches.methods import check_method, current_name
 
 MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # people drawn uniformly and evaluated for the rate next to the methods
@@ -178,7 +178,7 @@ def compare_methods(
         raise NeuronFairError("a comparison needs one method and one run seed, at least")
     for method in methods:
         check_method(method, network, config.decision)
-    domain = comparing(domain, rows, config.twins)
+    domain = with_twins(domain, rows, config.twins)
     runs = []
     for seed in range(config.seed, config.seed + repeats):
         seeds = cluster_seeds(network.encoding, rows, config.seeds, seed=seed)

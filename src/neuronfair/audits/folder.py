@@ -25,7 +25,7 @@ from neuronfair.limits import TREE, read_bytes
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.weights import Card, save
-from neuronfair.searches.evaluate import flip_share_of_drawn_twins
+from neuronfair.searches.evaluate import count_flips_of_drawn_twins
 from neuronfair.searches.findings import NO_SEED
 from neuronfair.store.files import Json, Lock, check_digest, is_sealed, read_sealed, seal, sha256, unseal, write_whole
 from neuronfair.store.ledger import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
@@ -227,7 +227,7 @@ def replay_finding(run: Run, network: Model, number: int) -> Replay:
     one = run.findings()[number : number + 1]
     origin = None if int(one.origin) == NO_SEED else int(one.origin)
     nearer = shrunk_pair(run, number)
-    drawn = flip_share_of_drawn_twins(network, run.domain, one.rows, Decision(**run.manifest["plan"]["decision"]))
+    drawn = count_flips_of_drawn_twins(network, run.domain, one.rows, Decision(**run.manifest["plan"]["decision"]))
     return Replay(
         found=_evaluated(network, one.rows[0], one.twins(run.domain)[0]),
         step=int(one.step),
@@ -235,7 +235,7 @@ def replay_finding(run: Run, network: Model, number: int) -> Replay:
         seed=None if origin is None else run.domain.clip(run.seeds[one.origin])[0],
         plausibility=None if bool(one.plausibility.isnan()) else float(one.plausibility),
         shrunk=None if nearer is None else _evaluated(network, *nearer),
-        drawn=None if drawn is None else (int(drawn.of), int(drawn.otherwise)),
+        drawn=None if drawn is None else (int(drawn[1]), int(drawn[0])),
     )
 
 

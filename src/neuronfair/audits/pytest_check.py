@@ -55,7 +55,7 @@ from neuronfair.model.records import records_of
 from neuronfair.parameters import takes_old_names, with_current_names
 from neuronfair.progress import silent
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.ledger import MANIFEST, where
+from neuronfair.store.ledger import MANIFEST, portable_source
 
 SAMPLES = 10_000  # records evaluated at least
 ALIKE = (
@@ -221,7 +221,7 @@ class Fairness:
             confidence=settings.confidence,
             seed=seed,
             importance_order=attribute_importance(opened.model, data.domain, data.rows, opened.decision),
-            runs=RunFolder(folder, where(opened.source), opened.fingerprint, None, reopen or ()),
+            runs=RunFolder(folder, portable_source(opened.source), opened.fingerprint, None, reopen or ()),
             population=measured.population,
         )
         found = AttributeAudit.of(data.domain)

@@ -268,7 +268,7 @@ def _proof_folder(
 ) -> ProofRun:
     """Return the folder of a proof, made now or opened again; with `force`, emptied first."""
     from neuronfair.proof.session import ProofRequest, ProofRun
-    from neuronfair.store.ledger import discard, where
+    from neuronfair.store.ledger import discard, portable_source
 
     if force:  # not before all that can be wrong was read
         discard(out)
@@ -276,7 +276,7 @@ def _proof_folder(
         out,
         data,
         ProofRequest(opened.decision, settings.where, order=settings.order),
-        model=where(str(model.model)),
+        model=portable_source(str(model.model)),
         weights=opened.fingerprint,
         outputs=opened.model.outputs,
         extra_weights=None if model.weights is None else str(model.weights.absolute()),

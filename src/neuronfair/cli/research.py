@@ -157,9 +157,9 @@ def search(
     from neuronfair.domain.population.model import read_people
     from neuronfair.model.weights import save
     from neuronfair.render.search import search_report
-    from neuronfair.searches.evaluate import comparing, counterfactuals_of
+    from neuronfair.searches.evaluate import counterfactuals_of, with_twins
     from neuronfair.searches.methods import check_method
-    from neuronfair.store.ledger import discard, make_manifest, rows_digest, where
+    from neuronfair.store.ledger import discard, make_manifest, portable_source, rows_digest
     from neuronfair.store.run import Run
 
     opened, data, card = options.open_all(table, model, console, settings.seed)
@@ -171,13 +171,13 @@ def search(
     manifest = make_manifest(
         config,
         data,
-        model=WEIGHTS if trained_here else where(str(model.model)),
+        model=WEIGHTS if trained_here else portable_source(str(model.model)),
         weights=opened.fingerprint,
         outputs=opened.model.outputs,
         extra_weights=None if model.weights is None else str(model.weights.absolute()),
     )
     manifest["population"] = None if population is None else rows_digest(people)
-    fitted = counterfactuals_of(comparing(data.domain, data.rows, config.twins))  # before a folder is made
+    fitted = counterfactuals_of(with_twins(data.domain, data.rows, config.twins))  # before a folder is made
     if force:
         discard(out)
     run = Run.create_or_open(out, manifest, data.domain, opened.model.outputs)

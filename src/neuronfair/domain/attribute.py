@@ -371,7 +371,7 @@ def check_graph(attributes: Sequence[Attribute]) -> None:
         raise DomainError(f"causes go round in a circle: {circle}. Remove one of them") from None
 
 
-def graph(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None:
+def causal_graph(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None:
     """Return the parents of each column in the causal graph; None where no attribute declares any.
 
     An attribute without `causes` has no parents if others declare some.

@@ -42,7 +42,7 @@ class Rule:
     then: Mapping[str, RuleCondition]
 
 
-def left_out(rules: Sequence[Rule], name: str) -> set[str]:
+def excluded_labels(rules: Sequence[Rule], name: str) -> set[str]:
     """Return the labels of an attribute that rules forbid whatever else a row has: no record is compared with them."""
     conditions = (rule.when[name] for rule in rules if {*rule.when} == {name} and not rule.then)
     return {str(label) for condition in conditions if not isinstance(condition, Span) for label in condition}
@@ -311,7 +311,9 @@ class CompletionStep:
         return self.follow.index_select(0, states) >= 0
 
 
-def steps(groups: Sequence[RuleGroup], order: Sequence[int], device: torch.device) -> dict[int, CompletionStep]:
+def completion_steps(
+    groups: Sequence[RuleGroup], order: Sequence[int], device: torch.device
+) -> dict[int, CompletionStep]:
     """Return the completion step of each column that rules name, in the given order."""
     place = {column: i for i, column in enumerate(order)}
     completions: dict[int, CompletionStep] = {}

@@ -24,7 +24,7 @@ from neuronfair.domain.twins import (
     TwinRows,
     check_sensitive,
     digest,
-    exact,
+    fits_in_int64,
     key_coefficients,
 )
 from neuronfair.errors import DomainError, did_you_mean, repeated
@@ -304,7 +304,7 @@ class TableDomain(Domain):
     @cached_property
     def keys_are_exact(self) -> bool:
         """Whether `key` numbers the rows without any chance of a collision."""
-        return exact(self._key_sizes)
+        return fits_in_int64(self._key_sizes)
 
     @property
     def _key_sizes(self) -> list[int]:

@@ -199,7 +199,7 @@ def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[s
 _SEED = 0x6E66  # fixes the coefficients of hashed keys; a key means the same in every process
 
 
-def exact(sizes: Sequence[int]) -> bool:
+def fits_in_int64(sizes: Sequence[int]) -> bool:
     """Return whether all combinations of columns of these sizes fit a 64-bit number."""
     return all(number < 2**63 for number in accumulate(sizes, operator.mul))
 
@@ -210,7 +210,7 @@ def key_coefficients(sizes: Sequence[int]) -> Tensor:
     Where all combinations fit they are the place values of a mixed-radix number, and otherwise odd random numbers. A
     column with one value gets 0.
     """
-    if exact(sizes):
+    if fits_in_int64(sizes):
         places = list(accumulate(sizes[:-1], operator.mul, initial=1))
         coefficients = torch.tensor(places, dtype=torch.int64)
     else:

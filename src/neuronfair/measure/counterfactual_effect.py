@@ -169,10 +169,10 @@ class CounterfactualTest:
         """Return the twins learned from one resampled table."""
         domain, table, groups = self.domain, self._clipped, self.counterfactuals.groups
         if number % 2 == 0:
-            free, mixed = shuffled_groups(domain, table, address(self._seed, "shuffle", number // 2))
+            free, mixed = shuffled_groups(domain, table, seed_for(self._seed, "shuffle", number // 2))
             return _Learned(free, mixed, None, fit_counterfactuals(free, mixed, groups=groups))
         half = torch.zeros(len(table), dtype=torch.bool)
-        half[random_order(len(table), address(self._seed, "half", number // 2))[: len(table) // 2]] = True
+        half[random_order(len(table), seed_for(self._seed, "half", number // 2))[: len(table) // 2]] = True
         half = half.to(table.device)
         return _Learned(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
 
@@ -259,7 +259,7 @@ class ResampledTable(NamedTuple):
     pairs: tuple[Tensor, Tensor] | None  # records, and a twin of each
 
 
-def address(seed: int, use: str, number: int) -> int:
+def seed_for(seed: int, use: str, number: int) -> int:
     """Return a separate seed for each use and number."""
     return int(np.random.SeedSequence([seed, *use.encode(), number]).generate_state(1, np.uint64)[0] >> 1)
 
@@ -313,7 +313,7 @@ def sensitivity(
     tally: TwinTally, halves: Sequence[TwinTally], domain: TableDomain, outcome: int | None, confidence: float
 ) -> Sensitivity | None:
     """Return the E-value of the two groups with the largest net difference in decisions; None without a ratio."""
-    values, risks = [tuple(codes) for codes in domain.sensitive_values.tolist()], as_groups(tally)
+    values, risks = [tuple(codes) for codes in domain.sensitive_values.tolist()], group_risks(tally)
     if outcome is None or not risks:
         return None
     pair = max(risks, key=lambda pair: abs(risks[pair][0] - risks[pair][1]) * risks[pair][2])
@@ -322,7 +322,7 @@ def sensitivity(
         pair, first, second = pair[::-1], second, first
     if second <= 0:
         return None
-    ratios = [as_groups(half).get((min(pair), max(pair))) for half in halves]
+    ratios = [group_risks(half).get((min(pair), max(pair))) for half in halves]
     order = 1 if pair[0] < pair[1] else -1
     logs = [order * log(one[0] / one[1]) for one in ratios if one is not None and min(one[:2]) > 0]
     if len(logs) < 2:
@@ -333,7 +333,7 @@ def sensitivity(
     return Sensitivity(values[pair[0]], values[pair[1]], outcome, ratio, e_value(ratio), e_value(low))
 
 
-def as_groups(tally: TwinTally) -> dict[tuple[int, int], tuple[float, float, int]]:
+def group_risks(tally: TwinTally) -> dict[tuple[int, int], tuple[float, float, int]]:
     """Return for each two groups the shares of their records that get a class in either group, and their number.
 
     In their own group the record's decision counts, in the other one that of the twins.

@@ -26,7 +26,7 @@ from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import PieceProgress, Progress, silent
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
-from neuronfair.searches.evaluate import comparing, counterfactuals_of
+from neuronfair.searches.evaluate import counterfactuals_of, with_twins
 from neuronfair.searches.findings import NO_SEED, Findings, FindingsSummary, PlausibilityFigures, violations
 from neuronfair.searches.health import HealthNote, check_health, weak_guidance
 from neuronfair.searches.keys import KeySet
@@ -319,7 +319,7 @@ def _context(
     known = Fitted.__annotations__
     for name in fitted.keys() - known.keys():
         raise TypeError(f"search() got an unexpected keyword argument '{name}'. {did_you_mean(name, known)}")
-    compared = comparing(domain, rows, config.twins, fitted.get("counterfactuals"))
+    compared = with_twins(domain, rows, config.twins, fitted.get("counterfactuals"))
     profile, population = fitted.get("profile"), fitted.get("population")
     if profile is None and isinstance(network, Network) and network.layers:
         profile = interpret(network, compared, rows)

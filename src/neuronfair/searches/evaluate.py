@@ -208,7 +208,7 @@ def not_finite() -> ModelError:
     return ModelError("the network gives NaN or infinite scores. Check its weights and the scaling of the inputs")
 
 
-def comparing(
+def with_twins(
     domain: TableDomain, rows: Tensor, twins: TwinKind, counterfactuals: CounterfactualTwins | None = None
 ) -> TableDomain:
     """Return the domain with twins of a kind; a domain with counterfactual twins stays as it is.
@@ -225,24 +225,23 @@ def counterfactuals_of(domain: TableDomain) -> CounterfactualTwins | None:
     return domain.twinning if isinstance(domain.twinning, CounterfactualTwins) else None
 
 
-class Drawn(NamedTuple):
-    """How many of the twins drawn for each record get a different decision, and how many were drawn: (n,) both."""
+def count_flips_of_drawn_twins(
+    network: Model, domain: TableDomain, rows: Tensor, decision: Decision
+) -> tuple[Tensor, Tensor] | None:
+    """Return how many of the twins drawn for each record get a different decision, and how many were drawn: (n,) each.
 
-    otherwise: Tensor
-    of: Tensor
-
-
-def flip_share_of_drawn_twins(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> Drawn | None:
-    """Count the drawn twins of each record that get a different decision; None without counterfactual twins."""
+    None without counterfactual twins.
+    """
     counterfactuals = counterfactuals_of(domain)
     if counterfactuals is None:
         return None
-    parts = [Drawn(rows.new_zeros(0), rows.new_zeros(0))]
+    parts = [(rows.new_zeros(0), rows.new_zeros(0))]
     for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
-        own, otherwise, of = network.scores(part), part.new_zeros(len(part)), part.new_zeros(len(part))
+        own, flips, drawn = network.scores(part), part.new_zeros(len(part)), part.new_zeros(len(part))
         for others, valid in counterfactuals.drawn(domain, part):
             scores = network.scores(others.flatten(0, 1)).view(*valid.shape, network.outputs)
-            otherwise += (decision.differ(own[:, None], scores) & valid).sum(1)
-            of += valid.sum(1)
-        parts.append(Drawn(otherwise, of))
-    return Drawn(*map(torch.cat, zip(*parts, strict=True)))
+            flips += (decision.differ(own[:, None], scores) & valid).sum(1)
+            drawn += valid.sum(1)
+        parts.append((flips, drawn))
+    all_flips, all_drawn = zip(*parts, strict=True)
+    return torch.cat(all_flips), torch.cat(all_drawn)

@@ -201,7 +201,7 @@ STEPS_AHEAD = 64  # steps whose addresses are sent to the device at once
 MAX_USES = 32  # different uses of random numbers in a step, at most
 
 
-class _Clocked(Draws):
+class _DeviceDraws(Draws):
     """The random numbers of a step whose addresses lie on the device, one for each use in the order of use."""
 
     def __init__(self, draws: Draws, starts: Tensor) -> None:
@@ -220,7 +220,7 @@ class _RecordedStep(NamedTuple):
 
     graph: torch.cuda.CUDAGraph
     context: SearchContext  # holds tensors that the graph reads
-    draws: _Clocked
+    draws: _DeviceDraws
     evaluated: EvaluatedStep
     rows: tuple[int, int]  # rows through the network, forward and backward
 
@@ -271,7 +271,7 @@ class CudaGraphs:
         for name, tensor in state.items():
             self._state[name].copy_(tensor)
 
-    def _set_clock(self, key: Hashable, draws: _Clocked, t: int) -> None:
+    def _set_clock(self, key: Hashable, draws: _DeviceDraws, t: int) -> None:
         """Put the addresses of a step where its graph reads them."""
         first, table = self._addresses.get(key, (-STEPS_AHEAD, draws.starts))
         if not 0 <= t - first < STEPS_AHEAD:
@@ -288,7 +288,7 @@ class CudaGraphs:
         first = network.rows_forward, network.rows_backward  # trials do not count
         updated, evaluated = step(self._context, self._method, before, t, exact=False)
         starts = torch.zeros(MAX_USES, dtype=torch.int64, device=self._context.domain.device)
-        draws = _Clocked(self._context.draws, starts)
+        draws = _DeviceDraws(self._context.draws, starts)
         context = replace(self._context, draws=draws)
         counted = network.rows_forward, network.rows_backward
         graph = torch.cuda.CUDAGraph()

@@ -102,7 +102,7 @@ def rows_digest(rows: Tensor) -> str:
     return hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
 
 
-def where(source: str) -> str:
+def portable_source(source: str) -> str:
     """Return the place of a model for a run folder that may be read from elsewhere: the full path of a file."""
     path = Path(source)
     return str(path.absolute()) if path.is_file() else source
@@ -189,7 +189,11 @@ def check_same(folder: Path, there: Json, now: Json) -> None:
 JOURNAL, SEEDS = "journal.jsonl", "seeds.npy"
 POPULATION, COUNTERFACTUALS = "population.safetensors", "counterfactuals.safetensors"
 # Files of the first line, if there are any; the last name is that of version 0.2.
-BEGUN_WITH = {"population": POPULATION, "counterfactuals": COUNTERFACTUALS, "counterparts": "counterparts.safetensors"}
+STARTING_FILES = {
+    "population": POPULATION,
+    "counterfactuals": COUNTERFACTUALS,
+    "counterparts": "counterparts.safetensors",
+}
 PHASES = ("pilot", "global", "local")
 PROOF = "proof"  # the only phase of a proof
 
@@ -287,7 +291,7 @@ def _sealed(body: bytes, check: int) -> bytes:
 def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
     """Return whether a line of the journal, which may be any JSON, has the entries of its event."""
     if entry["event"] == "begin":
-        files = {"seeds": SEEDS, **{kind: name for kind, name in BEGUN_WITH.items() if kind in entry}}
+        files = {"seeds": SEEDS, **{kind: name for kind, name in STARTING_FILES.items() if kind in entry}}
         named = "crc32" not in entry if PROOF in parts else _names(entry, files)
         return named and isinstance(entry["model"], str | None)
     if entry["event"] == "part":
@@ -443,7 +447,7 @@ class Ledger:
             for name in part_names(phase, len(lines)).values():
                 self._check_free(name)
         if not self.lines:
-            for name in (SEEDS, *BEGUN_WITH.values()):
+            for name in (SEEDS, *STARTING_FILES.values()):
                 self._check_free(name)
         for name, check, replaced in self._named():
             found = None

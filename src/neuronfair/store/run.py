@@ -27,7 +27,7 @@ from neuronfair.searches.evaluate import counterfactuals_of
 from neuronfair.searches.findings import Findings
 from neuronfair.store import files
 from neuronfair.store.files import Json
-from neuronfair.store.ledger import BEGUN_WITH, COUNTERFACTUALS, PHASES, POPULATION, SEEDS, Journal, Ledger, Writers
+from neuronfair.store.ledger import COUNTERFACTUALS, PHASES, POPULATION, SEEDS, STARTING_FILES, Journal, Ledger, Writers
 from neuronfair.store.tables import read_findings, write_findings
 
 _Known = TypeVar("_Known")
@@ -91,7 +91,7 @@ class Run:
     @cached_property
     def _with_counterfactuals(self) -> TableDomain:
         kind = "counterfactuals" if self._has("counterfactuals") else "counterparts"
-        path, domain = self.ledger.path(BEGUN_WITH[kind]), self.ledger.domain
+        path, domain = self.ledger.path(STARTING_FILES[kind]), self.ledger.domain
         return with_counterfactuals(domain, read_back(load_counterfactuals, path, domain))
 
     @property

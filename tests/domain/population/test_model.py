@@ -270,7 +270,7 @@ def test_ties_of_far_apart_columns_of_a_wide_table_are_found():
 
 
 def test_the_widest_tables_have_no_ties(monkeypatch):
-    monkeypatch.setattr(trees, "WIDEST", 2)
+    monkeypatch.setattr(trees, "MAX_COLUMNS_COMPARED", 2)
     domain = small(*RULES)
     model = grown(domain, PopulationLayout.of(domain, people(domain, 200), first=("hours",)))
     assert sorted(model.order) == [0, 1, 2]

@@ -9,7 +9,7 @@ from neuronfair import BlackBox, Decision, evaluate
 from neuronfair.domain.draws import Draws
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import expga
-from neuronfair.searches.methods.expga import Explained, Island, bred, explain
+from neuronfair.searches.methods.expga import ExpgaGlobal, ExpgaLocal, bred, explain
 from tests.planted import networks
 
 DOMAIN = networks.domain()  # a0 … a3 on 0 to 9, and the sensitive bit s
@@ -29,26 +29,26 @@ def test_a_linear_model_is_explained_by_its_weights():
 def test_the_rank_of_the_sensitive_attribute_is_how_many_weigh_more(weight, rank):
     here = context(lambda rows: weight * rows[:, 4] + (rows[:, 0] == 3) + 2.0 * (rows[:, 1] == 3))
     rows = torch.tensor([[3, 3, 0, 0, 1]])
-    assert Explained(400).rank(here, rows, 1).tolist() == [rank]
+    assert ExpgaGlobal(400).rank(here, rows, 1).tolist() == [rank]
 
 
 def test_of_random_people_the_one_is_judged_whose_sensitive_attribute_ranks_higher():
     here = context(lambda rows: rows[:, 4] * (rows[:, 0] > 4) + 0.5 * (rows[:, 1] > 4))
     seeds = networks.uniform_rows(DOMAIN, 300)
     state = {"origin": torch.arange(300), "rows": seeds}
-    asked = Explained().ask(here, state, 1)
+    asked = ExpgaGlobal().ask(here, state, 1)
     assert (asked[:, 4] == seeds[:, 4]).all()
     assert (asked[:, 0] > 4).double().mean() > 0.6  # the bit matters there alone; half of all people are there
-    assert torch.equal(Explained().ask(here, state, 0), seeds)
+    assert torch.equal(ExpgaGlobal().ask(here, state, 0), seeds)
 
 
 def test_few_walkers_are_explained_at_a_time(monkeypatch):
     asked = []
     here = context(lambda rows: asked.append(len(rows)) or rows[:, 4] * (rows[:, 0] > 4) + 0.5 * (rows[:, 1] > 4))
     rows = networks.uniform_rows(DOMAIN, 30)
-    whole, begun = Explained().rank(here, rows, 1), len(asked)
+    whole, begun = ExpgaGlobal().rank(here, rows, 1), len(asked)
     monkeypatch.setattr(expga, "ROWS_PER_PASS", 700)
-    assert torch.equal(Explained().rank(here, rows, 1), whole)
+    assert torch.equal(ExpgaGlobal().rank(here, rows, 1), whole)
     assert asked[begun:] == [700, 700, 700, 700, 200]
 
 
@@ -72,7 +72,7 @@ def test_children_by_hand():
 def test_an_island_judges_everybody_before_it_breeds():
     here = context(lambda rows: (rows[:, 0] > 4) * rows[:, 4].double())
     seeds = torch.tensor([[7, 0, 0, 0, 0], [8, 1, 1, 1, 1]])
-    method = Island(members=4)
+    method = ExpgaLocal(members=4)
     state = method.start(here, {"origin": torch.arange(2), "rows": seeds})
     first = state["people"].clone()
     assert torch.equal(first[:, 0], seeds)

@@ -39,7 +39,7 @@ from neuronfair.proof.records import EvaluatedRecords, ProofRecords, check_again
 from neuronfair.proof.session import certify
 from neuronfair.scale.tasks import Tasks
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.ledger import where
+from neuronfair.store.ledger import portable_source
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class AttributeChoices:
         origin = self.origin
         return RunFolder(
             path=self.folder / folder_name(sensitive),
-            model=f"../../{WEIGHTS}" if origin.trained_here else where(opened.source),
+            model=f"../../{WEIGHTS}" if origin.trained_here else portable_source(opened.source),
             weights=opened.fingerprint,
             extra_weights=None if origin.weights is None else str(origin.weights.absolute()),
             replay=replay_options(opened, origin),

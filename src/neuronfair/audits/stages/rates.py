@@ -30,7 +30,7 @@ from neuronfair.domain.population.model import (
     own_population,
 )
 from neuronfair.domain.population.plausible import PLAUSIBLE, plausible
-from neuronfair.domain.rules import left_out
+from neuronfair.domain.rules import excluded_labels
 from neuronfair.domain.schema.infer import SMALL_GROUP_RECORDS, SMALL_GROUP_SHARE, suggested
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Dataset
@@ -161,7 +161,7 @@ def _small_groups(case: AttributeCase) -> tuple[Note, ...]:
         if not attribute.values:
             continue
         counts = torch.bincount(case.data.rows[:, column].clamp(0, attribute.size - 1), minlength=attribute.size)
-        without = left_out(domain.rules, attribute.name)
+        without = excluded_labels(domain.rules, attribute.name)
         for label, count in zip(attribute.values, counts.tolist(), strict=True):
             shown = f"{attribute.name} {label} ({plural(count, 'record')})"
             if label in without:

@@ -6,7 +6,7 @@ rank; other values stay as often as possible (maximal coupling).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -45,10 +45,6 @@ class Bins:
     def size(self) -> int:
         """How many codes the column has."""
         return int(self.starts[-1] + self.lengths[-1])
-
-    def to(self, device: str | torch.device) -> Bins:
-        """Return these bins on another device."""
-        return Bins(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def runs_of(self, codes: Tensor) -> Tensor:
         """Return the run of each code: (n,). Codes must lie within the bounds."""

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.domain.attribute import graph
+from neuronfair.domain.attribute import causal_graph
 from neuronfair.domain.draws import Draws, random_order
 from neuronfair.domain.population.bins import Coupling
 from neuronfair.domain.population.latent import Latent, fit_latent
 from neuronfair.domain.population.model import PopulationLayout, TablePopulation, grown
-from neuronfair.domain.population.trees import branch_taken
+from neuronfair.domain.population.trees import branch_taken, on_device
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinRows, key_coefficients
 from neuronfair.errors import DomainError
@@ -91,8 +91,8 @@ class CounterfactualTwins:
 
     def to(self, device: torch.device) -> CounterfactualTwins:
         """Return the same on another device."""
-        population, latent = self.population.to(device), self.latent.to(device)
-        return replace(self, population=population, groups=self.groups.to(device), latent=latent)
+        groups, latent = self.groups.to(device), on_device(self.latent, device)
+        return replace(self, population=self.population.to(device), groups=groups, latent=latent)
 
     def _transported(self, domain: TableDomain, records: _OwnGroup, ahead: Tensor, u: Tensor | None) -> TwinRows:
         population, combinations = self.population, domain.combinations
@@ -295,13 +295,13 @@ def fit_counterfactuals(
         if int(groups.sum()) < 2:
             raise DomainError(f"{domain.name}: {_too_few(domain, counts)}")
     first = [*domain.sensitive, *(domain.names[column] for column in sorted(kept))]
-    causes = graph(domain.attributes)
+    causes = causal_graph(domain.attributes)
     names = domain.sensitive if causes is not None else first
     layout = PopulationLayout.of(domain, records, seed=seed, first=names, causes=causes)
     shifted = _shifted(domain, layout, kept)
     latent = fit_latent(layout, domain, records, groups, shifted, from_graph=causes is not None, seed=seed)
     population = grown(domain, layout, significant_only=True, alone={*shifted, *sensitive, *kept})
-    return CounterfactualTwins(population, kept, groups, latent.to(domain.device))
+    return CounterfactualTwins(population, kept, groups, on_device(latent, domain.device))
 
 
 def _shifted(domain: TableDomain, layout: PopulationLayout, kept: Collection[int]) -> frozenset[int]:

@@ -9,7 +9,7 @@ dependences, since a split must gain more than a random one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -76,12 +76,6 @@ class GroupShift:
         parts = (self.level, self.slopes, self.spread)
         return any(bool((part != part[:1]).any()) for part in parts)
 
-    def to(self, device: torch.device) -> GroupShift:
-        """Return the same on another device."""
-        labels = {column: table.to(device) for column, table in self.labels.items()}
-        level, slopes, spread, cuts = (p.to(device) for p in (self.level, self.slopes, self.spread, self.cuts))
-        return GroupShift(level, slopes, labels, spread, cuts, self.rest.to(device))
-
 
 @dataclass(frozen=True, eq=False)
 class Latent:
@@ -142,13 +136,6 @@ class Latent:
     @cached_property
     def _couplings(self) -> dict[int, Coupling]:
         return {c: Coupling(shift.rest, True, None, self.trees.table(c)) for c, shift in self.shifts.items()}
-
-    def to(self, device: torch.device) -> Latent:
-        """Return the same on another device."""
-        scales = {
-            c: replace(one, bins=one.bins.to(device), chances=one.chances.to(device)) for c, one in self.scales.items()
-        }
-        return Latent(scales, {c: one.to(device) for c, one in self.shifts.items()}, self.trees.to(device))
 
 
 def scale(bins: Bins, bins_of_records: Numbers) -> Coupling:
@@ -285,8 +272,8 @@ def fit_latent(
 ) -> Latent:
     """Fit the shifts of some columns to the records of a layout.
 
-    `known` are the groups with enough records, (combinations,). With `caused`, a column depends on the group only where
-    the causal graph says so.
+    `modelled` are the groups with enough records, (combinations,). If `from_graph`, a column depends on the group only
+    where the causal graph says so.
     """
     rng = np.random.default_rng([seed, *b"latent"])  # independent of a table that was made with the same seed
     ordered = [c for c, a in enumerate(domain.attributes) if a.ordered and a.empty is None]

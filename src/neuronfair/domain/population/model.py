@@ -26,11 +26,11 @@ from neuronfair.domain.population.trees import (
     branch_taken,
     drawn_after,
     grow,
+    on_device,
     parents_from_graph,
     split_candidates,
 )
-from neuronfair.domain.rules import CompletionStep, RuleBook, RuleGroup
-from neuronfair.domain.rules import steps as steps_of
+from neuronfair.domain.rules import CompletionStep, RuleBook, RuleGroup, completion_steps
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Sheet
 from neuronfair.domain.tables.dataset import read_table
@@ -118,14 +118,8 @@ class TablePopulation:
 
     def to(self, device: str | torch.device) -> TablePopulation:
         """Return this population with its tables on another device."""
-        bins = tuple(p.to(device) for p in self.bins)
-        return replace(
-            self,
-            domain=self.domain.to(device),
-            bins=bins,
-            trees=self.trees.to(device),
-            reference=self.reference.to(device),
-        )
+        bins, trees, reference = on_device((self.bins, self.trees, self.reference), device)
+        return replace(self, domain=self.domain.to(device), bins=bins, trees=trees, reference=reference)
 
     def binned(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the bin of each code, (d + 1, n) with 0 at the end, and the log chance of the codes there, (n,)."""
@@ -163,7 +157,7 @@ class TablePopulation:
     @cached_property
     def steps(self) -> dict[int, CompletionStep]:
         """The allowed completions of each column that rules name."""
-        return steps_of(self.tied, self.order, self.domain.device)
+        return completion_steps(self.tied, self.order, self.domain.device)
 
     @cached_property
     def _class_mass(self) -> dict[int, Tensor]:
@@ -283,7 +277,8 @@ def grown(
 ) -> TablePopulation:
     """Grow the trees of a layout. The columns `alone` depend on no other.
 
-    If `sure`, a column depends on another only where that is significant, even if more splits would predict better.
+    If `significant_only`, a column depends on another only where that is significant, even if more splits would predict
+    better.
     """
     trees = {}
     for column in layout.after:

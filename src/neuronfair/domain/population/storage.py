@@ -18,7 +18,7 @@ from neuronfair.domain.population.bins import Bins, Coupling
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.latent import CUTS, KNOTS, REST, GroupShift, Latent
 from neuronfair.domain.population.model import TablePopulation
-from neuronfair.domain.population.trees import ChanceForest
+from neuronfair.domain.population.trees import ChanceForest, on_device
 from neuronfair.domain.rules import RuleBook
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, one_line
@@ -189,8 +189,8 @@ def _counterfactuals_made(
         raise ValueError("'kept' are no columns that a counterfactual can keep")
     if set(population.order[: len(sensitive)]) != sensitive:
         raise ValueError("its first columns are not the sensitive ones")
-    latent = _read(parts, population, len(groups))
-    return CounterfactualTwins(population, frozenset(kept.tolist()), groups.to(domain.device), latent.to(domain.device))
+    groups, latent = on_device((groups, _read(parts, population, len(groups))), domain.device)
+    return CounterfactualTwins(population, frozenset(kept.tolist()), groups, latent)
 
 
 def _written(latent: Latent) -> dict[str, Tensor]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from graphlib import TopologicalSorter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-ORDER_RECORDS = 4_000  # records with which pairs of columns are compared
-PLACES = 1_000  # of all columns together in that comparison
+COMPARED_RECORDS = 4_000  # records with which pairs of columns are compared
+COMPARED_BINS = 1_000  # of all columns together in that comparison
 MIN_COARSE_BINS = 8  # of a column in that comparison, if it has so many
-WIDEST = 2_000  # columns; in a wider table no column depends on another
-MOST = 12  # earlier columns that a column may depend on
+MAX_COLUMNS_COMPARED = 2_000  # columns; in a wider table no column depends on another
+MAX_PARENTS = 12  # earlier columns that a column may depend on
 
 Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -29,7 +30,7 @@ def joint_counts(bins: Numbers, sizes: Sequence[int], a: int, b: int) -> Floats:
 
 
 def coarse(counts: Floats, ordered: bool, max_groups: int) -> Numbers:
-    """Return a group for each bin, given how many records each has: at most `most` groups.
+    """Return a group for each bin, given how many records each has: at most `max_groups`.
 
     Ordered bins are grouped with their neighbours, so that groups have about equally many records; otherwise the
     rarest bins share a group.
@@ -48,10 +49,10 @@ def coarse(counts: Floats, ordered: bool, max_groups: int) -> Numbers:
 def information(bins: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) -> Floats:
     """Return the mutual information of each pair of columns in nats, without its expected bias: (d, d).
 
-    Places are grouped in wide tables, so that all pairs can be counted in products of matrices.
+    Bins are grouped in wide tables, so that all pairs can be counted in products of matrices.
     """
     d, n = len(sizes), len(bins)
-    max_groups = max(MIN_COARSE_BINS, PLACES // d)
+    max_groups = max(MIN_COARSE_BINS, COMPARED_BINS // d)
     groups = [
         coarse(np.bincount(bins[:, c], minlength=size).astype(np.float64), ordered[c], max_groups)[bins[:, c]]
         for c, size in enumerate(sizes)
@@ -83,9 +84,9 @@ def drawn_after(
     most information from an earlier one.
     """
     d = len(sizes)
-    if d > WIDEST:
+    if d > MAX_COLUMNS_COMPARED:
         return {c: np.zeros(0, dtype=np.int64) for c in (*first, *(c for c in range(d) if c not in first))}
-    shared = information(bins[:ORDER_RECORDS], sizes, ordered)
+    shared = information(bins[:COMPARED_RECORDS], sizes, ordered)
     order = list(first) or [int(shared.sum(0).argmax())]
     strongest = shared[order].max(0)
     strongest[order] = -1
@@ -93,7 +94,11 @@ def drawn_after(
         order.append(int(strongest.argmax()))
         strongest = np.where(strongest < 0, -1, np.maximum(strongest, shared[order[-1]]))
         strongest[order[-1]] = -1
-    return {c: _most(np.array(order[:i], dtype=np.int64), shared[c]) for i, c in enumerate(order)}
+    after = {}
+    for i, c in enumerate(order):
+        earlier = np.array(order[:i], dtype=np.int64)
+        after[c] = earlier[np.argsort(-shared[c][earlier], kind="stable")][:MAX_PARENTS]
+    return after
 
 
 def parents_from_graph(causes: Mapping[int, Sequence[int]], first: Sequence[int]) -> dict[int, Numbers]:
@@ -105,10 +110,6 @@ def parents_from_graph(causes: Mapping[int, Sequence[int]], first: Sequence[int]
     order = list(TopologicalSorter(before).static_order())
     order = [*first, *(column for column in order if column not in first)]
     return {column: np.array(before[column], dtype=np.int64) for column in order}
-
-
-def _most(earlier: Numbers, shared: Floats) -> Numbers:
-    return earlier[np.argsort(-shared[earlier], kind="stable")][:MOST]
 
 
 @dataclass(frozen=True)
@@ -138,11 +139,14 @@ def split_candidates(bins: Numbers, sizes: Sequence[int], column: int, target: i
     return [SplitOrder(column, np.round(scores[:, i], 9)) for i in range(scores.shape[1])]
 
 
-STRENGTHS = (1.0, 4.0, 16.0, 64.0)  # records that the parent's distribution counts for in a node
-NUMBER, CHOICE = 0.5, 1.25  # nats that a split must gain per parameter, and per e-fold of possible splits
-DEEPEST = 16
-SMALLEST = 5  # records in a leaf
-GROUPS = 16  # of a column's bins while splits are chosen: more are slower and no better
+SHRINKAGES = (1.0, 4.0, 16.0, 64.0)  # records that the parent's distribution counts for in a node
+COST_PER_PARAMETER, COST_OF_CHOICE = (
+    0.5,
+    1.25,
+)  # nats that a split must gain per parameter, and per e-fold of possible splits
+MAX_DEPTH = 16
+MIN_LEAF_RECORDS = 5  # records in a leaf
+MAX_TARGET_GROUPS = 16  # of a column's bins while splits are chosen: more are slower and no better
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class TreeTarget:
 def grow(
     bins: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], sample: Numbers, *, significant_only: bool = False
 ) -> ChanceTree:
-    """Return the tree of a column, with splits from a sample of records; if `sure`, with significant splits only."""
+    """Return the tree of a column, with splits from a sample of records, all or the significant ones only."""
     ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
     column, children = _splits(bins[sample], target, orders, significant_only) if orders else ends
     return filled(bins, target.column, target.size, column, children)
@@ -185,7 +189,7 @@ def filled(bins: Numbers, target: int, size: int, column: Numbers, children: Seq
     levels = _levels(parent)
     for level in levels[:0:-1]:
         np.add.at(counts, parent[level], counts[level])
-    fits = [_pruned(counts, parent, levels, strength) for strength in STRENGTHS]
+    fits = [_pruned(counts, parent, levels, strength) for strength in SHRINKAGES]
     _, leaf, chances = max(fits, key=lambda fit: fit[0])
     return _compact(column, children, leaf, chances)
 
@@ -196,25 +200,29 @@ def _splits(
     """Return a tree without distributions. A split must gain more than its parameters and the choice of it cost.
 
     The number of parameters is the perplexity of the column, less one. A random split gains half a nat for each; the
-    best of many random splits gains the logarithm of their number more. This cost predicts best. With `sure` the cost
-    is the gain of the best random split in full, which is larger for many parameters (the bound of Laurent and Massart
-    2000 for half a chi-squared number).
+    best of many random splits gains the logarithm of their number more. This cost predicts best. If
+    `significant_only`, the cost is the gain of the best random split in full, which is larger for many parameters (the
+    bound of Laurent and Massart 2000 for half a chi-squared number).
     """
     from sklearn.tree import DecisionTreeClassifier
 
     own = bins[:, target.column]
-    max_groups = target.size if significant_only else GROUPS  # with few groups random splits would cost too little
+    max_groups = (
+        target.size if significant_only else MAX_TARGET_GROUPS
+    )  # with few groups random splits would cost too little
     y = coarse(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, max_groups)[own]
     share = np.bincount(y) / len(y)
     share = share[share > 0]
     x = np.stack([q.scores[bins[:, q.column]] for q in orders], 1).astype(np.float32)
     possible_splits = sum(len(np.unique(q.scores)) - 1 for q in orders)
     learned, choice = np.exp(-(share * np.log(share)).sum()) - 1, np.log1p(possible_splits)
-    cost = NUMBER * learned + (np.sqrt(learned * choice) + choice if significant_only else CHOICE * choice)
+    cost = COST_PER_PARAMETER * learned + (
+        np.sqrt(learned * choice) + choice if significant_only else COST_OF_CHOICE * choice
+    )
     learner = DecisionTreeClassifier(
         criterion="entropy",  # in bits
-        max_depth=DEEPEST,
-        min_samples_leaf=SMALLEST,
+        max_depth=MAX_DEPTH,
+        min_samples_leaf=MIN_LEAF_RECORDS,
         min_impurity_decrease=cost / np.log(2) / len(y),
         random_state=0,
     )
@@ -317,10 +325,6 @@ class ChanceForest:
         parts = (roots, widths, split_column, length.cumsum() - length, np.concatenate(goes), chances)
         return cls(*map(torch.from_numpy, parts))
 
-    def to(self, device: str | torch.device) -> ChanceForest:
-        """Return these trees on another device."""
-        return ChanceForest(*(getattr(self, field.name).to(device) for field in fields(self)))
-
     def leaves(self, bins: Tensor) -> Tensor:
         """Return the leaf of each column's tree for rows, numbered within the tree: (d, n).
 
@@ -400,6 +404,19 @@ class ChanceForest:
             goes = set(children[base[node] : base[node + 1]]) - {node}
             below[node] = max((below[child] + 1 for child in goes), default=0)
         return [below[root] for root in self.roots.tolist()]
+
+
+def on_device(part: Any, device: str | torch.device) -> Any:
+    """Return tensors in dataclasses, dictionaries and tuples on another device; other values stay as they are."""
+    if isinstance(part, Tensor):
+        return part.to(device)
+    if isinstance(part, dict):
+        return {key: on_device(value, device) for key, value in part.items()}
+    if isinstance(part, tuple):
+        return tuple(on_device(value, device) for value in part)
+    if is_dataclass(part) and not isinstance(part, type):
+        return replace(part, **{field.name: on_device(getattr(part, field.name), device) for field in fields(part)})
+    return part
 
 
 def branch_taken(table: Tensor, index: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute, without_others
 from neuronfair.domain.cells import is_missing
 from neuronfair.domain.draws import random_order
-from neuronfair.domain.rules import left_out
+from neuronfair.domain.rules import excluded_labels
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Cells, ColumnType, Sheet, sources
@@ -61,7 +61,7 @@ class Dataset:
         compared = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
         for column in self.domain.sensitive_columns:
             attribute = self.domain.attributes[column]
-            for label in left_out(self.domain.rules, attribute.name) & {*attribute.values}:
+            for label in excluded_labels(self.domain.rules, attribute.name) & {*attribute.values}:
                 compared &= self.rows[:, column] != attribute.values.index(label)
         return self if bool(compared.all()) else self.take(compared.nonzero()[:, 0])
 

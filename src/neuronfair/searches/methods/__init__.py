@@ -18,7 +18,7 @@ from neuronfair.searches.method import Method, SearchContext
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas, Uniform
 from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
-from neuronfair.searches.methods.expga import Explained, Island
+from neuronfair.searches.methods.expga import ExpgaGlobal, ExpgaLocal
 from neuronfair.searches.methods.frontier import Frontier
 from neuronfair.searches.methods.frontier_free import MIN_PILOT_ROWS, prepared
 from neuronfair.searches.methods.neuronfair import NeuronFair
@@ -119,7 +119,7 @@ _OWN = {
     "adf": MethodEntry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True, pictures="adf"),
     "frontier-free": MethodEntry(_frontier_free, gradients=False),
     "symbgen": MethodEntry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
-    "expga": MethodEntry(lambda _: Phases(Explained(), Island()), gradients=False),
+    "expga": MethodEntry(lambda _: Phases(ExpgaGlobal(), ExpgaLocal()), gradients=False),
     "aequitas": MethodEntry(lambda _: Phases(Uniform(), Aequitas()), gradients=False),
     "aequitas-semi": MethodEntry(lambda _: Phases(Uniform(), Aequitas(learns="directions")), gradients=False),
     "aequitas-random": MethodEntry(lambda _: Phases(Uniform(), Aequitas(learns="nothing")), gradients=False),

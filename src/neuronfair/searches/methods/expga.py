@@ -24,7 +24,7 @@ RIDGE = 1.0  # of the linear model that explains
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExpgaGlobal:
     """The global phase: random records whose decision an explanation ascribes to a sensitive attribute.
 
     As in LIME, a linear model explains the scores of `samples` neighbours by which attributes keep their values. These
@@ -77,7 +77,7 @@ def explain(kept: Tensor, scores: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Island:
+class ExpgaLocal:
     """The local phase: every chain breeds a population of `members`, one of which is evaluated in each step.
 
     The first generation is the seed and its neighbours. When all are evaluated, as many children replace them: parents
