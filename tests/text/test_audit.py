@@ -319,6 +319,22 @@ def run(monkeypatch, *words):
     return ended.value.code or 0
 
 
+def test_show_reads_the_folder_of_an_audit_again(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    audit = audit_texts(biased, TEXTS, "gender", settings=SMALL, folder=folder, fail_if=["flip_rate > 1%"])
+    assert run(monkeypatch, "show", folder) == 0
+    assert capsys.readouterr().out.splitlines()[0] == audit.verdict
+    for name, content in (("again.html", "<mark>he</mark>"), ("again.xml", '<failure message="Flip rate by gender')):
+        assert run(monkeypatch, "show", folder, "--out", tmp_path / name) == 0
+        assert content in (tmp_path / name).read_text()
+    for words in ([folder, 3], [folder, "--out", "f.csv"], [folder, "--out", "card.md"]):
+        assert run(monkeypatch, "show", *words) == 2
+        assert "is an audit of texts" in capsys.readouterr().err
+    (folder / "audit.json").unlink()
+    assert run(monkeypatch, "show", folder) == 2
+    assert "is not finished" in capsys.readouterr().err
+
+
 def test_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_text_model.py").write_text(

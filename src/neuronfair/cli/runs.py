@@ -17,6 +17,7 @@ from neuronfair.parameters import OUTPUT
 if TYPE_CHECKING:
     from neuronfair.audits.report import Report
     from neuronfair.store.run import Run
+    from neuronfair.text.report import TextReport
 
 REPORTS = {".md": "Model card", ".html": "Report", ".xml": "JUnit"}
 OF_RUN = ("decision", "columns", "device")  # options that the run folder already has
@@ -56,6 +57,7 @@ def show(
     if out is not None:
         _write(run, out)
     elif number is not None:
+        _refuse_texts(run)
         _show_finding(*_finding(run, number), model)
     else:
         _show_all(run)
@@ -141,8 +143,14 @@ def _show_all(folder: Path) -> None:
     from neuronfair.formatting import plural
     from neuronfair.render.terminal import make_console, print_audit
     from neuronfair.store.run import Run
+    from neuronfair.text.report import lines
 
     console = make_console()
+    texts = _report_of_texts(folder)
+    if texts is not None:
+        for line in (*lines(texts), f"Report: {folder / PAGE}"):
+            console.print(line, soft_wrap=True)
+        return
     if (folder / FIGURES).is_file():
         page = folder / PAGE
         print_audit(console, _report(folder), page if page.is_file() else None, verbose=True)
@@ -161,16 +169,46 @@ def _write(folder: Path, out: Path) -> None:
     from neuronfair.render.page import audit_page
     from neuronfair.render.tables import model_card
     from neuronfair.render.terminal import make_console
+    from neuronfair.text.report import text_page
 
     options.check_out(out, (*FORMATS, *REPORTS))
     suffix = out.suffix.lower()
     if suffix in FORMATS:
+        _refuse_texts(folder)
         count = export_findings(folder, out)
         make_console().print(f"{plural(count, 'finding')}: {out}", soft_wrap=True)
         return
     write: dict[str, Callable[[Report], str]] = {".md": model_card, ".html": audit_page, ".xml": junit}
-    options.write_file(out, write[suffix](_report(folder)))
+    texts = _report_of_texts(folder)
+    if texts is None:
+        content = write[suffix](_report(folder))
+    elif suffix == ".md":
+        raise RunError(f"{folder}: is an audit of texts, which has no model card. Write .html or .xml")
+    else:
+        content = text_page(texts) if suffix == ".html" else texts.to_junit()
+    options.write_file(out, content)
     make_console().print(f"{REPORTS[suffix]}: {out}", soft_wrap=True)
+
+
+def _report_of_texts(folder: Path) -> TextReport | None:
+    """Return the report of an audit of texts; None for the folder of another audit or of a search."""
+    from neuronfair.audits.folder import FIGURES
+    from neuronfair.limits import TREE, read_bytes
+    from neuronfair.store.ledger import MANIFEST, load_manifest
+    from neuronfair.text.report import TextReport
+
+    if not (folder / MANIFEST).is_file() or load_manifest(folder).get("audit") != "texts":
+        return None
+    path = folder / FIGURES
+    if not path.is_file():
+        raise RunError(f"{folder}: this audit of texts is not finished. Give its command again to resume it")
+    return TextReport.from_json(read_bytes(path, times=TREE), path)
+
+
+def _refuse_texts(folder: Path) -> None:
+    """Refuse to show or export single findings of an audit of texts: they are in its files already."""
+    if _report_of_texts(folder) is not None:
+        raise RunError(f"{folder}: is an audit of texts. Its findings are in {folder / 'findings.csv'}")
 
 
 def _report(folder: Path) -> Report:

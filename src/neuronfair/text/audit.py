@@ -31,7 +31,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress, silent
-from neuronfair.render.export import junit_of_texts, neutral, save_as
+from neuronfair.render.export import neutral, save_as
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import check_method
 from neuronfair.store.ledger import versions
@@ -246,10 +246,7 @@ class TextAudit:
 
     def to_junit(self) -> str:
         """Return the thresholds as JUnit XML."""
-        report, unknown = self.report, ""
-        if report.thresholds == "not evaluated":
-            unknown = str(self.failure or report.threshold_text)
-        return junit_of_texts(report.texts.name, report.attribute, report.gate, reports.lines(report), unknown)
+        return self.report.to_junit(self.failure)
 
     def save(self, path: str | Path) -> Path:
         """Write the report (.html) or all figures (.json) and return where."""

@@ -12,6 +12,7 @@ from neuronfair.audits.wording.summary import NOT_MEASURED, SIGNS, Metric, Step
 from neuronfair.audits.wording.verdict import SET_ONE
 from neuronfair.formatting import interval_ends, listed, many, percent, plural, with_interval
 from neuronfair.measure.stats import Estimate
+from neuronfair.render.export import junit_of_texts
 from neuronfair.render.page import rendered
 from neuronfair.text.lexicon import REASON_TEXT, Reason
 
@@ -170,6 +171,11 @@ class TextReport:
     def to_json(self) -> str:
         """Return the content of audit.json."""
         return as_json(self)
+
+    def to_junit(self, why: object = None) -> str:
+        """Return the thresholds as JUnit XML; `why` says why they could not be evaluated."""
+        unknown = str(why or self.threshold_text) if self.thresholds == "not evaluated" else ""
+        return junit_of_texts(self.texts.name, self.attribute, self.gate, lines(self), unknown)
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "audit.json") -> TextReport:
