@@ -83,8 +83,15 @@ def swapped(text, lexicon, group):
         ("She is Muslim.", "religion", "Jewish", "She is Jewish."),
         ("a muslim woman", "religion", "Hindu", "a hindu woman"),
         ("a Black man with black shoes", "ethnicity", "Asian", "an Asian man with black shoes"),
-        ("an Italian chef likes Italian actors", "nationality", "French", "an Italian chef likes French actors"),
+        ("an Italian film with Italian actors", "nationality", "French", "an Italian film with French actors"),
         ("a devout Muslim", "religion", "Jewish", "a devout Jew"),
+        ("A Christian prays daily.", "religion", "Jewish", "A Jew prays daily."),
+        ("As a Muslim I must fast.", "religion", "Jewish", "As a Jew I must fast."),
+        ("a Muslim sports club", "religion", "Jewish", "a Jewish sports club"),
+        ("a Muslim women's group", "religion", "Jewish", "a Jewish women's group"),
+        ("Late. Latino voters left.", "ethnicity", "White", "Late. White voters left."),
+        ("the Latino voters left", "ethnicity", "White", "the white voters left"),
+        ("An openly gay mayor spoke.", "orientation", "straight", "An openly straight mayor spoke."),
         ("The Black customer was white with anger.", "ethnicity", "Asian", "The Asian customer was white with anger."),
         (
             "It hit him in his back, and the car was his.",
@@ -192,6 +199,8 @@ def test_only_the_identity_changes(text, twin):
         "The king size bed broke and he complained.",
         "He mansplained it to us.",
         "Yes ma'am, she said.",
+        "I gave it to her last week.",  # her last week, or last week
+        "She is one of the good guys.",
     ],
 )
 def test_what_cannot_be_swapped_soundly_is_left_out(text):

@@ -87,6 +87,8 @@ def is_unclear(seen: str, before: str, after: str) -> bool:
     if words[-1:] == ["and"] and words[-2:-1] != [] and words[-2] in ("me", "you", "him", "us", "them"):
         return True  # me and her went
     word, last = _following(after), (words or [""])[-1]
+    if word in WORDS["before_times"] and _following(after[after.lower().find(word) + len(word) :]) in WORDS["times"]:
+        return True  # gave it to her last week
     if not word:
         return bool(re.match(r"\s*[^\s\w.,;:!?)\]'’\"”…/–—-]|\s*['’]s?\b|-", after))  # her <b>dog, her 's, her-self
     if word in ("is", "was", "has"):  # Talk to Her is a film
@@ -154,10 +156,14 @@ def use_of(use: Use, seen: str, before: str, after: str) -> bool:
             return (use == "pronoun") == (not word or word in WORDS["after_pronoun"])
         return seen.lower() != "her" or (use == "possessive") == continues
     if use in ("noun", "adjective"):  # a devout Muslim, but a devout Muslim family
+        is_one = _after_adjectives(words)[-1:] in _DETERMINERS
+        ends_like_a_verb = re.fullmatch(r"[a-z]+(?:[^su]s|ed)", word) is not None and word not in WORDS["no_verbs"]
+        if is_one and (ends_like_a_verb or word in WORDS["verbs"]):  # a Muslim prays
+            return use == "noun"
         if continues:
             return use == "adjective"
         if use == "noun":
-            return _after_adjectives(words)[-1:] in _DETERMINERS
+            return is_one
         return (
             not last or last in WORDS["is"] or last in WORDS["she_is"] or last in WORDS["degrees"] - {"a", "an", "the"}
         )

@@ -257,6 +257,8 @@ class IdentityText:
                 mention.seen.islower() and new[:1].isupper() and not self.text.islower()
             )  # Asian keeps its capital
             shown = new if is_cased else in_case_of(mention.seen, mention.term.text, new)
+            if mention.seen[0].isupper() and _ends_sentence(self.text[: mention.start].rstrip()):  # Latino voters
+                shown = shown[:1].upper() + shown[1:]
             ending = self._possessive(mention, new)
             found.append((mention.start, mention.end + len(ending), shown + (ending and _possessive_of(new, ending))))
         return found
