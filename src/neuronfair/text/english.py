@@ -157,7 +157,7 @@ def use_of(use: Use, seen: str, before: str, after: str) -> bool:
         return seen.lower() != "her" or (use == "possessive") == continues
     if use in ("noun", "adjective"):  # a devout Muslim, but a devout Muslim family
         is_one = _after_adjectives(words)[-1:] in _DETERMINERS
-        ends_like_a_verb = re.fullmatch(r"[a-z]+(?:[^su]s|ed)", word) is not None and word not in WORDS["no_verbs"]
+        ends_like_a_verb = re.fullmatch(r"[a-z]+(?:[a-rtv-z]s|ed)", word) is not None and word not in WORDS["no_verbs"]
         if is_one and (ends_like_a_verb or word in WORDS["verbs"]):  # a Muslim prays
             return use == "noun"
         if continues:
