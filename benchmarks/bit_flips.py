@@ -27,8 +27,15 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair.audits import run as audit
-from neuronfair.audits.folder import FIGURES, WEIGHTS, WORST_FINDINGS, begin_audit, recorded_file, shrunk_pair
-from neuronfair.audits.gate.checks import read_baseline
+from neuronfair.audits.folder import (
+    FIGURES,
+    WEIGHTS,
+    WORST_FINDINGS,
+    begin_audit,
+    read_report,
+    recorded_file,
+    shrunk_pair,
+)
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.cli.runs import own_model
@@ -126,7 +133,7 @@ def make_audit(folder: Path, opened: Opened, card: Card, data: Dataset) -> list[
 
     ways = [
         Way("going on", lambda: (begin_audit(folder, {}, text, "loans") and None, recorded_file(folder, WEIGHTS)), own),
-        Way("as a baseline", lambda: read_baseline(folder / FIGURES), lambda p: p.name == FIGURES),
+        Way("as a baseline", lambda: read_report(folder / FIGURES), lambda p: p.name == FIGURES),
     ]
     return [*ways, *map(looking, runs)]
 

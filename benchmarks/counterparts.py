@@ -1,8 +1,8 @@
 """How near counterparts come to the truth, and how often they claim what is not so.
 
-    python benchmarks/counterparts.py truth --people 2000 10000 --worlds 20
-    python benchmarks/counterparts.py claims --people 1000 --worlds 100
-    taskset -c 0,1 python benchmarks/counterparts.py time --kinds adult/sex
+    python -m benchmarks.counterparts truth --people 2000 10000 --worlds 20
+    python -m benchmarks.counterparts claims --people 1000 --worlds 100
+    taskset -c 0,1 python -m benchmarks.counterparts time --kinds adult/sex
 
 `truth`: in made-up worlds (benchmarks/truth/worlds.py) everybody's true counterpart is known, and so is the decision on
 it. The share of people of whom that decision is told: by drawn counterparts and by the typical one; by drawn ones with
@@ -35,9 +35,9 @@ from neuronfair.model.decision import Decision
 
 import numpy as np
 import torch
+from benchmarks.truth.worlds import KINDS, World
 from experiments.counterparts import trained, unread
 from torch import Tensor
-from truth.worlds import KINDS, World
 
 TRUTH = ("true", "ours", "placebo", "drawn", "typical", "with graph", "best", "flip test", "random")
 

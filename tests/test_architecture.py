@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import neuronfair
+from tests.conftest import ROOT
 
 SOURCE = Path(neuronfair.__file__).parent
 STAGES = {
@@ -142,6 +144,20 @@ def test_the_package_does_not_grow():
 
 def test_the_listed_core_modules_exist():
     assert {m for m in CORE_MODULES if not (SOURCE / m).exists()} == set()
+
+
+def test_benchmarks_and_experiments_import_what_exists():
+    """Nothing else runs most of them, so an import of a name that was removed would stay unseen."""
+    missing = [
+        f"{path.relative_to(ROOT)}: {node.module}.{name.name}"
+        for path in sorted([*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")])
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "neuronfair"
+        for name in node.names
+        if not hasattr(importlib.import_module(node.module), name.name)
+        and importlib.util.find_spec(f"{node.module}.{name.name}") is None
+    ]
+    assert missing == []
 
 
 def test_public_names_resolve_and_are_documented():

@@ -146,11 +146,12 @@ def audit(place: Path) -> None:
 
 def baseline(place: Path) -> None:
     """Compare an audit with an earlier one."""
-    from neuronfair.audits.gate.checks import compare_with, read_baseline
+    from neuronfair.audits.folder import read_report
+    from neuronfair.audits.gate.checks import compare_with
     from neuronfair.audits.report import Report
 
     now = place / "now.json"
-    earlier = read_baseline(place / "audit.json")
+    earlier = read_report(place / "audit.json")
     report = Report.from_json(now.read_bytes()) if now.exists() else earlier
     replace(report, baseline=compare_with(report, earlier, "audit.json")).to_json()
 
