@@ -22,6 +22,16 @@ def silent(what: str, done: int, total: int | None, note: str = "") -> None:
     """Show nothing."""
 
 
+def labelled(show: Progress, label: str) -> Progress:
+    """Return a progress whose descriptions begin with a label."""
+    return lambda what, done, total, note="": show(f"{label}{what}", done, total, note)
+
+
+def counter(show: Progress, what: str) -> Callable[[int, int], None]:
+    """Return a progress of counts alone, all with the same description."""
+    return lambda done, total: show(what, done, total)
+
+
 PieceProgress = Callable[[int, int, int], None]
 """Takes the counts of one piece of work, perhaps from another process: steps done, steps in all, findings so far."""
 

@@ -119,6 +119,34 @@ def test_a_network_is_given_the_numbers_between_two_codes():
     assert records.model.scores(twins)[:, 0].tolist() == pytest.approx(expected)
 
 
+def test_a_module_of_columns_is_given_the_numbers_between_two_codes():
+    class Scaled(nn.Module):
+        def forward(self, sex, util):
+            return util + 0.5 * sex[:, None].float()
+
+    data = people(util=[0.25, 400.5, np.nan, 2.75])
+    records = records_of(wrap_model(Scaled(), DOMAIN, data, decision=HALF), data)
+    assert records.form == "cells"
+    expected = [(number - 2) / 4 + 0.5 * sex for sex, number in zip([0, 1, 0, 1], [0.25, 400.5, 3, 2.75], strict=True)]
+    assert records.model.own[:, 0].tolist() == pytest.approx(expected)  # an empty cell is 3, as the domain says
+
+
+def test_a_graph_of_columns_is_given_the_cells_as_they_came(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from onnx import helper
+
+    value = lambda name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 1])  # noqa: E731
+    nodes = [helper.make_node("Add", ["util", "util"], ["y"])]
+    graph = helper.make_graph(nodes, "twice", [value("util")], [value("y")])
+    path = tmp_path / "twice.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    data = people()
+    records = records_of(wrap_model(path, DOMAIN, data, decision=HALF), data)
+    assert records.form == "cells"
+    assert records.model.own[:, 0].tolist() == pytest.approx([2 * number for number in CELLS["util"]])
+
+
 def test_cells_on_the_grid_leave_a_network_alone():
     data = people(util=[0, 4, 7, 2], city=["a", "b", "a", "b"])
     network = Network(nn.Sequential(nn.Linear(5, 2)), DOMAIN, layers=())

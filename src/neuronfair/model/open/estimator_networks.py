@@ -17,9 +17,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.limits import check_size
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.frames import ModelInputs
 from neuronfair.model.open.names import class_order
-from neuronfair.model.open.opened import Request
+from neuronfair.model.open.opened import ModelInputs, Request
 
 POINTS = 17  # values of a number at which a straight line is checked, both ends among them
 MAX_LOOKUP = 256  # values of a number that may become a one-hot block where the transform is no straight line

@@ -18,7 +18,7 @@ from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, 
 from neuronfair.model.blackbox import BlackBox, as_scores
 from neuronfair.model.decision import Scale
 from neuronfair.model.open.estimator_networks import NotLinear, hides_trees, is_network, is_perceptron, network_of
-from neuronfair.model.open.frames import ModelInputs, estimator_inputs, function_inputs
+from neuronfair.model.open.frames import estimator_inputs, function_inputs
 from neuronfair.model.open.names import (
     CONSTANTS,
     WRAPPERS,
@@ -33,6 +33,7 @@ from neuronfair.model.open.names import (
 from neuronfair.model.open.opened import (
     TOLERANCE,
     ModelFile,
+    ModelInputs,
     Opened,
     Request,
     black_box,
@@ -100,18 +101,15 @@ class FittedModel:
             answers = (answers.reshape(len(answers), 1) == np.asarray(classes)).astype(float)
         return as_scores(ordered(answers, class_order(self.request.domain, classes)))
 
-    def scores_of_table(self, table: Any) -> np.ndarray:
-        """Return the model's scores for its inputs."""
-        return self.scores_of(_as_array(self.method.answer(table)))
-
-    def scores(self, rows: Tensor) -> np.ndarray:
-        """Return the model's scores for rows of codes."""
-        return self.scores_of_table(self.inputs.of_rows(rows))
+    @property
+    def scores(self) -> ModelInputs:
+        """What computes the model's scores."""
+        return self.inputs.then(lambda table: self.scores_of(_as_array(self.method.answer(table))))
 
     def note(self, *remarks: str) -> str:
         """Return what the user must know about how the model is called."""
         inputs, in_order = self.inputs, ""
-        if inputs.by_position and not inputs.declared:
+        if inputs.by_position and inputs.of_numbers is None:
             columns = shortened(self.request.domain.names, MAX_COLUMNS_SHOWN)
             in_order = (
                 f"its inputs have no names, so columns are matched by position, in the order of the table: {columns}"
@@ -123,11 +121,10 @@ class FittedModel:
 
     def completed(self, opened: Opened) -> Opened:
         """Return an opened model with what is known about its inputs and answers."""
-        of_frame = self.inputs.of_frame
         return replace(
             opened,
-            inputs=self.scores_of_table if self.inputs.declared else None,
-            scores_of_frame=None if of_frame is None else lambda table: self.scores_of_table(of_frame(table)),
+            inputs=self.scores.of_numbers,
+            scores_of_frame=self.scores.of_frame,
             by_position=bool(self.inputs.by_position),
             scale=self.scale,
             unassessed=self.unassessed or ("" if self.labels is None else self.labels.unassessed),
@@ -243,7 +240,7 @@ def _network(fitted: FittedModel, estimator: Any, parts: EstimatorParts, remark:
         return None, str(reason)
     except Exception as error:  # the estimator's own code
         return None, f"its weights could not be read ({one_line(error)})"
-    return fitted.completed(replace(opened, original=fitted.scores)), ""
+    return fitted.completed(replace(opened, original=fitted.scores.of_rows)), ""
 
 
 def _black_box(fitted: FittedModel, estimator: Any, parts: EstimatorParts, note: str, digest: str | None) -> Opened:

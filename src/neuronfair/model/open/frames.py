@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, Attribute
@@ -19,37 +20,10 @@ from neuronfair.errors import ModelError, did_you_mean, needs
 from neuronfair.limits import check_size
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.names import input_names, selected_columns, steps_of
-from neuronfair.model.open.opened import Request
+from neuronfair.model.open.opened import ModelInputs, Request
 
 _TRUTH = {"True": True, "False": False}
 EMPTY_FLAGS = ("?", "nan", "NaN", "NA", "None")  # endings of an indicator of empty cells
-
-
-@dataclass(frozen=True)
-class ModelInputs:
-    """How rows of codes become the inputs of a model, and a DataFrame of original cells where it reads a table.
-
-    This is the one way from codes to a model that computes with its own inputs: tables, arrays or tensors. Only a
-    network that is differentiated by its inputs reads codes by a `TableEncoding`, which also leads gradients back.
-
-    `note` tells the user about it. `declared` says that the inputs are the numbers that the domain file declares,
-    `by_position` that columns are matched by their order alone (None: not yet known). Tensors are passed by `names`, or
-    in their order where there are none. `program` names what makes the inputs, if that may be any program.
-    """
-
-    of_rows: Callable[[Tensor], Any]
-    of_frame: Callable[[Any], Any] | None = None
-    note: str = ""
-    declared: bool = False
-    by_position: bool | None = False
-    names: tuple[str, ...] = ()
-    program: str | None = None
-
-    def then(self, function: Callable[[Any], Any], **changes: Any) -> ModelInputs:
-        """Return these inputs after a function."""
-        of_rows, of_frame = self.of_rows, self.of_frame
-        made = None if of_frame is None else (lambda table: function(of_frame(table)))
-        return replace(self, of_rows=lambda rows: function(of_rows(rows)), of_frame=made, **changes)
 
 
 class ColumnCells(NamedTuple):
@@ -69,7 +43,20 @@ class FrameColumn(NamedTuple):
 
 
 def inputs_of_columns(columns: Sequence[FrameColumn], note: str = "") -> ModelInputs:
-    """Return a DataFrame with these columns; a code without a value becomes an empty cell."""
+    """Return the columns, one after the other; a code without a value becomes an empty cell."""
+
+    def of_rows(rows: Tensor) -> Any:
+        codes = rows.cpu().numpy()
+        return [column.cells.of_codes(codes[:, column.place]) for column in columns]
+
+    def of_frame(frame: Any) -> Any:
+        return [column.cells.of_cells(frame[column.attribute]) for column in columns]
+
+    return ModelInputs(of_rows, of_frame, note=note)
+
+
+def _frame_of(columns: Sequence[FrameColumn], note: str = "") -> ModelInputs:
+    """Return a DataFrame with these columns."""
     pandas = needs("pandas", "sklearn")
 
     def table(parts: Sequence[Any]) -> Any:
@@ -77,14 +64,7 @@ def inputs_of_columns(columns: Sequence[FrameColumn], note: str = "") -> ModelIn
         made.columns = [column.label for column in columns]
         return made
 
-    def of_rows(rows: Tensor) -> Any:
-        codes = rows.cpu().numpy()
-        return table([column.cells.of_codes(codes[:, column.place]) for column in columns])
-
-    def of_frame(frame: Any) -> Any:  # its columns have the names of the attributes
-        return table([column.cells.of_cells(frame[column.attribute]) for column in columns])
-
-    return ModelInputs(of_rows, of_frame, note)
+    return inputs_of_columns(columns, note).then(table)
 
 
 def table_inputs(
@@ -123,7 +103,7 @@ def table_inputs(
             lookup = lookup.astype("category")
         label = kind.label if types and name in types else name
         made.append(FrameColumn(label, name, place, _original(attribute, content, lookup.array)))
-    return inputs_of_columns(made)
+    return _frame_of(made)
 
 
 def _original(attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> ColumnCells:
@@ -334,7 +314,12 @@ def whole_table(request: Request, columns: Sequence[str] | None = None, **option
 def declared_numbers(request: Request, note: str = "") -> ModelInputs:
     """Return the numbers that the domain file declares, as one tensor."""
     encoding = TableEncoding.of(request.domain.to("cpu"))
-    return ModelInputs(lambda rows: [encoding.encode(rows.cpu())], None, note, declared=True, by_position=True)
+    return ModelInputs(
+        lambda rows: [encoding.encode(rows.cpu())],
+        of_numbers=lambda numbers: [torch.from_numpy(numbers)],
+        note=note,
+        by_position=True,
+    )
 
 
 def preprocessed(request: Request) -> ModelInputs:
@@ -471,7 +456,7 @@ def number_columns(
             cells = number_cells(attribute)
         columns.append(FrameColumn(label, attribute.name, place, cells))
     remark = "labels become their positions in the domain" if coded else ""
-    return inputs_of_columns(columns, "; ".join(filter(None, (note, remark))))
+    return _frame_of(columns, "; ".join(filter(None, (note, remark))))
 
 
 def _labels(attribute: Attribute) -> list[tuple[int, str]]:

@@ -116,6 +116,37 @@ class Request(ModelFile):
 
 
 @dataclass(frozen=True)
+class ModelInputs:
+    """How rows of codes become the inputs of a model, or its scores, and original cells as well where they can.
+
+    This is the one way from codes to a model that computes with its own inputs: tables, arrays or tensors. Only a
+    network that is differentiated by its inputs reads codes by a `TableEncoding`, which also leads gradients back.
+
+    `of_frame` takes a DataFrame of original cells with the names of attributes. `of_numbers` takes the numbers that the
+    domain declares, where these are the inputs. `note` tells the user about the inputs. `by_position` says that columns
+    are matched by their order alone (None: not yet known). Tensors are passed by `names`, or in their order where there
+    are none. `program` names what makes the inputs, if that may be any program.
+    """
+
+    of_rows: Callable[[Tensor], Any]
+    of_frame: Callable[[Any], Any] | None = None
+    of_numbers: Callable[[np.ndarray], Any] | None = None
+    note: str = ""
+    by_position: bool | None = False
+    names: tuple[str, ...] = ()
+    program: str | None = None
+
+    def then(self, function: Callable[[Any], Any], **changes: Any) -> ModelInputs:
+        """Return these inputs after a function, such as the scores of a model."""
+
+        def after(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            return lambda source: function(made(source))
+
+        of_frame, of_numbers = self.of_frame and after(self.of_frame), self.of_numbers and after(self.of_numbers)
+        return replace(self, of_rows=after(self.of_rows), of_frame=of_frame, of_numbers=of_numbers, **changes)
+
+
+@dataclass(frozen=True)
 class Opened:
     """A model ready for an audit, from any framework.
 
@@ -205,27 +236,26 @@ def _without_layers(
         misfit = f". {request.widths()}" if worse.__cause__ is not None else ""  # the module itself refused the rows
         raise request.error(f"{one_line(worse)}{misfit}") from error
     known, probability = fingerprint(module), network.ends_in("Sigmoid")
-    predict = lambda rows: network.scores(rows).cpu()  # noqa: E731
-    found = black_box(request, kind, predict, why, probability=probability, digest=known)
     declared = encoding.attributes == request.domain.attributes
-    return replace(found, inputs=network.answers if declared else None)
+    scores = ModelInputs(lambda rows: network.scores(rows).cpu(), of_numbers=network.answers if declared else None)
+    return black_box(request, kind, scores, why, probability=probability, digest=known)
 
 
 def black_box(
     request: Request,
     kind: str,
-    predict: Callable[[Tensor], Any],
+    scores_of: ModelInputs,
     why: str,
     *,
     probability: bool | None = None,
     digest: str | None = None,
 ) -> Opened:
-    """Return a function of rows ready for an audit.
+    """Return the scores of a model ready for an audit.
 
     `probability` says whether a single score is a probability; by default it is if all lie within 0 and 1.
     """
     try:
-        model = BlackBox(predict, request.domain.to(request.device))
+        model = BlackBox(scores_of.of_rows, request.domain.to(request.device))
     except ModelError as error:
         raise request.error(one_line(error)) from error
     scores = _checked_scores(request, model)
@@ -234,7 +264,8 @@ def black_box(
     decision, remark = _decision(request, scores, probability)
     decision.check(model.outputs)
     note = f"Black box, searched without gradients: {'; '.join(filter(None, (why, remark)))}."
-    return Opened(model, decision, request.source, kind, note, digest or request.digest, None)
+    made = Opened(model, decision, request.source, kind, note, digest or request.digest, None)
+    return replace(made, inputs=scores_of.of_numbers, scores_of_frame=scores_of.of_frame)
 
 
 def reproduced(request: Request, opened: Opened, predict: Callable[[Tensor], Any]) -> bool:
@@ -252,12 +283,11 @@ def reproduced(request: Request, opened: Opened, predict: Callable[[Tensor], Any
     return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def compared(request: Request, opened: Opened, predict: Callable[[Tensor], Any], digest: str | None = None) -> Opened:
+def compared(request: Request, opened: Opened, scores_of: ModelInputs, digest: str | None = None) -> Opened:
     """Return a converted model with its source; if their scores differ, the source as a black box."""
-    if reproduced(request, opened, predict):
-        return replace(opened, original=predict)
-    why = "its scores could not be reproduced in torch"
-    return black_box(request, opened.kind, predict, why, digest=digest)
+    if reproduced(request, opened, scores_of.of_rows):
+        return replace(opened, original=scores_of.of_rows)
+    return black_box(request, opened.kind, scores_of, "its scores could not be reproduced in torch", digest=digest)
 
 
 def _decision(request: Request, scores: Tensor, probability: bool) -> tuple[Decision, str]:

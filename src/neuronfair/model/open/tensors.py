@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,9 +14,18 @@ from torch import Tensor, nn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import ModelError, one_line
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.frames import PREPROCESSED, ModelInputs, cells_of, whole_table
+from neuronfair.model.open.frames import (
+    PREPROCESSED,
+    ColumnCells,
+    FrameColumn,
+    cells_of,
+    code_cells,
+    inputs_of_columns,
+    number_cells,
+    whole_table,
+)
 from neuronfair.model.open.names import shortened
-from neuronfair.model.open.opened import Request
+from neuronfair.model.open.opened import ModelInputs, Request
 
 MAX_COLUMNS_SHOWN = 6  # of one input in a note
 MOST_TEXTS = 1 << 17  # values of an attribute that may become text
@@ -138,18 +147,21 @@ def matched_inputs(
         raw = "none" if raw == "named" else raw
         note = "; ".join(f"its input '{i.name}' is {_listed(i, a)}" for i, a in zip(inputs, taken, strict=True))
     as_is = raw != "none"
-    makers = [[_column(request, a, i.kind, as_is, texts) for a in some] for i, some in zip(inputs, taken, strict=True)]
+    columns = [
+        FrameColumn(a.name, a.name, request.domain.column(a.name), _cells(a, one.kind, as_is, texts))
+        for one, some in zip(inputs, taken, strict=True)
+        for a in some
+    ]
 
-    def tensors(rows: Tensor) -> list[Tensor]:
-        rows = rows.cpu()
-        found = []
-        for one, columns in zip(inputs, makers, strict=True):
-            numbers = torch.stack([make(rows[:, place]) for place, make in columns], 1)
+    def tensors(parts: Sequence[np.ndarray]) -> list[Tensor]:
+        found, waiting = [], iter(parts)
+        for one in inputs:
+            numbers = torch.from_numpy(np.stack([next(waiting) for _ in range(one.width)], 1))
             numbers = numbers.float() if one.kind == "float" else numbers.round().long()
-            found.append(numbers.reshape(len(rows), *one.shape))
+            found.append(numbers.reshape(len(numbers), *one.shape))
         return found
 
-    return ModelInputs(tensors, names=tuple(i.name for i in inputs), note=note)
+    return inputs_of_columns(columns, note).then(tensors, names=tuple(i.name for i in inputs))
 
 
 def _by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attribute]]:
@@ -170,24 +182,33 @@ def _by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attr
     )
 
 
-def _column(
-    request: Request, attribute: Attribute, kind: str, raw: bool, texts: Sequence[str]
-) -> tuple[int, Callable[[Tensor], Tensor]]:
-    """Return the position of a column, and the function from its codes to numbers."""
-    place = request.domain.column(attribute.name)
-    if kind == "text":
-        table = torch.tensor([texts.index(text) for text in texts_of(attribute)], dtype=torch.float64)
-        return place, lambda codes: table[codes.clamp(0, len(table) - 1)]
-    if attribute.values:
-        numbers = _numbers(attribute) if raw else None
-        if numbers is None:
-            return place, lambda codes: codes.double()
-        return place, lambda codes: numbers[codes.clamp(0, len(numbers) - 1)]
-    if raw or kind == "whole":
-        return place, lambda codes: codes.double() * attribute.step + attribute.low
-    number = attribute if attribute.encode == "scaled" else replace(attribute, encode="raw")
-    encoding = TableEncoding([number])
-    return place, lambda codes: encoding.encode(codes[:, None], torch.float64)[:, 0]
+def _cells(attribute: Attribute, kind: str, raw: bool, texts: Sequence[str]) -> ColumnCells:
+    """Return the cells of an attribute as numbers: of a text, a label, or a number as it is or as it is declared."""
+    if kind == "text" or attribute.values:
+        as_text = kind == "text"
+        table = np.array([texts.index(t) for t in texts_of(attribute)], float) if as_text else _numbers(attribute)
+        codes = code_cells(attribute)
+        if table is None or not (raw or as_text):
+            return codes
+        last = len(table) - 1
+        return ColumnCells(
+            lambda found: table[found.clip(0, last)],
+            lambda cells: table[codes.of_cells(cells).astype(np.int64).clip(0, last)],
+        )
+    scaled = attribute.encode == "scaled" and not raw and kind == "float"
+    encoding = TableEncoding([attribute if scaled else replace(attribute, encode="raw")])
+    numbers_of = number_cells(attribute).of_cells
+
+    def encoded(places: np.ndarray) -> np.ndarray:
+        return np.asarray(encoding.encode(torch.from_numpy(places)[:, None], torch.float64)[:, 0])
+
+    def of_cells(cells: Any) -> np.ndarray:
+        places = (numbers_of(cells) - attribute.low) / attribute.step
+        if attribute.missing is not None:  # a network reads no NaN
+            places[np.isnan(places)] = attribute.codes([None])[0]
+        return encoded(places)
+
+    return ColumnCells(encoded, of_cells)
 
 
 def texts_of(attribute: Attribute) -> list[str]:
@@ -199,13 +220,13 @@ def texts_of(attribute: Attribute) -> list[str]:
     return [str(attribute.value(code)) for code in range(attribute.size)]
 
 
-def _numbers(attribute: Attribute) -> Tensor | None:
+def _numbers(attribute: Attribute) -> np.ndarray | None:
     """Return the labels of an attribute as numbers; None if one of them is none."""
     content = cells_of(attribute)
     found = [content[code] for code in range(attribute.size)]
     if any(isinstance(cell, str) or cell != cell for cell in found):
         return None
-    return torch.tensor(found, dtype=torch.float64)
+    return np.array(found, dtype=np.float64)
 
 
 def _listed(one: NetworkInput, attributes: Sequence[Attribute]) -> str:

@@ -22,8 +22,8 @@ from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.network import ACTIVATIONS, evaluating, with_functions_as_modules
 from neuronfair.model.open.estimator_networks import NotLinear, PreprocessingLayer, linear_layer
-from neuronfair.model.open.frames import ModelInputs, declared_numbers
-from neuronfair.model.open.opened import TOLERANCE, Opened, Request, black_box, reproduced, white_box
+from neuronfair.model.open.frames import declared_numbers
+from neuronfair.model.open.opened import TOLERANCE, ModelInputs, Opened, Request, black_box, reproduced, white_box
 from neuronfair.model.open.tensors import (
     NetworkInput,
     arguments,
@@ -136,14 +136,10 @@ class SourceNetwork:
         """Return the inputs of rows, on the device of the network."""
         return self._here(self.inputs.of_rows(rows))
 
-    def scores(self, rows: Tensor) -> Tensor:
-        """Return the output of the network for rows."""
-        return torch.cat([self._run(self.tensors(part)).detach().cpu() for part in torch.split(rows, ROWS_PER_PASS)])
-
-    def scores_of_frame(self, table: Any) -> np.ndarray:
-        """Return the scores of a DataFrame of original cells."""
-        assert self.inputs.of_frame is not None
-        return as_scores(self._run(self._here(self.inputs.of_frame(table))).detach().cpu().numpy())
+    @property
+    def scores(self) -> ModelInputs:
+        """What computes the output of the network."""
+        return self.inputs.then(lambda tensors: as_scores(self._run(self._here(tensors)).cpu()))
 
     def _here(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for x in inputs]
@@ -234,28 +230,27 @@ def open_with_inputs(
     inner: nn.Module,
     inputs: ModelInputs,
     *,
-    predict: Callable[[Tensor], Any] | None = None,
+    source: ModelInputs | None = None,
     remark: str = "",
 ) -> Opened:
     """Return a network whose inputs are not the domain's encoding: a white box, or a black box with the reason.
 
-    `predict` computes scores with the source that the module was converted from, where there is one, to compare with.
+    `source` computes scores with what the module was converted from, where there is one, to compare with.
     """
     network, known = SourceNetwork(inner, inputs), fingerprint(inner)
-    note = "; ".join(filter(None, (inputs.note, remark)))
-    of_frame = None if inputs.of_frame is None else network.scores_of_frame
+    scores, note = source or network.scores, "; ".join(filter(None, (inputs.note, remark)))
     try:
         encoding, module = with_input_layer(request, network)
         opened = white_box(request, kind, module, encoding=encoding, note=note)
         if not opened.white_box:
             raise NotLinear("no hidden activation was found in it")
-        if not all(reproduced(request, opened, source) for source in (network.scores, predict) if source is not None):
+        if not all(reproduced(request, opened, one.of_rows) for one in (network.scores, scores)):
             raise NotLinear("its scores could not be reproduced in torch")
-        return replace(opened, fingerprint=known, original=predict or network.scores, scores_of_frame=of_frame)
+        of_frame = network.scores.of_frame
+        return replace(opened, fingerprint=known, original=scores.of_rows, scores_of_frame=of_frame)
     except NotLinear as reason:
         why = "; ".join(filter(None, (str(reason), note)))
-    opened = black_box(request, kind, predict or network.scores, why, digest=known)
-    return opened if predict is not None else replace(opened, scores_of_frame=of_frame)
+    return black_box(request, kind, scores, why, digest=known)
 
 
 def open_module(request: Request, kind: str, module: nn.Module) -> Opened:

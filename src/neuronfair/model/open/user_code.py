@@ -26,6 +26,7 @@ from neuronfair.model.open.graphs import keras_file
 from neuronfair.model.open.names import input_names
 from neuronfair.model.open.opened import (
     ModelFile,
+    ModelInputs,
     Opened,
     Request,
     black_box,
@@ -75,8 +76,9 @@ def open_object(request: Request, thing: Any) -> Opened:
         return replace(white_box(request, "torch", thing.module, encoding=encoding), model=thing)
     if isinstance(thing, BlackBox):
         why, code = "a function has no weights to read", source_code(thing.predict)
-        found = black_box(request, "Python function", thing.predict, why, digest=code)
-        return replace(fingerprinted_by_scores(request, found, thing.predict), inputs=thing.inputs)
+        scores = ModelInputs(thing.predict, of_numbers=thing.inputs)
+        found = black_box(request, "Python function", scores, why, digest=code)
+        return fingerprinted_by_scores(request, found, thing.predict)
     if is_estimator(thing):
         return open_estimator(request, thing, estimator_digest(thing))
     if not callable(thing):

@@ -13,6 +13,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.graphs import Unsupported, onnx_file, onnx_operators
+from neuronfair.model.open.opened import ModelInputs
 from tests.model.open.conftest import check_black_box, check_white_box, trained
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
@@ -375,6 +376,6 @@ def test_a_rebuilt_graph_whose_source_does_not_answer_is_no_white_box(crowd, tmp
     def refuses(*_):
         raise RuntimeError("not today")
 
-    monkeypatch.setattr(onnx_file, "_predictor", lambda *_: (refuses, ""))
+    monkeypatch.setattr(onnx_file, "_scores_of", lambda *_: ModelInputs(refuses))
     with pytest.raises(ModelError, match="not today"):
         wrap_model(path, crowd.domain, crowd.rows)

@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ from torch import Tensor
 from neuronfair.errors import ModelError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.frames import ModelInputs, declared_numbers
+from neuronfair.model.open.frames import declared_numbers
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
 from neuronfair.model.open.names import input_names
-from neuronfair.model.open.opened import ModelFile, Opened, Request, black_box, compared
+from neuronfair.model.open.opened import ModelFile, ModelInputs, Opened, Request, black_box, compared
 from neuronfair.model.open.tensors import NetworkInput, graph_inputs, preprocessed_tensors, texts_of
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import read_sandboxed
@@ -115,27 +115,27 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
         found = graph_inputs(request, inputs, raw="all" if _prepares(model) else "named", texts=texts)
     except Unsupported as reason:  # a model that does not describe its inputs
         found = preprocessed_tensors(request) if request.preprocess is not None else None
-        return black_box(request, "Keras", _predictor(request, model, found, ()), str(reason), digest=known)
+        return black_box(request, "Keras", _scores_of(request, model, found, ()), str(reason), digest=known)
     width = inputs[0].shape
     if found is None and len(width) == 1 and width[0] != TableEncoding.of(request.domain).width:
         raise request.error(f"expects {width[0]} inputs. {request.widths()}")
-    predict = _predictor(request, model, found, texts)
+    scores = _scores_of(request, model, found, texts)
     try:
         graph = _GraphBuilder([i.name for i in inputs], texts).graph(model)
         check_full_pass(request, graph, (found or declared_numbers(request)).of_rows(request.drawn[:1]))
     except Unsupported as reason:
         why = "; ".join(filter(None, (str(reason), "" if found is None else found.note)))
         try:
-            return black_box(request, "Keras", predict, why, digest=known)
+            return black_box(request, "Keras", scores, why, digest=known)
         except ModelError as error:
             raise ModelError(f"{error}; and {why}") from error
     if found is not None and texts and needs("keras", "keras").config.backend() != "tensorflow":
         remark = "not compared with Keras itself, which takes text with TensorFlow only"
         opened = open_with_inputs(request, "Keras", graph, found, remark=remark)
     elif found is not None:
-        opened = open_with_inputs(request, "Keras", graph, found, predict=predict)
+        opened = open_with_inputs(request, "Keras", graph, found, source=scores)
     else:
-        opened = compared(request, open_module(request, "Keras", graph), predict, known)
+        opened = compared(request, open_module(request, "Keras", graph), scores, known)
     return opened if known is None else replace(opened, fingerprint=known)
 
 
@@ -247,18 +247,16 @@ def _inputs(model: Any) -> list[NetworkInput]:
     return found
 
 
-def _predictor(
-    request: Request, model: Any, inputs: ModelInputs | None, texts: Sequence[str]
-) -> Callable[[Tensor], Any]:
-    """Return the prediction by Keras itself."""
+def _scores_of(request: Request, model: Any, inputs: ModelInputs | None, texts: Sequence[str]) -> ModelInputs:
+    """Return the scores by Keras itself."""
     inputs, named = inputs or declared_numbers(request), getattr(model, "_inputs_struct", None)
     words = np.array(list(texts) or [""], dtype=object)
     is_text = [tensor.dtype == "string" for tensor in getattr(model, "inputs", None) or ()] or [False]
 
-    def arrays_of(rows: Tensor) -> Any:
+    def arrays_of(tensors: Sequence[Tensor]) -> Any:
         if texts and needs("keras", "keras").config.backend() != "tensorflow":
             raise ModelError("Keras takes text with TensorFlow only")
-        numbers = zip(inputs.of_rows(rows), is_text, strict=True)
+        numbers = zip(tensors, is_text, strict=True)
         arrays = [words[x.numpy()] if text else x.numpy() for x, text in numbers]
         if isinstance(named, dict) and inputs.names:
             return dict(zip(inputs.names, arrays, strict=True))
@@ -266,11 +264,11 @@ def _predictor(
 
     most = max(1, min(_ROWS, _NUMBERS // _widest(request, model)))
 
-    def predict(rows: Tensor) -> Any:
+    def predict(tensors: Sequence[Tensor]) -> Any:
         with without_numpy_warning():
-            return model.predict(arrays_of(rows), batch_size=most, verbose=0)
+            return model.predict(arrays_of(tensors), batch_size=most, verbose=0)
 
-    return predict
+    return inputs.then(predict)
 
 
 def _widest(request: Request, model: Any) -> int:

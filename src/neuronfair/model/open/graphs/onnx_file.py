@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
 from neuronfair.limits import TEXT, VARIABLE, TooLarge, check_size, max_bytes
-from neuronfair.model.open.frames import ModelInputs, declared_numbers, table_inputs
+from neuronfair.model.open.frames import declared_numbers, table_inputs
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.onnx_operators import SHAPED, activation, operator
 from neuronfair.model.open.names import class_note, class_order, ordered, single_columns
-from neuronfair.model.open.opened import ModelFile, Opened, Request, black_box, compared
+from neuronfair.model.open.opened import ModelFile, ModelInputs, Opened, Request, black_box, compared
 from neuronfair.model.open.tensors import NetworkInput, graph_inputs
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import Unreadable, read_sandboxed
@@ -157,15 +156,15 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
             f"{request.widths()}, or export the model with a dynamic batch size"
         ) from error
     try:
-        predict, remark = _predictor(request, model, inputs, found)[0], ""
+        source, remark = _scores_of(request, model, inputs, found), ""
     except ModelError as error:  # without onnxruntime there is nothing to compare with
-        predict, remark = None, f"not compared with its source: {one_line(error)}"
+        source, remark = None, f"not compared with its source: {one_line(error)}"
     if found is not None:
-        return open_with_inputs(request, "ONNX", graph, found, predict=predict, remark=remark)
+        return open_with_inputs(request, "ONNX", graph, found, source=source, remark=remark)
     opened = open_module(request, "ONNX", graph)
-    if predict is None:
+    if source is None:
         return replace(opened, note=f"{opened.note.removesuffix('.')}; {remark}.")
-    return compared(request, opened, predict)
+    return compared(request, opened, source)
 
 
 def names(file: ModelFile) -> list[str] | None:
@@ -267,31 +266,30 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
 
 def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInputs | None, why: str) -> Opened:
     """Return a graph that only onnxruntime can run: it reads the table itself, if it can, or numbers."""
-    predict = None
+    scores = None
     for way in (found,) if request.preprocess is not None else (None, found):
         try:
-            predict, remark = _predictor(request, model, inputs, way)
+            scores = _scores_of(request, model, inputs, way)
         except ModelError as error:
             last = error
             continue
         with suppress(Exception):  # the graph refuses these rows, so the next way is tried
-            predict(request.drawn[:2])
+            scores.of_rows(request.drawn[:2])
             break
-    if predict is None:
+    if scores is None:
         raise request.error(f"{why}, and {last}") from last
-    return black_box(request, "ONNX", predict, "; ".join(filter(None, (why, remark))))
+    return black_box(request, "ONNX", scores, "; ".join(filter(None, (why, scores.note))))
 
 
-def _predictor(
-    request: Request, model: Any, inputs: list[Any], found: ModelInputs | None
-) -> tuple[Callable[[Tensor], np.ndarray], str]:
-    """Return the prediction by onnxruntime, and a remark; a graph with an input per column reads the table itself."""
+def _scores_of(request: Request, model: Any, inputs: list[Any], found: ModelInputs | None) -> ModelInputs:
+    """Return the scores by onnxruntime, with a remark; a graph with an input per column reads the table itself."""
     session = _session(request, model.SerializeToString())
     names = [one.name for one in inputs]
     kinds = {one.name: one.type for one in session.get_inputs()}
     if found is None and len(names) == 1 and kinds[names[0]] in ("tensor(float)", "tensor(double)"):
         found = declared_numbers(request)
-    arrays_of = _arrays_of(request, names, kinds, found)
+    types = {n: object if kind == "tensor(string)" else _TYPES.get(kind, np.float32) for n, kind in kinds.items()}
+    source = table_inputs(request.domain, names) if found is None else found
     scores = _scores(model.graph)
     # A graph may end in dictionaries of class and probability, whose classes have names.
     named = (a for node in model.graph.node if node.op_type == "ZipMap" for a in node.attribute)
@@ -302,15 +300,23 @@ def _predictor(
     lengths = (one.shape[0] for one in session.get_inputs() if one.shape)
     fixed = next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
-    def predict(rows: Tensor) -> np.ndarray:
-        if fixed is None or len(rows) == fixed:
-            return answered(rows)
-        filled = torch.cat([rows, rows[-1:].repeat(-len(rows) % fixed, 1)])  # a graph for batches of one size
-        return np.concatenate([answered(part) for part in torch.split(filled, fixed)])[: len(rows)]
+    def predict(read: Any) -> np.ndarray:
+        if found is None:  # a DataFrame
+            arrays = {name: cells.to_numpy(dtype=types[name])[:, None] for name, cells in read.items()}
+        else:
+            tensors = zip(found.names or names, read, strict=True)
+            arrays = {name: tensor.numpy().astype(types[name]) for name, tensor in tensors}
+        count = len(arrays[names[0]])
+        if fixed is None or count == fixed:
+            return answered(arrays)
+        # A graph for batches of one size: the last row fills them.
+        batches = np.minimum(np.arange(-(-count // fixed) * fixed), count - 1).reshape(-1, fixed)
+        parts = [answered({name: array[batch] for name, array in arrays.items()}) for batch in batches]
+        return np.concatenate(parts)[:count]
 
-    def answered(rows: Tensor) -> np.ndarray:
+    def answered(arrays: dict[str, np.ndarray]) -> np.ndarray:
         try:
-            answers = session.run([scores] if scores else None, arrays_of(rows))
+            answers = session.run([scores] if scores else None, arrays)
         except Exception as error:
             if "smaller than requested" not in str(error):
                 raise
@@ -322,26 +328,9 @@ def _predictor(
             keys = classes or list(tables[0][0])
             return ordered(np.array([[row[key] for key in keys] for row in tables[0]]), order)
         floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
-        return np.asarray(floats[-1] if floats else answers[0]).reshape(len(rows), -1)
+        return np.asarray(floats[-1] if floats else answers[0]).reshape(len(arrays[names[0]]), -1)
 
-    return predict, "; ".join(filter(None, remarks))
-
-
-def _arrays_of(
-    request: Request, names: list[str], kinds: dict[str, str], inputs: ModelInputs | None
-) -> Callable[[Tensor], dict[str, np.ndarray]]:
-    """Return what makes the inputs of a graph in its own types: of tensors, or of the columns of the table."""
-    types = {n: object if kind == "tensor(string)" else _TYPES.get(kind, np.float32) for n, kind in kinds.items()}
-    columns = table_inputs(request.domain, names) if inputs is None else None
-
-    def arrays_of(rows: Tensor) -> dict[str, np.ndarray]:
-        if inputs is None:
-            assert columns is not None
-            return {name: cells.to_numpy(dtype=types[name])[:, None] for name, cells in columns.of_rows(rows).items()}
-        tensors = zip(inputs.names or names, inputs.of_rows(rows), strict=True)
-        return {name: tensor.numpy().astype(types[name]) for name, tensor in tensors}
-
-    return arrays_of
+    return source.then(predict, note="; ".join(filter(None, remarks)))
 
 
 def _session(request: Request, model: bytes) -> Any:
