@@ -396,8 +396,10 @@ def certify(
     case = prepare(data, source, sensitive=_sensitive(data, sensitive, options), target=target)
     table, opened = case.data, case.opened
     problem = problem_where(opened, table.domain, where, options.get("device", "cpu"))
-    order = options.get("order", "records")
-    records = ProofRecords.of(problem, table, order=order) if has_table else ProofRecords.none(problem, table.name)
+    if has_table:
+        records = ProofRecords.of(problem, table, order=options.get("order", "records"), model=opened)
+    else:
+        records = ProofRecords.none(problem, table.name)
     with stage_progress("Proving") as bar:
         return certify_problem(problem, opened, records, seconds, show=bar, pool=options.get("pool"))[0]
 

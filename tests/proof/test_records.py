@@ -11,9 +11,9 @@ import torch
 import neuronfair as nf
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
-from neuronfair.domain.schema.toml import allowed_codes
+from neuronfair.domain.schema.toml import allowed_codes, parse_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Dataset
+from neuronfair.domain.tables.dataset import Dataset, read_table
 from neuronfair.errors import DomainError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import wrap_model
@@ -23,6 +23,7 @@ from neuronfair.proof.prove import prove
 from neuronfair.proof.records import Evidence, ProofRecords
 from neuronfair.proof.regions import RegionGrower, largest_regions, region_of_row
 from neuronfair.proof.report import DataSetClaims, RecordPart
+from neuronfair.proof.session import certify
 from neuronfair.searches.evaluate import evaluate
 from tests.domain.schema.test_toml import DOMAIN as WORDED
 from tests.proof.enumerable import DECISIONS, RULES, domain_of, network_of
@@ -247,3 +248,26 @@ def network_like(domain):
     torch.manual_seed(0)
     width = TableEncoding.of(domain).width
     return Network(nn.Sequential(nn.Linear(width, 3), nn.ReLU(), nn.Linear(3, 2)).double().eval(), domain)
+
+
+@pytest.mark.parametrize(("missing", "certified", "flipping"), [("5", 2, 0), ('"keep"', 2, 2)])
+def test_rows_whose_empty_cell_the_model_reads_are_not_certified_as_the_declared_number(missing, certified, flipping):
+    domain = parse_domain(f"""
+        name = "empty"
+        sensitive = ["sex"]
+        target = {{ column = "hired", classes = ["no", "yes"] }}
+        [attributes]
+        sex = {{ kind = "flag" }}
+        wage = {{ kind = "ordinal", low = 0, high = 9, missing = {missing} }}
+    """)
+    table = pd.DataFrame({"sex": [0, 1, 0, 1], "wage": [3.0, 8.0, None, None], "hired": ["no"] * 4})
+
+    def model(people):  # without a wage the sex decides
+        return people.wage.fillna(people.sex * 9) > 4
+
+    opened = wrap_model(model, domain, data := read_table(table, domain))
+    problem = problem_of(opened, domain)
+    records = ProofRecords.of(problem, data, model=opened)
+    claims = certify(problem, opened, records, 5.0, show=lambda *_: None)[0].data_set
+    assert (claims.certified_fair.count, claims.certified_discriminatory.count) == (certified, flipping)
+    assert claims.outside_domain == 2 - flipping

@@ -300,7 +300,7 @@ def _prove(
 
     report, records = run.finished(settings.seconds), ProofRecords.none(problem, problem.domain.name)
     if (report is None or settings.row is not None) and data is not None:
-        records = ProofRecords.of(problem, data, order=settings.order)
+        records = ProofRecords.of(problem, data, order=settings.order, model=opened)
     if report is not None:
         console.print(f"{run.folder}: this proof is finished already. More --seconds continue it, --force starts anew.")
     else:

@@ -19,6 +19,7 @@ from neuronfair.errors import Contradiction
 from neuronfair.measure.stats import clopper_pearson
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.open import Opened
+from neuronfair.model.records import REFUSES_EMPTY, records_of
 from neuronfair.proof.bounds.margins import decided_at
 from neuronfair.proof.bounds.space import Boxes, CutTree
 from neuronfair.proof.certificate import CertifiedBoxes, Proof
@@ -48,13 +49,25 @@ class ProofRecords:
 
     @staticmethod
     def of(
-        problem: Problem, data: Dataset, population: PopulationModel | None = None, order: Order = "records"
+        problem: Problem,
+        data: Dataset,
+        population: PopulationModel | None = None,
+        order: Order = "records",
+        *,
+        model: Opened | Model | None = None,
     ) -> ProofRecords:
-        """Return the records of a data set; a population model is fitted where none is given."""
+        """Return the records of a data set; a population model is fitted where none is given.
+
+        A `model` may read an empty cell as such, and not as the number that the domain declares for it: then the proof
+        says nothing about these rows.
+        """
         rows = data.rows.cpu()
         exact = torch.ones(len(rows), dtype=torch.bool)
         if data.original is not None and len(data.original.rows) == len(rows):
             exact = torch.from_numpy(~data.original.off_grid(data.domain, rows.numpy()).any(1))
+            filled = torch.from_numpy(data.original.has_filled(data.domain))
+            if model is not None and bool(filled.any()) and _reads_empty_cells(model, data):
+                exact &= ~filled
         if population is None and len(rows):
             population = fit_likelihood(problem.domain, problem.domain.clip(rows))
         return ProofRecords(problem, data.name, rows, exact, population, order)
@@ -143,6 +156,11 @@ class ProofRecords:
         status = evidence.status_of(places)
         shares = (share_interval(int((status == each).sum()), len(places)) for each in (FAIR, FLIPS, UNDECIDED))
         return FreshClaims(len(places), *shares)
+
+
+def _reads_empty_cells(model: Opened | Model, data: Dataset) -> bool:
+    records = records_of(model, data)
+    return records.form == "cells" and records.why != REFUSES_EMPTY
 
 
 def share_interval(count: int, of: int) -> ShareInterval:

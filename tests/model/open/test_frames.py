@@ -9,6 +9,7 @@ import torch
 from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
+from neuronfair.domain.tables import ColumnType
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model.open import wrap_model
@@ -162,3 +163,24 @@ def test_an_opened_model_gives_the_scores_of_a_table_of_original_cells():
     for source in (model, lambda rows: model.predict_proba(rows[["use", "sex"]])):
         opened = wrap_model(source, data.domain, data)
         assert np.array_equal(opened.scores_of_frame(whole), model.predict_proba(table))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "high", "kept"),
+    [
+        ("uint8", 255, True),
+        ("uint8", 256, False),  # 256 would become 0
+        ("int8", 200, False),
+        ("float16", 2048, True),
+        ("float16", 2049, False),  # would become 2048
+        ("float32", 2049, True),
+        ("bool", 2, False),
+    ],
+)
+def test_a_dtype_of_the_table_is_kept_only_if_it_holds_all_values_of_the_domain(dtype, high, kept):
+    attributes = (Attribute("wage", "ordinal", low=0, high=high), Attribute("sex", "flag", low=0, high=1))
+    domain = TableDomain("t", attributes, ("sex",))
+    inputs = table_inputs(domain, types={"wage": ColumnType("wage", np.dtype(dtype))})
+    made = inputs.of_rows(torch.arange(high + 1)[:, None] * torch.tensor([1, 0]))["wage"]
+    assert (made.dtype == dtype) is kept
+    assert made.astype(float).tolist() == list(range(high + 1))

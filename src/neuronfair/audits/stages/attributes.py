@@ -72,9 +72,10 @@ class ProofStage:
         progress("Proving", 0, None)
         try:
             problem, data = self._problem, self.data
-            records = (
-                ProofRecords.of(problem, data, self.population) if has_table else ProofRecords.none(problem, data.name)
-            )
+            if has_table:
+                records = ProofRecords.of(problem, data, self.population, model=self.opened)
+            else:
+                records = ProofRecords.none(problem, data.name)
             records = replace(records, most_regions=0)  # an audit does not show them
             report, proof = certify(problem, self.opened, records, self.seconds, show=progress)
         except Unprovable as error:

@@ -204,6 +204,12 @@ class Original:
         """Return which cells are no value of the domain, so that their codes are approximate: bool, (n, d)."""
         return np.stack([self._off_grid(a, codes[:, place]) for place, a in enumerate(domain.attributes)], 1)
 
+    def has_filled(self, domain: TableDomain) -> npt.NDArray[np.bool_]:
+        """Return which rows have an empty cell for which the domain declares a number: bool, (n,)."""
+        filled = [a for a in domain.attributes if not a.values and a.missing is not None and a.empty is None]
+        empty = [np.isnan(self.numbers(attribute)) for attribute in filled]
+        return np.any(empty, axis=0) if empty else np.zeros(len(self.rows), dtype=bool)
+
     def _off_grid(self, attribute: Attribute, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         if attribute.values:
             labels = {*attribute.values, *attribute.extra} - ({*attribute.extra} if attribute.other else set())

@@ -250,15 +250,25 @@ def cells_of(attribute: Attribute, known: Collection[Any] = ()) -> dict[int, Any
 
 
 def _with_dtype(cells: Any, dtype: Any) -> Any:
-    """Return cells, a Series, with the dtype of the table, if it can hold them: no int holds an empty cell."""
+    """Return cells, a Series, with the dtype of the table, if it can hold them: no int holds an empty cell.
+
+    A table may have too small numbers for all values of the domain: 300 would become 44 in bytes.
+    """
     if dtype is None or cells.dtype == dtype:
         return cells
     try:
         if dtype.kind == "m":  # durations are read as seconds
             return needs("pandas", "sklearn").to_timedelta(cells, unit="s").astype(dtype)
-        return needs("pandas", "sklearn").to_datetime(cells).astype(dtype) if dtype.kind == "M" else cells.astype(dtype)
-    except (TypeError, ValueError):
+        if dtype.kind == "M":
+            return needs("pandas", "sklearn").to_datetime(cells).astype(dtype)
+        made = cells.astype(dtype)
+    except (TypeError, ValueError, OverflowError):
         return cells
+    kept = (made.isna() == cells.isna()).all() and made.nunique() == cells.nunique()
+    if kept and made.dtype.kind in "iuf" and cells.dtype.kind in "iuf":
+        whole = cells % 1 == 0
+        kept = (made[whole].astype(cells.dtype) == cells[whole]).all()
+    return made if kept else cells
 
 
 def _category_of(categories: Sequence[Any]) -> Callable[[Any], Any]:
