@@ -61,7 +61,7 @@ def child(options: argparse.Namespace) -> None:
         if options.store:
             place = ledger if hasattr(ledger, "make_manifest") else importlib.import_module("neuronfair.store.manifest")
             manifest = place.make_manifest(config, data, model=str(path), weights="w", outputs=network.outputs)
-            run = Run.create_or_open(Path(folder) / "run", manifest, data.domain, network.outputs)
+            run = Run.create_or_open(Path(folder) / "run", manifest, data.domain)
         outcome = search(network, data.domain, data.rows, config, recorder=run, population=usual)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     figures = outcome.summary()

@@ -109,14 +109,14 @@ def make_run(folder: Path, opened: Opened, card: Card, data: Dataset, config: Se
     manifest = make_manifest(config, data, model=WEIGHTS, weights=opened.fingerprint, outputs=2)
     assert isinstance(opened.model, Network)
     assert opened.module is not None
-    run = Run.create_or_open(folder, manifest, data.domain, 2)
+    run = Run.create_or_open(folder, manifest, data.domain)
     save(folder / WEIGHTS, opened.module, card)
     run.finish(search(opened.model, data.domain, data.rows, config, recorder=run).summary())
     return [
         Way("looking", lambda: looked_at(folder), lambda path: path.name not in EYE),
         Way(
             "going on",
-            lambda: (own_model(Run.open(folder)), gone_on(Run.create_or_open(folder, manifest, data.domain, 2))),
+            lambda: (own_model(Run.open(folder)), gone_on(Run.create_or_open(folder, manifest, data.domain))),
             lambda path: path.name not in EYE,
         ),
     ]

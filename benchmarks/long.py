@@ -87,7 +87,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         out = Path(folder) / "run"
         manifest = make_manifest(config, data, model=str(path), weights="", outputs=2)
-        run = Run.create_or_open(out, manifest, data.domain, 2)
+        run = Run.create_or_open(out, manifest, data.domain)
         pool = Processes(options.workers) if options.workers > 1 else Serial()
         runner = ShardRunner(pool, out / "shards", run=run)
         disk = Disk(out)

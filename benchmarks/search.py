@@ -28,12 +28,12 @@ from neuronfair.domain.draws import Draws
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.model import weights
 from neuronfair.model.network import Network
+from neuronfair.searches import methods as search_methods
 from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import SearchContext
-from neuronfair.searches.methods import Setting, phases
 
 import torch
 
@@ -72,7 +72,11 @@ def measure(method: str, seeds: int, steps: int, network: Network, data: Dataset
 def single(outcome: SearchResult, network: Network, data: Dataset) -> float:
     """Return the evaluated rows per second of one walker that starts from a finding."""
     context = SearchContext(network, data.domain, outcome.config.decision, Draws(0, "local"), outcome.profile)
-    rule = phases(outcome.config.method, Setting(context, KeySet(), outcome.config.seeds * outcome.config.steps)).local
+    rule = (
+        METHODS[outcome.config.method]
+        .make(search_methods.Setting(context, KeySet(), outcome.config.seeds * outcome.config.steps))
+        .local
+    )
     start = outcome.findings.rows[:1]
     run_phase(context, rule, start, budget=Budget(steps=20))  # warm up
     result = run_phase(context, rule, start, budget=Budget(steps=SINGLE_STEPS))

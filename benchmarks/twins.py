@@ -24,10 +24,10 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.profile import interpret
+from neuronfair.searches import methods as search_methods
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import SearchContext
-from neuronfair.searches.methods import Setting, phases
 
 import torch
 from torch import nn
@@ -50,7 +50,8 @@ def one(method: str, walkers: int, steps: int) -> None:
     network = Network(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)), domain)
     seeds = domain.sample(walkers, torch.Generator().manual_seed(0))
     context = SearchContext(network, domain, Decision(), Draws(0, "global"), interpret(network, domain, seeds[:100]))
-    rule = phases(method, Setting(context, KeySet(), rows=0)).first  # too few rows for a pilot
+    setting = search_methods.Setting(context, KeySet(), rows=0)  # too few rows for a pilot
+    rule = search_methods.METHODS[method].make(setting).first
     result = run_phase(context, rule, seeds, budget=Budget(steps=steps))
     print(result.findings.evaluated, result.found)
 

@@ -66,7 +66,7 @@ def repair(run: Run, path: Path, data: Dataset, how: How, settings: RepairSettin
     parts = data.split(split_seed)
     work: Retraining | NeuronRepair
     if how == "retrain":
-        findings = replace(run, ledger=replace(run.ledger, domain=data.domain)).findings()
+        findings = replace(run, declared=data.domain).findings()
         if not len(findings):
             raise RunError(f"{run.folder}: nothing was found, so there is nothing to repair with. Search longer first")
         work = retrain(module, parts, findings, run.seeds, settings, progress=partial(_note, show))

@@ -54,9 +54,7 @@ SCORES, TWINS = torch.tensor([[0.6, 0.4], [0.3, 0.7], [0.9, 0.1]]), torch.tensor
 def run(folder, domain: TableDomain = DOMAIN, decision: Decision | None = None, scale=None) -> Run:
     config = SearchConfig(method="frontier", seeds=3, steps=1, decision=decision or Decision(), scale=scale)
     manifest = {"model": "m.onnx", "weights": "w", "domain": domain.fingerprint, "rows": "r", "outputs": 2}
-    made = Run.create_or_open(
-        folder, manifest | {"plan": {"sensitive": [*domain.sensitive], **asdict(config)}}, domain, 2
-    )
+    made = Run.create_or_open(folder, manifest | {"plan": {"sensitive": [*domain.sensitive], **asdict(config)}}, domain)
     made.begin(PEOPLE)
     columns = list(domain.sensitive_columns)
     number = torch.arange(3)
@@ -142,7 +140,6 @@ def test_nobody_found_is_a_table_without_rows(tmp_path):
         {"model": "m", "weights": "w", "domain": DOMAIN.fingerprint, "rows": "r", "outputs": 2}
         | {"plan": {"sensitive": ["sex"], **asdict(SearchConfig())}},
         DOMAIN,
-        2,
     )
     assert export.export_findings(tmp_path / "run", tmp_path / "f.xlsx") == 0
     assert openpyxl.load_workbook(tmp_path / "f.xlsx").active.max_row == 1

@@ -85,7 +85,7 @@ def searched(
     told: Callable[[str], None] = lambda _: None,
 ) -> SearchResult:
     """Search in a run folder, on the cluster unless it is said who walks; some phases are upset."""
-    run = Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    run = Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN)
     shards = ShardRunner(Ray(), folder / "shards", run=run)
 
     def progress(phase: str, *_: int) -> None:
@@ -208,8 +208,8 @@ def test_a_model_that_fails_ends_all_in_one_line(machines, whole, tmp_path):
 
 
 def test_a_worker_that_cannot_write_says_where(machines, tmp_path):
-    run = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2)
-    taken = tmp_path / "run" / "shards" / run.ledger.mark / "local-00001"
+    run = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN)
+    taken = tmp_path / "run" / "shards" / run.mark / "local-00001"
     taken.parent.mkdir(parents=True)
     taken.touch()  # where a folder should be
     with pytest.raises(RunError, match=r"local-00001: cannot be written .*Earlier findings are saved"):

@@ -82,23 +82,13 @@ def test_every_step_judges_every_walker_once():
 
 
 @pytest.mark.parametrize("limit", range(0, 25, 3))
-def test_instances_and_findings_are_kept_to_the_row(limit):
+def test_instances_are_kept_to_the_row(limit):
     path = counting(6, 4)
-    result = run(path, Budget(steps=6, findings=limit))
-    assert (len(result.findings), result.stop) == (limit, "findings")
     result = run(path, Budget(steps=6, instances=limit))
     assert (result.findings.tried, len(result.findings), result.stop) == (limit, limit, "instances")
     path[:, 1::2] = 0  # every other chain stays outside
     result = run(path, Budget(steps=6, instances=limit))
     assert result.findings.tried == min(limit, 13)
-    result = run(path, Budget(steps=6, findings=limit))
-    assert len(result.findings) == min(limit, 12)
-
-
-def test_whoever_comes_after_the_last_finding_was_not_tried():
-    path = [[OUTSIDE, INSIDE, [1, 0, 0, 0, 0], ALSO_INSIDE]]
-    result = run(path, Budget(steps=1, findings=1))
-    assert (len(result.findings), result.findings.tried) == (1, 2)
 
 
 def test_findings_per_seed_retires_walkers_one_by_one():
@@ -120,7 +110,6 @@ def test_a_walker_retires_although_another_met_its_rows_before():
     [
         (Budget(steps=0), "steps"),
         (Budget(instances=0), "instances"),
-        (Budget(findings=0), "findings"),
         (Budget(seconds=0), "seconds"),
         (Budget(findings_per_seed=0), "walkers"),
     ],
@@ -511,23 +500,16 @@ def test_a_hit_that_float64_rejects_does_not_retire_its_walker():
     assert result.stop == "walkers"
 
 
-def test_a_hit_that_float64_rejects_does_not_fill_the_budget():
-    path = [[DOUBTFUL, ALSO_DOUBTFUL, OUTSIDE], [OUTSIDE, INSIDE, ALSO_INSIDE]]
-    result = rounded(path, Budget(steps=2, findings=1))
-    assert result.findings.rows.tolist() == [INSIDE]
-    assert (result.stop, result.findings.rejected, result.found) == ("findings", 2, 1)
-    assert result.findings.tried == 4  # whoever comes after the last finding was never asked for
-
-
 def test_rejected_hits_do_not_count_after_an_interruption():
     path = [[DOUBTFUL, OUTSIDE], [ALSO_DOUBTFUL, OUTSIDE], [INSIDE, OUTSIDE], [ALSO_INSIDE, OUTSIDE]]
     saved: list[Checkpoint] = []
-    whole = rounded(path, Budget(steps=4, findings=2), recording=PhaseRecording(saved.append, every=2))
-    assert (len(saved), saved[0].findings.rejected) == (2, 2)
-    again = rounded(path, Budget(steps=4, findings=2), recording=PhaseRecording(resume=saved[0]))
+    budget = Budget(steps=4, findings_per_seed=2)
+    whole = rounded(path, budget, recording=PhaseRecording(saved.append, every=2))
+    assert ([at.t for at in saved], saved[0].findings.rejected) == ([2, 4, 4], 2)
+    again = rounded(path, budget, recording=PhaseRecording(resume=saved[0]))
     for result in (whole, again):
         assert result.findings.rows.tolist() == [INSIDE, ALSO_INSIDE]
-        assert (result.stop, result.findings.rejected) == ("findings", 2)
+        assert (result.stop, result.findings.rejected) == ("steps", 2)
 
 
 def test_without_such_a_budget_rejected_hits_are_dropped_at_the_end():

@@ -9,7 +9,7 @@ import torch
 
 from neuronfair.errors import RunError
 from neuronfair.model.blackbox import BlackBox
-from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, background_writer, run_phase
+from neuronfair.searches.engine import BackgroundWriter, Budget, Checkpoint, PhaseRecording, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import SearchContext, State
 from tests.planted import networks
@@ -38,7 +38,7 @@ class Counting:
 def test_pieces_are_done_one_after_the_other(threaded):
     done: list[int] = []
     gate = threading.Event()
-    with background_writer(threaded) as writer:
+    with BackgroundWriter(threaded) as writer:
         writer.do(lambda: (gate.wait(5 if threaded else 0), done.append(1)))
         assert done == ([] if threaded else [1])
         gate.set()
@@ -51,7 +51,7 @@ def test_pieces_are_done_one_after_the_other(threaded):
 
 def test_an_error_beside_is_raised_by_the_next_piece_or_at_the_end():
     done: list[int] = []
-    with background_writer(True) as writer:
+    with BackgroundWriter(True) as writer:
         writer.do(lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             writer.do(lambda: done.append(1))

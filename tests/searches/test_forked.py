@@ -66,7 +66,7 @@ def teams(monkeypatch) -> list[int]:
 
 
 def searched(folder: Path, config: SearchConfig, workers: int, **said) -> campaign.SearchResult:
-    run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN, 2)
+    run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN)
     runner = partial(in_one_piece, workers=workers)
     return campaign.search(planted(), DOMAIN_OF_RUN, ROWS, config, recorder=run, runner=runner, **said)
 

@@ -12,7 +12,7 @@ from neuronfair.domain.draws import Draws
 from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import select_state
-from neuronfair.searches.methods import METHODS, Setting, frontier, neuronfair, phases
+from neuronfair.searches.methods import METHODS, Setting, frontier, neuronfair
 from neuronfair.searches.stepping import STEPS_AHEAD, CudaGraphs, _DeviceDraws, step
 from neuronfair.testing.cases import case
 
@@ -39,7 +39,7 @@ class Watch(TorchDispatchMode):
 
 def local(name: str):
     context, starts = case("plain").context, case("plain").seeds
-    rule = phases(name, Setting(context, KeySet(), 0)).local
+    rule = METHODS[name].make(Setting(context, KeySet(), 0)).local
     numbers = torch.arange(len(starts))
     chains = {"origin": numbers, "place": numbers, "rows": starts, "found": torch.zeros_like(numbers)}
     return context, rule, rule.start(context, chains)

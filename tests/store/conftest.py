@@ -37,7 +37,7 @@ def interrupted(tmp_path_factory, small_steps) -> Path:
         assert killed_at(call, folder, PLAN)
         if [line.get("phase") for line in Run.open(folder).lines].count("local") == 2:
             break
-    Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN)
     return folder
 
 

@@ -51,7 +51,7 @@ def make_manifest(config: SearchConfig, **other: Any) -> dict[str, Any]:
 
 def search(folder: Path, config: SearchConfig) -> dict[str, Any]:
     """What `neuronfair search` does around a campaign."""
-    run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN, 2)
+    run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN)
     outcome = campaign.search(planted(), DOMAIN_OF_RUN, ROWS, config, recorder=run)
     run.finish(outcome.summary())
     return outcome.summary()

@@ -21,7 +21,7 @@ def looked_at(folder: Path) -> None:
 
 
 def gone_on_with(folder: Path) -> None:
-    Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    Run.create_or_open(folder, make_manifest(PLAN), DOMAIN_OF_RUN)
 
 
 def refused(folder: Path, *ways) -> str:
@@ -98,7 +98,7 @@ def test_files_that_are_swapped(halfway, tmp_path):
 
 def test_a_manifest_of_another_run(halfway, tmp_path):
     """Its digest is right, but the journal was not begun with it."""
-    other = Run.create_or_open(tmp_path / "other", make_manifest(PLAN, created="later"), DOMAIN_OF_RUN, 2)
+    other = Run.create_or_open(tmp_path / "other", make_manifest(PLAN, created="later"), DOMAIN_OF_RUN)
     shutil.copy(other.folder / MANIFEST, halfway / MANIFEST)
     assert f"{JOURNAL}: line 1 is damaged, or does not belong here" in refused(halfway)
 

@@ -143,7 +143,7 @@ def test_files_of_others_in_the_folder_are_left_alone(tmp_path, config, referenc
 
 
 def test_a_file_in_the_way_of_a_checkpoint_is_not_overwritten(tmp_path, config):
-    run = Run.create_or_open(tmp_path / "run", make_manifest(config), DOMAIN_OF_RUN, 2)
+    run = Run.create_or_open(tmp_path / "run", make_manifest(config), DOMAIN_OF_RUN)
     (run.folder / SEEDS).write_text("mine", encoding="utf-8")
     with pytest.raises(RunError, match=f"{SEEDS}: is not in journal.jsonl"):
         run.begin(ROWS[:1])
@@ -151,7 +151,7 @@ def test_a_file_in_the_way_of_a_checkpoint_is_not_overwritten(tmp_path, config):
 
 
 def test_half_a_file_of_a_killed_run_is_removed(halfway, tmp_path):
-    mark = Run.open(halfway).ledger.mark
+    mark = Run.open(halfway).mark
     (halfway / f".local-00002.parquet.{mark}").write_bytes(b"PAR1")
     before = contents(halfway)
     assert len(Run.open(halfway).lines) > 4
@@ -162,7 +162,7 @@ def test_half_a_file_of_a_killed_run_is_removed(halfway, tmp_path):
 
 
 def test_other_rows_to_start_from(halfway):
-    run = Run.create_or_open(halfway, make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    run = Run.create_or_open(halfway, make_manifest(PLAN), DOMAIN_OF_RUN)
     run.begin(ROWS[: PLAN.seeds])
     with pytest.raises(RunError, match="begun with other rows to start from"):
         run.begin(ROWS[1 : PLAN.seeds + 1])
@@ -180,7 +180,7 @@ def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, config, monkeypa
         check(run)
 
     monkeypatch.setattr(Ledger, "_check", late)
-    writer = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN, 2)
+    writer = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN)
     writer.begin(ROWS[:2])
     none = Findings.empty(DOMAIN_OF_RUN, 2)
     where = engine.Checkpoint(1, {"rows": ROWS[:2]}, none, torch.zeros(0, 2, dtype=torch.int64))
@@ -222,7 +222,7 @@ def test_a_full_disk(tmp_path, config, reference, monkeypatch, share, call):
 
 
 def test_seeds_beyond_the_bounds_are_kept_as_the_walkers_start(tmp_path):
-    run = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    run = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN)
     run.begin(torch.tensor([[300, -1, 3, 4, 0]]))  # 300 does not fit a byte
     assert run.seeds.tolist() == [[9, 0, 3, 4, 0]]
     assert np.load(run.folder / SEEDS).dtype == np.int8
@@ -243,7 +243,7 @@ def test_seeds_beyond_the_bounds_are_kept_as_the_walkers_start(tmp_path):
 def test_a_run_of_another_model_domain_or_table(halfway, other, says):
     before = contents(halfway)
     with pytest.raises(RunError, match=f"{halfway}.*begun with {says}.*Choose another --out"):
-        Run.create_or_open(halfway, make_manifest(PLAN, **other), DOMAIN_OF_RUN, 2)
+        Run.create_or_open(halfway, make_manifest(PLAN, **other), DOMAIN_OF_RUN)
     assert contents(halfway) == before
 
 
@@ -263,25 +263,25 @@ def test_a_run_with_another_option(halfway, option, value):
     other = make_manifest(dataclasses.replace(PLAN, **{option: value}))
     was = getattr(PLAN, option)
     with pytest.raises(RunError, match=f"begun with {option} = {was}, not {value}"):
-        Run.create_or_open(halfway, other, DOMAIN_OF_RUN, 2)
+        Run.create_or_open(halfway, other, DOMAIN_OF_RUN)
 
 
 def test_a_run_that_is_older_than_a_setting_goes_on_without_it(tmp_path):
     old = make_manifest(PLAN)
     del old["plan"]["plausible"], old["plan"]["twins"]
-    Run.create_or_open(tmp_path / "run", old, DOMAIN_OF_RUN, 2)
-    assert Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2).population is None
+    Run.create_or_open(tmp_path / "run", old, DOMAIN_OF_RUN)
+    assert Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN).population is None
     other = make_manifest(dataclasses.replace(PLAN, plausible=0.1))
     with pytest.raises(RunError, match=r"begun with plausible = 0\.0, not 0\.1"):
-        Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN, 2)
+        Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN)
     other = make_manifest(dataclasses.replace(PLAN, twins="counterfactual"))
     with pytest.raises(RunError, match=r"begun with twins = flip, not counterfactual"):
-        Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN, 2)
+        Run.create_or_open(tmp_path / "run", other, DOMAIN_OF_RUN)
 
 
 def test_the_population_is_kept_with_the_run(tmp_path):
     population = fit_population(DOMAIN_OF_RUN, ROWS)
-    made = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    made = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN)
     made.begin(ROWS[:3], population)
     again = Run.open(tmp_path / "run").population
     assert again is not None
@@ -299,7 +299,7 @@ def test_the_population_is_kept_with_the_run(tmp_path):
 
 
 def test_a_population_of_ones_own_is_not_kept(tmp_path):
-    made = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN, 2)
+    made = Run.create_or_open(tmp_path / "run", make_manifest(PLAN), DOMAIN_OF_RUN)
     made.begin(ROWS[:3], Young(DOMAIN_OF_RUN))
     assert Run.open(tmp_path / "run").population is None
 
@@ -308,7 +308,7 @@ def test_a_plausible_search_that_is_killed_again_and_again_finds_the_same(tmp_pa
     config = dataclasses.replace(PLAN, plausible=0.3)
 
     def searched(folder: Path, usual: PopulationModel | None) -> None:
-        run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN, 2)
+        run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN)
         known = {"population": run.population or usual}
         run.finish(campaign.search(planted(), DOMAIN_OF_RUN, ROWS, config, recorder=run, **known).summary())
 
@@ -337,7 +337,7 @@ def test_a_run_with_other_sensitive_attributes(halfway):
     other = make_manifest(PLAN)
     other["plan"]["sensitive"] = ["s", "a0"]
     with pytest.raises(RunError, match="sensitive"):
-        Run.create_or_open(halfway, other, DOMAIN_OF_RUN, 2)
+        Run.create_or_open(halfway, other, DOMAIN_OF_RUN)
 
 
 def test_a_folder_that_is_not_a_run(tmp_path):
@@ -426,7 +426,7 @@ def odd_domains(draw: st.DrawFn) -> TableDomain:
 def test_a_domain_with_odd_names_comes_back_from_its_file(tmp_path_factory, domain):
     folder = tmp_path_factory.mktemp("odd") / "run"
     manifest = make_manifest(PLANS["neuronfair-plus"], domain=domain.fingerprint)
-    Run.create_or_open(folder, manifest, domain, 2)
+    Run.create_or_open(folder, manifest, domain)
     there = Run.open(folder).domain
     assert there == domain
     assert there.fingerprint == domain.fingerprint

@@ -39,7 +39,7 @@ def manifest(config: SearchConfig) -> dict:
 
 def searched(folder: Path, fitted: CounterfactualTwins) -> None:
     """What `neuronfair search --twins counterfactual` does around a campaign."""
-    run = Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2)
+    run = Run.create_or_open(folder, manifest(PLAN), DOMAIN)
     known = {"counterfactuals": run.counterfactuals or fitted}
     run.finish(campaign.search(by_a(DOMAIN), DOMAIN, ROWS, PLAN, recorder=run, **known).summary())
 
@@ -55,7 +55,7 @@ def test_whoever_opens_a_run_has_the_same_counterfactuals(whole, beside):
     run = Run.open(whole)
     found = run.findings()
     assert len(found) > 0
-    assert (run.domain.twin_columns, run.ledger.domain.twin_columns) == ((0, 1, 2), (2,))
+    assert (run.domain.twin_columns, run.declared.twin_columns) == ((0, 1, 2), (2,))
     assert isinstance(run.counterfactuals, CounterfactualTwins)
     assert torch.equal(run.domain.twins(ROWS).rows, beside.twins(DOMAIN, ROWS).rows)
     # The twin of a finding is the counterfactual that can be made again.
@@ -85,7 +85,7 @@ def test_a_search_that_is_killed_again_and_again_finds_the_same(tmp_path, whole,
 
 def test_a_damaged_or_forged_file_is_refused(tmp_path, beside):
     folder = tmp_path / "run"
-    Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2).begin(ROWS[:3], None, beside)
+    Run.create_or_open(folder, manifest(PLAN), DOMAIN).begin(ROWS[:3], None, beside)
     check = Run.open(folder).lines[0]["crc32"]["counterfactuals"]
     content = (folder / COUNTERFACTUALS).read_bytes()
     (folder / COUNTERFACTUALS).write_bytes(content[:-1])
@@ -103,17 +103,17 @@ def test_a_damaged_or_forged_file_is_refused(tmp_path, beside):
 
 def test_a_run_of_version_0_2_is_read(tmp_path, beside, monkeypatch):
     files = {"counterparts": ("counterparts.safetensors", partial(save_counterfactuals, beside))}
-    monkeypatch.setattr(runs, "written", lambda *_: files)
-    Run.create_or_open(tmp_path / "run", manifest(PLAN), DOMAIN, 2).begin(ROWS[:3], None, beside)
+    monkeypatch.setattr(runs, "population_writers", lambda *_: files)
+    Run.create_or_open(tmp_path / "run", manifest(PLAN), DOMAIN).begin(ROWS[:3], None, beside)
     assert torch.equal(Run.open(tmp_path / "run").counterfactuals.groups, beside.groups)
 
 
 def test_a_file_of_counterfactuals_that_no_line_names(tmp_path):
     folder = tmp_path / "run"
-    Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2)
+    Run.create_or_open(folder, manifest(PLAN), DOMAIN)
     (folder / COUNTERFACTUALS).write_bytes(b"mine")
     with pytest.raises(RunError, match=rf"{COUNTERFACTUALS}: is not in {JOURNAL}"):
-        Run.create_or_open(folder, manifest(PLAN), DOMAIN, 2)
+        Run.create_or_open(folder, manifest(PLAN), DOMAIN)
 
 
 def test_manifests_of_flips_are_as_they_were():

@@ -59,7 +59,7 @@ def whole(tmp_path_factory, small_steps) -> Path:
 
 def searched(folder: Path, config: SearchConfig, size: int | None = None, **said) -> SearchResult:
     """What `neuronfair search` does: in one piece, or in shards for so many workers."""
-    run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN, 2)
+    run = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN)
     runner = in_one_piece
     if size is not None:
         runner = ShardRunner(Serial(size), folder / "shards", run=run)
@@ -196,7 +196,7 @@ def test_ctrl_c_while_shards_are_put_together(tmp_path, whole, monkeypatch):
 
 @pytest.mark.parametrize("limit", ["seconds", "instances"])
 def test_limits_over_all_walkers_are_refused(tmp_path, limit):
-    with pytest.raises(NeuronFairError, match="takes no limit of seconds, evaluated records or findings"):
+    with pytest.raises(NeuronFairError, match="takes no limit of seconds or evaluated records"):
         searched(tmp_path / "run", replace(PLAN, **{limit: 5}), 2)
 
 

@@ -23,7 +23,7 @@ from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import DOUBTFUL, FOUND, MISS, REJECTED, KeySet, evaluated_lines, is_sampled_miss
 from neuronfair.searches.method import SearchContext, StepSizes
-from neuronfair.searches.methods import Setting, phases
+from neuronfair.searches.methods import METHODS, Setting
 from neuronfair.store import shard_runner as merge
 from neuronfair.store.shard_files import ShardStore
 from neuronfair.store.shard_runner import merged
@@ -63,7 +63,7 @@ def run_phase(
     seen,
 ):
     """Search the global phase from the seeds, or the local one from what it found; a share of its chains."""
-    rules = phases(method, Setting(context, KeySet(), 100))
+    rules = METHODS[method].make(Setting(context, KeySet(), 100))
     rows, origin = (SEEDS, torch.arange(len(SEEDS))) if starts is None else (starts.rows, starts.origin)
     here = share or slice(0, len(rows))
     recording = replace(recording, every=EVERY, first_chain=here.start, chains=len(rows))

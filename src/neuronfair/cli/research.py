@@ -180,7 +180,7 @@ def search(
     fitted = counterfactuals_of(with_twins(data.domain, data.rows, config.twins))  # before a folder is made
     if force:
         discard(out)
-    run = Run.create_or_open(out, manifest, data.domain, opened.model.outputs)
+    run = Run.create_or_open(out, manifest, data.domain)
     if card is not None and opened.module is not None:  # trained now
         save(out / WEIGHTS, opened.module, card)
     with options.pool_of(ray) as pool:

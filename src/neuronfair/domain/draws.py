@@ -32,7 +32,8 @@ class Draws:
         `use` names their purpose, so that two uses in one step do not share numbers. They change every `every` steps.
         """
         chains = _mix(origin * _GOLDEN + self.start(t - t % every, use))
-        return _to_unit(_mix(chains[:, None] + _ahead(count, origin.device)))
+        bits = _mix(chains[:, None] + _ahead(count, origin.device)).bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1)
+        return bits.to(torch.float64).mul_(2.0**-53)
 
     def below(self, limit: Tensor, t: int, origin: Tensor, *, use: str) -> Tensor:
         """Return whole numbers in 0 … limit - 1: int64, of the shape of `limit`, (n, count)."""
@@ -73,7 +74,3 @@ def _mix(x: Tensor) -> Tensor:
 def random_order(count: int, seed: int) -> Tensor:
     """Return the numbers 0 … count - 1 in random order; its beginning is a random sample."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-
-
-def _to_unit(bits: Tensor) -> Tensor:
-    return bits.bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)

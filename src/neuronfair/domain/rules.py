@@ -80,7 +80,7 @@ class RuleBook:
                 raise DomainError(
                     f"rule '{rule.name}': has no condition. Write if = {{…}} and then = {{…}}, or forbid = {{…}}"
                 )
-        self._groups = [self._compile(columns) for columns in self._components()]
+        self.tied = tuple(self._compile(columns) for columns in self._components())  # the groups of tied attributes
 
     def _check_sizes(self) -> None:
         """Refuse rules whose tables would take too much time or memory."""
@@ -102,7 +102,7 @@ class RuleBook:
     @property
     def columns(self) -> set[int]:
         """The columns that some rule names."""
-        return {c for group in self._groups for c in group.columns}
+        return {c for group in self.tied for c in group.columns}
 
     def _tables(self, rule: Rule, part: Mapping[str, RuleCondition]) -> list[tuple[int, Tensor]]:
         tables = []
@@ -187,24 +187,14 @@ class RuleBook:
     def count(self) -> int:
         """Return the exact number of rows that keep the rules."""
         free = math.prod(a.size for c, a in enumerate(self._attributes) if c not in self.columns)
-        return free * math.prod(group.total for group in self._groups)
-
-    @property
-    def groups(self) -> int:
-        """How many groups of attributes the rules tie together."""
-        return len(self._groups)
-
-    @property
-    def tied(self) -> tuple[RuleGroup, ...]:
-        """The groups of attributes that the rules tie together."""
-        return tuple(self._groups)
+        return free * math.prod(group.total for group in self.tied)
 
     def sample_into(self, rows: Tensor, u: Tensor, v: Tensor) -> None:
         """Overwrite the columns that rules name with rows drawn uniformly from the allowed combinations.
 
         The draws are numbers in [0, 1): u (n, groups) chooses the combination, v (n, attributes) the code within it.
         """
-        for i, group in enumerate(self._groups):
+        for i, group in enumerate(self.tied):
             ends = group.weights.to(u.device).cumsum(0)
             # The last end may be below 1 by rounding; numbers beyond it belong to the last combination.
             place = torch.searchsorted(ends, u[:, i].contiguous(), right=True).clamp(max=len(ends) - 1)
@@ -221,7 +211,7 @@ class RuleBook:
         ordered ones.
         """
         rows = rows.clone()
-        for group in self._groups:
+        for group in self.tied:
             own_rules = [i for i, when in enumerate(self._when) if when[0][0] in group.columns]
             broken = self.broken(rows)[:, own_rules].any(1).nonzero()[:, 0]
             # Slices bound the memory of the (rows, combinations) cost table.

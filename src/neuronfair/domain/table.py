@@ -217,7 +217,7 @@ class TableDomain(Domain):
 
     @property
     def draws_per_row(self) -> int:
-        return len(self.attributes) + self._rulebook.groups
+        return len(self.attributes) + len(self._rulebook.tied)
 
     def rows_at(self, u: Tensor) -> Tensor:
         """Return the valid rows at random places u: numbers in [0, 1), (n, draws_per_row).

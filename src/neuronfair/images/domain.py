@@ -12,7 +12,7 @@ from neuronfair.domain.twins import SampleDomain
 from neuronfair.errors import DomainError, NeuronFairError, did_you_mean
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import Method, SearchContext, State, renewed
-from neuronfair.searches.methods import METHODS, Setting, phases
+from neuronfair.searches.methods import METHODS, Setting
 
 SEED, FLAG, PIXELS = 0, 1, 2  # columns: number of the seed picture, whether it is shifted, the first of its pixels
 LEVELS = 256  # of an 8-bit pixel
@@ -184,7 +184,7 @@ def image_rule(name: str, setting: Setting) -> Method:
     known = image_methods()
     if name not in known:
         raise NeuronFairError(f"no method '{name}' for images. {did_you_mean(name, known)}")
-    walk = phases(known[name], setting).first
+    walk = METHODS[known[name]].make(setting).first
     return Halving(walk) if name == HALVING else walk
 
 

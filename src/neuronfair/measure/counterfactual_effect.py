@@ -166,7 +166,6 @@ class CounterfactualTest:
         return results
 
     def _learned(self, number: int) -> _Learned:
-        """Return the twins learned from one resampled table."""
         domain, table, groups = self.domain, self._clipped, self.counterfactuals.groups
         if number % 2 == 0:
             free, mixed = shuffled_groups(domain, table, seed_for(self._seed, "shuffle", number // 2))
@@ -226,7 +225,6 @@ class CounterfactualTest:
 def _estimates(
     tally: TwinTally, shuffled: Sequence[TwinTally], halves: Sequence[TwinTally], confidence: float
 ) -> tuple[Estimate, Estimate, Estimate]:
-    """Return rate, permutation baseline and excess."""
     rate = tally.rate()
     baselines, halved = (torch.tensor([one.rate() for one in some], dtype=torch.float64) for some in (shuffled, halves))
     level, times = float(baselines.mean()), student(confidence, len(shuffled))
@@ -279,7 +277,6 @@ def _compared(
 
 
 def _left_out(domain: TableDomain, table: Tensor, counterfactuals: CounterfactualTwins) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of the table that are too small."""
     counts = torch.bincount(domain.combinations.number(table), minlength=len(counterfactuals.groups))
     small = (counts > 0) & ~counterfactuals.groups
     return tuple(tuple(codes) for codes in domain.sensitive_values[small].tolist())

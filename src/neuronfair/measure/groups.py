@@ -67,21 +67,13 @@ def groups(
     parts = classes if labels is not None else 1  # of a group: by label
     place = group * parts + (labels.cpu() if labels is not None else 0)
     counts = torch.bincount(place * classes + decided, minlength=len(codes) * parts * classes)
-    return tuple(
-        _group(*one, known=labels is not None) for one in zip(codes, counts.view(-1, parts, classes), strict=True)
-    )
-
-
-def _group(codes: Tensor, counts: Tensor, *, known: bool) -> Group:
-    """Return a group from its rows by label and decision: (labels, classes), one line without labels."""
-    rows = int(counts.sum())
-    return Group(
-        codes=tuple(codes.tolist()),
-        rows=rows,
-        selection=tuple((counts.sum(0).double() / rows).tolist()),
-        accuracy=int(counts.diagonal().sum()) / rows if known else None,
-        labelled=tuple(map(tuple, counts.tolist())) if known else (),
-    )
+    result = []
+    for group_codes, table in zip(codes.tolist(), counts.view(-1, parts, classes), strict=True):
+        size = int(table.sum())
+        selection = tuple((table.sum(0).double() / size).tolist())
+        known = None if labels is None else (int(table.diagonal().sum()) / size, tuple(map(tuple, table.tolist())))
+        result.append(Group(tuple(group_codes), size, selection, *(known or (None,))))
+    return tuple(result)
 
 
 @dataclass(frozen=True)
@@ -315,7 +307,6 @@ def _merged(cuts: list[Cut]) -> tuple[Cut, ...]:
 
 
 def _candidates(domain: TableDomain, wanted: Tensor, others: Tensor) -> list[Cut]:
-    """Return the single conditions to build rules from."""
     cuts = []
     for column in domain.free.nonzero()[:, 0].tolist():
         attribute = domain.attributes[column]

@@ -54,14 +54,16 @@ def favourable_class(domain: TableDomain, decision: Decision, outputs: int) -> i
 
 
 class DirectionTally:
-    """A count of who gets the favourable class, batch by batch."""
+    """A count of who gets the favourable class, batch by batch; nothing is counted where no class is favourable."""
 
-    def __init__(self, domain: TableDomain, favourable: int) -> None:
+    def __init__(self, domain: TableDomain, favourable: int | None) -> None:
         self.domain, self.favourable, self.people = domain, favourable, 0
         self._counts = torch.zeros(2, len(domain.sensitive_values), dtype=torch.int64)
 
     def add(self, evaluated: Evaluation) -> None:
         """Count the families of evaluated rows."""
+        if self.favourable is None:
+            return
         combinations, rows = self.domain.combinations, evaluated.rows
         exists = with_row(evaluated.valid)
         columns = list(self.domain.sensitive_columns)
@@ -73,6 +75,8 @@ class DirectionTally:
 
     def add_pairs(self, pairs: Pairs, decision: Decision) -> None:
         """Count pairs: two records each."""
+        if self.favourable is None:
+            return
         numbers = torch.stack([self.domain.combinations.number(rows) for rows in pairs[:2]], 1)
         gets = torch.stack([decision.chosen(scores) == self.favourable for scores in pairs[2:]], 1)
         self._add(numbers, gets, torch.ones_like(gets))
@@ -83,8 +87,10 @@ class DirectionTally:
         for count, members in zip(self._counts, (gets, ~gets), strict=True):
             count += torch.bincount(numbers[members & exists & split[:, None]], minlength=len(count)).cpu()
 
-    def direction(self) -> Direction:
-        """Return the counts so far."""
+    def direction(self) -> Direction | None:
+        """Return the counts so far; None where no class is favourable."""
+        if self.favourable is None:
+            return None
         values, counts = self.domain.sensitive_values.tolist(), self._counts.T.tolist()
         sides = [Side(tuple(codes), *both) for codes, both in zip(values, counts, strict=True) if any(both)]
         sides.sort(key=lambda side: (-abs(side.gets - side.loses), side.gets))  # of a tie, first the one that loses
@@ -186,20 +192,17 @@ def flip_rate(
     network, domain, population = _original_cells(network, domain, population)
     name, draw, total = _source(domain, population, most, seed)
     looks = (total,) if error is None else _looks(total)
-    favourable = favourable_class(domain, decision or Decision(), network.outputs)
-    tally = None if favourable is None else DirectionTally(domain, favourable)
+    tally = DirectionTally(domain, favourable_class(domain, decision or Decision(), network.outputs))
     found = sampled = 0
     for look in looks:
         for (part,) in zip(*families(network.encoding, domain, torch.arange(sampled, look)), strict=True):
             evaluated = evaluate(network, domain, draw(part), decision)
             found += int(evaluated.discriminates.sum())
-            if tally is not None:
-                tally.add(evaluated)
+            tally.add(evaluated)
             sampled += len(part)
             if progress:
                 progress(sampled, total)
-        direction = None if tally is None else tally.direction()
-        rate = Rate(found, sampled, name, confidence, len(looks), direction)
+        rate = Rate(found, sampled, name, confidence, len(looks), tally.direction())
         if error is not None and rate.error <= error:
             break
     return rate
@@ -233,8 +236,7 @@ def plausible_pair_rate(
     """
     model, domain, rows = _original_cells(network, replace(pairs, twinning=FLIPS), population)
     check_rows(domain, rows, "flip rate over plausible pairs")
-    favourable = favourable_class(domain, decision or Decision(), model.outputs)
-    tally = None if favourable is None else DirectionTally(domain, favourable)
+    tally = DirectionTally(domain, favourable_class(domain, decision or Decision(), model.outputs))
     every = replace(domain, rules=(), twinning=FLIPS)  # also the invalid twins, to count them
     order = random_order(len(rows), seed)[:samples]
     found = paired = left_out = seen = 0
@@ -246,15 +248,14 @@ def plausible_pair_rate(
         hit = differs.any(1)
         found, paired = found + int(hit.sum()), paired + int(good.any(1).sum())
         left_out += int((evaluated.apart.any(1) & ~hit).sum())
-        if tally is not None:
-            tally.add(replace(evaluated, valid=good, apart=differs, discriminates=hit))
+        tally.add(replace(evaluated, valid=good, apart=differs, discriminates=hit))
         seen += len(part)
         if progress:
             progress(seen, len(order))
     if not paired:
         return None
-    direction = None if tally is None else tally.direction()
-    return PairRate(Rate(found, paired, "pairs", confidence, direction=direction), left_out, seen - paired)
+    rate = Rate(found, paired, "pairs", confidence, direction=tally.direction())
+    return PairRate(rate, left_out, seen - paired)
 
 
 def _original_cells(

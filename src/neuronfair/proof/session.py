@@ -59,7 +59,7 @@ class ProofRun:
         manifest = {**make_manifest(request, data, **model), "kind": "proof"}  # type: ignore[arg-type]
         run = ProofRun(Ledger.create_or_open(folder, manifest, data.domain, "proof"))
         if not run.ledger.lines:
-            run.ledger.begin({})
+            run.ledger.begin_with({})
         return run
 
     @property

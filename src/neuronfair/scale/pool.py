@@ -179,7 +179,6 @@ def _end_with_caller(watched: Connection) -> None:
 
 
 def _piece(number: int, content: bytes) -> Any:
-    """Do one piece, in a process."""
     common, lines = _common
     with _sending("--workers"):
         if isinstance(common, bytes):  # unpickled once, and here, so that a failure is an error of a piece
@@ -243,10 +242,6 @@ def check_address(address: str) -> Any:
     return ray
 
 
-def _cores() -> int:
-    return max(1, int(_resource("CPU")))
-
-
 def _resource(name: str) -> float:
     return float(needs("ray", "ray").cluster_resources().get(name, 0.0))
 
@@ -255,7 +250,7 @@ def _resource(name: str) -> float:
 class Ray(Pool):
     """The cluster that this process has joined; one piece runs on each core."""
 
-    size: int = field(default_factory=_cores)
+    size: int = field(default_factory=lambda: max(1, int(_resource("CPU"))))
 
     def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
         import ray
@@ -266,7 +261,8 @@ class Ray(Pool):
         if task.progress is not None:
             board = ray.remote(_Board).options(num_cpus=0, max_restarts=-1, **_here()).remote(len(task.items))
         remote = ray.remote(_ray_piece).options(num_cpus=1, num_gpus=task.gpus, max_retries=RETRIES)
-        common = _put((task.work, task.shared))
+        with _sending("--ray"):
+            common = ray.put((task.work, task.shared))
         refs = [remote.remote([common], item, number, board) for number, item in enumerate(task.items)]
         numbers = {ref: number for number, ref in enumerate(refs)}
         waiting = refs
@@ -310,7 +306,6 @@ _ray_common: tuple[str, Any] = ("", None)  # in a worker: the last work with wha
 
 
 def _ray_piece(common: list[Any], item: Any, number: int, board: Any) -> Any:
-    """Do one piece, in a worker."""
     global _ray_common
     import ray
     import torch
@@ -334,14 +329,6 @@ def _ray_piece(common: list[Any], item: Any, number: int, board: Any) -> Any:
     if board is not None:
         board.write.remote(number, last)
     return result
-
-
-def _put(common: Any) -> Any:
-    """Put what all pieces share into the object store."""
-    import ray
-
-    with _sending("--ray"):
-        return ray.put(common)
 
 
 def _result(ref: Any) -> Any:

@@ -206,7 +206,6 @@ class Tasks:
             made[number] = self._one(number)
 
     def _collect(self) -> None:
-        """Wait for the results of all forks."""
         for process, pipe in list(self._forks.items()):
             content = bytearray()
             while part := os.read(pipe, 1 << 20):

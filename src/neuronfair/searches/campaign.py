@@ -31,7 +31,7 @@ from neuronfair.searches.findings import NO_SEED, Findings, FindingsSummary, Pla
 from neuronfair.searches.health import HealthNote, check_health, weak_guidance
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, SearchContext, StepSizes
-from neuronfair.searches.methods import METHODS, Setting, check_method, phases
+from neuronfair.searches.methods import METHODS, Setting, check_method
 from neuronfair.searches.methods.aequitas import Uniform
 
 SAME_KEY = 2.0**-63  # the chance that two records share a key, where keys are not exact
@@ -270,7 +270,8 @@ def search(
     context, compared = _context(network, domain, rows, config, **fitted)
     context, searched, seeds = _starting_point(context, compared, rows, config, seeds)
     health = check_health(context, seeds, rows) if len(seeds) else ()
-    context.check_exact()
+    if context.exact.outputs != network.outputs:  # computed here, so that a model without float64 fails early
+        raise ModelError("in float64, in which findings are checked, the module gives another number of scores")
     if recorder is not None:
         recorder.begin(seeds, context.population, counterfactuals_of(searched))
     runs = _Runs(config, context, runner, progress or silent, recorder)
@@ -301,7 +302,6 @@ def random_directions(
 
 
 def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
-    """Refuse an impossible search."""
     config.decision.check(network.outputs)
     check_method(config.method, network, config.decision)
     if not bool(domain.free.any()):
@@ -375,7 +375,7 @@ class _Runs:
         rows = len(seeds) * config.steps
         if config.instances is not None:
             rows = min(rows, config.instances)
-        method = phases(config.method, Setting(self.context, seen, rows))
+        method = METHODS[config.method].make(Setting(self.context, seen, rows))
         pilot = self._saved(method.pilot, seeds)
         if pilot is not None and pilot.stop == "interrupted":
             return pilot, PhaseResult.not_run(self.context)

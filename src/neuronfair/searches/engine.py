@@ -40,7 +40,7 @@ from neuronfair.searches.keys import (
 from neuronfair.searches.method import Method, SearchContext, State
 from neuronfair.searches.stepping import Chains, EvaluatedStep, differ_exactly, stepper
 
-Stop = Literal["steps", "instances", "findings", "seconds", "walkers", "interrupted"]
+Stop = Literal["steps", "instances", "seconds", "walkers", "interrupted"]
 
 MAX_CHAINS_OF_ONE_THREAD = 4096  # one thread is faster than several that wait for each other: benchmarks/search.py
 SECONDS_BETWEEN_COUNTS = 0.5  # of the findings, for the progress display
@@ -53,22 +53,16 @@ CODES_PER_WIDE_ROW = 256  # of wider rows, such as images, fewer are collected
 class Budget:
     """The limits of one phase; whichever is reached first ends it.
 
-    `steps` counts the rows evaluated for each seed. `instances` (distinct records evaluated) and `findings` count over
-    all seeds. `findings_per_seed` retires a chain after so many discriminatory rows, whether or not another chain met
+    `steps` counts the rows evaluated for each seed, `instances` the distinct records evaluated over all seeds.
+    `findings_per_seed` retires a chain after so many discriminatory rows, whether or not another chain met
     them before: chains must not depend on each other. `seconds` is wall-clock time, the only limit under which two
     searches may differ.
     """
 
     steps: int = 1000
     instances: int | None = None
-    findings: int | None = None
     findings_per_seed: int | None = None
     seconds: float | None = None
-
-    @property
-    def counts_findings(self) -> bool:
-        """Whether a finding can end the search or retire its chain."""
-        return self.findings is not None or self.findings_per_seed is not None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -152,7 +146,7 @@ def run_phase(
         with (
             interruptible() as interruption,
             one_torch_thread(run.needs_one_thread),
-            background_writer(run.writes_in_background) as writer,
+            BackgroundWriter(run.writes_in_background) as writer,
         ):
             while (stop := run.reason_to_stop(interrupted=interruption.requested)) is None:
                 run.step()
@@ -160,7 +154,6 @@ def run_phase(
                     run.show(progress)
                 if run.checkpoint_is_due:
                     writer.do(run.next_checkpoint())
-            writer.wait()
         return run.finish(stop, progress)
 
 
@@ -190,17 +183,15 @@ class PhaseRun:
         self._last_count = time.perf_counter()
 
     def _start(self, seeds: Tensor, origin: Tensor | None) -> Chains:
-        """Return the chains before the first step."""
         context, recording = self._context, self._recording
         rows = context.domain.clip(seeds)
         numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
         place = recording.first_chain + torch.arange(len(rows), device=rows.device)
         state = {"origin": numbers, "place": place, "rows": rows, "found": torch.zeros_like(numbers)}
-        steps = stepper(context, self._method, exact=self._budget.counts_findings, even=recording.even)
+        steps = stepper(context, self._method, exact=self._budget.findings_per_seed is not None, even=recording.even)
         return Chains(steps, self._method.start(context, state), 0, self._budget.findings_per_seed)
 
     def _restore(self, resume: Checkpoint) -> None:
-        """Continue from a checkpoint."""
         if resume.state.keys() != self._chains.state().keys():
             raise OtherRunError(
                 "this search was started by another version of neuronfair, so it cannot be resumed. Start a new one"
@@ -245,8 +236,8 @@ class PhaseRun:
     def reason_to_stop(self, *, interrupted: bool) -> Stop | None:
         """Return why the phase ends before the next step; None if it continues."""
         budget = self._budget
-        if self._tally.stop is not None:
-            return self._tally.stop
+        if self._tally.may_reach_limit():
+            return "instances"
         if len(self._chains) == 0 or budget.findings_per_seed == 0:
             return "walkers"
         if self._chains.t >= budget.steps:
@@ -270,7 +261,7 @@ class PhaseRun:
     @property
     def checkpoint_is_due(self) -> bool:
         """Whether to write a checkpoint after this step; the end of the phase writes its own."""
-        return self._chains.t % self._recording.every == 0 and self._tally.stop is None
+        return self._chains.t % self._recording.every == 0 and not self._tally.may_reach_limit()
 
     def next_checkpoint(self) -> Callable[[], object]:
         """Return a function that writes a checkpoint of this moment, in any thread."""
@@ -307,7 +298,7 @@ class PhaseTally:
 
     def __init__(self, context: SearchContext, budget: Budget, seen: KeySet, *, keep: bool, chains: int) -> None:
         self._context, self._budget, self._seen, self._keep, self._chains = context, budget, seen, keep, chains
-        self.is_limited = budget.instances is not None or budget.findings is not None
+        self.is_limited = budget.instances is not None
         self._most = MAX_PENDING_ROWS.get(context.domain.device.type, MAX_PENDING_ROWS["cpu"]) // (
             1 + context.domain.codes_per_row // CODES_PER_WIDE_ROW
         )
@@ -318,14 +309,9 @@ class PhaseTally:
         self._parts: list[Findings] = []
         self.tried = self.found = self.confirmed = 0
 
-    @property
-    def stop(self) -> Stop | None:
-        """The limit that is reached, if any."""
-        if self._budget.instances is not None and self.tried >= self._budget.instances:
-            return "instances"
-        if self._budget.findings is not None and self.found >= self._budget.findings:
-            return "findings"
-        return None
+    def may_reach_limit(self, waiting: int = 0) -> bool:
+        """Return whether the limit is reached, once so many more rows are counted: no record beyond it is evaluated."""
+        return self._budget.instances is not None and self.tried + waiting >= self._budget.instances
 
     def take(self, before: Findings, keys: Tensor) -> None:
         """Start from the findings and keys of an interrupted run."""
@@ -338,13 +324,8 @@ class PhaseTally:
         """Collect an evaluated step, and count all collected ones when they are many or may reach a limit."""
         self._pending.append((t, evaluated))
         self._waiting += len(evaluated.rows)
-        if self._waiting >= self._most or self._may_be_the_last():
+        if self._waiting >= self._most or self.may_reach_limit(self._waiting):
             self.count()
-
-    def _may_be_the_last(self) -> bool:
-        """Whether the collected steps may reach a limit: no record beyond it is to be evaluated."""
-        limits = ((self._budget.instances, self.tried), (self._budget.findings, self.found))
-        return any(limit is not None and so_far + self._waiting >= limit for limit, so_far in limits)
 
     def count(self) -> None:
         """Count the collected steps and keep their findings."""
@@ -362,11 +343,6 @@ class PhaseTally:
         if self._budget.instances is not None:
             new &= torch.cumsum(new, 0) <= self._budget.instances - self.tried
             found &= new
-        if self._budget.findings is not None:
-            # Records after the last finding that fits the budget do not count.
-            new &= torch.cumsum(found, 0) - found.long() < self._budget.findings - self.found
-            found &= new
-        if self.is_limited:
             self._seen.add(keys[new])
         figures = torch.stack([new.sum(), found.sum(), (new & steps.doubtful).sum(), steps.finite.long()])
         tried, hits, rejected, sound = figures.tolist()
@@ -411,7 +387,7 @@ class PhaseTally:
         Their plausibility is computed if they are kept, in memory or by a checkpoint (`saved`). The search may
         continue in another thread meanwhile.
         """
-        if not self._budget.counts_findings:
+        if self._budget.findings_per_seed is None:
             holds = holds_exactly(self._context, recent)
             kind = kind_of(lines)
             kind[kind == FOUND] = torch.where(holds, FOUND, REJECTED)
@@ -444,11 +420,26 @@ def _plausibility(population: PopulationModel, packed: Tensor) -> Tensor:
 
 
 class BackgroundWriter:
-    """Does one piece of work at a time, in a thread if there is one."""
+    """Does one piece of work at a time, in a thread or at once; what it has started is completed at the end.
 
-    def __init__(self, pool: ThreadPoolExecutor | None) -> None:
-        self._pool = pool
+    A failure to write matters more than the error that ended the work before.
+    """
+
+    def __init__(self, threaded: bool) -> None:
+        self._pool = ThreadPoolExecutor(1) if threaded else None
         self._running: Future[object] | None = None
+
+    def __enter__(self) -> BackgroundWriter:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        try:
+            self.wait()
+        except Exception as other:
+            raise other from error
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown()
 
     def do(self, work: Callable[[], object]) -> None:
         """Start a piece of work once the one before is done; its exception, if any, is raised here."""
@@ -463,21 +454,3 @@ class BackgroundWriter:
         running, self._running = self._running, None
         if running is not None:
             running.result()
-
-
-@contextmanager
-def background_writer(threaded: bool) -> Iterator[BackgroundWriter]:
-    """Yield a writer that works in a thread, or at once; what it has started is completed at the end in any case."""
-    if not threaded:
-        yield BackgroundWriter(None)
-        return
-    with ThreadPoolExecutor(1) as pool:
-        writer = BackgroundWriter(pool)
-        try:
-            yield writer
-        except BaseException as error:
-            try:
-                writer.wait()
-            except Exception as other:  # the failure to write matters more
-                raise other from error
-            raise

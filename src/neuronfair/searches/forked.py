@@ -263,7 +263,6 @@ def _stepped(share: Chains, network: Network, end: int) -> _Block:
 
 
 def _unpacked(block: _Block) -> list[EvaluatedStep]:
-    """Return the steps of a block."""
     if not block.sizes:
         return []
     *lines, finite = (torch.as_tensor(line) for line in block.lines)

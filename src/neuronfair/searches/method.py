@@ -19,7 +19,6 @@ from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.population.plausible import Plausible
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import Domain
-from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -125,11 +124,6 @@ class SearchContext:
     def exact(self) -> Model:
         """The model in float64, for the second evaluation of findings."""
         return self.network.double()
-
-    def check_exact(self) -> None:
-        """Refuse a model that cannot compute in float64 before a search, not when its first findings are confirmed."""
-        if self.exact.outputs != self.network.outputs:
-            raise ModelError("in float64, in which findings are checked, the module gives another number of scores")
 
     @cached_property
     def reach(self) -> Tensor | float:

@@ -239,7 +239,6 @@ class Lock:
 
 
 def _warn_without(folder: Path, error: OSError) -> None:
-    """Warn once that a folder cannot be locked."""
     place = folder.resolve()
     if place not in _WARNED:
         _WARNED.add(place)

@@ -21,10 +21,10 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import numpy
 import torch
@@ -326,13 +326,13 @@ class Ledger:
 
     folder: Path
     manifest: Json
-    domain: TableDomain
+    declared: TableDomain  # the domain in the folder, whose twins are flips
     journal: Journal
     mark: str  # in temporary names: the checksum of the manifest
     lock: Lock | None = None  # None for a folder that is only read
 
-    @staticmethod
-    def create_or_open(folder: Path, manifest: Json, domain: TableDomain, kind: RunKind) -> Ledger:
+    @classmethod
+    def create_or_open(cls, folder: Path, manifest: Json, domain: TableDomain, kind: RunKind = "search") -> Self:
         """Create a folder, or open the one that is there if it belongs to the same work.
 
         As long as the ledger is referenced, no other process can write to its folder.
@@ -347,7 +347,7 @@ class Ledger:
                 write_manifest(folder, {**manifest, "files": {DOMAIN: hashlib.sha256(text).hexdigest()}})
         there = read_manifest(folder, kind)
         check_same(folder, there, manifest)
-        ledger = replace(_read(folder, there, domain, kind), lock=lock)
+        ledger = cls._read(folder, there, domain, kind, lock)
         with writing(folder):
             if not ledger.lines and not (folder / DOMAIN).exists():
                 files.write_whole(ledger._staged(DOMAIN), text)
@@ -357,22 +357,28 @@ class Ledger:
             ledger._tidy()
         return ledger
 
-    @staticmethod
-    def open(folder: Path, kind: RunKind) -> Ledger:
+    @classmethod
+    def open(cls, folder: Path, kind: RunKind = "search") -> Self:
         """Open a folder for reading; refuse one with a damaged file."""
         folder = Path(folder)
         manifest = read_manifest(folder, kind)
         files.check_digest(folder / DOMAIN, manifest["files"].get(DOMAIN))
         domain = read_domain(folder / DOMAIN)
         while True:
-            ledger = _read(folder, manifest, domain, kind)
+            ledger = cls._read(folder, manifest, domain, kind)
             try:
                 ledger._check()
             except RunError:
-                if _read(folder, manifest, domain, kind).journal.size == ledger.journal.size:
+                if cls._read(folder, manifest, domain, kind).journal.size == ledger.journal.size:
                     raise
                 continue  # another process is writing to it
             return ledger
+
+    @classmethod
+    def _read(cls, folder: Path, manifest: Json, domain: TableDomain, kind: RunKind, lock: Lock | None = None) -> Self:
+        check = files.crc32(folder / MANIFEST)
+        journal = Journal.read(folder / JOURNAL, check, kind)
+        return cls(folder, manifest, domain, journal, f"{check:08x}", lock)
 
     @property
     def lines(self) -> list[Json]:
@@ -392,7 +398,7 @@ class Ledger:
         path = self.folder / named  # an absolute path stays as it is
         return str(path) if path.exists() or path.suffix in (".safetensors", ".npz") else named
 
-    def begin(self, written: Writers) -> None:
+    def begin_with(self, written: Writers) -> None:
         """Write the first line: the digest of the model's file, and the files that the work starts from."""
         model = Path(self.model)
         self.commit({"event": "begin", "model": files.sha256(model) if model.is_file() else None}, written)
@@ -432,7 +438,6 @@ class Ledger:
         return staged if staged.exists() else self.folder / name
 
     def _staged(self, name: str) -> Path:
-        """Return the temporary path of a file."""
         return self.folder / f".{name}.{self.mark}"
 
     def _named(self) -> Iterator[tuple[str, int, bool]]:
@@ -475,11 +480,6 @@ class Ledger:
                 (self.folder / name).unlink(missing_ok=True)
         for path in list(self.folder.glob(f".*.{self.mark}")):
             path.unlink()
-
-
-def _read(folder: Path, manifest: Json, domain: TableDomain, kind: RunKind) -> Ledger:
-    check = files.crc32(folder / MANIFEST)
-    return Ledger(folder, manifest, domain, Journal.read(folder / JOURNAL, check, kind), f"{check:08x}")
 
 
 def check_folder(folder: Path) -> None:

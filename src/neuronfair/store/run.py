@@ -26,14 +26,13 @@ from neuronfair.searches.engine import Checkpoint
 from neuronfair.searches.evaluate import counterfactuals_of
 from neuronfair.searches.findings import Findings
 from neuronfair.store import files
-from neuronfair.store.files import Json
-from neuronfair.store.ledger import COUNTERFACTUALS, PHASES, POPULATION, SEEDS, STARTING_FILES, Journal, Ledger, Writers
+from neuronfair.store.ledger import COUNTERFACTUALS, PHASES, POPULATION, SEEDS, STARTING_FILES, Ledger, Writers
 from neuronfair.store.tables import read_findings, write_findings
 
 _Known = TypeVar("_Known")
 
 
-def written(population: PopulationModel | None, counterfactuals: CounterfactualTwins | None) -> Writers:
+def population_writers(population: PopulationModel | None, counterfactuals: CounterfactualTwins | None) -> Writers:
     """Return what writes a population and counterfactual twins to their files; nothing for a user's own population."""
     writers: dict[str, tuple[str, Callable[[Path], None]]] = {}
     if isinstance(population, TablePopulation):
@@ -52,57 +51,25 @@ def read_back(load: Callable[[Path, TableDomain], _Known], path: Path, domain: T
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Ledger):
     """An open run folder. It is the recorder of one search."""
 
-    ledger: Ledger
-    outputs: int
-
-    @staticmethod
-    def create_or_open(folder: Path, manifest: Json, domain: TableDomain, outputs: int) -> Run:
-        """Create a run folder, or open the one that is there if it belongs to the same search.
-
-        As long as the run is referenced, no other process can write to its folder.
-        """
-        return Run(Ledger.create_or_open(folder, manifest, domain, "search"), outputs)
-
-    @staticmethod
-    def open(folder: Path) -> Run:
-        """Open a run folder for reading; refuse one with a damaged file."""
-        ledger = Ledger.open(folder, "search")
-        return Run(ledger, ledger.manifest["outputs"])
-
     @property
-    def folder(self) -> Path:
-        """Where the run is."""
-        return self.ledger.folder
-
-    @property
-    def manifest(self) -> Json:
-        """The settings and inputs of the run."""
-        return self.ledger.manifest
+    def outputs(self) -> int:
+        """How many scores the model gives."""
+        return int(self.manifest["outputs"])
 
     @property
     def domain(self) -> TableDomain:
         """The domain that was searched, with its twins."""
         has_counterfactuals = self._has("counterfactuals") or self._has("counterparts")
-        return self._with_counterfactuals if has_counterfactuals else self.ledger.domain
+        return self._with_counterfactuals if has_counterfactuals else self.declared
 
     @cached_property
     def _with_counterfactuals(self) -> TableDomain:
         kind = "counterfactuals" if self._has("counterfactuals") else "counterparts"
-        path, domain = self.ledger.path(STARTING_FILES[kind]), self.ledger.domain
-        return with_counterfactuals(domain, read_back(load_counterfactuals, path, domain))
-
-    @property
-    def journal(self) -> Journal:
-        """The journal of the run."""
-        return self.ledger.journal
-
-    @property
-    def lines(self) -> list[Json]:
-        """The complete lines of the journal."""
-        return self.ledger.lines
+        saved = read_back(load_counterfactuals, self.path(STARTING_FILES[kind]), self.declared)
+        return with_counterfactuals(self.declared, saved)
 
     def findings(self) -> Findings:
         """Return all findings of the run, phase by phase."""
@@ -111,29 +78,19 @@ class Run:
     def parts(self, phase: str) -> Iterator[Findings]:
         """Yield the findings of a phase, part by part."""
         for line in self.journal.parts[phase]:
-            part = read_findings(self.ledger.path(line["part"]), self.domain, self.outputs)
-            misses = files.load_array(self.ledger.path(line["misses"]), len(self.domain.attributes))
+            part = read_findings(self.path(line["part"]), self.domain, self.outputs)
+            misses = files.load_array(self.path(line["misses"]), len(self.domain.attributes))
             counts = {name: line[name] for name in ("tried", "evaluated", "rejected")}
             yield replace(part, misses=misses.to(self.domain.device), **counts)
 
     def evaluated_keys(self, phase: str) -> list[Path]:
         """Return the files with the keys of the records that a phase has evaluated, in their order."""
-        return [self.ledger.path(line["keys"]) for line in self.journal.parts[phase]]
+        return [self.path(line["keys"]) for line in self.journal.parts[phase]]
 
     def is_in_one_piece(self, phase: str) -> bool:
         """Return whether a phase was started in one piece, not in shards: then its state has chains."""
         lines = self.journal.parts[phase]
-        return bool(lines) and bool(files.load_state(self.ledger.path(lines[-1]["state"]), self.domain.device))
-
-    @property
-    def summary(self) -> Json | None:
-        """The final figures; None while the run is unfinished."""
-        return self.ledger.summary
-
-    @property
-    def model(self) -> str:
-        """The source of the model: a file, or package.module:name."""
-        return self.ledger.model
+        return bool(lines) and bool(files.load_state(self.path(lines[-1]["state"]), self.domain.device))
 
     @property
     def model_digest(self) -> str | None:
@@ -143,14 +100,14 @@ class Run:
     @property
     def seeds(self) -> Tensor:
         """The rows that the chains started from, by the origin of a finding."""
-        return files.load_array(self.ledger.path(SEEDS), len(self.domain.attributes)).long().to(self.domain.device)
+        return files.load_array(self.path(SEEDS), len(self.domain.attributes)).long().to(self.domain.device)
 
     @property
     def population(self) -> PopulationModel | None:
         """The population that gives the plausibility of records; None if the run has not saved one."""
         if not self._has("population"):
             return None
-        return read_back(load_population, self.ledger.path(POPULATION), self.ledger.domain)
+        return read_back(load_population, self.path(POPULATION), self.declared)
 
     @property
     def counterfactuals(self) -> CounterfactualTwins | None:
@@ -172,8 +129,8 @@ class Run:
         # Chains start within the bounds; a code beyond them may not fit the compact type.
         seeds = self.domain.clip(seeds).to(self.domain.compact)
         if not self.lines:
-            self.ledger.begin(
-                {"seeds": (SEEDS, partial(files.save_array, seeds)), **written(population, counterfactuals)}
+            self.begin_with(
+                {"seeds": (SEEDS, partial(files.save_array, seeds)), **population_writers(population, counterfactuals)}
             )
         elif not torch.equal(self.seeds, seeds.long()):
             raise OtherRunError(
@@ -186,7 +143,7 @@ class Run:
         if not lines:
             return None
         last, device = lines[-1], self.domain.device
-        state = files.load_state(self.ledger.path(last["state"]), device)
+        state = files.load_state(self.path(last["state"]), device)
         if last["stop"] is None and not state:
             raise RunError(
                 f"{self.folder}: its phase '{phase}' was searched in shards that are not all merged yet. Use the same "
@@ -211,7 +168,7 @@ class Run:
         }
         entry = {"t": checkpoint.t, "findings": len(found)}
         entry |= {"tried": found.tried, "evaluated": found.evaluated, "rejected": found.rejected}
-        self.ledger.part(phase, {**entry, "seconds": checkpoint.seconds, "stop": checkpoint.stop}, writers)
+        self.part(phase, {**entry, "seconds": checkpoint.seconds, "stop": checkpoint.stop}, writers)
 
     def control(self, name: str) -> Count | None:
         """Return the counts of a finished control."""
@@ -220,11 +177,7 @@ class Run:
 
     def keep_control(self, name: str, count: Count) -> None:
         """Save the counts of a control."""
-        self.ledger.commit({"event": "control", "name": name, "count": asdict(count)})
-
-    def finish(self, summary: Json) -> None:
-        """Save the final figures."""
-        self.ledger.finish(summary)
+        self.commit({"event": "control", "name": name, "count": asdict(count)})
 
     def _joined(self, phase: str) -> Findings:
         return Findings.join([Findings.empty(self.domain, self.outputs), *self.parts(phase)])

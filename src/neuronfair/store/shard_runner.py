@@ -90,7 +90,7 @@ class ShardRunner:
     @property
     def _name(self) -> str:
         """The name of the folder with the shards of this search only."""
-        return self._mark if self.run is None else self.run.ledger.mark
+        return self._mark if self.run is None else self.run.mark
 
     @property
     def _root(self) -> str:
@@ -110,10 +110,10 @@ class ShardRunner:
     def __call__(self, task: PhaseTask) -> PhaseResult:
         """Run a phase, or resume it if an earlier process was killed."""
         budget, chains = task.budget, len(task.starts)
-        if (budget.instances, budget.findings, budget.seconds) != (None, None, None):
+        if (budget.instances, budget.seconds) != (None, None):
             raise NeuronFairError(
-                "a search in shards takes no limit of seconds, evaluated records or findings: these limits count over "
-                "all chains, and shards run independently. Limit --starts and --steps instead"
+                "a search in shards takes no limit of seconds or evaluated records: these limits count over all "
+                "chains, and shards run independently. Limit --starts and --steps instead"
             )
         run = None if task.recorder is None else self.run
         done = [] if run is None else run.journal.parts[task.name]
@@ -136,7 +136,6 @@ class ShardRunner:
         return replace(result, seconds=max(result.seconds, time.perf_counter() - begun))
 
     def _searched(self, task: PhaseTask) -> list[ShardStore]:
-        """Run all shards of a phase."""
         chains, steps, device = len(task.starts), task.budget.steps, task.context.domain.device.type
         name = _place(task)
         each, every = self._division(name, Division.of(chains, steps, self.pool, device))
@@ -213,7 +212,6 @@ class _Shared(NamedTuple):
 
 
 def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
-    """Run one shard, from its last checkpoint."""
     task, first = shared.task, shard.number * shared.each
     chosen, device = slice(first, first + shared.each), task.context.domain.device
     origin = torch.arange(len(task.starts), device=device) if task.origin is None else task.origin

@@ -15,7 +15,7 @@ from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import SearchContext
-from neuronfair.searches.methods import METHODS, Setting, phases
+from neuronfair.searches.methods import METHODS, Setting
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.text.domain import TextDomain
 from neuronfair.text.models import NO_ANSWER, TextModel
@@ -100,7 +100,7 @@ def _both_phases(
 ) -> tuple[Findings, bool]:
     """Run the global and the local phase of a method; return all findings, and whether Ctrl-C ended it."""
     seen = KeySet(context.domain.device)
-    rules = phases(method, Setting(context, seen, len(seeds) * steps))
+    rules = METHODS[method].make(Setting(context, seen, len(seeds) * steps))
     parts = [] if rules.pilot is None else [rules.pilot.findings]
 
     def show(done: int, total: int, found: int) -> None:

@@ -15,7 +15,7 @@ from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, SearchContext, State, choose, confidence, inverse_influence, metropolis
-from neuronfair.searches.methods import METHODS, Setting, phases
+from neuronfair.searches.methods import METHODS, Setting
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas, Uniform
 from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
@@ -337,8 +337,8 @@ def test_a_miss_starts_the_count_anew():
 
 def test_the_two_variants_of_eidig_by_name():
     setting = Setting(context(*CURVED), KeySet(), 100)
-    assert phases("eidig5", setting)[:2] == (EidigGlobal(), EidigLocal(interval=5))
-    assert phases("eidiginf", setting)[:2] == (EidigGlobal(), EidigLocal(interval=None))
+    assert METHODS["eidig5"].make(setting)[:2] == (EidigGlobal(), EidigLocal(interval=5))
+    assert METHODS["eidiginf"].make(setting)[:2] == (EidigGlobal(), EidigLocal(interval=None))
 
 
 @pytest.mark.parametrize("interval", [5, None])
@@ -463,7 +463,7 @@ def test_every_walker_learns_for_itself_and_finds_the_way():
     ],
 )
 def test_the_global_phase_of_aequitas_is_uniform(name, local):
-    assert phases(name, Setting(context(*PLAIN), KeySet(), 100))[:2] == (Uniform(), local)
+    assert METHODS[name].make(Setting(context(*PLAIN), KeySet(), 100))[:2] == (Uniform(), local)
     assert not METHODS[name].gradients
 
 

@@ -94,7 +94,7 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
                 extra_weights=runs.extra_weights,
             )
             manifest["worst"] = f"../{WORST_FINDINGS}"
-            run = Run.create_or_open(runs.path / config.method, manifest, case.domain, case.model.outputs)
+            run = Run.create_or_open(runs.path / config.method, manifest, case.domain)
 
         def show(what: str, done: int, total: int | None, note: str = "", method: str = config.method) -> None:
             progress(f"{method}: {what}", done, total, note)
@@ -391,10 +391,7 @@ def _probability_gaps(case: AttributeCase, scores: Tensor, others: Tensor) -> Se
 
 def _found_direction(case: AttributeCase, found: Findings) -> tuple[DirectionReport, ...]:
     """Return which groups the found pairs disadvantage."""
-    favourable = favourable_class(case.domain, case.decision, case.model.outputs)
-    if favourable is None:
-        return ()
-    tally = DirectionTally(case.domain, favourable)
+    tally = DirectionTally(case.domain, favourable_class(case.domain, case.decision, case.model.outputs))
     tally.add_pairs(Pairs(found.rows, found.twins(case.domain), found.scores, found.twin_scores), case.decision)
     return direction(case.domain, "findings", tally.direction())
 

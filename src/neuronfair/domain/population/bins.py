@@ -239,7 +239,6 @@ class Coupling:
         return torch.where(full != leaves, number, self.bins.size - 1)
 
     def _rank(self, codes: Tensor, bins: Tensor, cells: Tensor, at: Tensor) -> Tensor:
-        """Return the rank of a record among a distribution's numbers."""
         before, chance = (_cell(table, cells, bins) for table in self._numbers[:2])
         return before + chance * self.bins.share_of(codes, at)
 

@@ -248,7 +248,6 @@ class _TwinsInProgress(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _primes(count: int) -> tuple[int, ...]:
-    """Return the first primes."""
     primes: list[int] = []
     number = 2
     while len(primes) < count:

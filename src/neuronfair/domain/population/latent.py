@@ -107,7 +107,6 @@ class Latent:
 
     @cached_property
     def _tables(self) -> dict[tuple[int, float], Tensor]:
-        """The scores of all codes of columns that have few."""
         return {}
 
     def within(self, column: int, codes: Tensor, mean: Tensor, spread: Tensor, u: Tensor | None) -> Tensor:

@@ -134,7 +134,7 @@ class TablePopulation:
 
     def _chances(self, column: int, bins: Tensor, states: Tensor) -> Tensor:
         """Return the unnormalised chances of a column's bins, 0 where no valid row can be completed: (n, bins)."""
-        chances = self.trees.chances_of(column, bins)
+        chances = branch_taken(self.trees.table(column), self.trees.leaves_of(column, bins))
         if column in self.steps:
             step = self.steps[column]
             chances = chances * step.allowed(states[step.group])[:, self.bins[column].classes]

@@ -149,12 +149,10 @@ class PlausibleTwins(Flips):
         twins, valid = super().twins(domain, rows)
         size = max(1, AT_ONCE // (twins.shape[1] + 1) // rows.shape[1])
         parts = zip(torch.split(rows, size), torch.split(twins, size), strict=True)
-        return TwinRows(twins, valid & torch.cat([self._plausible(domain, *part) for part in parts]))
-
-    def _plausible(self, domain: TableDomain, rows: Tensor, twins: Tensor) -> Tensor:
-        """Return which twins are plausible: bool, (n, k)."""
-        overall = self.overall[_numbers(domain, rows)]
-        return (_given_the_rest(domain, self.population, rows, twins) - overall)[:, 1:] >= math.log(FITS)
+        fits = [
+            _given_the_rest(domain, self.population, *part) - self.overall[_numbers(domain, part[0])] for part in parts
+        ]
+        return TwinRows(twins, valid & (torch.cat(fits)[:, 1:] >= math.log(FITS)))
 
     def to(self, device: torch.device) -> Self:
         """Return the same on another device."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from safetensors.torch import load, save
@@ -28,7 +27,6 @@ from neuronfair.limits import TooLarge, check_tensors, read_bytes
 _BINS = ("starts", "lengths", "place", "chance", "classes")
 _FOREST = ("roots", "widths", "asks", "base", "children", "chances")
 _FLOATS = {"chance", "chances", "usual"}
-_Made = TypeVar("_Made")
 
 
 def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tensor] | None = None) -> None:
@@ -46,30 +44,47 @@ def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tenso
 
 def load_population(path: Path, domain: TableDomain) -> TablePopulation:
     """Read the population of a domain; a damaged file, or one of another domain, is an error."""
-    return load_made(path, domain, lambda model, _: model)
+    with _reading(path):
+        return _population(path, domain)[0]
 
 
-def load_made(
-    path: Path, domain: TableDomain, make: Callable[[TablePopulation, dict[str, Tensor]], _Made], *more: str
-) -> _Made:
-    """Read a population and the named further parts of its file, and return what `make` makes of them."""
+def load_counterfactuals(path: Path, domain: TableDomain) -> CounterfactualTwins:
+    """Read the counterfactual twins of a domain; a damaged file, or one of another domain, is an error."""
+    with _reading(path):
+        return _counterfactuals(domain, *_population(path, domain, "kept", "groups", *_NAMES))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file that cannot be read."""
     try:
-        content = read_bytes(path, times=3)
-        check_tensors(content, len(content), path)
-        parts = load(content)
-        fingerprint, digest = (bytes(parts.pop(name).tolist()).decode() for name in ("domain", "digest"))
-        if digest != _digest(parts):
-            raise ValueError("its content is not what was written")
-        if fingerprint != domain.fingerprint:
-            raise ValueError(f"it is of another domain than {domain.name}, or that has changed")
-        further = {name: parts.pop(name) for name in more}
-        model = _made(parts, domain)
-        _check(model)
-        return make(model.to(domain.device), further)
+        yield
     except TooLarge:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the reader
         raise DataError(f"{path}: not a population that can be read ({one_line(error)}). Fit it again") from None
+
+
+def _population(path: Path, domain: TableDomain, *more: str) -> tuple[TablePopulation, dict[str, Tensor]]:
+    """Return a population and the named further parts of its file."""
+    content = read_bytes(path, times=3)
+    check_tensors(content, len(content), path)
+    parts = load(content)
+    fingerprint, digest = (bytes(parts.pop(name).tolist()).decode() for name in ("domain", "digest"))
+    if digest != _digest(parts):
+        raise ValueError("its content is not what was written")
+    if fingerprint != domain.fingerprint:
+        raise ValueError(f"it is of another domain than {domain.name}, or that has changed")
+    further = {name: parts.pop(name) for name in more}
+    for name, part in parts.items():
+        if part.dim() != 1 or part.dtype != (torch.float64 if name.split(".")[-1] in _FLOATS else torch.int64):
+            raise ValueError(f"'{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
+    trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
+    bins = tuple(_bins(parts, "places", trees.widths.tolist(), parts["places.runs"].tolist()))
+    tied = RuleBook(domain.attributes, domain.rules).tied
+    model = TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), bins, trees, parts["usual"], tied)
+    _check(model)
+    return model.to(domain.device), further
 
 
 def _fields(tables: Bins | ChanceForest) -> list[Tensor]:
@@ -86,16 +101,6 @@ def _digest(parts: dict[str, Tensor]) -> str:
         digest.update(f"{name} {parts[name].dtype} {tuple(parts[name].shape)}\n".encode())
         digest.update(parts[name].numpy().tobytes())
     return digest.hexdigest()
-
-
-def _made(parts: dict[str, Tensor], domain: TableDomain) -> TablePopulation:
-    for name, part in parts.items():
-        if part.dim() != 1 or part.dtype != (torch.float64 if name.split(".")[-1] in _FLOATS else torch.int64):
-            raise ValueError(f"'{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
-    trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
-    bins = tuple(_bins(parts, "places", trees.widths.tolist(), parts["places.runs"].tolist()))
-    tied = RuleBook(domain.attributes, domain.rules).tied
-    return TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), bins, trees, parts["usual"], tied)
 
 
 def _check(model: TablePopulation) -> None:
@@ -172,14 +177,7 @@ def save_counterfactuals(counterfactuals: CounterfactualTwins, path: Path) -> No
     save_population(counterfactuals.population, path, parts)
 
 
-def load_counterfactuals(path: Path, domain: TableDomain) -> CounterfactualTwins:
-    """Read the counterfactual twins of a domain; a damaged file, or one of another domain, is an error."""
-    return load_made(path, domain, partial(_counterfactuals_made, domain), "kept", "groups", *_NAMES)
-
-
-def _counterfactuals_made(
-    domain: TableDomain, population: TablePopulation, parts: dict[str, Tensor]
-) -> CounterfactualTwins:
+def _counterfactuals(domain: TableDomain, population: TablePopulation, parts: dict[str, Tensor]) -> CounterfactualTwins:
     kept, groups = parts["kept"], parts["groups"]
     sensitive = set(domain.sensitive_columns)
     if (groups.dtype, tuple(groups.shape)) != (torch.bool, (len(domain.sensitive_values),)) or int(groups.sum()) < 2:
@@ -194,7 +192,6 @@ def _counterfactuals_made(
 
 
 def _written(latent: Latent) -> dict[str, Tensor]:
-    """Return the shifts as flat parts."""
     shifts, scales = latent.shifts, latent.scales
     parts = {f"trees.{name}": part for name, part in zip(_FOREST, _fields(latent.trees), strict=True)}
     for number, name in enumerate(_BINS):

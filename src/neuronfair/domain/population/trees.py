@@ -23,12 +23,6 @@ Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def joint_counts(bins: Numbers, sizes: Sequence[int], a: int, b: int) -> Floats:
-    """Return how many records have each pair of bins of two columns: (bins of a, bins of b)."""
-    pairs = bins[:, a] * sizes[b] + bins[:, b]
-    return np.bincount(pairs, minlength=sizes[a] * sizes[b]).reshape(sizes[a], sizes[b]).astype(np.float64)
-
-
 def coarse(counts: Floats, ordered: bool, max_groups: int) -> Numbers:
     """Return a group for each bin, given how many records each has: at most `max_groups`.
 
@@ -128,7 +122,9 @@ def split_candidates(bins: Numbers, sizes: Sequence[int], column: int, target: i
     """
     if ordered or sizes[column] < 3:
         return [SplitOrder(column, np.arange(sizes[column], dtype=np.float64))]
-    table = joint_counts(bins, sizes, column, target)
+    shape = sizes[column], sizes[target]
+    table = np.bincount(bins[:, column] * shape[1] + bins[:, target], minlength=shape[0] * shape[1])
+    table = table.reshape(shape).astype(np.float64)
     total = table.sum()
     row, col = table.sum(1) / total, table.sum(0) / total
     root = np.sqrt(np.outer(row, col))
@@ -253,7 +249,6 @@ def _counts(bins: Numbers, target: int, size: int, column: Numbers, children: Se
 
 
 def _levels(parent: Numbers) -> list[Numbers]:
-    """Return the nodes by their distance from the root."""
     levels = [np.array([0])]
     while len(below := np.flatnonzero(np.isin(parent, levels[-1]))):
         levels.append(below)
@@ -342,10 +337,6 @@ class ChanceForest:
         """Return the log probability of each column's bin in its leaf: (d, n)."""
         return branch_taken(self._logs, self._starts[:, None] + leaves * self.widths[:, None] + bins[:-1])
 
-    def chances_of(self, column: int, bins: Tensor) -> Tensor:
-        """Return the distributions of a column's bins, given the bins (d + 1, n) of all columns: (n, bins)."""
-        return branch_taken(self.table(column), self.leaves_of(column, bins))
-
     def leaves_of(self, column: int, bins: Tensor) -> Tensor:
         """Return the leaf of a column's tree for rows, numbered within the tree: (n,)."""
         nodes = self.roots[column].repeat(bins.shape[1])
@@ -372,12 +363,10 @@ class ChanceForest:
 
     @cached_property
     def _counts(self) -> list[int]:
-        """How many nodes each tree has."""
         return torch.diff(self.roots, append=self.roots.new_tensor([len(self.split_column)])).tolist()
 
     @cached_property
     def _starts(self) -> Tensor:
-        """Where each column's chances begin: (d,)."""
         cells = self.roots.new_tensor(self._counts) * self.widths
         return cells.cumsum(0) - cells
 
@@ -397,7 +386,6 @@ class ChanceForest:
 
     @cached_property
     def _depths(self) -> list[int]:
-        """The depth of each tree."""
         children, base = self.children.tolist(), [*self.base.tolist(), len(self.children)]
         below = [0] * len(self.split_column)
         for node in range(len(below) - 1, -1, -1):  # children come after their parents

@@ -254,7 +254,6 @@ def _small_groups(domain: TableDomain, columns: Mapping[str, Cells]) -> tuple[li
 
 
 def _target(name: str, sheet: Sheet, regression: bool) -> Target:
-    """Return the target: its column and, unless it is a quantity, its classes."""
     cells = sheet.columns[name]
     for place, text in enumerate(cells.texts):
         wrong = "is empty. Remove such rows or fill the cell" if is_missing(text) else None

@@ -462,7 +462,6 @@ def _length(condition: RuleCondition) -> int:
 
 
 def _ends(attribute: Attribute, span: Span) -> dict[str, str]:
-    """Return the finite ends of a range as text."""
     ends = {key: end for key, end in {"min": span.low, "max": span.high}.items() if math.isfinite(end)}
     return {key: f"{end:.12g}" if attribute.date is None else format_day(end, ISO) for key, end in ends.items()}
 

@@ -367,7 +367,6 @@ def _matches(text: str) -> tuple[list[re.Match[str]], str]:
 
 
 def _in_words(domain: TableDomain, match: re.Match[str]) -> tuple[str, RuleCondition]:
-    """Return a condition in words as one of a rule."""
     name = _plain(match["name"])
     attribute = _named(domain, name)
     if match["sign"] is None:

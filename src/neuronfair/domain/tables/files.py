@@ -401,7 +401,6 @@ def with_columns(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
 
 
 def _columns(values: Any) -> Any:
-    """Return values as columns with names."""
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
             raise DataError(f"sensitive values: expected an array of one dimension, got the shape {values.shape}")

@@ -125,7 +125,6 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _find(file: SourceFile, origin: Source) -> Path | None:
-    """Return where a file is: in the package, a folder of the user's, or the cache."""
     paths = [CATALOG / f"{file.name}.gz"] if origin.bundled else [cache_folder() / file.name]
     if not origin.bundled and (folder := os.environ.get("NEURONFAIR_DATA")):
         places = (Path(folder), Path(folder) / "structured")
@@ -249,41 +248,33 @@ _GERMAN = (
 )
 
 
-def _german(text: str) -> dict[str, list[str]]:
+def german_default(text: str) -> dict[str, list[str]]:
+    """Return the 1,000 applicants of German credit in words."""
     table = _columns(_GERMAN.split(), [line.split() for line in text.splitlines()])
     words = _catalog_file("german.words.toml")["words"]
     spelled = {name: [words.get(cell, cell) for cell in column] for name, column in table.items()}
     return spelled | {"credit": _renamed(table["credit"], {"1": "good", "2": "bad"})}
 
 
-def german_default(text: str) -> RawColumns:
-    """Return the 1,000 applicants of German credit in words."""
-    return _german(text)
-
-
 def german_paper(text: str) -> RawColumns:
     """Return the published balanced sample of 600 applicants with its coarser numbers."""
     chosen = _catalog_file("german.words.toml")["sample"]["rows"]
-    sample = {name: [column[i] for i in chosen] for name, column in _german(text).items()}
+    sample = {name: [column[i] for i in chosen] for name, column in german_default(text).items()}
     return _floored(sample, credit_amount=100, age=10)
 
 
-def _bank(text: str) -> dict[str, list[str]]:
-    header, *rows = csv.reader(text.splitlines(), delimiter=";")
-    return _columns(header, rows)
-
-
-def bank_default(text: str) -> RawColumns:
+def bank_default(text: str) -> dict[str, list[str]]:
     """Return the 45,211 clients of Bank marketing as recorded.
 
     `duration`, the length of the call, is known only after the call; it is kept because the paper's models use it.
     """
-    return _bank(text)
+    header, *rows = csv.reader(text.splitlines(), delimiter=";")
+    return _columns(header, rows)
 
 
 def bank_paper(text: str) -> RawColumns:
     """Return Bank marketing with the published coarser numbers; `pdays` is 1 for clients without an earlier call."""
-    table = _bank(text)
+    table = bank_default(text)
     return table | {
         "age": _floor(table["age"], 10, 1, 9),
         "balance": _floor(table["balance"], 50, -20, 179),

@@ -139,11 +139,6 @@ def current_name(name: str) -> str:
     return new
 
 
-def phases(name: str, setting: Setting) -> Phases:
-    """Return the two phases of a method, prepared for a network and a domain."""
-    return METHODS[name].make(setting)
-
-
 def obstacle(entry: MethodEntry, model: Model | None = None, decision: Decision | None = None) -> str | None:
     """Return why a method cannot search a model for a kind of decision; None if it can."""
     if entry.gradients and model is not None and not isinstance(model, Network):
@@ -155,16 +150,15 @@ def obstacle(entry: MethodEntry, model: Model | None = None, decision: Decision 
     return None
 
 
-def able(model: Model, decision: Decision | None = None) -> list[str]:
-    """Return the methods that can search this model."""
-    return [name for name, entry in METHODS.items() if obstacle(entry, model, decision) is None]
-
-
 def check_method(name: str, model: Model | None = None, decision: Decision | None = None) -> None:
     """Refuse a method that does not exist, or that cannot search this model for this kind of decision."""
     if name not in METHODS:
         raise NeuronFairError(f"no method '{name}'. {did_you_mean(name, METHODS)}")
     why = obstacle(METHODS[name], model, decision)
     if why is not None:
-        others = ", ".join(other for other, entry in METHODS.items() if obstacle(entry, model, decision) is None)
-        raise NeuronFairError(f"method '{name}' {why}. Methods that can: {others}")
+        raise NeuronFairError(f"method '{name}' {why}. Methods that can: {', '.join(able(model, decision))}")
+
+
+def able(model: Model | None, decision: Decision | None = None) -> list[str]:
+    """Return the methods that can search this model."""
+    return [name for name, entry in METHODS.items() if obstacle(entry, model, decision) is None]

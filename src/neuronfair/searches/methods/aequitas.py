@@ -26,7 +26,7 @@ class Uniform:
         """Return the chains unchanged: there is nothing to remember."""
         return state
 
-    def graph_key(self, t: int) -> int:
+    def graph_key(self, t: int) -> int | None:
         """Return the same key for all steps: they run the same operations."""
         return 0
 

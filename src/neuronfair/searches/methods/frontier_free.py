@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from neuronfair.model.decision import Decision, leaning, with_row
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
-from neuronfair.searches.method import Method, SearchContext, State, renewed, select_state
+from neuronfair.searches.method import SearchContext, State, renewed, select_state
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.methods.frontier import LENGTH_BINS, PRIOR_TRIES, SAFETY_BINS, binning, trust_table
 
@@ -137,17 +137,13 @@ class Effects:
 
     def of_rows(self, rows: Tensor, decision: Decision) -> Tensor:
         """Return the predicted safety of the families of rows: (n,)."""
-        total = self._total(rows) + self.base
+        total = self.table[self._place(_every_column(rows), rows)].sum(1) + self.base
         scores, width = total[:, :-1], total[:, -1]
         if decision.kind == "argmax":  # the first two classes should be even
             first, second = scores.topk(2, 1).values.unbind(1)
             return width - (first - second)
         centre = scores[:, -1]
         return self.decision(decision).safety(centre + width, centre - width)
-
-    def _total(self, rows: Tensor) -> Tensor:
-        columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-        return self.table[self._place(columns, rows)].sum(1)
 
     def _place(self, columns: Tensor, codes: Tensor) -> Tensor:
         cell = self.cells.of_codes(columns, codes)
@@ -156,9 +152,8 @@ class Effects:
     def _solved(self, evaluation: Evaluation) -> tuple[Effects, float]:
         """Return the effects by ridge regression, and the share of the scores' variance that they explain."""
         rows = evaluation.rows
-        columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
         x = torch.zeros(len(rows), len(self.table), dtype=torch.float64, device=rows.device)
-        x.scatter_(1, self._place(columns, rows), 1.0)
+        x.scatter_(1, self._place(_every_column(rows), rows), 1.0)
         y = _targets(evaluation)
         middle, mean = x.mean(0), y.mean(0)
         x, y = x - middle, y - mean
@@ -168,6 +163,11 @@ class Effects:
         table = torch.linalg.solve(square, x.T @ y) if few else x.T @ torch.linalg.solve(square, y)
         rest, whole = ((part[:, :-1] ** 2).sum() for part in (y - x @ table, y))
         return replace(self, table=table, base=mean - middle @ table), 1 - float(rest / whole.clamp(min=1e-300))
+
+
+def _every_column(rows: Tensor) -> Tensor:
+    """Return the number of the column of each code: (n, d)."""
+    return torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
 
 
 def _targets(evaluation: Evaluation) -> Tensor:
@@ -297,7 +297,7 @@ class FrontierFree:
         cells, domain = self.effects.cells, context.domain
         if not cells.known:
             return rows
-        columns = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+        columns = _every_column(rows)
         u, which = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
         drawn = torch.where(domain.free, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
         for share in REDRAWN_SHARES:  # as many attributes as the rules allow
@@ -344,70 +344,62 @@ def prepared(
     )
     if rows < MIN_PILOT_ROWS:
         return method, None
-    survey = _Recorder(Uniform())
+    survey = _Survey()
     nowhere = torch.zeros(SURVEY_CHAINS, domain.codes_per_row, dtype=torch.int64, device=domain.device)
     scout = replace(context, draws=Draws(context.draws.seed, "survey"))
     first = run_phase(scout, survey, nowhere, budget=Budget(min(SURVEY_ROWS, rows // 2) // SURVEY_CHAINS), seen=seen)
     if first.stop == "interrupted":
         return method, first
-    method = replace(method, effects=method.effects.fitted(survey.evaluated))
-    starts = torch.cat([first.findings.rows, survey.evaluated.rows])[: min(MAX_PILOT_CHAINS, rows // 2 // PILOT_STEPS)]
-    pilot = _FrontierFreePilot(replace(method, candidates=1))
+    surveyed = _joined(survey.evaluations)
+    method = replace(method, effects=method.effects.fitted(surveyed))
+    starts = torch.cat([first.findings.rows, surveyed.rows])[: min(MAX_PILOT_CHAINS, rows // 2 // PILOT_STEPS)]
+    pilot = _FrontierFreePilot(method.effects, method.noise)
     scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
     second = run_phase(scout, pilot, starts, budget=Budget(PILOT_STEPS), seen=seen)
     result = second.after(first)
     if second.stop == "interrupted":
         return method, result
     method = pilot.learned(context)
-    return replace(method, effects=method.effects.fitted(_joined([survey.evaluated, pilot.evaluated]))), result
+    return replace(method, effects=method.effects.fitted(_joined([surveyed, *pilot.evaluations]))), result
 
 
-class _Recorder:
-    """A method that records all its evaluations."""
+@dataclass(frozen=True)
+class _Survey(Uniform):
+    """Random records, with all their evaluations."""
 
-    def __init__(self, method: Method) -> None:
-        self.method = method
-        self.parts: list[Evaluation] = []
+    evaluations: list[Evaluation] = field(default_factory=list)
 
-    @property
-    def evaluated(self) -> Evaluation:
-        return _joined(self.parts)
-
-    def start(self, context: SearchContext, state: State) -> State:
-        return self.method.start(context, state)
-
-    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
-        return self.method.ask(context, state, t)
+    def graph_key(self, t: int) -> None:
+        return None  # a replayed step would append nothing
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        self.parts.append(evaluation)
-        return self.method.tell(context, state, rows, evaluation, t)
+        self.evaluations.append(evaluation)
+        return state
 
 
-class _FrontierFreePilot(_Recorder):
-    """Random moves of frontier-free from inside, with their predictions and results."""
+@dataclass(frozen=True)
+class _FrontierFreePilot(FrontierFree):
+    """Random moves of frontier-free from inside, with their evaluations, predictions and results."""
 
-    method: FrontierFree
-
-    def __init__(self, method: FrontierFree) -> None:
-        super().__init__(method)
-        self.moves: list[tuple[Tensor, ...]] = []
+    candidates: int = 1
+    evaluations: list[Evaluation] = field(default_factory=list)
+    moves: list[tuple[Tensor, ...]] = field(default_factory=list)
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        method, columns = self.method, torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-        cells = method.effects.cells
+        cells, columns = self.effects.cells, _every_column(rows)
         changed = cells.of_codes(columns, rows) != cells.of_codes(columns, state["rows"])
         column = changed.int().argmax(1, keepdim=True)
         code = rows.gather(1, column)
-        safety = method.safety(context, state, column, code)
+        safety = self.safety(context, state, column, code)
         # The result of the move, on the scale of the prediction.
-        read = method.effects.read(evaluation)
+        read = self.effects.read(evaluation)
         exists, seen = with_row(read.valid), leaning(read.family, state["lean"])
         high, low = torch.where(exists, seen, -torch.inf).amax(1), torch.where(exists, seen, torch.inf).amin(1)
         error = (safety[:, 0] - read.decision.safety(high, low)) ** 2
         counted = state["inside"] & (changed.sum(1) == 1)
         line = (state["rows"], column, code, safety, error, evaluation.discriminates)
         self.moves.append(tuple(x[counted] for x in line))
+        self.evaluations.append(evaluation)
         return super().tell(context, state, rows, evaluation, t)
 
     def learned(self, context: SearchContext) -> FrontierFree:
@@ -417,7 +409,7 @@ class _FrontierFreePilot(_Recorder):
         total, tries = (one.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, one))
         mean = error.sum() / max(1, len(error))
         noise = ((total + PRIOR_TRIES * mean) / (tries + PRIOR_TRIES)).sqrt().clamp(min=1e-9)
-        method = replace(self.method, noise=noise, candidates=FrontierFree.candidates)
+        method = FrontierFree(self.effects, noise)
         kinds = method.kinds(context, rows, columns, codes, safety)[:, 0]
         return replace(method, table=trust_table(kinds, stayed, d))
 

@@ -82,16 +82,15 @@ class NeuronFair(ChoosesAhead):
         if self.after_miss == "walk" or t == 0:
             state = state | new
         else:
-            accepted = self._accepted(context, state, evaluation.discriminates, t)
+            accepted = evaluation.discriminates
+            if self.after_miss == "metropolis":
+                accepted = metropolis(context, state, accepted, t)
             state = state | select_state(accepted, new, state)
         if (t and t % self.refresh == 0) or "counted" not in state:
             state, accepted = state | {"counted": self._counted(context, state, t)}, None
         state = state | self._slopes(context, state, accepted, t)
         step = self._local_step if self.local else self._global_step
         return state | {"rows": context.domain.move(state["base"], step(context, state, t)), "last": state["base"]}
-
-    def _accepted(self, context: SearchContext, state: State, found: Tensor, t: int) -> Tensor:
-        return found if self.after_miss == "reset" else metropolis(context, state, found, t)
 
     def _slopes(self, context: SearchContext, state: State, moved: Tensor | None, t: int) -> State:
         """Return the gradients; without momentum, those of chains that have not moved stay as they are."""
