@@ -125,10 +125,10 @@ def report(scale: Scale, results: Results) -> Report:
     every = [f"{t}, {k}" for t in TABLES for k in KINDS]
     shown = [f"{t}, {k}" for t in TABLES for k in KINDS if any(r["thresholds"] for r in done[t, k, SHOWN])]
     text = (
-        f"{min(scale.seeds, SEEDS)} seeds, {min(scale.steps, STEPS)} steps (bank: {min(scale.steps, FEWER['bank'])}), "
-        "default domains. The models are functions without visible parts. All methods have equally many queries: rows, "
-        "twins, pilots, the confirmation of findings and SymbGen's neighbours count; ExpGA's explanations come on "
-        f"top of its budget. '{SHOWN}' knows which codes the trees do not tell apart"
+        f"{min(scale.seeds, SEEDS)} starts, {min(scale.steps, STEPS)} steps (bank: {min(scale.steps, FEWER['bank'])}), "
+        "default domains. The models are functions without visible parts. All methods have about as many queries (file "
+        "queries): rows, twins, pilots, the confirmation of findings and SymbGen's neighbours count. ExpGA's "
+        f"explanations come on top of its budget. '{SHOWN}' knows which codes the trees do not tell apart"
         + (f" ({', '.join(shown)}; the other forests have too many nodes to be read)." if shown != every else ".")
     )
     return Report("Black boxes: methods without gradients", text, tables, claims)

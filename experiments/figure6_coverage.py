@@ -60,8 +60,9 @@ def report(scale: Scale, results: Results) -> Report:
     claim = Claim(
         "Findings activate all biased neurons, misses none of them (Figure 6)",
         bool(found) and min(found) == of and max(missed) == 0,
-        f"of {of} neurons findings activate {min(found, default=0):.1f} to {max(found, default=0):.1f}, equally many "
-        f"misses {min(missed, default=0):.1f} to {max(missed, default=0):.1f}",
+        f"of {of} neurons the findings of {len(found)} methods activate {min(found, default=0):.1f} to "
+        f"{max(found, default=0):.1f}, equally many misses {min(missed, default=0):.1f} to "
+        f"{max(missed, default=0):.1f}",
         "neuronfair",
     )
     return Report(

@@ -66,13 +66,13 @@ def report(scale: Scale, results: Results) -> Report:
     return Report(
         "Tables 10 and 11: face detectors",
         "`experiments/table10_image.py` trains detectors and measures; the options of every run are in "
-        "`experiments/h200`. The method: a classifier of the attribute is trained on the frozen body of the detector; "
-        "FGSM finds the smallest shift of an image that changes its answer (Δ_senatt); then the global phase of "
-        "NeuronFair, ADF or EIDIG starts from every detected face, 40 steps at most. *Halving* is ours: a chain "
-        "whose step crossed the boundary goes half of it back. Its controls are noise instead of gradients, and a "
-        "shift of equal size with random signs. The table has means, least and most over run seeds, each with its "
-        "own detector. A pair does not show that the change looks like another gender: FGSM is adversarial. Trust "
-        "the ratio to the random shift.",
+        "`experiments/h200`. A classifier of the attribute is trained on the frozen body of the detector; FGSM finds "
+        "the smallest shift of an image that changes its answer (Δ_senatt); then the global phase of NeuronFair (that "
+        "of `neuronfair-printed`), ADF or EIDIG starts from every detected face, 40 steps at most. *Halving* is ours: "
+        "a chain whose step crossed the boundary goes half of it back. Its controls are noise instead of gradients, "
+        "and a shift of equal size with random signs. The table has the mean, least and most of the run seeds, each "
+        "with its own detector. FGSM is adversarial, so a pair need not look like another gender: compare with the "
+        "random shift.",
         {
             "seeds": _over_seeds(every),
             "faces": _by_face(first),

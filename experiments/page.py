@@ -54,10 +54,11 @@ Which claims of the NeuronFair paper held when we repeated its experiments, and 
 {overview}
 
 **Held**: in all cases. **Held in part**: in at least half of them, or the findings bring only part of the effect. In \
-brackets: the version of neuronfair that measured it. Only the first column is the paper's algorithm to the letter, so \
-only it judges the paper. The [four changes](methods.md#neuronfair): one attribute in a local step, a random sign, a \
-random step where a chain is stuck, a return after a miss. The last column is our own redesign. A dash: the claim \
-needs no search by NeuronFair.
+brackets: the version of neuronfair that measured it. Only the first column is the paper's algorithm as printed (with \
+our [readings](deviations.md) where the text is silent), so only it judges the paper. The \
+[four changes](methods.md#neuronfair): one attribute in a local step, a random sign, a random step where a chain is \
+stuck, a return after a miss. The last column is our own redesign. A dash: the claim needs no search by NeuronFair. \
+The sections on Tables 4, 6 and 7 compare further statements of the paper, which are not counted here.
 
 ## What else was measured
 
@@ -67,12 +68,11 @@ needs no search by NeuronFair.
 
 `neuronfair reproduce --docs docs` writes this page from the records in `docs/results`. A section begins with its \
 version, day and command. A command measures with the installed version: for version 0.1 check out commit e418326, for \
-0.2 commit 8d3c9c0. In version 0.1 `frontier` is an earlier form. ± is the half-width of a 95% confidence interval. A \
-dash stands for what was not computed, or what the paper does not print.
+0.2 commit 8d3c9c0. Methods have their present names; `frontier` of version 0.1 is an earlier form. ± is the \
+half-width of a 95% confidence interval over repeats. A dash: not computed, or not printed in the paper.
 
-`--repeats` sets the run seeds of a search: a third of it where a search takes minutes, at most 3 for compas and meps. \
-The splits of Table 3 and the retrainings of Table 7 are 5 in any case. A table names the numbers that were finished, \
-which can be fewer than its command runs."""
+`--repeats` sets the run seeds: a third of it for long searches, at most 3 for compas and meps; Tables 3 and 7 have 5 \
+in any case. A table names the numbers that were finished, which can be fewer."""
 MINUS = re.compile(r"(?<![\w.])-(?=[0-9])")  # a hyphen before a number
 QUICK = "**Quick run: small budgets. It shows that everything works, not what the paper claims.**"
 

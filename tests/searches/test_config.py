@@ -73,6 +73,7 @@ def search(tmp_path_factory) -> tuple[str, ...]:
 def test_the_method_of_the_documentation_is_a_method_like_ours(search, installed, run, capsys, tmp_path):
     project, code, test = (TITLED[name] for name in ("pyproject.toml", "climber.py", "test_climber.py"))
     assert len(f"{code}{project}".splitlines()) <= 40
+    assert tomllib.loads(project)["tool"]["setuptools"]["py-modules"] == ["climber"]  # pip refuses to guess of two
     installed(project, climber=code, test_climber=test)
     assert "climber of another package" in fresh(tmp_path, "search", "--help").stdout
     found = run(*search, "--method", "climber", "--out", "run")
