@@ -70,9 +70,9 @@ def report(scale: Scale, results: Results) -> Report:
         "the smallest shift of an image that changes its answer (Δ_senatt); then the global phase of NeuronFair (that "
         "of `neuronfair-printed`), ADF or EIDIG starts from every detected face, 40 steps at most. *Halving* is ours: "
         "a chain whose step crossed the boundary goes half of it back. Its controls are noise instead of gradients, "
-        "and a shift of equal size with random signs. The table has the mean, least and most of the run seeds, each "
-        "with its own detector. FGSM is adversarial, so a pair need not look like another gender: compare with the "
-        "random shift.",
+        "and a shift of equal size with random signs. The file seeds has the mean, least and most of the run seeds, "
+        "each with its own detector. FGSM is adversarial, so a pair need not look like another gender: compare with "
+        "the random shift.",
         {
             "seeds": _over_seeds(every),
             "faces": _by_face(first),
@@ -135,7 +135,7 @@ def _over_seeds(every: Sequence[Tested]) -> Table:
             shares = [_spread([one.share(walk) for one in some]) for walk in WALKS]
             lines.append([name, str(len(some)), _percent(some[0].paper), _spread([t.of_all for t in some]), *shares])
     heading = ["set, attribute, body", "run seeds", "paper, of all faces", "NeuronFair, of all faces", *NAMES]
-    return Table(heading, lines, "Share of the faces for which a pair is found.")
+    return Table(heading, lines, "Share of the faces for which a pair is found.", on_page=False)
 
 
 def _by_face(tested: Sequence[Tested]) -> Table:
