@@ -556,8 +556,8 @@ def test_without_ray_it_is_said_how_to_install_it(refused, monkeypatch):
 def test_a_long_search_is_cut_and_told_in_figures(run, monkeypatch):
     search = ("search", "table.csv", "--domain", "table.toml", "--model", "model.safetensors", *SMALL[:-1])
     one = json.loads(run(*search, "one", "--json", "-").out)
-    monkeypatch.setattr(shard_runner, "LONG", 100)
-    monkeypatch.setattr(shard_runner, "ROWS", 150)
+    monkeypatch.setattr(shard_runner, "MAX_ROWS_IN_MEMORY", 100)
+    monkeypatch.setattr(shard_runner, "MAX_ROWS_PER_SHARD", 150)
     monkeypatch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {})
     cut = json.loads(run(*search, "cut", "--json", "-").out)
     for figures in (one, cut):

@@ -55,7 +55,7 @@ def machines() -> Iterator[Machines]:
         patch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")  # of the workers, which import this file
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {})
-        patch.setattr(shard_runner, "EVERY", 3)
+        patch.setattr(shard_runner, "MAX_STEPS_PER_PART", 3)
         patch.setattr(campaign, "cluster_seeds", lambda _, rows, count, seed: rows[:count])
         patch.setattr(campaign, "check_health", lambda *_: ())
         made = Machines()

@@ -46,7 +46,7 @@ from tests.store.test_tables import assert_same
 def small_shards(monkeypatch):
     """Shards of a few chains, and a checkpoint every three steps, as the whole run has them."""
     monkeypatch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {})
-    monkeypatch.setattr(shard_runner, "EVERY", 3)
+    monkeypatch.setattr(shard_runner, "MAX_STEPS_PER_PART", 3)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_merge_that_was_cut_needs_its_shards(tmp_path, monkeypatch):
         searched(tmp_path / "run", replace(PLAN, global_steps=0), 2)
     monkeypatch.undo()
     monkeypatch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {})
-    monkeypatch.setattr(shard_runner, "EVERY", 3)
+    monkeypatch.setattr(shard_runner, "MAX_STEPS_PER_PART", 3)
     assert len(Run.open(tmp_path / "run").journal.parts["local"]) == 1
     with pytest.raises(RunError, match="was searched in shards that are not all merged yet"):
         searched(tmp_path / "run", replace(PLAN, global_steps=0))
@@ -164,7 +164,7 @@ def test_a_merge_that_was_cut_needs_its_shards(tmp_path, monkeypatch):
 def test_a_long_search_keeps_its_findings_on_disk_only(tmp_path, monkeypatch):
     usual = fit_population(DOMAIN_OF_RUN, ROWS)
     whole = searched(tmp_path / "whole", PLAN, population=usual)
-    monkeypatch.setattr(shard_runner, "LONG", 0)
+    monkeypatch.setattr(shard_runner, "MAX_ROWS_IN_MEMORY", 0)
     long = searched(tmp_path / "run", PLAN, 2, population=usual)
     assert (len(long.local.findings), long.local.found) == (0, len(whole.local.findings))
     assert_same(long.first.findings, whole.first.findings)
@@ -213,7 +213,7 @@ def test_limits_over_all_walkers_are_refused(tmp_path, limit):
 )
 def test_a_phase_is_cut(monkeypatch, chains, steps, size, division):
     monkeypatch.setattr(shard_runner, "MIN_CHAINS_PER_SHARD", {"cpu": 128})
-    monkeypatch.setattr(shard_runner, "EVERY", 50)
+    monkeypatch.setattr(shard_runner, "MAX_STEPS_PER_PART", 50)
     assert Division.of(chains, steps, Serial(size), "cpu") == division
 
 

@@ -103,7 +103,7 @@ def slices(count: int, shards: int) -> list[slice]:
 
 @pytest.mark.parametrize("method", ["neuronfair-plus", "frontier", "expga"])
 def test_shards_put_together_are_the_search_in_one_piece(context, method, tmp_path, monkeypatch):
-    monkeypatch.setattr(merge, "SORTED", 100)  # several files
+    monkeypatch.setattr(merge, "LINES_SORTED_AT_ONCE", 100)  # several files
     whole, found = in_one_piece(context, method)
     assert len(found) > 3
     for shards, kind in ((1, Forgetful), (2, KeySet), (3, Forgetful), (7, KeySet)):
@@ -218,8 +218,8 @@ def test_a_shard_that_is_not_finished(tmp_path):
 
 
 def test_not_too_many_files_are_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(merge, "SORTED", 1)
-    monkeypatch.setattr(merge, "MOST_FILES", 8)
+    monkeypatch.setattr(merge, "LINES_SORTED_AT_ONCE", 1)
+    monkeypatch.setattr(merge, "MAX_OPEN_FILES", 8)
     opened = []
     monkeypatch.setattr(merge, "_spread", lambda lines, files, bits: opened.append((len(files), bits)))
     merge._duplicate_mask([], [torch.arange(1000)], tmp_path)

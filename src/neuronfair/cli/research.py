@@ -244,14 +244,14 @@ def _results(outcome: SearchResult, data: Dataset) -> dict[str, object]:
 def _in_shards(settings: SearchConfig, out: Path, ray: str | None, shards: str | None) -> bool:
     """Return whether a search is cut into shards; refuse options that do not fit."""
     from neuronfair.store.shard_files import RemoteFolder
-    from neuronfair.store.shard_runner import LONG
+    from neuronfair.store.shard_runner import MAX_ROWS_IN_MEMORY
 
     if ray is not None and settings.seconds is not None:
         raise NeuronFairError("--seconds does not work with --ray: shards share no clock. Leave one of them out")
     if ray is not None:
         check_address(ray)
     cut = settings.seconds is None and (
-        settings.seeds * settings.steps > LONG or ray is not None or (out / SHARDS).exists()
+        settings.seeds * settings.steps > MAX_ROWS_IN_MEMORY or ray is not None or (out / SHARDS).exists()
     )
     if shards is not None:
         if not cut:

@@ -254,12 +254,16 @@ class Ray(Pool):
 
     def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if task.gpus and not _resource("GPU"):
             raise NeuronFairError("--device cuda: the cluster has no GPU")
         board = None
         if task.progress is not None:
-            board = ray.remote(_Board).options(num_cpus=0, max_restarts=-1, **_here()).remote(len(task.items))
+            # On the machine of the caller, as long as that one lives.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
+            board = ray.remote(_Board).options(**options).remote(len(task.items))
         remote = ray.remote(_ray_piece).options(num_cpus=1, num_gpus=task.gpus, max_retries=RETRIES)
         with _sending("--ray"):
             common = ray.put((task.work, task.shared))
@@ -291,15 +295,6 @@ class _Board:
 
     def read(self) -> list[tuple[int, int, int]]:
         return self._lines
-
-
-def _here() -> dict[str, object]:
-    """Return the options that keep an actor on the machine of the caller, as long as that one lives."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    node = ray.get_runtime_context().get_node_id()
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
 
 
 _ray_common: tuple[str, Any] = ("", None)  # in a worker: the last work with what its pieces share, unpickled once

@@ -48,12 +48,12 @@ from neuronfair.store.files import load_array, save_array, seal, unseal, writing
 from neuronfair.store.run import Run
 from neuronfair.store.shard_files import RemoteFolder, ShardPart, ShardStore
 
-LONG = 20_000_000  # longer searches (in rows) run in shards, and their findings stay on disk
-ROWS = 20_000_000  # of a shard, at most
+MAX_ROWS_IN_MEMORY = 20_000_000  # longer searches (in rows) run in shards, and their findings stay on disk
+MAX_ROWS_PER_SHARD = 20_000_000  # of a shard, at most
 MIN_CHAINS_PER_SHARD = {"cpu": 128, "cuda": 100_000}  # smaller shards cost more than they save
-WINDOW = 1_000_000  # rows between two checkpoints of all shards, which are merged at a time
-EVERY = 50  # steps between them, at most
-KEYS = 1 << 22  # records that a shard remembers
+ROWS_PER_PART = 1_000_000  # rows between two checkpoints of all shards, which are merged at a time
+MAX_STEPS_PER_PART = 50  # steps between them, at most
+KEYS_REMEMBERED = 1 << 22  # records that a shard remembers
 DIVISION = "division.json"
 
 
@@ -65,10 +65,12 @@ class Division(NamedTuple):
 
     @staticmethod
     def of(chains: int, steps: int, pool: Pool, device: str) -> Division:
-        """Return a division into shards of at most `ROWS` rows, and two or more for each worker."""
-        shards = max(math.ceil(chains * steps / ROWS), 2 * pool.size if pool.size > 1 else 1)
-        each = max(math.ceil(chains / shards), min(MIN_CHAINS_PER_SHARD.get(device, 1), ROWS // steps, chains), 1)
-        return Division(each, max(1, min(EVERY, WINDOW // chains)))
+        """Return a division into shards of at most `MAX_ROWS_PER_SHARD` rows, and two or more for each worker."""
+        shards = max(math.ceil(chains * steps / MAX_ROWS_PER_SHARD), 2 * pool.size if pool.size > 1 else 1)
+        each = max(
+            math.ceil(chains / shards), min(MIN_CHAINS_PER_SHARD.get(device, 1), MAX_ROWS_PER_SHARD // steps, chains), 1
+        )
+        return Division(each, max(1, min(MAX_STEPS_PER_PART, ROWS_PER_PART // chains)))
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
         task.starts[chosen],
         budget=task.budget,
         origin=origin[chosen],
-        seen=KeySet(device, limit=KEYS),
+        seen=KeySet(device, limit=KEYS_REMEMBERED),
         recording=recording,
         progress=note,
     ).stop
@@ -245,7 +247,7 @@ def _place(task: PhaseTask, name: str | None = None) -> str:
 def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
     """Return the result of a phase from its parts; the findings of long searches are only counted."""
     domain, found, on_disk = task.context.domain, 0, None
-    holds = task.name == "global" or (task.keep and len(task.starts) * task.budget.steps <= LONG)
+    holds = task.name == "global" or (task.keep and len(task.starts) * task.budget.steps <= MAX_ROWS_IN_MEMORY)
     kept = [Findings.empty(domain, task.context.network.outputs)]
     for part in parts:
         found += len(part)
@@ -258,8 +260,8 @@ def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
 
 # Merging shards
 
-SORTED = 1 << 22  # lines that are sorted at a time
-MOST_FILES = 512  # that are open at a time
+LINES_SORTED_AT_ONCE = 1 << 22  # lines that are sorted at a time
+MAX_OPEN_FILES = 512  # that are open at a time
 _KNOWN = -1  # an order before all others
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -357,7 +359,7 @@ def _duplicate_mask(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], 
     """Return a file with a bit for each evaluation, in the order of the search: whether it repeats an earlier one."""
     people = sum(part.people for part in parts)
     people += sum(one.stat().st_size // 16 if isinstance(one, Path) else len(one) for one in known)
-    bits = max(1, min(MOST_FILES - 1, people // SORTED).bit_length())
+    bits = max(1, min(MAX_OPEN_FILES - 1, people // LINES_SORTED_AT_ONCE).bit_length())
     names, last = [work / f"{number:03d}" for number in range(1 << bits)], 0
     with ExitStack() as stack:
         open_files = [stack.enter_context(name.open("wb")) for name in names]

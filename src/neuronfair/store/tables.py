@@ -72,14 +72,19 @@ def _column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | Texts
     kind = column.type
     if kind == pa.int32():
         return np.asarray(column.to_numpy())
-    if not pa.types.is_dictionary(kind):
-        column, kind = column.dictionary_encode(), pa.dictionary(pa.int32(), kind)
-    if kind.value_type != pa.string():
-        raise ValueError(f"column '{name}' holds {kind.value_type}, and whole numbers or texts were expected")
-    whole = column.unify_dictionaries().combine_chunks()
-    whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if kind != pa.string():
+        raise ValueError(f"column '{name}' holds {kind}, and whole numbers or texts were expected")
+    whole = _encoded(column)
     places = whole.indices.cast("int64").to_numpy()
     return Texts(whole.dictionary.to_pylist(), np.asarray(places))
+
+
+def _encoded(column: pa.ChunkedArray) -> Any:
+    """Return a column as one array with a dictionary."""
+    column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    whole = column.unify_dictionaries().combine_chunks()
+    return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
 
 
 ORIGIN, STEP, PLAUSIBILITY = "origin", "step", "plausibility"
@@ -177,10 +182,7 @@ def _distinct(codes: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64
 def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
     if column.null_count and attribute.empty is None:
         raise ValueError(f"a cell of '{attribute.name}' is empty")
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    encoded = column.unify_dictionaries().combine_chunks()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    encoded = _encoded(column)
     cells = encoded.dictionary.to_pylist()
     if attribute.values:  # exact labels, unlike cells of a user's table, which are stripped
         known = {label: code for code, label in enumerate(attribute.values)}

@@ -15,11 +15,11 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import trees
 from neuronfair.domain.population.model import (
     EQUAL,
+    OwnPopulation,
     PopulationLayout,
     fit_likelihood,
     fit_population,
     grown,
-    own_population,
     population_quality,
     read_people,
     real_synthetic_auc,
@@ -365,7 +365,7 @@ OWN_DOMAIN = TableDomain(
 def test_the_people_are_those_that_were_given():
     rows = read_people({"age": [1, 2, 2], "s": [0, 1, 1], "more": ["x", "y", "z"]}, OWN_DOMAIN)
     assert rows.tolist() == [[1, 0], [2, 1], [2, 1]]
-    population = own_population(OWN_DOMAIN, rows)
+    population = OwnPopulation.of(OWN_DOMAIN, rows)
     assert population.draws_per_row == 1
     assert population.rows_at(torch.tensor([[0.0], [0.34], [0.99]])).tolist() == rows.tolist()
     drawn = population.sample(3000, torch.Generator().manual_seed(0))

@@ -11,7 +11,7 @@ from neuronfair import infer_domain, parse_domain, read_table
 from neuronfair.domain.rules import Span
 from neuronfair.domain.schema import rule_mining
 from neuronfair.domain.schema.infer import InferenceSettings, draft_domain
-from neuronfair.domain.schema.rule_mining import EXCEPTIONS, MIN_RECORDS
+from neuronfair.domain.schema.rule_mining import MAX_EXCEPTIONS, MIN_RECORDS
 from neuronfair.domain.tables import sources
 from neuronfair.errors import DomainError
 
@@ -138,7 +138,7 @@ def test_too_few_people_or_too_many_exceptions_suggest_nothing(husbands, women):
 def test_few_exceptions_are_sure_to_be_few():
     """Whatever may be proposed: the upper end of Wilson's interval of the exceptions is below 2%."""
     for count in (MIN_RECORDS, *range(500, 20_000, 500)):  # the fewest people of whom so many may be exceptions
-        assert binomtest(int(EXCEPTIONS * count), count).proportion_ci(method="wilson").high < 0.02
+        assert binomtest(int(MAX_EXCEPTIONS * count), count).proportion_ci(method="wilson").high < 0.02
 
 
 @pytest.mark.parametrize(("share", "said"), [(40, ["rare True: other False"]), (67, [])])
@@ -208,7 +208,7 @@ def test_unrelated_columns_suggest_nothing():
 
 def test_large_tables_are_looked_at_in_part_and_counted_in_all(monkeypatch):
     table = relatives(3000, women=1, n=9000)
-    monkeypatch.setattr(rule_mining, "ROWS", 3000)
+    monkeypatch.setattr(rule_mining, "SAMPLED_ROWS", 3000)
     text = infer_domain(table, sensitive=["sex"], target="hired").to_toml()
     assert "## 3,000 people, 1 exception\n" in text
     assert text == infer_domain(table, sensitive=["sex"], target="hired").to_toml()
@@ -216,7 +216,7 @@ def test_large_tables_are_looked_at_in_part_and_counted_in_all(monkeypatch):
 
 def test_of_a_wide_table_some_columns_are_looked_at_the_sensitive_ones_first(monkeypatch):
     table = {"noise": np.tile(["a", "b"], 1500).tolist(), **relatives(1000)}
-    monkeypatch.setattr(rule_mining, "COLUMNS", 2)
+    monkeypatch.setattr(rule_mining, "MAX_COLUMNS", 2)
     assert "role" not in str(suggested(table)[0])
     assert "role husband: sex m" in suggested({key: table[key] for key in table if key != "noise"})[0]
     both = {**relatives(1000), "noise": table["noise"]}
@@ -227,7 +227,7 @@ def test_of_a_wide_table_some_columns_are_looked_at_the_sensitive_ones_first(mon
 
 
 def test_rules_that_make_too_many_cases_are_dropped_and_named(aged, monkeypatch):
-    monkeypatch.setattr(rule_mining, "CASES", 2)  # three bands are too many
+    monkeypatch.setattr(rule_mining, "MAX_CASES", 2)  # three bands are too many
     bits = np.arange(N) % 2
     table = {**aged, "bit": bits.tolist(), "tib": (1 - bits).tolist()}
     draft = draft_domain(table, sensitive=["sex"], target="hired", settings=InferenceSettings(take_rules="all"))

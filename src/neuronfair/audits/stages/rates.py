@@ -27,7 +27,6 @@ from neuronfair.domain.population.model import (
     PopulationModel,
     PopulationQuality,
     fit_population,
-    own_population,
 )
 from neuronfair.domain.population.plausible import PLAUSIBLE, plausible
 from neuronfair.domain.rules import excluded_labels
@@ -59,7 +58,7 @@ def fit_plausible_population(
     if own is None:
         model = fit_population(data.domain, data.rows, seed=seed, progress=progress)
     else:
-        model = own_population(data.domain, own.to(data.rows.device), seed=seed)
+        model = OwnPopulation.of(data.domain, own.to(data.rows.device), seed=seed)
     plausible(data.domain, model, PLAUSIBLE, data.domain.clip(data.rows))
     return model
 

@@ -24,18 +24,21 @@ from neuronfair.domain.population.model import PopulationLayout
 from neuronfair.domain.population.trees import ChanceForest, ChanceTree, SplitOrder, TreeTarget, branch_taken, grow
 from neuronfair.domain.table import TableDomain
 
-EDGE = 1e-6  # distance of ranks from 0 and 1: scores stay within 4.8
-FINE, FARTHEST = 128, 8  # codes of a residual per standard deviation, and deviations on either side
-TABLED = 4_096  # codes of a column whose scores are computed once
-ROUNDS = 8  # of the EM algorithm
-APART = 1e-6  # distance of cuts from frequent expected scores: rounding moves no record across
-NARROW, TAIL = 1e-3, 1e-12  # width of a cell that is replaced by its middle, and the smallest probability of one
-KNOTS = (-1.0, 0.0, 1.0)  # scores at which a slope may change
-RESTS, CUTS = 16, 15  # bins of the residuals, and cuts of the expected score, in a tree
-MAIN = 1e-3  # penalty of the slopes of other columns, per record
+MIN_RANK = 1e-6  # distance of ranks from 0 and 1: scores stay within 4.8
+REST_STEPS, REST_REACH = 128, 8  # codes of a residual per standard deviation, and deviations on either side
+MAX_TABLED_CODES = 4_096  # codes of a column whose scores are computed once
+EM_ROUNDS = 8  # of the EM algorithm
+CUT_MARGIN = 1e-6  # distance of cuts from frequent expected scores: rounding moves no record across
+NARROW_CELL, MIN_CHANCE = (
+    1e-3,
+    1e-12,
+)  # width of a cell that is replaced by its middle, and the smallest probability of one
+SCORE_KNOTS = (-1.0, 0.0, 1.0)  # scores at which a slope may change
+REST_BINS, SCORE_CUTS = 16, 15  # bins of the residuals, and cuts of the expected score, in a tree
+MAIN_PENALTY = 1e-3  # penalty of the slopes of other columns, per record
 PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0)  # of changes of slope and of differences between the groups
-MOST_TERMS = 200  # of a regression; with more, slopes do not depend on the group
-REST = Attribute("rest", "ordinal", high=2 * FINE * FARTHEST)
+MAX_TERMS = 200  # of a regression; with more, slopes do not depend on the group
+REST_GRID = Attribute("rest", "ordinal", high=2 * REST_STEPS * REST_REACH)
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -61,7 +64,7 @@ class GroupShift:
             else:
                 slopes = branch_taken(self.slopes[:, column], group).unbind(1)
                 total = total + slopes[0] * scores[column]
-                for knot, slope in zip(KNOTS, slopes[1:], strict=True):
+                for knot, slope in zip(SCORE_KNOTS, slopes[1:], strict=True):
                     total = total + slope * (scores[column] - knot).clamp(min=0)
         return total
 
@@ -94,7 +97,7 @@ class Latent:
 
     def score(self, column: int, codes: Tensor, at: float = 0.5) -> Tensor:
         """Return the score of codes, `at` of the way from the begin of their cells to the end."""
-        if self.scales[column].bins.size > TABLED:
+        if self.scales[column].bins.size > MAX_TABLED_CODES:
             return self._computed_score(column, codes, at)
         if (column, at) not in self._tables:
             every = torch.arange(self.scales[column].bins.size, device=codes.device)
@@ -102,7 +105,7 @@ class Latent:
         return branch_taken(self._tables[column, at], codes)
 
     def _computed_score(self, column: int, codes: Tensor, at: float) -> Tensor:
-        score: Tensor = torch.special.ndtri(self.scales[column].rank(codes, at).clamp(EDGE, 1 - EDGE))
+        score: Tensor = torch.special.ndtri(self.scales[column].rank(codes, at).clamp(MIN_RANK, 1 - MIN_RANK))
         return score
 
     @cached_property
@@ -113,7 +116,7 @@ class Latent:
         """Return the residuals of codes in standard deviations, at quantiles u of their cells."""
         low, high = (torch.special.ndtr((self.score(column, codes, at) - mean) / spread) for at in (0.0, 1.0))
         at = 0.5 if u is None else u
-        rest: Tensor = torch.special.ndtri((low + at * (high - low)).clamp(TAIL, 1 - TAIL))
+        rest: Tensor = torch.special.ndtri((low + at * (high - low)).clamp(MIN_CHANCE, 1 - MIN_CHANCE))
         return rest
 
     def leaves(self, column: int, mean: Tensor, bins: Tensor) -> Tensor:
@@ -123,10 +126,10 @@ class Latent:
 
     def transported(self, column: int, had: Tensor, own: Tensor, new: Tensor) -> Tensor:
         """Return the residuals that keep their rank in another leaf."""
-        code = ((had + FARTHEST) * FINE).clamp(0, REST.points - 1)
+        code = ((had + REST_REACH) * REST_STEPS).clamp(0, REST_GRID.points - 1)
         whole_code = code.long()
         coupled = self._couplings[column].transported(whole_code, own, new, code - whole_code)
-        return torch.where(own == new, had, (coupled + 0.5) / FINE - FARTHEST)
+        return torch.where(own == new, had, (coupled + 0.5) / REST_STEPS - REST_REACH)
 
     def code(self, column: int, scores: Tensor) -> Tensor:
         """Return the codes of some scores."""
@@ -157,9 +160,9 @@ class Regression:
         self.ordered = [c for c, count in earlier.items() if not count]
         side = np.eye(self.groups)[self.group]
         own = scores[self.known][:, self.ordered]
-        bent = np.concatenate([own, *(np.maximum(own - knot, 0) for knot in KNOTS)], 1)
+        bent = np.concatenate([own, *(np.maximum(own - knot, 0) for knot in SCORE_KNOTS)], 1)
         term_count = self.groups * (1 + own.shape[1]) + bent.shape[1] + sum(earlier.values())
-        self.by_group = self.groups > 1 and term_count <= MOST_TERMS
+        self.by_group = self.groups > 1 and term_count <= MAX_TERMS
         terms = [side, bent]
         if self.by_group:
             terms += [own * (side[:, [g]] - side[:, g].mean()) for g in range(self.groups)]
@@ -178,7 +181,7 @@ class Regression:
         best_gram: Floats = self.gram
         least_error = np.inf
         for penalty in PENALTIES:
-            gram = self.gram + n * np.diag(MAIN * self.main + penalty * self.fine + 1e-9)
+            gram = self.gram + n * np.diag(MAIN_PENALTY * self.main + penalty * self.fine + 1e-9)
             solved = np.linalg.solve(gram, np.column_stack([right, self.gram]))
             error = ((target - self.terms @ solved[:, 0]) ** 2).mean() / (
                 1 - min(0.9, np.trace(solved[:, 1:]) / n)
@@ -190,10 +193,10 @@ class Regression:
     def shift(self, coefficients: Floats, spreads: Floats, key: Numbers, cuts: Floats, rest: Bins) -> GroupShift:
         """Return the shift of these coefficients; `key` is the group of each combination of sensitive values, or -1."""
         wide = len(self.ordered)
-        sizes = [self.groups, (1 + len(KNOTS)) * wide, wide * self.groups * self.by_group]
+        sizes = [self.groups, (1 + len(SCORE_KNOTS)) * wide, wide * self.groups * self.by_group]
         level, bent, by_group, labels = np.split(coefficients, np.cumsum(sizes))
-        slopes = np.zeros((self.groups, self.columns, 1 + len(KNOTS)))
-        slopes[:, self.ordered] = bent.reshape(1 + len(KNOTS), wide).T
+        slopes = np.zeros((self.groups, self.columns, 1 + len(SCORE_KNOTS)))
+        slopes[:, self.ordered] = bent.reshape(1 + len(SCORE_KNOTS), wide).T
         if self.by_group:
             group_slopes = by_group.reshape(self.groups, wide)
             share = np.bincount(self.group, minlength=self.groups) / len(self.group)
@@ -222,7 +225,7 @@ def fit_shift(
     low, high = (edge[regression.known] for edge in edges)
     mean, spread, gram = np.zeros(len(low)), np.ones(len(low)), np.zeros(0)
     size = np.bincount(regression.group, minlength=regression.groups)
-    for _ in range(ROUNDS):
+    for _ in range(EM_ROUNDS):
         middle, variance = _truncated((low - mean) / spread, (high - mean) / spread)
         score = mean + spread * middle
         gram = gram if gram.size else regression.penalised(score)
@@ -232,14 +235,14 @@ def fit_shift(
         spreads: Floats = np.sqrt(np.maximum(np.bincount(regression.group, squares, regression.groups) / size, 1e-4))
         spread = spreads[regression.group]
     below, above = ndtr((low - mean) / spread), ndtr((high - mean) / spread)
-    rest: Floats = ndtri(np.clip(below + rng.random(len(low)) * (above - below), TAIL, 1 - TAIL))
+    rest: Floats = ndtri(np.clip(below + rng.random(len(low)) * (above - below), MIN_CHANCE, 1 - MIN_CHANCE))
     return coefficients, spreads, mean, rest
 
 
 def _truncated(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """Return mean and variance of a standard normal distribution truncated to intervals."""
     mass = ndtr(high) - ndtr(low)
-    wide = (high - low > NARROW) & (mass > TAIL)
+    wide = (high - low > NARROW_CELL) & (mass > MIN_CHANCE)
     mass = np.where(wide, mass, 1.0)
     at_low, at_high = (np.exp(-(edge**2) / 2) / np.sqrt(2 * np.pi) for edge in (low, high))
     mean = (at_low - at_high) / mass
@@ -251,10 +254,10 @@ def rest_tree(
     rest: Floats, expected: Numbers, bins: Numbers, orders: Sequence[SplitOrder], sample: Numbers
 ) -> tuple[Bins, ChanceTree]:
     """Return the bins of residuals, and a tree of their dependence on columns and on the expected score."""
-    codes = np.clip((rest + FARTHEST) * FINE, 0, REST.points - 1).astype(np.int64)
-    rest_bins = Bins.of(REST, codes, None, min(RESTS, most_bins(len(codes))))
+    codes = np.clip((rest + REST_REACH) * REST_STEPS, 0, REST_GRID.points - 1).astype(np.int64)
+    rest_bins = Bins.of(REST_GRID, codes, None, min(REST_BINS, most_bins(len(codes))))
     target, d = rest_bins.bins_of(torch.from_numpy(codes)).numpy(), bins.shape[1]
-    orders = [*orders, SplitOrder(d + 1, np.arange(CUTS + 1, dtype=np.float64))]
+    orders = [*orders, SplitOrder(d + 1, np.arange(SCORE_CUTS + 1, dtype=np.float64))]
     own = TreeTarget(d, len(rest_bins), ordered=True)
     return rest_bins, grow(np.column_stack([bins, target, expected]), own, orders, sample, significant_only=True)
 
@@ -290,7 +293,7 @@ def fit_latent(
         regression = Regression(key[number], scores, layout.bins, bin_counts)
         edges = [plain.score(column, codes[:, column], at).numpy() for at in (0.0, 1.0)]
         coefficients, spreads, mean, rest = fit_shift(regression, (edges[0], edges[1]), rng)
-        cuts = np.quantile(mean, np.arange(1, CUTS + 1) / (CUTS + 1)) - APART
+        cuts = np.quantile(mean, np.arange(1, SCORE_CUTS + 1) / (SCORE_CUTS + 1)) - CUT_MARGIN
         at, own = np.flatnonzero(np.isin(regression.known, layout.sample)), layout.bins[regression.known]
         expected = np.searchsorted(cuts, mean, side="right")
         bins, trees[column] = rest_tree(rest, expected, own, layout.split_candidates(domain, column), at)

@@ -354,6 +354,11 @@ class OwnPopulation:
     rows: Tensor
     model: PopulationModel
 
+    @classmethod
+    def of(cls, domain: TableDomain, rows: Tensor, *, seed: int = 0) -> OwnPopulation:
+        """Return the population of these records."""
+        return cls(rows, fit_population(domain, rows, seed=seed))
+
     @property
     def draws_per_row(self) -> int:
         return 1
@@ -391,8 +396,3 @@ def read_people(source: Any | Callable[[int], Any], domain: TableDomain) -> Tens
     if len(rows) == 0:
         raise DataError(f"population: expected people who keep the rules of {domain.name}, got none. Correct the table")
     return rows
-
-
-def own_population(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> OwnPopulation:
-    """Return the population of these records."""
-    return OwnPopulation(rows, fit_population(domain, rows, seed=seed))

@@ -15,7 +15,7 @@ from torch import Tensor
 from neuronfair.atomic import replacing
 from neuronfair.domain.population.bins import Bins, Coupling
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins
-from neuronfair.domain.population.latent import CUTS, KNOTS, REST, GroupShift, Latent
+from neuronfair.domain.population.latent import REST_GRID, SCORE_CUTS, SCORE_KNOTS, GroupShift, Latent
 from neuronfair.domain.population.model import TablePopulation
 from neuronfair.domain.population.trees import ChanceForest, on_device
 from neuronfair.domain.rules import RuleBook
@@ -220,19 +220,19 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
     bins, columns = population.to("cpu").bins, parts["columns"].tolist()
     trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
     widths = [int(trees.widths[c]) if c in columns else len(column) for c, column in enumerate(bins)]
-    bin_counts = [*(len(column) for column in bins), 1, CUTS + 1]
+    bin_counts = [*(len(column) for column in bins), 1, SCORE_CUTS + 1]
     if len(set(columns)) < len(columns) or not is_forest(trees, widths, bin_counts, population.order):
         raise ValueError("the trees of residuals do not fit together")
     rest = _bins(parts, "rest", [widths[c] for c in columns], parts["runs"].tolist())
-    if not all(fits(bins, REST.size, None) for bins in rest):
+    if not all(fits(bins, REST_GRID.size, None) for bins in rest):
         raise ValueError("the places of residuals do not fit together")
-    size, scaled = (groups, len(bins), 1 + len(KNOTS)), parts["scales"].tolist()
+    size, scaled = (groups, len(bins), 1 + len(SCORE_KNOTS)), parts["scales"].tolist()
     pooled = torch.split_with_sizes(parts["pooled"], [len(bins[c]) for c in scaled])
     pairs = parts["labelled"].view(-1, 2).tolist()
     tables = torch.split_with_sizes(parts["labels"], [len(bins[other]) for _, other in pairs])
     stacked = [
         parts[name].view(len(columns), *shape)
-        for name, shape in (("level", size[:1]), ("slopes", size), ("spread", size[:1]), ("cuts", (CUTS,)))
+        for name, shape in (("level", size[:1]), ("slopes", size), ("spread", size[:1]), ("cuts", (SCORE_CUTS,)))
     ]
     if not (bool((stacked[2] > 0).all()) and all(bool((chances >= 0).all()) for chances in pooled)):
         raise ValueError("a spread or a chance is negative")

@@ -25,14 +25,14 @@ from neuronfair.formatting import plural, visible
 
 # With these two numbers the upper end of Wilson's interval (95%) of the share of exceptions is below 2%: see the tests.
 MIN_RECORDS = 200  # records that must meet a condition
-EXCEPTIONS = 0.002  # the largest share of them that may break a rule
-UNUSUAL = 0.02  # the largest number of exceptions, as a share of those expected by chance
-TRIVIAL = 0.02  # the smallest share of all records that a rule excludes by chance: else it says nothing
+MAX_EXCEPTIONS = 0.002  # the largest share of them that may break a rule
+MAX_OF_EXPECTED = 0.02  # the largest number of exceptions, as a share of those expected by chance
+MIN_CHANCE_EXCLUDED = 0.02  # the smallest share of all records that a rule excludes by chance: else it says nothing
 CHANCE = 0.01  # probability that a table of unrelated columns gets any rule
-CLASSES = 30  # values of a column that another one determines, or that are compared one by one
-KNOWN = 5  # records that a value needs to belong to one class; with fewer it may go with every class
+MAX_COMPARED_VALUES = 30  # values of a column that another one determines, or that are compared one by one
+MIN_KNOWN_RECORDS = 5  # records that a value needs to belong to one class; with fewer it may go with every class
 MIN_EXCLUDED_SHARE = 0.25  # of all records that the end of a range must exclude
-CODES = 1_000_000  # values of an attribute that a rule may name
+MAX_SIZE = 1_000_000  # values of an attribute that a rule may name
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -87,7 +87,7 @@ class CodedColumn:
     @property
     def few(self) -> bool:
         """Whether its values can be compared one by one."""
-        return 2 <= len(self.seen) <= CLASSES
+        return 2 <= len(self.seen) <= MAX_COMPARED_VALUES
 
     @cached_property
     def views(self) -> list[tuple[list[Mask], Counts]]:
@@ -122,7 +122,7 @@ class CodedColumn:
 
 def dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
     """Return the rules between all pairs of columns, not yet counted in the whole table."""
-    columns = [c for c in columns if len(c.seen) > 1 and c.attribute.size <= CODES]
+    columns = [c for c in columns if len(c.seen) > 1 and c.attribute.size <= MAX_SIZE]
     groups = sum(len(groups) for c in columns for groups, _ in c.views)
     tried = max(1, groups**2 // 2)
     proposals = list[RuleProposal]()
@@ -144,18 +144,18 @@ def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
     wrong = 1 - float(table.sum(0).max()) / n  # error of predicting the largest class for all
     # For a column of numbers, classes are ranges, so that fewer functions are possible.
     assignments = [_by_order(table)] if a.is_number else []
-    assignments += [_by_value(table)] if not a.is_number or len(a.seen) <= VALUES else []
+    assignments += [_by_value(table)] if not a.is_number or len(a.seen) <= MAX_LISTED else []
     for owns, functions in (assignment for assignment in assignments if assignment is not None):
         broken = np.where(owns, 0, table)
         exceptions = int(broken.sum())
         share = exceptions / n
-        if share > min(EXCEPTIONS, UNUSUAL * wrong) or wrong < TRIVIAL:
+        if share > min(MAX_EXCEPTIONS, MAX_OF_EXPECTED * wrong) or wrong < MIN_CHANCE_EXCLUDED:
             continue
         # Chernoff's bound of the probability of so few exceptions, as a logarithm.
         fewer = -n * float(rel_entr(share, wrong) + rel_entr(1 - share, 1 - wrong))
         if fewer + functions + math.log(tried / CHANCE) > 0:
             continue
-        sound = (broken.sum(0) <= 10 * EXCEPTIONS * table.sum(0)) & (table.sum(0) >= KNOWN)
+        sound = (broken.sum(0) <= 10 * MAX_EXCEPTIONS * table.sum(0)) & (table.sum(0) >= MIN_KNOWN_RECORDS)
         rules = [
             implied(b.attribute, b.views[0][0][c], a.attribute, ~a.owned(owns[:, c]))
             for c in range(k)
@@ -190,7 +190,7 @@ def _by_order(table: Counts) -> tuple[Mask, float] | None:
 def _by_value(table: Counts) -> tuple[Mask, float]:
     """Return the values of each class by their most frequent class, and the logarithm of how many such functions."""
     owns = np.arange(table.shape[1]) == table.argmax(1)[:, None]
-    owns |= (table.sum(1) < KNOWN)[:, None]
+    owns |= (table.sum(1) < MIN_KNOWN_RECORDS)[:, None]
     return owns, len(table) * math.log(table.shape[1])
 
 
@@ -201,8 +201,10 @@ def _excluded(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RulePropos
             table = _crossed(row_a, row_b, len(groups_a), len(groups_b))
             size_a, size_b = table.sum(1)[:, None], table.sum(0)[None]
             smaller, expected = np.minimum(size_a, size_b), size_a * size_b / len(row_a)
-            never = (table <= np.minimum(EXCEPTIONS * smaller, UNUSUAL * expected)) & (smaller >= MIN_RECORDS)
-            never &= (pdtr(table, expected) * tried <= CHANCE) & (expected >= TRIVIAL * smaller)
+            never = (table <= np.minimum(MAX_EXCEPTIONS * smaller, MAX_OF_EXPECTED * expected)) & (
+                smaller >= MIN_RECORDS
+            )
+            never &= (pdtr(table, expected) * tried <= CHANCE) & (expected >= MIN_CHANCE_EXCLUDED * smaller)
             if never.any():
                 expected = np.where(never, expected, 0.0)
                 by_a, by_b = _merged(never, table), _merged(never.T, table.T)
@@ -279,11 +281,11 @@ def _crossed(a: Counts, b: Counts, most_a: int, most_b: int) -> Counts:
 
 
 MAX_PROPOSALS = 20
-TRIED, FAILED = 60, 5  # candidates that are tried at most, and how many of them may not fit
-ROWS = 50_000  # rows in which rules are looked for; exceptions are counted in all
-COLUMNS = 100  # columns between which rules are looked for, the sensitive ones first
-NEWS = 0.001  # share of the remaining input space that a further rule must exclude
-CASES = 10_000  # cases that the rules may leave in one group of attributes, so that searches stay fast
+MAX_TRIED, MAX_DROPPED = 60, 5  # candidates that are tried at most, and how many of them may not fit
+SAMPLED_ROWS = 50_000  # rows in which rules are looked for; exceptions are counted in all
+MAX_COLUMNS = 100  # columns between which rules are looked for, the sensitive ones first
+MIN_NEWLY_EXCLUDED = 0.001  # share of the remaining input space that a further rule must exclude
+MAX_CASES = 10_000  # cases that the rules may leave in one group of attributes, so that searches stay fast
 
 
 @dataclass(frozen=True)
@@ -348,31 +350,31 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
 
     Rules are looked for in a sample of a large table; their exceptions are counted in all rows.
     """
-    examined = [*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)][:COLUMNS]
+    examined = [*domain.sensitive, *(name for name in domain.names if name not in domain.sensitive)][:MAX_COLUMNS]
     attributes = [a for a in domain.attributes if a.name in examined]
     rows = len(columns[examined[0]])
     if rows < MIN_RECORDS or len(attributes) < 2:
         return Proposals()
     sample = np.arange(rows)
-    if rows > ROWS:
-        sample = np.sort(np.random.default_rng(0).choice(rows, ROWS, replace=False))
+    if rows > SAMPLED_ROWS:
+        sample = np.sort(np.random.default_rng(0).choice(rows, SAMPLED_ROWS, replace=False))
     candidates = dependencies(
         [CodedColumn(a, *np.unique(a.codes(columns[a.name].take(sample)), return_inverse=True)) for a in attributes]
     )
     accepted, dropped, rules = list[RuleProposal](), list[str](), list[Rule]()
     count = RuleBook(attributes, ()).count()
-    for candidate in islice(_in_turn(candidates), TRIED):
+    for candidate in islice(_in_turn(candidates), MAX_TRIED):
         proposal = _counted(candidate, domain, columns)
         if proposal is None or any(proposal.repeats(other, accepted) for other in accepted):
             continue
-        if len(accepted) == MAX_PROPOSALS or len(dropped) == FAILED:
+        if len(accepted) == MAX_PROPOSALS or len(dropped) == MAX_DROPPED:
             break
         try:
-            remaining = RuleBook(attributes, [*rules, *proposal.rules], most=CASES).count()
+            remaining = RuleBook(attributes, [*rules, *proposal.rules], most=MAX_CASES).count()
         except DomainError:
             dropped.append(candidate.title)
             continue
-        if remaining <= (1 - NEWS) * count:  # else the other rules nearly imply it
+        if remaining <= (1 - MIN_NEWLY_EXCLUDED) * count:  # else the other rules nearly imply it
             accepted.append(proposal)
             rules += proposal.rules
             count = remaining
@@ -408,14 +410,14 @@ def _counted(found: RuleProposal, domain: TableDomain, columns: Mapping[str, Cel
         then = [met(name, one) for name, one in rule.then.items()]
         exceptions += int((when & ~np.logical_and.reduce(then)).sum() if then else when.sum())
         people += min(int(side.sum()) for side in sides)  # those that meet the rarer condition
-    if exceptions > EXCEPTIONS * people:
+    if exceptions > MAX_EXCEPTIONS * people:
         return None
     ties = tuple(name for name in domain.sensitive if name in found.names)
     return replace(found, people=people, exceptions=exceptions, ties=ties, copy=found.copy and not exceptions)
 
 
-VALUES = 20  # that a condition lists at most
-LETTERS = 40  # of a label or a name that is quoted
+MAX_LISTED = 20  # that a condition lists at most
+MAX_LETTERS = 40  # of a label or a name that is quoted
 
 
 def implied(a: Attribute, codes: Mask, b: Attribute, excluded: Mask) -> Rule | None:
@@ -438,7 +440,7 @@ def written_rule(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
 
 def brief(text: str) -> str:
     """Return a name or label, cut if it is long."""
-    return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
+    return text if len(text) <= MAX_LETTERS else f"{text[: MAX_LETTERS - 1]}…"
 
 
 def _condition(attribute: Attribute, mask: Mask) -> RuleCondition | None:
@@ -447,7 +449,7 @@ def _condition(attribute: Attribute, mask: Mask) -> RuleCondition | None:
     if len(codes) == 0:
         return None
     adjacent = codes[-1] - codes[0] + 1 == len(codes) and codes[-1] != attribute.empty
-    if len(codes) == 1 or ((attribute.values or not adjacent) and len(codes) <= VALUES):
+    if len(codes) == 1 or ((attribute.values or not adjacent) and len(codes) <= MAX_LISTED):
         return tuple(attribute.value(int(code)) for code in codes)
     if attribute.values or not adjacent:
         return None

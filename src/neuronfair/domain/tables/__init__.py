@@ -19,7 +19,7 @@ from neuronfair.limits import check_size, max_bytes
 MAX_COLUMNS = 50_000  # the domain file of a wider table would be too large to be read again
 # What a table takes in memory besides its texts: for each row its line; for each cell its number and its code, some of
 # them twice; for each different text its place in a dictionary.
-ROW, CELL, TEXT = 100, 32, 100
+ROW_BYTES, CELL_BYTES, TEXT_BYTES = 100, 32, 100
 
 
 class Cells(Sequence[str]):
@@ -104,7 +104,7 @@ class ColumnBuilder(dict[str, int]):
 
     def __missing__(self, raw: str) -> int:
         text = raw.strip()
-        self._meter.count(sys.getsizeof(raw) + TEXT)
+        self._meter.count(sys.getsizeof(raw) + TEXT_BYTES)
         number = self.get(text)
         if number is None:
             number = self[text] = len(self.texts)
@@ -119,7 +119,7 @@ class ColumnBuilder(dict[str, int]):
 
     def add_numbers(self, numbers: npt.NDArray[np.int32]) -> None:
         """Add some more rows, by the numbers of their texts."""
-        self._meter.count(CELL * len(numbers))
+        self._meter.count(CELL_BYTES * len(numbers))
         self._parts.append(numbers)
 
     def cells(self) -> Cells:
@@ -177,7 +177,7 @@ class Sheet:
                 raise DataError(f"{self.path}: the header names the column '{name}' twice. Rename one of the two")
 
 
-def sheet(
+def with_unique_names(
     path: Path,
     header: Sequence[str],
     columns: Sequence[Cells],

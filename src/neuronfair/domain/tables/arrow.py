@@ -27,24 +27,24 @@ from pyarrow.interchange import from_dataframe
 
 from neuronfair.domain.cells import cell_text
 from neuronfair.domain.tables import (
-    CELL,
-    TEXT,
+    CELL_BYTES,
+    TEXT_BYTES,
     Cells,
     ColumnBuilder,
     ColumnType,
     Meter,
     Sheet,
     check_width,
-    sheet,
+    with_unique_names,
 )
 from neuronfair.errors import DataError, one_line, repeated
 from neuronfair.limits import check_size
 from neuronfair.sandbox import Unreadable, read_sandboxed
 from neuronfair.sandbox.readers import feather_table, parquet_table
 
-LONGEST = csv.field_size_limit()  # letters of a cell, for Python's own reader
-EMPTY = sys.getsizeof("")
-NAME = Path("table")  # the name of a table in memory
+MAX_LETTERS = csv.field_size_limit()  # letters of a cell, for Python's own reader
+EMPTY_TEXT_BYTES = sys.getsizeof("")
+IN_MEMORY = Path("table")  # the name of a table in memory
 ValueOf = dict[str, Any]  # what each text of a column stands for
 _BLOCK = 1 << 24  # bytes of a CSV file that are read at once
 
@@ -60,7 +60,7 @@ def read(content: bytes, path: Path, suffix: str) -> Sheet:
             table = parquet_table(content)
         else:
             size, rows, width = map(int, read_sandboxed("feather", content, path).split())
-            check_size(3 * size + CELL * rows * width, path)
+            check_size(3 * size + CELL_BYTES * rows * width, path)
             table, odd = feather_table(content)
             remarks = tuple(f"'{name}' holds lists or other values that are not read" for name in odd[:10])
         names = table.schema.names
@@ -72,7 +72,7 @@ def read(content: bytes, path: Path, suffix: str) -> Sheet:
     if not read:
         raise DataError(f"{path}: no rows ({', '.join(names[:8])})")
     cells, values = zip(*read, strict=True)
-    result = sheet(path, names, cells, range(1, table.num_rows + 1), unit="row", remarks=remarks)
+    result = with_unique_names(path, names, cells, range(1, table.num_rows + 1), unit="row", remarks=remarks)
     pandas = find_spec("pandas") is not None
     dtypes = [column.slice(0, 0).to_pandas().dtype if pandas else None for column in table.columns]
     return replace(result, types=dict(zip(result.columns, map(ColumnType, names, dtypes, values), strict=True)))
@@ -99,13 +99,13 @@ def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cel
         return None
     meter = Meter(path, len(content) + table.nbytes)
     columns = [_texts(column.combine_chunks(), meter) for column in table.unify_dictionaries().columns]
-    return columns if all(len(text) <= LONGEST for column in columns for text in column.texts) else None
+    return columns if all(len(text) <= MAX_LETTERS for column in columns for text in column.texts) else None
 
 
 def _texts(column: Any, meter: Meter) -> Cells:
     """Return a column from an Arrow dictionary of texts, without blanks at their ends."""
     dictionary = column.dictionary
-    meter.count(CELL * len(column) + dictionary.nbytes + (TEXT + EMPTY) * len(dictionary))
+    meter.count(CELL_BYTES * len(column) + dictionary.nbytes + (TEXT_BYTES + EMPTY_TEXT_BYTES) * len(dictionary))
     texts = dictionary.to_pylist()
     if all(map(eq, texts, map(str.strip, texts))):
         return Cells(texts, column.indices.to_numpy())
@@ -123,7 +123,7 @@ def _check_parquet(content: bytes, path: Path) -> None:
     groups = [about.row_group(i) for i in range(about.num_row_groups)]
     values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
     size = 3 * sum(group.total_byte_size for group in groups)  # as it is unpacked, as a column, and as text
-    check_size(size + CELL * max(values, about.num_rows * len(names)), path)
+    check_size(size + CELL_BYTES * max(values, about.num_rows * len(names)), path)
 
 
 def sheet_of(table: Any) -> Sheet:
@@ -139,19 +139,21 @@ def sheet_of(table: Any) -> Sheet:
     names = _check_names(labels)
     lengths = {len(column) for column in columns}
     if len(lengths) > 1:
-        raise DataError(f"{NAME}: its columns have different lengths: {', '.join(map(str, sorted(lengths)))}")
+        raise DataError(f"{IN_MEMORY}: its columns have different lengths: {', '.join(map(str, sorted(lengths)))}")
     if not lengths or lengths == {0}:
-        raise DataError(f"{NAME}: no rows ({', '.join(names[:8])})")
+        raise DataError(f"{IN_MEMORY}: no rows ({', '.join(names[:8])})")
     is_pandas = hasattr(table, "iloc")
     cells, column_types, spans = dict[str, Cells](), dict[str, ColumnType](), list[str]()
     for name, label, column in zip(names, labels, columns, strict=True):
-        cells[name], values = _cells(column, Meter(NAME))
+        cells[name], values = _cells(column, Meter(IN_MEMORY))
         dtype = column.to_native().dtype if is_pandas and isinstance(column, narwhals.Series) else None
         column_types[name] = ColumnType(label, dtype, values)
         spans += [name] if getattr(dtype, "kind", "") == "m" else []
     remarks = tuple(f"'{name}' holds durations, read as seconds" for name in spans)
     frame = table if is_pandas else None
-    return Sheet(NAME, cells, range(1, lengths.pop() + 1), unit="row", remarks=remarks, types=column_types, frame=frame)
+    return Sheet(
+        IN_MEMORY, cells, range(1, lengths.pop() + 1), unit="row", remarks=remarks, types=column_types, frame=frame
+    )
 
 
 def _columns(table: Any) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -168,7 +170,7 @@ def _columns(table: Any) -> tuple[Sequence[Any], Sequence[Any]]:
         _check_names(table.column_names if isinstance(table, pyarrow.Table) else table.columns)
         raise
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"{NAME}: cannot be read as an Arrow table ({one_line(error)})") from error
+        raise DataError(f"{IN_MEMORY}: cannot be read as an Arrow table ({one_line(error)})") from error
     if not isinstance(frame, narwhals.DataFrame):
         raise DataError(
             "expected a file, a DataFrame (pandas, Polars), an Arrow table or a mapping of columns, got "
@@ -181,7 +183,7 @@ def _check_names(labels: Iterable[Any]) -> tuple[str, ...]:
     """Return the labels of columns as names; refuse duplicates."""
     names = tuple(map(str, labels))
     if (twice := repeated(names)) is not None:
-        raise DataError(f"{NAME}: has two columns named '{twice}'. Rename one of them")
+        raise DataError(f"{IN_MEMORY}: has two columns named '{twice}'. Rename one of them")
     return names
 
 

@@ -21,14 +21,14 @@ import numpy as np
 
 from neuronfair.domain.cells import cell_text
 from neuronfair.domain.tables import (
-    CELL,
-    ROW,
+    CELL_BYTES,
+    ROW_BYTES,
     ColumnBuilder,
     Meter,
     Sheet,
     check_width,
     joined_columns,
-    sheet,
+    with_unique_names,
 )
 from neuronfair.errors import DataError, did_you_mean, needs, one_line
 from neuronfair.limits import TEXT, TooLarge, check_size, members, open_archive, read_bytes, repacked, unpacked
@@ -153,7 +153,7 @@ def _csv(content: bytes, path: Path, encoding: str, remarks: tuple[str, ...] = (
     file.seek(0)
     # Checked before anything is read; separators inside texts are counted as well.
     cells_at_most = content.count(separator.encode()) + content.count(b"\n")
-    check_size(len(content) + CELL * cells_at_most, path)
+    check_size(len(content) + CELL_BYTES * cells_at_most, path)
     if encoding == "utf-8-sig" and len(content) >= LARGE and (quick := _quick(content, path, separator)) is not None:
         return quick
     lines = _csv_lines(csv.reader(file, delimiter=separator, skipinitialspace=True))
@@ -184,7 +184,7 @@ def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
     if not 2 <= len(header) <= _WIDE or not any(header):  # of one column, a line of blanks would be no row
         return None
     columns = arrow.read_csv(content, separator, len(header), path)
-    return None if columns is None else sheet(path, header, columns, range(2, 2 + len(columns[0])))
+    return None if columns is None else with_unique_names(path, header, columns, range(2, 2 + len(columns[0])))
 
 
 def _separator(sample: str) -> str:
@@ -281,7 +281,7 @@ def read_json_lines(content: bytes, path: Path) -> Sheet:
                 raise DataError(f"{path}: line {number}: '{name}' {problem}")
             row[name] = _container_text(value)
             header.setdefault(name, len(header))
-        meter.count(ROW + CELL * len(header) + sum(map(len, row.values())))
+        meter.count(ROW_BYTES + CELL_BYTES * len(header) + sum(map(len, row.values())))
         rows.append((number, row))
     lines = ((number, [row.get(name, "") for name in header]) for number, row in rows)
     return _table(chain([(0, list(header))], _filled(lines, path)), path, Meter(path), unit="line")
@@ -329,19 +329,19 @@ def _table(rows: NumberedRows, path: Path, meter: Meter, *, unit: str = "row", r
             if len(cells) != len(header):
                 raise DataError(f"{path}: {unit} {number}: {len(cells)} cells under a header of {len(header)} columns")
             numbers.append(number)
-        meter.count(ROW * len(batch))
+        meter.count(ROW_BYTES * len(batch))
         for column, texts in zip(columns, zip(*(cells for _, cells in batch), strict=True), strict=True):
             column.add(texts)
     if not numbers:
         raise DataError(f"{path}: no rows after the header ({', '.join(header[:8])})")
-    return sheet(path, header, [column.cells() for column in columns], numbers, unit=unit, remarks=remarks)
+    return with_unique_names(path, header, [column.cells() for column in columns], numbers, unit=unit, remarks=remarks)
 
 
 def _filled(lines: Iterable[tuple[int, list[str]]], path: Path) -> NumberedRows:
     """Yield rows that are not blank; few bytes may stand for many rows, so that their memory is limited."""
     meter = Meter(path)
     for number, cells in lines:
-        meter.count(CELL * len(cells) + ROW)
+        meter.count(CELL_BYTES * len(cells) + ROW_BYTES)
         if any(cells):
             yield number, cells
 
