@@ -34,12 +34,7 @@ class Group:
 
 
 def groups(
-    model: Model,
-    domain: TableDomain,
-    rows: Tensor,
-    labels: Tensor | None = None,
-    *,
-    decision: Decision | None = None,
+    model: Model, domain: TableDomain, rows: Tensor, labels: Tensor | None = None, *, decision: Decision | None = None
 ) -> tuple[Group, ...]:
     """Return the selection rates and the accuracy of each demographic group in the rows.
 

@@ -309,11 +309,7 @@ def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
 
 
 def _context(
-    network: Model,
-    domain: TableDomain,
-    rows: Tensor,
-    config: SearchConfig,
-    **fitted: Unpack[Fitted],
+    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, **fitted: Unpack[Fitted]
 ) -> tuple[SearchContext, TableDomain]:
     """Return what the methods may look at, and the domain with its twins."""
     known = Fitted.__annotations__

@@ -323,14 +323,8 @@ def the_state_is_tensors_with_one_line_per_chain(name: str, phase: str) -> None:
     """The lines of retired chains are removed from the state."""
     saved: list[Checkpoint] = []
     seeds = case("people").seeds  # of which three retire at once
-    explore(
-        name,
-        "people",
-        phase,
-        Budget(STEPS, findings_per_seed=1),
-        seeds=seeds,
-        recording=PhaseRecording(saved.append, every=1),
-    )
+    recording = PhaseRecording(saved.append, every=1)
+    explore(name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, recording=recording)
     living = [len(at.state["origin"]) for at in saved]
     assert any(0 < count < CHAINS for count in living)  # some have retired
     for at, count in zip(saved, living, strict=True):

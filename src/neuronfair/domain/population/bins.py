@@ -215,7 +215,7 @@ class Coupling:
 
     def _kept(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         bins = self.bins.bins_of(codes)
-        leaves, at = _coupled(_cell(self.chances, own, bins), _cell(self.chances, new, bins), u)
+        leaves, at = _who_leaves(_cell(self.chances, own, bins), _cell(self.chances, new, bins), u)
         leaves = leaves.nonzero()[:, 0]
         more = (branch_taken(self.chances, new[leaves]) - branch_taken(self.chances, own[leaves])).clamp(min=0)
         if u is None:
@@ -231,7 +231,7 @@ class Coupling:
             at = torch.full_like(codes, MIDDLE, dtype=torch.float64) if u is None else u
             return self._at_rank(new, self._rank(codes, bins, own, at))
         full, (old_chance, new_chance) = bins != self.empty, self.chances[:, self.empty][torch.stack([own, new])]
-        leaves, at = _coupled(
+        leaves, at = _who_leaves(
             torch.where(full, 1 - old_chance, old_chance), torch.where(full, 1 - new_chance, new_chance), u
         )
         rank = torch.where(full, self._rank(codes, bins.clamp(max=self.empty - 1), own, at), at)
@@ -271,7 +271,7 @@ def _cell(table: Tensor, line: Tensor, bins: Tensor) -> Tensor:
     return branch_taken(table.view(-1), line * table.shape[1] + bins)
 
 
-def _coupled(old_chance: Tensor, new_chance: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+def _who_leaves(old_chance: Tensor, new_chance: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return which records leave a value whose probability changes, and their quantiles among those that do or stay."""
     stay = (new_chance / old_chance).clamp(max=1)
     if u is None:

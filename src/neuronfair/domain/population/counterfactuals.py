@@ -112,8 +112,8 @@ class CounterfactualTwins:
         exists = modelled.flatten()
         for column in population.order:
             if column in self.moving:
-                change = self._shifted if column in self.latent.shifts else self._coupled
-                moved, new_codes = change(column, records, progress)
+                move = self._moved_by_shift if column in self.latent.shifts else self._moved_by_coupling
+                moved, new_codes = move(column, records, progress)
                 codes[moved, column] = new_codes
                 bins[column, moved] = population.bins[column].bins_of(new_codes)
                 if column in self.latent.scales:
@@ -123,7 +123,7 @@ class CounterfactualTwins:
             exists = exists & population.advance(column, bins, progress.states)
         return TwinRows(codes.view(goals.shape), exists.view(modelled.shape))
 
-    def _coupled(self, column: int, records: _OwnGroup, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
+    def _moved_by_coupling(self, column: int, records: _OwnGroup, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose distribution of a column differs from their record's, and their new values."""
         new = self._cells(column, progress.bins, progress.states)
         own = branch_taken(records.cells[column], progress.record_of)
@@ -135,7 +135,7 @@ class CounterfactualTwins:
         )
         return moved, transported
 
-    def _shifted(self, column: int, records: _OwnGroup, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
+    def _moved_by_shift(self, column: int, records: _OwnGroup, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose expected score or residuals of a column differ, and their new values."""
         shift, latent = self.latent.shifts[column], self.latent
         mean = shift.mean(progress.group, progress.scores, progress.bins)
@@ -297,13 +297,13 @@ def fit_counterfactuals(
     causes = causal_graph(domain.attributes)
     names = domain.sensitive if causes is not None else first
     layout = PopulationLayout.of(domain, records, seed=seed, first=names, causes=causes)
-    shifted = _shifted(domain, layout, kept)
+    shifted = _shifting_columns(domain, layout, kept)
     latent = fit_latent(layout, domain, records, groups, shifted, from_graph=causes is not None, seed=seed)
     population = grown(domain, layout, significant_only=True, alone={*shifted, *sensitive, *kept})
     return CounterfactualTwins(population, kept, groups, on_device(latent, domain.device))
 
 
-def _shifted(domain: TableDomain, layout: PopulationLayout, kept: Collection[int]) -> frozenset[int]:
+def _shifting_columns(domain: TableDomain, layout: PopulationLayout, kept: Collection[int]) -> frozenset[int]:
     """Return the columns that shift: ordered, not named by a rule, and without empty cells as a value of their own."""
     tied = {column for group in layout.tied for column in group.columns}
     free = set(range(len(domain.attributes))) - tied - {*kept, *domain.sensitive_columns}

@@ -171,11 +171,7 @@ class TablePopulation:
 
 
 def fit_population(
-    domain: TableDomain,
-    rows: Tensor,
-    *,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    domain: TableDomain, rows: Tensor, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> TablePopulation:
     """Fit a model to the records of a table; records that are not valid count as the nearest valid ones.
 
@@ -204,11 +200,7 @@ def fit_population(
 
 
 def fit_likelihood(
-    domain: TableDomain,
-    records: Tensor,
-    *,
-    seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    domain: TableDomain, records: Tensor, *, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> TablePopulation:
     """Fit a model to valid records without likelihood percentiles.
 

@@ -26,7 +26,8 @@ from neuronfair.limits import TooLarge, check_tensors, read_bytes
 # The names of the fields of `Bins` and `ChanceForest` in files, in their order.
 _BINS = ("starts", "lengths", "place", "chance", "classes")
 _FOREST = ("roots", "widths", "asks", "base", "children", "chances")
-_FLOATS = {"chance", "chances", "usual"}
+# The parts that hold float64; all others hold int64.
+_FLOATS = {"chance", "chances", "usual", "level", "slopes", "spread", "cuts", "pooled", "labels"}
 
 
 def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tensor] | None = None) -> None:
@@ -76,9 +77,7 @@ def _population(path: Path, domain: TableDomain, *more: str) -> tuple[TablePopul
     if fingerprint != domain.fingerprint:
         raise ValueError(f"it is of another domain than {domain.name}, or that has changed")
     further = {name: parts.pop(name) for name in more}
-    for name, part in parts.items():
-        if part.dim() != 1 or part.dtype != (torch.float64 if name.split(".")[-1] in _FLOATS else torch.int64):
-            raise ValueError(f"'{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
+    _check_forms(parts)
     trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
     bins = tuple(_bins(parts, "places", trees.widths.tolist(), parts["places.runs"].tolist()))
     tied = RuleBook(domain.attributes, domain.rules).tied
@@ -101,6 +100,12 @@ def _digest(parts: dict[str, Tensor]) -> str:
         digest.update(f"{name} {parts[name].dtype} {tuple(parts[name].shape)}\n".encode())
         digest.update(parts[name].numpy().tobytes())
     return digest.hexdigest()
+
+
+def _check_forms(parts: dict[str, Tensor]) -> None:
+    for name, part in parts.items():
+        if part.ndim != 1 or part.dtype != (torch.float64 if name.split(".")[-1] in _FLOATS else torch.int64):
+            raise ValueError(f"'{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
 
 
 def _check(model: TablePopulation) -> None:
@@ -165,7 +170,6 @@ def is_forest(trees: ChanceForest, widths: list[int], bin_counts: list[int], ord
     return all(torch.allclose(t.sum(1), t.new_ones(len(t))) for t in map(trees.table, range(d)))
 
 
-_COUNTERFACTUAL_FLOATS = {"chance", "chances", "level", "slopes", "spread", "cuts", "pooled", "labels"}
 _PARTS = ("level", "slopes", "spread", "cuts", "columns", "runs", "scales", "pooled", "labelled", "labels")
 _NAMES = tuple(f"latent.{name}" for name in (*_PARTS, *(f"trees.{n}" for n in _FOREST), *(f"rest.{n}" for n in _BINS)))
 
@@ -213,10 +217,9 @@ def _written(latent: Latent) -> dict[str, Tensor]:
 def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) -> Latent:
     """Return the shifts from the parts of `_written`; refuse indices outside the tables, and no distributions."""
     parts = {name.removeprefix("latent."): part.cpu() for name, part in named.items() if name.startswith("latent.")}
-    for name, part in parts.items():
-        is_number = name.split(".")[-1] in _COUNTERFACTUAL_FLOATS
-        if part.ndim != 1 or part.dtype != (torch.float64 if is_number else torch.int64) or not part.isfinite().all():
-            raise ValueError(f"'latent.{name}' is of another form: {part.dtype}, {tuple(part.shape)}")
+    _check_forms(parts)
+    if not all(part.isfinite().all() for part in parts.values()):
+        raise ValueError("a number is not finite")
     bins, columns = population.to("cpu").bins, parts["columns"].tolist()
     trees = ChanceForest(*(parts[f"trees.{name}"] for name in _FOREST))
     widths = [int(trees.widths[c]) if c in columns else len(column) for c, column in enumerate(bins)]
@@ -226,21 +229,22 @@ def _read(named: dict[str, Tensor], population: TablePopulation, groups: int) ->
     rest = _bins(parts, "rest", [widths[c] for c in columns], parts["runs"].tolist())
     if not all(fits(bins, REST_GRID.size, None) for bins in rest):
         raise ValueError("the places of residuals do not fit together")
-    size, scaled = (groups, len(bins), 1 + len(SCORE_KNOTS)), parts["scales"].tolist()
+    scaled = parts["scales"].tolist()
     pooled = torch.split_with_sizes(parts["pooled"], [len(bins[c]) for c in scaled])
     pairs = parts["labelled"].view(-1, 2).tolist()
     tables = torch.split_with_sizes(parts["labels"], [len(bins[other]) for _, other in pairs])
-    stacked = [
-        parts[name].view(len(columns), *shape)
-        for name, shape in (("level", size[:1]), ("slopes", size), ("spread", size[:1]), ("cuts", (SCORE_CUTS,)))
-    ]
-    if not (bool((stacked[2] > 0).all()) and all(bool((chances >= 0).all()) for chances in pooled)):
+    shapes = {"slopes": (groups, len(bins), 1 + len(SCORE_KNOTS)), "cuts": (SCORE_CUTS,)}
+    stacked = {
+        name: parts[name].view(len(columns), *shapes.get(name, (groups,)))
+        for name in ("level", "slopes", "spread", "cuts")
+    }
+    if not (bool((stacked["spread"] > 0).all()) and all(bool((chances >= 0).all()) for chances in pooled)):
         raise ValueError("a spread or a chance is negative")
     shifts = {}
     for i, column in enumerate(columns):
-        level, slopes, spread, cuts = (part[i] for part in stacked)
-        labels = {other: table for (own, other), table in zip(pairs, tables, strict=True) if own == column}
-        shifts[column] = GroupShift(level, slopes, labels, spread, cuts.contiguous(), rest[i])
+        own = {name: part[i].contiguous() for name, part in stacked.items()}
+        labels = {other: table for (of, other), table in zip(pairs, tables, strict=True) if of == column}
+        shifts[column] = GroupShift(labels=labels, rest=rest[i], **own)
     scales = {c: Coupling(bins[c], True, None, chances[None]) for c, chances in zip(scaled, pooled, strict=True)}
     if any(set(shift.parents) - {*scales, *shift.labels} or column not in scales for column, shift in shifts.items()):
         raise ValueError("a column shifts that has no scale")

@@ -14,14 +14,7 @@ from neuronfair.domain.attribute import KEEP, MISSING
 from neuronfair.domain.cells import is_missing, numbers_first, parse_number
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, infer_column
-from neuronfair.domain.schema.rule_mining import (
-    MAX_COMPARED_VALUES,
-    MIN_RECORDS,
-    TakeRules,
-    check_take,
-    propose,
-    written_rule,
-)
+from neuronfair.domain.schema.rule_mining import MAX_LEVELS, MIN_RECORDS, TakeRules, check_take, propose, written_rule
 from neuronfair.domain.schema.toml import domain_of, quoted, target_entry, toml_value
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables import Cells, Sheet
@@ -229,7 +222,7 @@ def _copies(domain: TableDomain, columns: Mapping[str, Cells]) -> list[str]:
                 f"{name}: is a copy of the sensitive attribute {original}. Twins keep its value: leave it out, or name "
                 "both as sensitive"
             )
-        elif name != original and len(cells.texts) > MAX_COMPARED_VALUES:
+        elif name != original and len(cells.texts) > MAX_LEVELS:
             remarks.append(f"{name}: is a copy of {original}; no rules tie their many values. Leave one of them out")
     return remarks
 

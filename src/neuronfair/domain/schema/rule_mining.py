@@ -29,7 +29,7 @@ MAX_EXCEPTIONS = 0.002  # the largest share of them that may break a rule
 MAX_OF_EXPECTED = 0.02  # the largest number of exceptions, as a share of those expected by chance
 MIN_CHANCE_EXCLUDED = 0.02  # the smallest share of all records that a rule excludes by chance: else it says nothing
 CHANCE = 0.01  # probability that a table of unrelated columns gets any rule
-MAX_COMPARED_VALUES = 30  # values of a column that another one determines, or that are compared one by one
+MAX_LEVELS = 30  # values of a column that another one determines, or that are compared one by one
 MIN_KNOWN_RECORDS = 5  # records that a value needs to belong to one class; with fewer it may go with every class
 MIN_EXCLUDED_SHARE = 0.25  # of all records that the end of a range must exclude
 MAX_SIZE = 1_000_000  # values of an attribute that a rule may name
@@ -87,7 +87,7 @@ class CodedColumn:
     @property
     def few(self) -> bool:
         """Whether its values can be compared one by one."""
-        return 2 <= len(self.seen) <= MAX_COMPARED_VALUES
+        return 2 <= len(self.seen) <= MAX_LEVELS
 
     @cached_property
     def views(self) -> list[tuple[list[Mask], Counts]]:
