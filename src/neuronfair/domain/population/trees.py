@@ -166,17 +166,22 @@ class TreeTarget:
 def grow(
     bins: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], sample: Numbers, *, significant_only: bool = False
 ) -> ChanceTree:
-    """Return the pruned tree of a column, with splits from a sample and the distributions of all records.
+    """Return the tree of a column, with splits from a sample of records, all or the significant ones only."""
+    ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
+    column, children = _splits(bins[sample], target, orders, significant_only) if orders else ends
+    return filled(bins, target.column, target.size, column, children)
+
+
+def filled(bins: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> ChanceTree:
+    """Return a pruned tree with the distributions of all records.
 
     The shrinkage of a node towards its parent and the pruning maximise the leave-one-out likelihood, which counts give
     exactly.
     """
-    ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
-    column, children = _splits(bins[sample], target, orders, significant_only) if orders else ends
     parent = np.full(len(column), -1)
     for node, goes in enumerate(children):
         parent[goes] = node
-    counts = _counts(bins, target.column, target.size, column, children)
+    counts = _counts(bins, target, size, column, children)
     levels = _levels(parent)
     for level in levels[:0:-1]:
         np.add.at(counts, parent[level], counts[level])
