@@ -15,7 +15,7 @@ from experiments.repairs.stacks import train_stack
 from neuronfair.errors import ModelError
 from neuronfair.model import train as training
 from neuronfair.model.train import Stack, accuracy, linear_layers, stackable, train_module, train_modules
-from neuronfair.model.training_loop import Course, TrainingSettings, TrainingTask, initialised
+from neuronfair.model.training_loop import TrainingCourse, TrainingSettings, TrainingTask, initialised
 from neuronfair.model.weights import fully_connected
 
 QUICK = TrainingSettings(epochs=5, batch=32, patience=5, restarts=1)
@@ -112,7 +112,7 @@ def test_a_member_goes_on_as_if_alone_when_others_have_left() -> None:
     (x, y), held = rule(200), rule(60, 1)
     settings = TrainingSettings(epochs=60, batch=32, lr=0.02, patience=2)
 
-    def trained(numbers: list[int]) -> list[tuple[nn.Sequential, Course]]:
+    def trained(numbers: list[int]) -> list[tuple[nn.Sequential, TrainingCourse]]:
         members = initialised(lambda: fully_connected(4, (6, 3)), numbers, 0, x.device)
         courses = train_modules(members, numbers, TrainingTask((x, y), held, settings))
         return list(zip(members, courses, strict=True))

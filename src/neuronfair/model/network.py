@@ -328,9 +328,9 @@ class Network:
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return the scores of rows: (n, outputs), without a gradient."""
-        return self.answers(self._inputs(rows))
+        return self.scores_of_inputs(self._inputs(rows))
 
-    def answers(self, inputs: Tensor | np.ndarray) -> Tensor:
+    def scores_of_inputs(self, inputs: Tensor | np.ndarray) -> Tensor:
         """Return the scores of encoded rows, (n, *shape)."""
         x = torch.as_tensor(inputs, dtype=self.dtype, device=self.device)
         with torch.no_grad():

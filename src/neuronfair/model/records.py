@@ -63,7 +63,7 @@ def records_of(source: Opened | Model, data: Dataset) -> Records:
             cells = OriginalCells(original, data, filled=filled)
             by_cells = RecordModel(model, data.rows, _by_frame(cells, source.scores_of_frame, model))
             try:
-                by_cells.check()
+                _ = by_cells.own  # a model may refuse them
             except ModelError as error:
                 why = why or f"the model refuses the original cells ({one_line(error)})"
                 continue
@@ -106,10 +106,6 @@ class RecordModel:
     def own(self) -> Tensor:
         """The scores of the records themselves: (records, outputs)."""
         return self._scored(torch.arange(len(self._rows), device=self._rows.device), self._rows)
-
-    def check(self) -> None:
-        """Score all records; raise the error of a model that refuses one of them."""
-        _ = self.own
 
     def double(self) -> RecordModel:
         """Return the same model: its scores are float64 already."""
@@ -218,7 +214,7 @@ def _by_numbers(
     """Return the scores of records by a model that reads encoded numbers, which may lie between those of two codes."""
     model: Model = source.model if isinstance(source, Opened) else source
     inputs = source.inputs if isinstance(source, Opened) else None
-    answers: Callable[[Any], Any] | None = model.answers if isinstance(model, Network) else inputs
+    answers: Callable[[Any], Any] | None = model.scores_of_inputs if isinstance(model, Network) else inputs
     if isinstance(model, Network) and any(isinstance(part, FeatureCurve) for part in model.module.modules()):
         return None  # its curves are known for the values of the domain only
     if answers is None:

@@ -16,11 +16,11 @@ from neuronfair.errors import DataError, ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.training_loop import (
-    Course,
     EpochCallback,
     InputScaling,
     M,
     Rows,
+    TrainingCourse,
     TrainingResult,
     TrainingSettings,
     TrainingTask,
@@ -270,7 +270,7 @@ def train_modules(
         x, held_x = scaling.standardise(x), scaling.standardise(held_x)
     task = replace(task, rows=(x, y), held=(held_x, held_y))
     plain = stackable(modules) if x.dim() == 2 else None
-    courses = list[Course]()
+    courses = list[TrainingCourse]()
     if plain is not None:
         chosen = torch.arange(len(x), device=x.device).expand(len(plain), -1) if chosen is None else chosen
         stack = Stack(plain)

@@ -37,7 +37,7 @@ class WeightMean:
         self.averaged, self.current = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
         self.counts = [pair for pair in pairs if not pair[0].is_floating_point()]
 
-    def follow(self) -> None:
+    def update(self) -> None:
         """Update the mean with the current weights of the module; the first time, copy them."""
         if self.buffered:  # a forward pass may replace a buffer
             self.list_tensors()
@@ -170,7 +170,7 @@ class TrainingTask:
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingCourse:
     """The course of the training of one network.
 
     `history` holds the training loss and the averaged weights' validation loss of every epoch.
@@ -191,7 +191,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class TrainingResult(Course, Generic[M]):
+class TrainingResult(TrainingCourse, Generic[M]):
     """A trained module with the averaged weights of its best epoch, in eval mode, and the course of its training.
 
     `restart` is the number of its initialisation, from 1.
@@ -209,7 +209,7 @@ def run_epochs(
     chosen: Tensor | None = None,
     learn: Learn | None = None,
     progress: EpochCallback | None = None,
-) -> list[Course]:
+) -> list[TrainingCourse]:
     """Run the training loop; the module ends with the averaged weights of its best epoch.
 
     A module may hold k networks as one (`train.Stack`): all its tensors then begin with that dimension, it
@@ -260,7 +260,7 @@ def run_epochs(
     for name, weight in module.named_parameters():
         weight.data = best_state[name]  # of all networks
     module.load_state_dict(best_state)
-    return [Course(int(e), float(b), tuple(h)) for e, b, h in zip(best_epoch, best, history, strict=True)]
+    return [TrainingCourse(int(e), float(b), tuple(h)) for e, b, h in zip(best_epoch, best, history, strict=True)]
 
 
 def _drop_finished(module: nn.Module, mean: WeightMean, optimiser: Adam, stays: Tensor) -> None:
@@ -279,7 +279,7 @@ def _epoch(learn: Learn, mean: WeightMean, rows: Rows, optimiser: Adam, parts: S
     for part in parts:  # (b,), or (k, b) for k networks
         losses = learn(_lines(x, part), _lines(y, part))
         optimiser.step()
-        mean.follow()
+        mean.update()
         total = total + losses * part.shape[-1]
     return total
 

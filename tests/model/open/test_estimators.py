@@ -335,7 +335,7 @@ def test_refusals(case):
         opened(model, case)
     strict = ColumnTransformer([("w", OneHotEncoder(), ["sex"])])
     model = fitted(make_pipeline(strict, perceptron()), case.x[case.x.sex == "Male"], case.y[case.x.sex == "Male"])
-    with pytest.raises(ModelError, match=r"refuses rows of the table .*unknown categories.*Female"):
+    with pytest.raises(ModelError, match=r"refuses rows of the domain .*unknown categories.*Female"):
         opened(model, case)
     x = TableEncoding.of(case.domain).encode(case.rows).numpy()
     several = fitted(perceptron(), x, np.eye(3, dtype=int)[[0, 1, 2] * 100])

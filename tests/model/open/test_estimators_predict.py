@@ -270,7 +270,7 @@ def test_a_model_that_refuses_every_way_says_both_reasons(people):
         def predict(self, table):
             raise RuntimeError("licence expired")
 
-    with pytest.raises(ModelError, match=r"Refusing: it refuses rows of the table .RuntimeError: licence expired"):
+    with pytest.raises(ModelError, match=r"Refusing: it refuses rows of the domain .RuntimeError: licence expired"):
         opened(Refusing(), people)
 
 

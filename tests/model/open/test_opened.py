@@ -50,7 +50,7 @@ def test_a_module_is_a_white_box_over_the_others(outside):
     check_white_box(opened, outside.rows, module(outside.x).detach(), [6, 4])
     assert opened.note.endswith("It does not get sex and race.")
     assert torch.equal(opened.model.scores(outside.rows), opened.model.scores(moved(outside.rows)))
-    assert torch.equal(opened.model.answers(outside.x), opened.model.scores(outside.rows))
+    assert torch.equal(opened.model.scores_of_inputs(outside.x), opened.model.scores(outside.rows))
     gradient = opened.model.gradient(outside.rows, lambda scores: scores[:, 0])
     size = opened.model.encoding.influence(gradient, outside.rows)
     assert (size[:, [1, 4]] == 0).all()

@@ -245,6 +245,17 @@ def test_inputs_that_bear_the_names_of_columns(crowd):
     assert "each input is the column of its name, with labels as their positions" in found.note
 
 
+def test_columns_of_an_inferred_domain_keep_the_numbers_of_the_table(crowd):
+    """No file declares how they are scaled."""
+    torch.manual_seed(0)
+    module = Columns().eval()
+    data = Dataset("people", crowd.domain, crowd.rows, crowd.labels, inferred=True)
+    found = wrap_model(module, crowd.domain, data)
+    expected = module(crowd.rows[:, 4], raw_numbers(crowd.rows)[:, :1]).detach()
+    assert torch.allclose(found.model.scores(crowd.rows), expected, atol=1e-4)
+    assert not torch.allclose(expected, module(crowd.rows[:, 4], numbers(crowd.rows)[:, :1]).detach(), atol=0.1)
+
+
 def test_codes_one_by_one(crowd):
     torch.manual_seed(0)
     module = Apart().eval()

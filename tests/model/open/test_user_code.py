@@ -85,7 +85,7 @@ def test_a_function_of_a_table(code, crowd):
     [
         ("maker", "there is no 'maker' in it. .*Did you mean 'make'"),
         ("number", "expected a torch module, a function that makes one, or a function of a table, got an int"),
-        ("broken", "refuses rows of the table .*agee"),
+        ("broken", "refuses rows of the domain .*agee"),
         ("fails", "calling it failed .RuntimeError: no luck"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from math import isnan
@@ -211,12 +210,12 @@ def _as_number(
 
 _REPLACEABLE = {"transform", "predict", "predict_proba", "decision_function"}  # on an object instead of its class
 _LIBRARIES = {"sklearn", "xgboost", "lightgbm", "catboost"}  # whose trees are read
-_STRAIGHT = {
+_LINEAR_STEPS = {
     *("ColumnTransformer", "FeatureUnion", "Pipeline", "StandardScaler", "MinMaxScaler", "MaxAbsScaler"),
     *("RobustScaler", "OneHotEncoder", "OrdinalEncoder", "SimpleImputer", "VarianceThreshold", "PCA", "TruncatedSVD"),
 }
 # These are not linear in numbers: known where every value of a number is tried.
-_BENT = {
+_CURVED_STEPS = {
     "KBinsDiscretizer",
     "Binarizer",
     "TargetEncoder",
@@ -247,29 +246,27 @@ def is_perceptron(final: Any) -> bool:
 
 
 def network_of(
-    request: Request, estimator: Any, parts: tuple[Sequence[Any], Any], inputs: ModelInputs, answers: np.ndarray
+    request: Request, estimator: Any, final: Any, features: ModelInputs, answers: np.ndarray
 ) -> tuple[TableEncoding, nn.Sequential]:
-    """Return a fitted model and the steps before it, its `parts`, as one torch module, and the encoding that it reads.
+    """Return a fitted estimator as one torch module, and the encoding that it reads.
 
-    A linear model may turn its output into scores in several ways; the one that reproduces the model's own `answers`
-    to the tried rows is chosen.
+    `final` is the perceptron or linear model that it ends in, and `features` makes the inputs of that one. A linear
+    model may turn its output into scores in several ways; the one that reproduces the model's own `answers` to the
+    tried rows is chosen.
     """
-    steps, final = parts
 
     def transform(rows: Tensor) -> np.ndarray:
-        features = inputs.of_rows(rows)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for step in steps:
-                features = step.transform(features)
-        return np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
+        made = features.of_rows(rows)
+        return np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=np.float64)
 
     base = torch.zeros_like(request.tried[0])  # the same row for every table, so that the weights are the same
     encoding, first = linear_layer(transform, request.domain, base, every=True)
     wide = any(attribute.size > MAX_CURVE for attribute in request.domain.attributes)
-    first.unknown_program = inputs.program or _unknown(estimator, _STRAIGHT if wide else _STRAIGHT | _BENT)
+    first.unknown_program = features.program or _unknown(
+        estimator, _LINEAR_STEPS if wide else _LINEAR_STEPS | _CURVED_STEPS
+    )
     x, atol = encoding.encode(request.tried), AGREE * max(1.0, np.abs(answers).max())
-    for end in _ends(request, final):
+    for end in _output_layers(request, final):
         module = nn.Sequential(OrderedDict({"preprocessing": first} | _hidden(final) | end)).float().eval()
         scores = module(x).detach().numpy()  # derived in float64, so only the network's own numbers are rounded
         if scores.shape == answers.shape and np.allclose(scores, answers, rtol=0, atol=atol):
@@ -290,7 +287,7 @@ def _hidden(final: Any) -> dict[str, nn.Module]:
     }
 
 
-def _ends(request: Request, final: Any) -> list[dict[str, nn.Module]]:
+def _output_layers(request: Request, final: Any) -> list[dict[str, nn.Module]]:
     """Return the last layers that a model may have: its scores, with or without probabilities of them."""
     perceptron = is_perceptron(final)
     last = _linear(final.coefs_[-1], final.intercepts_[-1]) if perceptron else _linear(*(_weights(final) or ()))
@@ -353,14 +350,14 @@ def _unknown(part: Any, known: set[str]) -> str | None:
     return next((name for one in inner if (name := _unknown(one, known)) is not None), None)
 
 
-def hides_trees(estimator: Any, steps: Sequence[Any], final: Any) -> bool:
+def has_unknown_code(estimator: Any, steps: Sequence[Any], final: Any) -> bool:
     """Return whether the trees alone may not determine the scores of a model.
 
     A step with unknown code comes before them, a method was replaced, or a number marks empty cells.
     """
     missing = getattr(final, "missing", None)  # of XGBoost: what counts as empty
     return (
-        any(_unknown(step, _STRAIGHT | _BENT) is not None for step in steps)
+        any(_unknown(step, _LINEAR_STEPS | _CURVED_STEPS) is not None for step in steps)
         or any(set(vars(part)) & _REPLACEABLE for part in (estimator, final))
         or type(final).__module__.partition(".")[0] not in _LIBRARIES
         or (isinstance(missing, (int, float)) and not isnan(missing))

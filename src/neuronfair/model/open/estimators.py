@@ -17,7 +17,7 @@ from neuronfair.errors import NeuronFairError, needs, one_line
 from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
 from neuronfair.model.blackbox import BlackBox, as_scores
 from neuronfair.model.decision import Scale
-from neuronfair.model.open.estimator_networks import NotLinear, hides_trees, is_network, is_perceptron, network_of
+from neuronfair.model.open.estimator_networks import NotLinear, has_unknown_code, is_network, is_perceptron, network_of
 from neuronfair.model.open.frames import estimator_inputs, function_inputs
 from neuronfair.model.open.names import (
     CONSTANTS,
@@ -106,6 +106,13 @@ class FittedModel:
         """What computes the model's scores."""
         return self.inputs.then(lambda table: self.scores_of(_as_array(self.method.answer(table))))
 
+    def features(self, steps: Sequence[Any]) -> ModelInputs:
+        """Return what computes the features that steps make of the inputs."""
+        found = self.inputs
+        for step in steps:
+            found = found.then(_quiet(step.transform))
+        return found
+
     def note(self, *remarks: str) -> str:
         """Return what the user must know about how the model is called."""
         inputs, in_order = self.inputs, ""
@@ -148,7 +155,11 @@ def _first_accepted(
         except Exception as error:  # the model's own code
             first = first or error
     assert first is not None
-    raise request.error(f"it refuses rows of the table ({type(first).__name__}: {one_line(first)})") from first
+    remedy = ""
+    if request.inferred and any(not attribute.values for attribute in request.domain.attributes):
+        remedy = '. If a column of numbers holds categories, say so in a domain file: kind = "nominal", values = […]'
+    why = f"{type(first).__name__}: {one_line(first)}"
+    raise request.error(f"it refuses rows of the domain ({why}){remedy}") from first
 
 
 def _as_array(answer: Any) -> np.ndarray:
@@ -231,9 +242,16 @@ def _network(fitted: FittedModel, estimator: Any, parts: EstimatorParts, remark:
     note = fitted.note("its preprocessing has become the first layer" if steps else "", remark)
     try:
         scores = fitted.scores_of(fitted.answers)
-        encoding, module = network_of(request, estimator, parts, fitted.inputs, scores)
-        make = partial(white_box, request, fitted.kind, module, encoding=encoding, note=note)
-        opened = make(probability=bool(fitted.method.probability), hidden=is_perceptron(final))
+        encoding, module = network_of(request, estimator, final, fitted.features(steps), scores)
+        opened = white_box(
+            request,
+            fitted.kind,
+            module,
+            encoding=encoding,
+            note=note,
+            probability=bool(fitted.method.probability),
+            hidden=is_perceptron(final),
+        )
     except TooLarge:
         raise
     except NotLinear as reason:
@@ -247,14 +265,11 @@ def _black_box(fitted: FittedModel, estimator: Any, parts: EstimatorParts, note:
     """Return an estimator as a black box, with its trees where they determine its scores."""
     (steps, final), request = parts, fitted.request
     opened = fitted.black_box(note, digest)
-    if fitted.inputs.program is None and not hides_trees(estimator, steps, final):
-        features = fitted.inputs
-        for step in steps:
-            features = features.then(_quiet(step.transform))
+    if fitted.inputs.program is None and not has_unknown_code(estimator, steps, final):
         assert isinstance(opened.model, BlackBox)
+        features, scores = fitted.features(steps).of_rows, opened.model.scores
         order = class_order(request.domain, fitted.method.classes)
-        read = partial(forest_of, final, features.of_rows, opened.model.scores, request.domain, request.tried, order)
-        opened.model.trees = cache(read)
+        opened.model.trees = cache(partial(forest_of, final, features, scores, request.domain, request.tried, order))
     return opened
 
 

@@ -404,8 +404,8 @@ def _by_place(request: Request, estimator: Any, bare: bool) -> list[ModelInputs]
     if ways:
         return ways
     if bare:
-        raise request.error(f"expects {count} inputs. {request.widths()}")
-    has = f"{len(domain.names)}{request.fewer(len)}"
+        raise request.error(f"expects {count} inputs. {request.width_text()}")
+    has = f"{len(domain.names)}{request.without_sensitive(len)}"
     raise request.error(f"expects {count} columns, but the domain '{domain.name}' has {has}")
 
 
@@ -425,7 +425,7 @@ def _of_trees(request: Request, trees: TreeColumns) -> ModelInputs:
         return replace(number_columns(request, domain.names, known, note), by_position=True)
     if len(names) == TableEncoding.of(domain).width and not trees.categories:
         return _declared_array(request)
-    raise request.error(f"expects {len(names)} inputs. {request.widths()}")
+    raise request.error(f"expects {len(names)} inputs. {request.width_text()}")
 
 
 def number_columns(

@@ -99,15 +99,17 @@ class Request(ModelFile):
         """Random valid rows, the same for every table."""
         return self.domain.to("cpu").sample(TRIED, torch.Generator().manual_seed(0))
 
-    def widths(self) -> str:
+    def width_text(self) -> str:
         """Return how many numbers the domain gives to a network, and why so many."""
         domain, width = self.domain, TableEncoding.of(self.domain).width
         blocks = [f"{a.name} {a.size}" for a in domain.attributes if a.encode == "onehot"]
         parts = f" ({', '.join(blocks[:8])}{', …' if len(blocks) > 8 else ''} one-hot, the others 1)" if blocks else ""
         text = f"The domain '{domain.name}' gives {width} numbers a row{parts}"
-        return f"{text}{self.fewer(lambda others: TableEncoding(others).width)}; change encode = … in its file"
+        return (
+            f"{text}{self.without_sensitive(lambda others: TableEncoding(others).width)}; change encode = … in its file"
+        )
 
-    def fewer(self, count: Callable[[Sequence[Attribute]], int]) -> str:
+    def without_sensitive(self, count: Callable[[Sequence[Attribute]], int]) -> str:
         """Return the end of a sentence: the same count without the sensitive attributes."""
         if self.unused:
             return f" without {listed(self.unused)}"
@@ -233,11 +235,14 @@ def _without_layers(
     try:
         network = Network(module, encoding, layers=()).double()
     except ModelError as worse:
-        misfit = f". {request.widths()}" if worse.__cause__ is not None else ""  # the module itself refused the rows
+        # The module itself may have refused the rows.
+        misfit = f". {request.width_text()}" if worse.__cause__ is not None else ""
         raise request.error(f"{one_line(worse)}{misfit}") from error
     known, probability = fingerprint(module), network.ends_in("Sigmoid")
     declared = encoding.attributes == request.domain.attributes
-    scores = ModelInputs(lambda rows: network.scores(rows).cpu(), of_numbers=network.answers if declared else None)
+    scores = ModelInputs(
+        lambda rows: network.scores(rows).cpu(), of_numbers=network.scores_of_inputs if declared else None
+    )
     return black_box(request, kind, scores, why, probability=probability, digest=known)
 
 

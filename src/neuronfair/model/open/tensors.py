@@ -35,7 +35,8 @@ REMEDY = (
 )
 
 
-Raw = Literal["none", "named", "all"]  # inputs that get unscaled numbers: none, those named as columns, or all
+# Inputs that get unscaled numbers: none, all but labels, those named as columns, or all, also labels that are numbers.
+Raw = Literal["none", "numbers", "named", "all"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class NetworkInput:
         return int(np.prod(self.shape))
 
 
-def call(module: nn.Module, names: Sequence[str], tensors: Sequence[Tensor]) -> Any:
+def call_module(module: nn.Module, names: Sequence[str], tensors: Sequence[Tensor]) -> Any:
     """Call a module with tensors: by name, in their order, or as one dictionary."""
     if not names:
         return module(*tensors)
@@ -119,12 +120,16 @@ def graph_inputs(
 
 
 def column_inputs(request: Request, names: Sequence[str]) -> ModelInputs:
-    """Return columns by the names of a module's arguments: labels as whole numbers (n,), other columns as (n, 1)."""
+    """Return columns by the names of a module's arguments: labels as whole numbers (n,), other columns as (n, 1).
+
+    Numbers are scaled as a domain file declares, and those of the table itself where there is none.
+    """
     if not set(names) <= set(request.domain.names):
         raise request.error(f"takes {', '.join(names)}, not all of which are columns of the domain. {REMEDY}")
     columns = [request.domain.attributes[request.domain.column(name)] for name in names]
     whole, number = ("whole", ()), ("float", (1,))
-    return matched_inputs(request, [NetworkInput(a.name, *(whole if a.values else number)) for a in columns])
+    inputs = [NetworkInput(a.name, *(whole if a.values else number)) for a in columns]
+    return matched_inputs(request, inputs, raw="numbers" if request.inferred else "none")
 
 
 def matched_inputs(
@@ -133,8 +138,7 @@ def matched_inputs(
     """Return the inputs that a file describes: columns by their names, or by their types.
 
     An input of whole numbers gets the positions of labels among the values of the domain, or unscaled numbers. `raw`
-    says which inputs get unscaled numbers throughout: none, those with the names of columns, or all. A text becomes its
-    position in `texts`.
+    says which inputs get unscaled numbers throughout. A text becomes its position in `texts`.
     """
     domain = request.domain.to("cpu")
     if {i.name for i in inputs} <= set(domain.names) and all(i.width == 1 for i in inputs):
@@ -146,9 +150,8 @@ def matched_inputs(
         taken = _by_kind(request, inputs)
         raw = "none" if raw == "named" else raw
         note = "; ".join(f"its input '{i.name}' is {_listed(i, a)}" for i, a in zip(inputs, taken, strict=True))
-    as_is = raw != "none"
     columns = [
-        FrameColumn(a.name, a.name, request.domain.column(a.name), _cells(a, one.kind, as_is, texts))
+        FrameColumn(a.name, a.name, request.domain.column(a.name), _cells(a, one.kind, raw, texts))
         for one, some in zip(inputs, taken, strict=True)
         for a in some
     ]
@@ -182,20 +185,20 @@ def _by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attr
     )
 
 
-def _cells(attribute: Attribute, kind: str, raw: bool, texts: Sequence[str]) -> ColumnCells:
+def _cells(attribute: Attribute, kind: str, raw: Raw, texts: Sequence[str]) -> ColumnCells:
     """Return the cells of an attribute as numbers: of a text, a label, or a number as it is or as it is declared."""
     if kind == "text" or attribute.values:
         as_text = kind == "text"
         table = np.array([texts.index(t) for t in texts_of(attribute)], float) if as_text else _numbers(attribute)
         codes = code_cells(attribute)
-        if table is None or not (raw or as_text):
+        if table is None or not (as_text or raw in ("named", "all")):
             return codes
         last = len(table) - 1
         return ColumnCells(
             lambda found: table[found.clip(0, last)],
             lambda cells: table[codes.of_cells(cells).astype(np.int64).clip(0, last)],
         )
-    scaled = attribute.encode == "scaled" and not raw and kind == "float"
+    scaled = attribute.encode == "scaled" and raw == "none" and kind == "float"
     encoding = TableEncoding([attribute if scaled else replace(attribute, encode="raw")])
     numbers_of = number_cells(attribute).of_cells
 

@@ -27,7 +27,7 @@ from neuronfair.model.open.opened import TOLERANCE, ModelInputs, Opened, Request
 from neuronfair.model.open.tensors import (
     NetworkInput,
     arguments,
-    call,
+    call_module,
     column_inputs,
     graph_inputs,
     preprocessed_tensors,
@@ -110,7 +110,7 @@ class InputLayer(nn.Module):
             part = part if dtype.is_floating_point else part.detach().round().to(dtype)
             inputs.append(part.reshape(x.shape[0], *shape))
         if self.looked_up is None or not (torch.is_grad_enabled() and x.requires_grad):
-            return call(self.inner, self._names, inputs)
+            return call_module(self.inner, self._names, inputs)
         slopes = self.looked_up(x)
         slopes = slopes - slopes.detach()  # zero, but with a gradient
         waiting = zip(self._sites, slopes.split([site.width for site in self._sites], 1), strict=True)
@@ -120,7 +120,7 @@ class InputLayer(nn.Module):
             return result + site.like(slope, result).to(result.dtype)
 
         with LookupMode(inputs, see):
-            return call(self.inner, self._names, inputs)
+            return call_module(self.inner, self._names, inputs)
 
 
 class SourceNetwork:
@@ -175,7 +175,7 @@ class SourceNetwork:
 
     def _run(self, inputs: Sequence[Tensor]) -> Tensor:
         with torch.no_grad(), evaluating(self.inner.modules()):
-            result = call(self.inner, self.inputs.names, [x.clone() for x in inputs])
+            result = call_module(self.inner, self.inputs.names, [x.clone() for x in inputs])
         if not isinstance(result, Tensor):
             raise ModelError(f"the module must return one tensor of scores, got {type(result).__name__}")
         return result
@@ -277,7 +277,7 @@ def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
 
 def open_weights(request: Request) -> Opened:
     """Read own weights; refuse those made for another domain or encoding."""
-    fewer = request.fewer(lambda others: TableEncoding(others).width)
+    fewer = request.without_sensitive(lambda others: TableEncoding(others).width)
     return white_box(request, "neuronfair", read_model(request.path, request.domain, fewer))
 
 

@@ -31,8 +31,8 @@ from neuronfair.model.network import evaluating
 from neuronfair.model.operators.reader import is_known, name_of, refused
 
 _TAKES_OUT = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "unique", "_unique2"}
-_LEAVES = {"numpy", "tolist", "item", "__array__", "data_ptr", "untyped_storage", "storage"}
-_WORLD = {"time", "_datetime", "datetime", "posix", "nt", "_io", "_socket", "select", "signal", "_random"}
+_NUMBERS_OUT = {"numpy", "tolist", "item", "__array__", "data_ptr", "untyped_storage", "storage"}
+_OUTSIDE = {"time", "_datetime", "datetime", "posix", "nt", "_io", "_socket", "select", "signal", "_random"}
 # Functions that tell forward() in which mode it is called.
 _MODES = {"is_grad_enabled", "is_inference_mode_enabled", "is_inference", "is_autocast_enabled"}
 # Names that tell forward() that it is traced.
@@ -115,8 +115,8 @@ class _Python:
             name, home = getattr(function, "__name__", ""), getattr(function, "__module__", None)
             home = home or getattr(bound, "__module__", None)  # of a method of a class
             tensor = isinstance(bound, Tensor)
-            outside = home in _WORLD or name in _MODES or isinstance(bound, ContextVar)
-            if (tensor and name in _LEAVES) or "dlpack" in name or (outside and _is_users(frame)):
+            outside = home in _OUTSIDE or name in _MODES or isinstance(bound, ContextVar)
+            if (tensor and name in _NUMBERS_OUT) or "dlpack" in name or (outside and _is_users(frame)):
                 whole = name if home is None or tensor else f"{home}.{name}"
                 self.left = refused(whole, "takes numbers out of tensors, or reads what is not in them")
 
@@ -197,7 +197,7 @@ def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.
     if left is not None:
         raise left
     *_, before, after = states
-    if changed := next((place for place, value in after.items() if _other(before.get(place), value)), None):
+    if changed := next((place for place, value in after.items() if _differs(before.get(place), value)), None):
         raise ModelError(f"forward() changes {changed}, so one call may give other scores than the next")
     if any(those != names[-1] for those in names):
         raise ModelError("forward() computes other things for one row than for several, or from call to call")
@@ -350,7 +350,7 @@ def _users(module: str) -> bool:
     return str(module).partition(".")[0] not in (*sys.stdlib_module_names, "torch", "numpy", "neuronfair")
 
 
-def _other(before: Any, after: Any) -> bool:
+def _differs(before: Any, after: Any) -> bool:
     if isinstance(before, Tensor) and isinstance(after, Tensor):
         same = before.shape == after.shape and before.dtype == after.dtype
         return not (same and torch.equal(before.nan_to_num(), after.nan_to_num()))

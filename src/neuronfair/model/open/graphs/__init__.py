@@ -42,7 +42,7 @@ class PassSize:
         most = max(self.total / GRADIENTS if gradients else 0, self.columns if double else 0)
         check_numbers(most, self.rows, "a pass")
 
-    def toward(self, other: PassSize, rows: int) -> PassSize:
+    def interpolated(self, other: PassSize, rows: int) -> PassSize:
         """Return the size of a pass of `rows`, interpolated between this one and another."""
         share = (rows - self.rows) / (other.rows - self.rows)
         total, columns = (a + share * (b - a) for a, b in ((self.total, other.total), (self.columns, other.columns)))
@@ -226,7 +226,7 @@ class Graph(nn.Module):
     def _need(self, inputs: Sequence[Tensor]) -> PassSize:
         rows = len(inputs[0])
         if self._bounds is not None and rows <= ROWS_PER_PASS:
-            return self._bounds[0].toward(self._bounds[1], rows)
+            return self._bounds[0].interpolated(self._bounds[1], rows)
         if rows not in self._needs:
             self._needs[rows] = self._measure([x.detach().to("meta") for x in inputs]).need
         return self._needs[rows]

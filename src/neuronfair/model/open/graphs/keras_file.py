@@ -118,7 +118,7 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
         return black_box(request, "Keras", _scores_of(request, model, found, ()), str(reason), digest=known)
     width = inputs[0].shape
     if found is None and len(width) == 1 and width[0] != TableEncoding.of(request.domain).width:
-        raise request.error(f"expects {width[0]} inputs. {request.widths()}")
+        raise request.error(f"expects {width[0]} inputs. {request.width_text()}")
     scores = _scores_of(request, model, found, texts)
     try:
         graph = _GraphBuilder([i.name for i in inputs], texts).graph(model)

@@ -66,7 +66,7 @@ def _check(request: ModelFile, onnx: Any, model: Any) -> None:
                 part.ClearField("external_data")
                 part.ClearField("data_location")
     functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
-    if _written_out(model.graph.node, functions, {}) > NODES:
+    if _expanded_nodes(model.graph.node, functions, {}) > NODES:
         raise request.error(f"has more than {NODES:,} nodes, its functions written out")
 
 
@@ -104,18 +104,18 @@ def _external_data(request: ModelFile, tensor: Any, size: int) -> bytes:
         return file.read(length)
 
 
-def _written_out(nodes: Iterable[Any], functions: Mapping[Any, Any], known: dict[Any, float]) -> float:
+def _expanded_nodes(nodes: Iterable[Any], functions: Mapping[Any, Any], known: dict[Any, float]) -> float:
     """Return how many nodes there are when every function is written out where it is called."""
     total = 0.0
     for node in nodes:
         name = (node.domain, node.op_type, node.overload)
         if name in functions and name not in known:
             known[name] = math.inf  # if it calls itself; else replaced by the next line
-            known[name] = _written_out(functions[name], functions, known)
+            known[name] = _expanded_nodes(functions[name], functions, known)
         total += known.get(name, 1)
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                total += _written_out(graph.node, functions, known)
+                total += _expanded_nodes(graph.node, functions, known)
     return total
 
 
@@ -153,7 +153,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
         shape = ", ".join(str(d.dim_value or d.dim_param or "?") for d in inputs[0].type.tensor_type.shape.dim)
         raise request.error(
             f"expects input of shape ({shape}) and fails on rows of this domain ({one_line(error)}). "
-            f"{request.widths()}, or export the model with a dynamic batch size"
+            f"{request.width_text()}, or export the model with a dynamic batch size"
         ) from error
     try:
         source, remark = _scores_of(request, model, inputs, found), ""

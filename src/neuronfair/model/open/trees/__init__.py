@@ -61,7 +61,9 @@ def forest_of(
         raise ModelError(f"the trees of {name} are not known here")
     try:
         fitted = _READERS[name](final)
-        before = catboost.Hashed(final) if name.startswith("CatBoost") else getattr(final, "_preprocessor", None)
+        before = (
+            catboost.CategoryHashes(final) if name.startswith("CatBoost") else getattr(final, "_preprocessor", None)
+        )
         for column, attribute in enumerate(domain.attributes):  # a table may have too few empty cells
             if attribute.empty is not None:
                 emptied = tried[:EMPTIED].clone()

@@ -23,7 +23,7 @@ LINKS: dict[str, Link] = {
     "MultiClass": "softmax",
     "MultiClassOneVsAll": "sigmoid",
 }
-Written = Any  # a part of what CatBoost writes
+TreesJson = Any  # a part of what CatBoost writes
 
 
 def read(file: ModelFile) -> tuple[Any, str]:
@@ -48,7 +48,7 @@ def columns_of(model: Any, domain: TableDomain) -> TreeColumns:
 
 
 def trees_of(model: Any) -> FittedTrees:
-    """Return the trees of CatBoost, in which a category is the hash of its text (`Hashed`)."""
+    """Return the trees of CatBoost, in which a category is the hash of its text (`CategoryHashes`)."""
     written = _written(model)
     try:
         return _trees(written)
@@ -58,7 +58,7 @@ def trees_of(model: Any) -> FittedTrees:
         ) from error
 
 
-def _trees(written: Written) -> FittedTrees:
+def _trees(written: TreesJson) -> FittedTrees:
     columns = {
         split: [one["flat_feature_index"] for one in written["features_info"].get(kind, [])]
         for split, kind in (("FloatFeature", "float_features"), ("OneHotFeature", "categorical_features"))
@@ -76,7 +76,7 @@ def _trees(written: Written) -> FittedTrees:
     return FittedTrees(trees, bases.tolist(), LINKS.get(loss, "none"))
 
 
-class Hashed:
+class CategoryHashes:
     """Encodes a table as CatBoost does: a category becomes its hash, which CatBoost writes when it saves a model."""
 
     def __init__(self, model: Any) -> None:
@@ -101,10 +101,10 @@ class Hashed:
         return numbers
 
 
-def _written(model: Any) -> Written:
+def _written(model: Any) -> TreesJson:
     """Return a model as JSON, written in a sandbox, since a damaged model can end the process."""
     try:
-        content: Written = json.loads(
+        content: TreesJson = json.loads(
             read_sandboxed("catboost trees", bytes(model._serialize_model()), "a CatBoost model")
         )
     except (Unreadable, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
@@ -112,16 +112,16 @@ def _written(model: Any) -> Written:
     return content
 
 
-def _oblivious(tree: Written, outputs: int) -> Written:
+def _oblivious(tree: TreesJson, outputs: int) -> TreesJson:
     """Return a tree with one split per level as nodes; the first split is the last bit of a leaf's index."""
     values = np.array(tree["leaf_values"], dtype=np.float64).reshape(-1, outputs)
-    nodes: list[Written] = [{"value": value} for value in values]
+    nodes: list[TreesJson] = [{"value": value} for value in values]
     for split in tree["splits"]:
         nodes = [{"split": split, "left": a, "right": b} for a, b in zip(nodes[::2], nodes[1::2], strict=True)]
     return nodes[0]
 
 
-def _tree(tree: Written, columns: dict[str, list[int]], empty: set[int], scale: float, outputs: int) -> Tree:
+def _tree(tree: TreesJson, columns: dict[str, list[int]], empty: set[int], scale: float, outputs: int) -> Tree:
     nodes, ways = [tree], list[tuple[int, int]]()
     for node in nodes:  # the list grows
         ways.append((len(nodes), len(nodes) + 1) if "split" in node else (0, 0))
