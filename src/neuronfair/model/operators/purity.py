@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -50,7 +50,7 @@ DEEPEST = 20  # steps into objects whose state is compared
 LARGEST = 100_000  # things that are compared
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the operators of a run, and the unknown ones. It raises nothing, since forward() might catch it."""
 
     def __init__(self, rows: Tensor) -> None:
@@ -92,11 +92,11 @@ def _is_standard(file: str) -> bool:
     return file.startswith("<frozen") or (file.startswith(_STANDARD) and "site-packages" not in file)
 
 
-class _Python:
+class _CallRecorder:
     """Records where the user's functions could keep state, and refuses calls that take numbers to Python."""
 
     def __init__(self) -> None:
-        self.left: ModelError | None = None
+        self.refusal: ModelError | None = None
         self._globals: dict[CodeType, Readable] = {}
         self._held: Readable = {}
 
@@ -106,11 +106,13 @@ class _Python:
         own = file.startswith(_OWN) or _is_standard(file)
         if event == "call" and not own:
             self._globals[code] = frame.f_globals
-            if self.left is None and (found := _tracing_check_in(code)):
-                self.left = refused(found, "tells forward() how it is called, so that it may compute other things here")
+            if self.refusal is None and (found := _tracing_check_in(code)):
+                self.refusal = refused(
+                    found, "tells forward() how it is called, so that it may compute other things here"
+                )
             held = {name: frame.f_locals.get(name) for name in code.co_freevars}  # as it is now: it may be set anew
             self._held |= {f"{name}, which {code.co_name}() holds": value for name, value in held.items()}
-        if event == "c_call" and self.left is None:
+        if event == "c_call" and self.refusal is None:
             bound = getattr(function, "__self__", None)
             name, home = getattr(function, "__name__", ""), getattr(function, "__module__", None)
             home = home or getattr(bound, "__module__", None)  # of a method of a class
@@ -118,7 +120,7 @@ class _Python:
             outside = home in _OUTSIDE or name in _MODES or isinstance(bound, ContextVar)
             if (tensor and name in _NUMBERS_OUT) or "dlpack" in name or (outside and _is_users(frame)):
                 whole = name if home is None or tensor else f"{home}.{name}"
-                self.left = refused(whole, "takes numbers out of tensors, or reads what is not in them")
+                self.refusal = refused(whole, "takes numbers out of tensors, or reads what is not in them")
 
     @property
     def roots(self) -> Readable:
@@ -164,11 +166,11 @@ def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[list[str
     Returned are the operators of each call, everything that a later call could read, and an error about numbers taken
     out of tensors or about code that may notice tracing.
     """
-    names, states, left = list[list[str]](), list[Readable](), None
+    names, states, refusal = list[list[str]](), list[Readable](), None
     for number, x in enumerate(inputs):
-        python = _Python()
-        with torch.no_grad(), evaluating(module.modules()), _without_collections(), _Operators(x) as operators:
-            sys.setprofile(python.note)
+        recorder = _CallRecorder()
+        with torch.no_grad(), evaluating(module.modules()), _without_collections(), _OperatorRecorder(x) as operators:
+            sys.setprofile(recorder.note)
             try:
                 module(x)
             finally:
@@ -176,9 +178,9 @@ def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[list[str
         operators.check()
         names.append(operators.names)
         if number > 0:  # the first call may import things
-            states.append(_state(module, python.roots))
-            left = left or python.left
-    return names, states, left
+            states.append(_state(module, recorder.roots))
+            refusal = refusal or recorder.refusal
+    return names, states, refusal
 
 
 def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -189,13 +191,13 @@ def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.
     inputs = [torch.randn(count, width, generator=generator).to(device, dtype) for count in CALLS]
     try:
         with ThreadPoolExecutor(1) as thread:
-            names, states, left = thread.submit(_watched, module, inputs).result()
+            names, states, refusal = thread.submit(_watched, module, inputs).result()
     except NeuronFairError:
         raise
     except Exception as error:  # its own code
         raise ModelError(f"it does not take numbers that no row gives ({one_line(error)})") from error
-    if left is not None:
-        raise left
+    if refusal is not None:
+        raise refusal
     *_, before, after = states
     if changed := next((place for place, value in after.items() if _differs(before.get(place), value)), None):
         raise ModelError(f"forward() changes {changed}, so one call may give other scores than the next")
@@ -254,41 +256,14 @@ class _Snapshot:
         if id(thing) in self._seen:
             return
         self._seen[id(thing)] = thing
-        for matches, record in _RECORDERS:
-            if matches(thing):
-                record(self, place, thing, depth)
-                return
-        self.values[place] = repr(thing)
-
-    def add_mapping(self, place: str, mapping: dict[Any, Any], depth: int) -> None:
-        self.values[f"{place} (its length)"] = len(mapping)
-        for key, value in [*mapping.items()]:
-            self.add(f"{place}.{key}" if isinstance(key, str) else f"{place}[{key!r}]", value, depth + 1)
-
-    def add_items(self, place: str, items: Collection[Any], depth: int) -> None:
-        self.values[f"{place} (its length)"] = len(items)
-        for number, value in enumerate(items):
-            self.add(f"{place}[{number}]", value, depth + 1)
-
-    def add_class(self, place: str, kind: type, depth: int) -> None:
-        """Add the attributes of a class and of those that it inherits from."""
-        attributes = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
-        self.add(f"the class {kind.__name__}", attributes, depth + 1)
-        self.add(place, kind.__bases__, depth + 1)
-
-    def add_function(self, place: str, function: FunctionType, depth: int) -> None:
-        """Add the variables that a function holds, its defaults and its attributes."""
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            if cell != type(cell)():
-                self.add(f"{name}, which {function.__name__}() holds", cell.cell_contents, depth + 1)
-        self.add(f"the defaults of {function.__name__}()", (function.__defaults__, function.__dict__), depth + 1)
-
-    def add_attributes(self, place: str, thing: Any, depth: int) -> None:
-        """Add the class and the attributes of an object, with or without slots."""
-        self.add(place, type(thing), depth + 1)
-        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-        attributes = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
-        self.add(place, attributes | getattr(thing, "__dict__", {}), depth + 1)
+        value, parts = _value_of(thing), _parts_of(place, thing)
+        if value is None and parts is None:
+            value = repr(thing)
+        if value is not None:
+            self.values[place] = value
+            return
+        for inner, part in parts or ():
+            self.add(inner, part, depth + 1)
 
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
@@ -304,45 +279,50 @@ def _is_constant(thing: Any) -> bool:
     return of_torch and not isinstance(thing, (Tensor, nn.Module, Mapping, Sequence))
 
 
-def _is(*kinds: type) -> Callable[[Any], bool]:
-    return lambda thing: isinstance(thing, kinds)
+def _value_of(thing: Any) -> object | None:
+    """Return what an object without parts is compared by; None for any other object."""
+    if isinstance(thing, Tensor):
+        return thing.detach().clone()
+    if isinstance(thing, np.ndarray):
+        return torch.from_numpy(thing.copy()) if thing.dtype.kind in "fiub" else repr(thing)
+    if isinstance(thing, random.Random):
+        return repr(thing.getstate())
+    if isinstance(thing, np.random.RandomState):
+        return repr(thing.get_state())
+    if isinstance(thing, np.random.Generator):
+        return repr(thing.bit_generator.state)
+    if isinstance(thing, Generator):
+        return object()  # its next value is unknown, so it is never the same
+    return repr(thing.cache_info()) if hasattr(thing, "cache_info") else None
 
 
-def _value(read: Callable[[Any], Any]) -> Callable[[_Snapshot, str, Any, int], None]:
-    """Return what records one value of an object."""
+def _parts_of(place: str, thing: Any) -> list[tuple[str, Any]] | None:
+    """Return all that an object refers to, by its place; None for an object of which nothing is known.
 
-    def record(snapshot: _Snapshot, place: str, thing: Any, _depth: int) -> None:
-        snapshot.values[place] = read(thing)
-
-    return record
-
-
-def _parts(*names: str) -> Callable[[_Snapshot, str, Any, int], None]:
-    """Return what records some attributes of an object."""
-
-    def record(snapshot: _Snapshot, place: str, thing: Any, depth: int) -> None:
-        snapshot.add(place, tuple(getattr(thing, name) for name in names), depth + 1)
-
-    return record
-
-
-# How an object is recorded: by the first line that matches it. Order matters, for a class may match several.
-_RECORDERS: tuple[tuple[Callable[[Any], bool], Callable[[_Snapshot, str, Any, int], None]], ...] = (
-    (_is(Tensor), _value(lambda tensor: tensor.detach().clone())),
-    (_is(np.ndarray), _value(lambda x: torch.from_numpy(x.copy()) if x.dtype.kind in "fiub" else repr(x))),
-    (_is(dict), _Snapshot.add_mapping),
-    (_is(list, tuple, set, frozenset), _Snapshot.add_items),
-    (_is(random.Random), _value(lambda generator: repr(generator.getstate()))),
-    (_is(np.random.RandomState), _value(lambda generator: repr(generator.get_state()))),
-    (_is(np.random.Generator), _value(lambda generator: repr(generator.bit_generator.state))),
-    (lambda thing: hasattr(thing, "cache_info"), _value(lambda function: repr(function.cache_info()))),
-    (_is(Generator), _value(lambda _: object())),  # its next value is unknown, so it is never the same
-    (_is(type), _Snapshot.add_class),
-    (_is(partial), _parts("func", "args", "keywords")),
-    (_is(MethodType), _parts("__self__", "__func__")),
-    (_is(FunctionType), _Snapshot.add_function),
-    (lambda thing: hasattr(thing, "__dict__") or hasattr(type(thing), "__slots__"), _Snapshot.add_attributes),
-)
+    A function holds variables, defaults and attributes; a class also those of the classes that it inherits from.
+    """
+    if isinstance(thing, dict):
+        items = [(f"{place}.{k}" if isinstance(k, str) else f"{place}[{k!r}]", value) for k, value in [*thing.items()]]
+        return [(f"{place} (its length)", len(thing)), *items]
+    if isinstance(thing, (list, tuple, set, frozenset)):
+        items = [(f"{place}[{number}]", value) for number, value in enumerate(thing)]
+        return [(f"{place} (its length)", len(thing)), *items]
+    if isinstance(thing, type):
+        attributes = {name: value for name, value in vars(thing).items() if not name.startswith("__")}
+        return [(f"the class {thing.__name__}", attributes), (place, thing.__bases__)]
+    if isinstance(thing, partial):
+        return [(place, (thing.func, thing.args, thing.keywords))]
+    if isinstance(thing, MethodType):
+        return [(place, (thing.__self__, thing.__func__))]
+    if isinstance(thing, FunctionType):
+        name, cells = thing.__name__, zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
+        held = [(f"{what}, which {name}() holds", c.cell_contents) for what, c in cells if c != type(c)()]
+        return [*held, (f"the defaults of {name}()", (thing.__defaults__, thing.__dict__))]
+    if hasattr(thing, "__dict__") or hasattr(type(thing), "__slots__"):
+        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+        attributes = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+        return [(place, type(thing)), (place, attributes | getattr(thing, "__dict__", {}))]
+    return None
 
 
 def _users(module: str) -> bool:
