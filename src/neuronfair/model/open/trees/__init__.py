@@ -135,18 +135,8 @@ def _boosted(model: Any) -> FittedTrees:
             value = np.zeros((part.tree_.node_count, outputs))
             value[:, number] = model.learning_rate * part.tree_.value[:, 0, 0]
             trees.append(_of_tree(part.tree_, value))
-    rows = np.zeros((1, model.n_features_in_), dtype=np.float32)
-    added = sum(tree.value[_leaf(tree, rows[0])] for tree in trees)
-    base = np.asarray(model._raw_predict(rows))[0] - added
+    base = model._raw_predict_init(np.zeros((1, model.n_features_in_), dtype=np.float32))[0]
     return FittedTrees(trees, base.tolist(), _link(model, outputs))
-
-
-def _leaf(tree: Tree, row: npt.NDArray[np.float32]) -> int:
-    node = 0
-    while tree.feature[node] >= 0:
-        left = tree.goes_left(node, row[tree.feature[node] : tree.feature[node] + 1].astype(np.float64))[0]
-        node = int(tree.left[node] if left else tree.right[node])
-    return node
 
 
 def _link(model: Any, outputs: int) -> Link:
