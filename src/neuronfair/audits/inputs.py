@@ -336,7 +336,7 @@ def _as_cells(found: AuditInput, source: ModelSource) -> AuditInput:
         opened = source.open(found.data)
     except ModelError:  # which will be raised again
         return found
-    if not opened.by_position or opened.inputs is not None or opened.kind not in _READ_CELLS:
+    if not opened.by_position or opened.declared or opened.kind not in _READ_CELLS:
         return found
     text = text.replace("\n[attributes]\n", f"\n{_RAW}\n[attributes]\n", 1)
     not_inputs = set(found.not_inputs)

@@ -156,11 +156,6 @@ def activation_sites(module: nn.Module, example: Tensor) -> dict[str, Site]:
     return sites
 
 
-def has_activations(sites: Mapping[str, Site]) -> bool:
-    """Return whether activations are among the layers, and not only attention."""
-    return any(not isinstance(site.module, ATTENTION) for site in sites.values())
-
-
 def _climb(path: str, modules: Mapping[str, nn.Module]) -> str:
     """Name an activation that ends a Sequential after the Sequential, whose output it is."""
     while "." in path:
@@ -291,7 +286,8 @@ class Network:
             self.sites = named_sites(self.module, named, self._inputs(example))
         else:
             self.sites = activation_sites(self.module, self._inputs(example))
-            if not has_activations(self.sites):  # so find activation functions as well
+            if all(isinstance(site.module, ATTENTION) for site in self.sites.values()):
+                # There are no activation modules, so find activation functions as well.
                 try:
                     self.runner, self.sites = traced(self.module, self._inputs(example))
                 except ModelError:  # one that cannot be traced must have attention

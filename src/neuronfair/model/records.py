@@ -72,7 +72,7 @@ def records_of(source: Opened | Model, data: Dataset) -> Records:
     encoding = model.encoding
     if isinstance(encoding, TableEncoding):
         off_grid &= _is_number(encoding)
-        predict = _by_numbers(source, encoding, original, data) if off_grid.any() else None
+        predict = _by_numbers(model, encoding, original, data) if off_grid.any() else None
         if predict is not None:
             return _records(RecordModel(model, data.rows, predict), data, "numbers")
     return Records(model, data, "codes", (why or "the model reads values of the domain only") if off_grid.any() else "")
@@ -208,13 +208,11 @@ def _by_frame(cells: OriginalCells, scores_of_frame: Callable[[Any], Any], model
     return predict
 
 
-def _by_numbers(
-    source: Opened | Model, encoding: TableEncoding, original: Original, data: Dataset
-) -> RecordScores | None:
+def _by_numbers(model: Model, encoding: TableEncoding, original: Original, data: Dataset) -> RecordScores | None:
     """Return the scores of records by a model that reads encoded numbers, which may lie between those of two codes."""
-    model: Model = source.model if isinstance(source, Opened) else source
-    inputs = source.inputs if isinstance(source, Opened) else None
-    answers: Callable[[Any], Any] | None = model.scores_of_inputs if isinstance(model, Network) else inputs
+    answers: Callable[[Any], Any] | None = (
+        model.scores_of_inputs if isinstance(model, Network) else getattr(model, "inputs", None)
+    )
     if isinstance(model, Network) and any(isinstance(part, FeatureCurve) for part in model.module.modules()):
         return None  # its curves are known for the values of the domain only
     if answers is None:

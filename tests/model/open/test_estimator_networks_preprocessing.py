@@ -121,4 +121,4 @@ def test_an_empty_cell_beside_the_line_is_a_value_of_a_lookup_or_refused():
 
 def test_every_number_that_may_be_empty_is_tried_so():
     request = Request("model", with_empty(100_000), torch.zeros(3, 4, dtype=torch.int64))
-    assert (request.tried[:, 0] == 100_000).sum() == 1
+    assert (request.trial_rows[:, 0] == 100_000).sum() == 1

@@ -259,19 +259,19 @@ def network_of(
         made = features.of_rows(rows)
         return np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=np.float64)
 
-    base = torch.zeros_like(request.tried[0])  # the same row for every table, so that the weights are the same
+    base = torch.zeros_like(request.trial_rows[0])  # the same row for every table, so that the weights are the same
     encoding, first = linear_layer(transform, request.domain, base, every=True)
     wide = any(attribute.size > MAX_CURVE for attribute in request.domain.attributes)
     first.unknown_program = features.program or _unknown(
         estimator, _LINEAR_STEPS if wide else _LINEAR_STEPS | _CURVED_STEPS
     )
-    x, atol = encoding.encode(request.tried), AGREE * max(1.0, np.abs(answers).max())
+    x, atol = encoding.encode(request.trial_rows), AGREE * max(1.0, np.abs(answers).max())
     for end in _output_layers(request, final):
         module = nn.Sequential(OrderedDict({"preprocessing": first} | _hidden(final) | end)).float().eval()
         scores = module(x).detach().numpy()  # derived in float64, so only the network's own numbers are rounded
         if scores.shape == answers.shape and np.allclose(scores, answers, rtol=0, atol=atol):
             return encoding, module
-    mixed = mixes_columns(transform, request.tried)
+    mixed = mixes_columns(transform, request.trial_rows)
     raise NotLinear("its preprocessing mixes columns" if mixed else "its scores could not be reproduced")
 
 

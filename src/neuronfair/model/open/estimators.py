@@ -88,7 +88,7 @@ class FittedModel:
         inputs, answers = _first_accepted(request, ways, lambda table: _as_array(method.answer(table)))
         labels = answer_labels(request.domain, _flat(answers)) if method.classes is None else None
         if inputs.by_position is None:
-            by_position = ignores_names(method.answer, inputs.of_rows(request.tried), answers)
+            by_position = ignores_names(method.answer, inputs.of_rows(request.trial_rows), answers)
             inputs = replace(inputs, by_position=by_position)
         return FittedModel(request, kind, method, inputs, answers, labels)
 
@@ -130,7 +130,7 @@ class FittedModel:
         """Return an opened model with what is known about its inputs and answers."""
         return replace(
             opened,
-            inputs=self.scores.of_numbers,
+            declared=self.inputs.of_numbers is not None,
             scores_of_frame=self.scores.of_frame,
             by_position=bool(self.inputs.by_position),
             scale=self.scale,
@@ -151,7 +151,7 @@ def _first_accepted(
     first: Exception | None = None
     for inputs in ways:
         try:
-            return inputs, predict(inputs.of_rows(request.tried))
+            return inputs, predict(inputs.of_rows(request.trial_rows))
         except Exception as error:  # the model's own code
             first = first or error
     assert first is not None
@@ -269,7 +269,9 @@ def _black_box(fitted: FittedModel, estimator: Any, parts: EstimatorParts, note:
         assert isinstance(opened.model, BlackBox)
         features, scores = fitted.features(steps).of_rows, opened.model.scores
         order = class_order(request.domain, fitted.method.classes)
-        opened.model.trees = cache(partial(forest_of, final, features, scores, request.domain, request.tried, order))
+        opened.model.trees = cache(
+            partial(forest_of, final, features, scores, request.domain, request.trial_rows, order)
+        )
     return opened
 
 
@@ -382,7 +384,9 @@ def _predict_differs(fitted: FittedModel, estimator: Any) -> bool:
         scores = np.concatenate([-scores, scores], 1)
     by_decisions = replace(fitted, method=replace(method, decisions=True))
     try:
-        chosen = by_decisions.scores_of(_predicted_labels(estimator)(fitted.inputs.of_rows(fitted.request.tried))) > 0
+        chosen = (
+            by_decisions.scores_of(_predicted_labels(estimator)(fitted.inputs.of_rows(fitted.request.trial_rows))) > 0
+        )
     except Exception:  # the estimator's own code; then its scores are used
         return False
     if chosen.shape != scores.shape or not (chosen.sum(1) == 1).all():

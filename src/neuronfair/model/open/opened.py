@@ -81,7 +81,7 @@ class Request(ModelFile):
     inferred: bool = False  # whether the domain was inferred, so that its encoding is not declared
 
     @cached_property
-    def tried(self) -> Tensor:
+    def trial_rows(self) -> Tensor:
         """Rows of the table, evenly spread, random valid rows, and some rows with values out of bounds.
 
         One more row for each number that may be empty has an empty cell there.
@@ -90,12 +90,12 @@ class Request(ModelFile):
         spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
         beyond = ((rows < 0) | (rows >= domain.sizes)).any(1)
         places = [place for place, attribute in enumerate(domain.attributes) if attribute.empty is not None]
-        empty = self.drawn[:1].repeat(len(places), 1)
+        empty = self.random_rows[:1].repeat(len(places), 1)
         empty[range(len(places)), places] = domain.sizes[places] - 1
-        return torch.cat([rows[spread], self.drawn, empty[domain.valid(empty)], rows[beyond][:TRIED]])
+        return torch.cat([rows[spread], self.random_rows, empty[domain.valid(empty)], rows[beyond][:TRIED]])
 
     @cached_property
-    def drawn(self) -> Tensor:
+    def random_rows(self) -> Tensor:
         """Random valid rows, the same for every table."""
         return self.domain.to("cpu").sample(TRIED, torch.Generator().manual_seed(0))
 
@@ -153,10 +153,10 @@ class Opened:
     """A model ready for an audit, from any framework.
 
     `decision` says which scores lead to different decisions. `note` tells the user: white box, or black box and why.
-    `fingerprint` is that of the weights or of the file; `module` is the torch module of a white box. `inputs` computes
-    the scores of a black box from the domain's encoding of rows, (n, width); None for a model that reads the table
-    itself. `scores_of_frame` computes the scores of a DataFrame of original cells, whose columns have the attributes'
-    names, with the classes in the domain's order; None for a model that reads no table.
+    `fingerprint` is that of the weights or of the file; `module` is the torch module of a white box. `declared` says
+    that its inputs are the numbers that the domain declares. `scores_of_frame` computes the scores of a DataFrame of
+    original cells, whose columns have the attributes' names, with the classes in the domain's order; None for a model
+    that reads no table.
     """
 
     model: Network | BlackBox
@@ -166,7 +166,7 @@ class Opened:
     note: str
     fingerprint: str
     module: nn.Module | None
-    inputs: Callable[[np.ndarray], Any] | None = None
+    declared: bool = False
     scale: Scale | None = None  # of its scores, where the kind of model fixes it; else it is inferred from them
     original: Callable[[Tensor], Any] | None = None  # computes scores with the model that this one was converted from
     scores_of_frame: ScoresOfFrame | None = None
@@ -207,8 +207,6 @@ def white_box(
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise request.error(f"the weights '{name}' hold NaN or infinite numbers, so nothing can be computed")
-    if kind != "torch":  # a module of ours, and not the user's own
-        module.eval()
     try:
         network = Network(module, encoding, layers=None if hidden else ())
     except ModelError as error:
@@ -263,6 +261,7 @@ def black_box(
         model = BlackBox(scores_of.of_rows, request.domain.to(request.device))
     except ModelError as error:
         raise request.error(one_line(error)) from error
+    model.inputs = scores_of.of_numbers
     scores = _checked_scores(request, model)
     if probability is None:
         probability = bool(((scores >= 0) & (scores <= 1)).all())
@@ -270,7 +269,7 @@ def black_box(
     decision.check(model.outputs)
     note = f"Black box, searched without gradients: {'; '.join(filter(None, (why, remark)))}."
     made = Opened(model, decision, request.source, kind, note, digest or request.digest, None)
-    return replace(made, inputs=scores_of.of_numbers, scores_of_frame=scores_of.of_frame)
+    return replace(made, declared=scores_of.of_numbers is not None, scores_of_frame=scores_of.of_frame)
 
 
 def reproduced(request: Request, opened: Opened, predict: Callable[[Tensor], Any]) -> bool:
@@ -278,7 +277,7 @@ def reproduced(request: Request, opened: Opened, predict: Callable[[Tensor], Any
 
     A source that fails cannot be compared, so its scores are not reproduced.
     """
-    rows = request.tried.to(request.device)
+    rows = request.trial_rows.to(request.device)
     with uncounted(opened.model):
         ours = opened.model.scores(rows).double()
     try:
@@ -324,7 +323,7 @@ def _decision(request: Request, scores: Tensor, probability: bool) -> tuple[Deci
 
 def _checked_scores(request: Request, model: Network | BlackBox) -> Tensor:
     """Return the scores of the tried rows; refuse a model that fails, or gives other scores in another batch."""
-    rows = request.tried.to(request.device)
+    rows = request.trial_rows.to(request.device)
     try:
         with uncounted(model):
             scores = model.scores(rows)
@@ -372,6 +371,7 @@ def for_whole_domain(request: Request, opened: Opened) -> Opened:
         return replace(opened, model=network)
     predict, trees = model.predict, model.trees
     box = BlackBox(lambda rows: predict(rows[:, columns]), domain)
+    box.inputs = model.inputs  # the others have no numbers
     if trees is not None:
         box.trees = cache(lambda: _over_all_columns(trees(), domain, columns))
     return replace(opened, model=box)
@@ -409,7 +409,7 @@ def fingerprinted_by_scores(request: Request, found: Opened, code: Any) -> Opene
     random rows that are the same for every table, in a batch of their own.
     """
     with uncounted(found.model):
-        scores = found.model.scores(request.drawn.to(request.device)).cpu().numpy()
+        scores = found.model.scores(request.random_rows.to(request.device)).cpu().numpy()
     answers = (scores.round(DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
     return replace(found, fingerprint=hashlib.sha256(source_code(code).encode() + answers).hexdigest())
 

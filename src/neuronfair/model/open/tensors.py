@@ -75,7 +75,7 @@ def preprocessed_tensors(request: Request) -> ModelInputs:
             raise request.error(f"preprocess failed ({type(error).__name__}: {one_line(error)})") from error
 
     table = whole_table(request)
-    first = made(table.of_rows(request.tried[:2]))
+    first = made(table.of_rows(request.trial_rows[:2]))
     names = tuple(map(str, first)) if isinstance(first, Mapping) else ()
 
     def tensors(table: Any) -> list[Tensor]:

@@ -191,8 +191,8 @@ def _site(two: Tensor, three: Tensor) -> EmbeddingSite:
 
 def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEncoding, InputLayer]:
     """Return the encoding and the network behind an input layer; refuse inputs that no such layer can make."""
-    inside = ((request.tried >= 0) & (request.tried < request.domain.to("cpu").sizes)).all(1)
-    rows = request.tried[inside]
+    inside = ((request.trial_rows >= 0) & (request.trial_rows < request.domain.to("cpu").sizes)).all(1)
+    rows = request.trial_rows[inside]
     try:
         inputs, sites = network.sites(rows)
         if not sites and not any(x.is_floating_point() for x in inputs):
@@ -265,7 +265,7 @@ def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
         return open_with_inputs(request, kind, module, column_inputs(request, names))
     network = SourceNetwork(module, declared_numbers(request))
     try:
-        if not network.sites(request.drawn)[1]:
+        if not network.sites(request.random_rows)[1]:
             return white_box(request, kind, module)
         encoding, whole = with_input_layer(request, network)
     except TooLarge:
@@ -310,7 +310,7 @@ def _plain(program: torch.export.ExportedProgram) -> nn.Module:
             graph.erase_node(node)
         elif node.op == "output":
             node.args = (tree_leaves(node.args)[0],)
-    return fx.GraphModule(module, graph)
+    return fx.GraphModule(module, graph).eval()
 
 
 def _inputs(request: Request, program: torch.export.ExportedProgram) -> list[NetworkInput]:

@@ -122,7 +122,7 @@ def _open(request: Request, model: Any, known: str | None) -> Opened:
     scores = _scores_of(request, model, found, texts)
     try:
         graph = _GraphBuilder([i.name for i in inputs], texts).graph(model)
-        check_full_pass(request, graph, (found or declared_numbers(request)).of_rows(request.drawn[:1]))
+        check_full_pass(request, graph, (found or declared_numbers(request)).of_rows(request.random_rows[:1]))
     except Unsupported as reason:
         why = "; ".join(filter(None, (str(reason), "" if found is None else found.note)))
         try:

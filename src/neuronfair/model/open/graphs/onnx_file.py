@@ -142,7 +142,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
         graph = _graph(needs("onnx", "onnx"), model, [one.name for one in inputs])
         if found is None and len(inputs) > 1:
             raise Unsupported("an input of text or of no fixed width")
-        examples = (found or declared_numbers(request)).of_rows(request.tried[:2])
+        examples = (found or declared_numbers(request)).of_rows(request.trial_rows[:2])
         check_full_pass(request, graph, examples)
         graph(*examples)
     except Unsupported as reason:
@@ -221,7 +221,7 @@ def _graph(onnx: Any, model: Any, inputs: list[str]) -> Graph:
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in fixed.items() if name in used}
     if any(tensor.dtype == torch.float16 for tensor in tensors.values()):
         raise Unsupported("arithmetic in 16 bits")
-    return Graph(steps, tensors, inputs, result)
+    return Graph(steps, tensors, inputs, result).eval()
 
 
 def _check_nodes(nodes: Iterable[Any], own: set[str], read: set[str]) -> None:
@@ -274,7 +274,7 @@ def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInpu
             last = error
             continue
         with suppress(Exception):  # the graph refuses these rows, so the next way is tried
-            scores.of_rows(request.drawn[:2])
+            scores.of_rows(request.random_rows[:2])
             break
     if scores is None:
         raise request.error(f"{why}, and {last}") from last
