@@ -369,7 +369,8 @@ def _of_rows(report: ProofReport, by: str) -> list[str]:
         lines.append(f"{alone} Of the {paired} with a twin, {percent(rows.with_twin.share)} are certified.")
     if rows.outside_domain:
         lines.append(
-            f"{rows.outside_domain:,} of the undecided break a rule of the domain or have a cell between its values."
+            f"{rows.outside_domain:,} of the undecided break a rule of the domain, or have a cell between its values "
+            "or an empty one that the model reads as such."
         )
     return lines
 
