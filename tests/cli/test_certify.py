@@ -178,7 +178,7 @@ def test_ctrl_c_keeps_what_is_proved(run, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(session, "_note", stop)
-        patch.setattr("neuronfair.proof.prove.SMALL", 0)  # so that more than one step is needed
+        patch.setattr("neuronfair.proof.prove.MAX_ENUMERATED", 0)  # so that more than one step is needed
         result = run(*CERTIFY, *model("network"), "--json", "figures.json")
     assert (result.status, result.err) == (130, "")
     assert "Interrupted: what was certified is kept." in " ".join(result.out.split())
@@ -193,7 +193,7 @@ def test_workers_prove_together(run, monkeypatch):
     asked = []
     pool = "neuronfair.cli.model.pool_of"
     monkeypatch.setattr(pool, lambda ray: asked.append(ray) or nullcontext(Serial(2)))
-    monkeypatch.setattr("neuronfair.proof.prove.SMALL", 2)
+    monkeypatch.setattr("neuronfair.proof.prove.MAX_ENUMERATED", 2)
     monkeypatch.setattr("neuronfair.proof.distributed.BOXES_PER_PIECE", 1)
     found = figures(run(*CERTIFY, *model("network"), "--ray", "--json", "-"))
     assert counts(found) == [PEOPLE, PEOPLE - FLIPS, FLIPS, 0]

@@ -51,8 +51,8 @@ def clock(monkeypatch):
         now.seconds += 0.25
         return now.seconds
 
-    monkeypatch.setattr(proving, "BATCH", {"cpu": 16})
-    monkeypatch.setattr(proving, "SMALL", 2)
+    monkeypatch.setattr(proving, "BOXES_PER_STEP", {"cpu": 16})
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 2)
     monkeypatch.setattr(distributed, "PIECES_PER_WORKER", 1)
     monkeypatch.setattr(distributed, "BOXES_PER_PIECE", 4)
     monkeypatch.setattr(distributed, "MIN_ROUND_SECONDS", 1.0)
@@ -130,16 +130,16 @@ def test_boxes_are_dealt_round_robin_the_most_open_first():
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_piece_that_is_killed_and_done_again_changes_nothing(monkeypatch, gone):
-    monkeypatch.setattr(proving, "KEEP", -1.0)
-    monkeypatch.setattr(proving, "SELDOM", 0)
+    monkeypatch.setattr(proving, "MIN_SECONDS_BETWEEN_STATES", -1.0)
+    monkeypatch.setattr(proving, "MIN_KEEPING_INTERVALS", 0)
     proof = prove_together(PROBLEM, pool=Watched(2, partial(killed_once, gone=gone)), seconds=600)
     assert figures(proof) == TRUTH
     assert tiles(PROBLEM, proof)
 
 
 def test_a_piece_goes_on_from_what_it_has_kept(monkeypatch):
-    monkeypatch.setattr(proving, "KEEP", -1.0)
-    monkeypatch.setattr(proving, "SELDOM", 0)
+    monkeypatch.setattr(proving, "MIN_SECONDS_BETWEEN_STATES", -1.0)
+    monkeypatch.setattr(proving, "MIN_KEEPING_INTERVALS", 0)
     said, calm = list[int](), list[int]()
 
     def work(problem, piece, note):
@@ -201,8 +201,8 @@ def test_the_time_is_that_of_all():
 
 
 def test_pieces_that_begin_when_the_time_is_over_are_not_waited_for(clock, monkeypatch):
-    monkeypatch.setattr(proving, "KEEP", -1.0)
-    monkeypatch.setattr(proving, "SELDOM", 0)
+    monkeypatch.setattr(proving, "MIN_SECONDS_BETWEEN_STATES", -1.0)
+    monkeypatch.setattr(proving, "MIN_KEEPING_INTERVALS", 0)
     begun = []
 
     def late(problem, piece, note):
@@ -252,8 +252,8 @@ def test_a_certificate_of_many_workers_holds(tmp_path):
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
 def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, damage):
-    monkeypatch.setattr(proving, "KEEP", -1.0)
-    monkeypatch.setattr(proving, "SELDOM", 0)
+    monkeypatch.setattr(proving, "MIN_SECONDS_BETWEEN_STATES", -1.0)
+    monkeypatch.setattr(proving, "MIN_KEEPING_INTERVALS", 0)
     calls = Counter[int]()
 
     def dying(problem, piece, note):

@@ -49,7 +49,7 @@ def doomed(marks: Path, second: str, problem: Any, piece: distributed.Piece, not
     """Do a piece in small steps; in the second one the second machine hangs, and the other loses its worker once."""
     import ray
 
-    proving.BATCH, proving.SMALL, proving.KEEP = {"cpu": 16}, 2, -1.0
+    proving.BOXES_PER_STEP, proving.MAX_ENUMERATED, proving.MIN_SECONDS_BETWEEN_STATES = {"cpu": 16}, 2, -1.0
     here, steps = ray.get_runtime_context().get_node_id(), 0
 
     def tell(*line: int) -> None:
@@ -80,7 +80,7 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
     cluster, second = machines
     monkeypatch.setattr(distributed, "BOXES_PER_PIECE", 1)
     monkeypatch.setattr(distributed, "MIN_ROUND_SECONDS", 100.0)  # so that no piece ends before its second step
-    monkeypatch.setattr(proving, "SMALL", 2)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 2)
     decision = Decision("tolerance", 0.6)
     domain = domain_of(*RULES)
     data = drawn_from(domain)

@@ -32,8 +32,8 @@ from tests.proof.enumerable import DECISIONS, RULES, domain_of, figures, network
 @pytest.mark.parametrize("small", [1, 8, 512])
 @pytest.mark.parametrize("name", DECISIONS)
 def test_a_complete_proof_is_the_truth(monkeypatch, name, small):
-    monkeypatch.setattr(proving, "SMALL", small)
-    monkeypatch.setitem(proving.BATCH, "cpu", 64)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", small)
+    monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 64)
     outputs, decision = DECISIONS[name]
     domain = domain_of(*RULES)
     network = network_of(domain, outputs)
@@ -56,8 +56,8 @@ def test_a_complete_proof_is_the_truth(monkeypatch, name, small):
 
 @pytest.mark.parametrize("step", [1, 6])
 def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
-    monkeypatch.setattr(proving, "SMALL", 4)
-    monkeypatch.setitem(proving.BATCH, "cpu", 16)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 4)
+    monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 16)
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
     people, fair, flips = truth(network, domain, Decision())
@@ -93,8 +93,8 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
 
 
 def test_ctrl_c_ends_a_proof_with_what_is_there(monkeypatch):
-    monkeypatch.setattr(proving, "SMALL", 1)
-    monkeypatch.setitem(proving.BATCH, "cpu", 16)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 1)
+    monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 16)
     domain = domain_of(*RULES)
     problem = problem_of(network_of(domain, 2), domain)
     shown = list[ProofProgress]()
@@ -111,9 +111,9 @@ def test_ctrl_c_ends_a_proof_with_what_is_there(monkeypatch):
 
 
 def test_a_state_is_kept_now_and_then(monkeypatch):
-    monkeypatch.setattr(proving, "KEEP", -1.0)
-    monkeypatch.setattr(proving, "SELDOM", 0)
-    monkeypatch.setitem(proving.BATCH, "cpu", 16)
+    monkeypatch.setattr(proving, "MIN_SECONDS_BETWEEN_STATES", -1.0)
+    monkeypatch.setattr(proving, "MIN_KEEPING_INTERVALS", 0)
+    monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 16)
     domain = domain_of(*RULES)
     problem = problem_of(network_of(domain, 2), domain)
     kept, shown = list[ProofState](), list[ProofProgress]()
@@ -140,7 +140,7 @@ def test_steps_that_take_long_become_smaller():
     for step, wanted, factor in ((0.1, 0.2, 1), (0.3, 0.2, 0.5), (0.1, 0.2, 0.5), (0.01, 0.2, 1), (0.15, 0.1, 1)):
         search.adapt_batch(step, wanted)
         assert search.batch.boxes == batch * factor
-    search._steps = proving.TRIED + 1  # strategies were compared, which takes its time
+    search._steps = proving.FIRST_TRIAL_STEP + 1  # strategies were compared, which takes its time
     search.adapt_batch(9.0, 3.0)
     assert search.batch.boxes == batch
     search._steps = 0
@@ -257,7 +257,7 @@ def test_scores_of_a_black_box_on_the_limit(decision):
 
 
 def test_a_black_box_of_many_places_is_cut_before_it_is_asked(monkeypatch):
-    monkeypatch.setattr(proving, "SMALL", 5)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 5)
     domain = replace(networks.domain(attributes=2, high=9), rules=(Rule("r", {"a0": (1, 5)}, {"a1": Span(0, 3)}),))
     box = BlackBox(lambda rows: (rows[:, 0] * 2 + rows[:, 1] + 3 * rows[:, 2] - 12.5).double(), domain)
     decision = Decision("threshold", 0.0)
@@ -270,7 +270,7 @@ def test_a_black_box_of_many_places_is_cut_before_it_is_asked(monkeypatch):
 
 def test_threads_work_side_by_side_and_prove_the_same(monkeypatch):
     """Each has its own boxes; the number that torch had is restored."""
-    monkeypatch.setattr(proving, "SMALL", 4)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 4)
     domain = catalog_domain("adult", "paper")
     torch.manual_seed(0)
     network = Network(fully_connected(13, (8, 4)), domain)
@@ -297,7 +297,7 @@ def _until(boxes):
 
 
 def test_one_layer_is_bounded_in_one_way_however_long_it_takes(monkeypatch) -> None:
-    monkeypatch.setattr(proving, "SMALL", 1)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 1)
     domain = networks.domain(attributes=3)
     layer = networks.linear([[1.0, 1.0, 1.0, -2.0]], [-14.5])
     network = Network(torch.nn.Sequential(layer).eval(), domain, layers=())

@@ -35,10 +35,10 @@ SECONDS = 600.0
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
     """Few boxes at a time, down to a few people, and a state after each step."""
-    monkeypatch.setattr(prove, "BATCH", {"cpu": 8})
-    monkeypatch.setattr(prove, "SMALL", 8)
-    monkeypatch.setattr(prove, "KEEP", -1.0)
-    monkeypatch.setattr(prove, "SELDOM", 0)
+    monkeypatch.setattr(prove, "BOXES_PER_STEP", {"cpu": 8})
+    monkeypatch.setattr(prove, "MAX_ENUMERATED", 8)
+    monkeypatch.setattr(prove, "MIN_SECONDS_BETWEEN_STATES", -1.0)
+    monkeypatch.setattr(prove, "MIN_KEEPING_INTERVALS", 0)
 
 
 def begin(folder: Path, where: str = "") -> ProofRun:
@@ -164,8 +164,8 @@ def test_states_are_kept_more_seldom_the_longer_that_takes(monkeypatch):
     now, kept = [0.0], []
     monkeypatch.setattr(prove.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(prove, "monotonic", lambda: now[0])
-    monkeypatch.setattr(prove, "KEEP", 10.0)
-    monkeypatch.setattr(prove, "SELDOM", 20)
+    monkeypatch.setattr(prove, "MIN_SECONDS_BETWEEN_STATES", 10.0)
+    monkeypatch.setattr(prove, "MIN_KEEPING_INTERVALS", 20)
 
     class Search:
         seconds, left = 0.0, 1

@@ -126,7 +126,7 @@ def near_boundary(kind: str) -> tuple[Network, Decision]:
 
 @pytest.mark.parametrize("kind", ["threshold", "softmax"])
 def test_rounding_of_probabilities_is_no_proof(kind, monkeypatch, tmp_path):
-    monkeypatch.setattr("neuronfair.proof.prove.SMALL", 1)
+    monkeypatch.setattr("neuronfair.proof.prove.MAX_ENUMERATED", 1)
     network, decision = near_boundary(kind)
     domain = networks.domain(attributes=1, high=40)
     rows = torch.cartesian_prod(torch.arange(41), torch.arange(2))

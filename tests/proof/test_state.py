@@ -171,8 +171,8 @@ def test_guides_are_parted_as_brute_force_parts_them(seed):
 @pytest.mark.parametrize("step", [1, 3, 8, 10_000])
 def test_what_is_proved_of_guides_is_the_truth(monkeypatch, name, step):
     """Rows of every kind, a proof that is stopped anywhere: no guide is proved to be what it is not."""
-    monkeypatch.setattr(proving, "SMALL", 4)
-    monkeypatch.setitem(proving.BATCH, "cpu", 16)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 4)
+    monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 16)
     outputs, decision = DECISIONS[name]
     domain = domain_of(*RULES)
     network = network_of(domain, outputs)
@@ -203,8 +203,8 @@ def test_what_is_proved_of_guides_is_the_truth(monkeypatch, name, step):
 
 def test_boxes_with_guides_come_first(monkeypatch):
     """Two guides in a corner: what is proved is there, and not where most volume is."""
-    monkeypatch.setattr(proving, "SMALL", 1)
-    monkeypatch.setattr(proving, "FIRST", 1)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 1)
+    monkeypatch.setattr(proving, "BOXES_OF_FIRST_STEP", 1)
     domain = domain_of()
     problem = problem_of(network_of(domain, 2), domain)
     corner = torch.tensor([[9, 0, 0, 9, 1], [9, 1, 0, 9, 1]])
@@ -222,8 +222,8 @@ def test_boxes_with_guides_come_first(monkeypatch):
 @pytest.mark.parametrize("name", DECISIONS)
 def test_by_volume_guides_change_nothing(monkeypatch, name):
     """The order by volume claims the same, box by box, whoever rides along."""
-    monkeypatch.setattr(proving, "SMALL", 4)
-    monkeypatch.setitem(proving.BATCH, "cpu", 16)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 4)
+    monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 16)
     outputs, decision = DECISIONS[name]
     domain = domain_of(*RULES)
     problem = problem_of(network_of(domain, outputs), domain, decision=decision)
@@ -247,10 +247,10 @@ def test_by_volume_guides_change_nothing(monkeypatch, name):
 
 def test_guides_are_drawn_while_few_are_undecided(monkeypatch):
     """Drawn guides are those that nothing is proved of yet; they find their boxes, and the proof stays the truth."""
-    monkeypatch.setattr(proving, "SMALL", 2)
-    monkeypatch.setitem(proving.BATCH, "cpu", 8)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 2)
+    monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 8)
     monkeypatch.setitem(proving.DRAWN, "cpu", 40)
-    monkeypatch.setattr(proving, "DRAWING", 1e9)
+    monkeypatch.setattr(proving, "MAX_DRAWING_TIME", 1e9)
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
     problem = problem_of(network, domain)
@@ -263,8 +263,8 @@ def test_guides_are_drawn_while_few_are_undecided(monkeypatch):
         )
 
     kept = list[ProofState]()
-    monkeypatch.setattr(proving, "KEEP", -1.0)
-    monkeypatch.setattr(proving, "SELDOM", 0)
+    monkeypatch.setattr(proving, "MIN_SECONDS_BETWEEN_STATES", -1.0)
+    monkeypatch.setattr(proving, "MIN_KEEPING_INTERVALS", 0)
     proof = prove(problem, seconds=60, guides=GuideSource(places_of(problem, rows[:50]), draw), keep=kept.append)
     assert figures(proof) == truth(network, domain, problem.decision)
     assert len(drawn) > 3
@@ -280,8 +280,8 @@ def test_guides_are_drawn_while_few_are_undecided(monkeypatch):
 
 def test_pieces_decide_the_guides_of_their_boxes(monkeypatch):
     """A state that is dealt and put together again has every guide once, with what the pieces have proved of it."""
-    monkeypatch.setattr(proving, "SMALL", 4)
-    monkeypatch.setitem(proving.BATCH, "cpu", 8)
+    monkeypatch.setattr(proving, "MAX_ENUMERATED", 4)
+    monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 8)
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
     problem = problem_of(network, domain)

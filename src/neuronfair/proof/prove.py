@@ -37,26 +37,23 @@ from neuronfair.proof.state import (
 )
 from neuronfair.scale.tasks import Threads, threads
 
-BATCH = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
-FIRST = 256  # and before it is known how long it takes
-LINES = {"cpu": 1 << 22, "cuda": 1 << 29}  # numbers of the lines of all boxes that are cut at once
-SMALL = 512  # combinations of places up to which the records of a box are enumerated
-SMALL_SHARE = 2.0**-24  # of all records: smaller boxes without guides are not bounded before they are taken
-NEARER = 0.5  # of the half that holds all guides of a box is cut off with the other half, at most
-WORTH = 0.02  # the share of a box from which on a half-space is counted
-STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
-COSTLY = 0.1  # by which power of the time the undecided records go down, about
-TRIAL, TRIED, EVERY = (
-    128,
-    4,
-    16,
-)  # boxes on which bound strategies are compared, the first step in which, and how many steps later again
-INNER = {"cpu": 1 << 27, "cuda": 1 << 30}  # numbers about inner layers that are kept for the halves of undecided boxes
-SHORT = 0.2  # seconds that a step may always take
-KEEP = 10.0  # seconds between two states that are kept, at least
-REDRAWN = 0.5  # of these are undecided: then others are drawn
-DRAWING = 0.05  # of the time may be spent on drawing
-SELDOM = 20  # times as long as it took to keep one lie between two: a twentieth of the time is spent on it at most
+BOXES_PER_STEP = {"cpu": 4_096, "cuda": 1 << 17}  # boxes that are cut at once
+BOXES_OF_FIRST_STEP = 256  # before it is known how long a step takes
+LINE_NUMBERS_PER_STEP = {"cpu": 1 << 22, "cuda": 1 << 29}  # numbers of the lines of all boxes that are cut at once
+MAX_ENUMERATED = 512  # combinations of places up to which the records of a box are enumerated
+MIN_BOUNDED_SHARE = 2.0**-24  # of all records: smaller boxes without guides are not bounded before they are taken
+MAX_CUT_OFF = 0.5  # how much of the half that holds all guides of a box is cut off with the other half
+MIN_COUNTED_SHARE = 0.02  # the share of a box from which on a half-space is counted
+STEEPNESS_WEIGHT = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
+COST_EXPONENT = 0.1  # by which power of the time the undecided records go down, about
+TRIAL_BOXES = 128  # on which bound strategies are compared
+FIRST_TRIAL_STEP, STEPS_BETWEEN_TRIALS = 4, 16  # when they are compared
+MAX_INNER_NUMBERS = {"cpu": 1 << 27, "cuda": 1 << 30}  # bounds of inner layers that are kept for halves of boxes
+MIN_STEP_SECONDS = 0.2  # a step may always take so long
+MIN_SECONDS_BETWEEN_STATES = 10.0  # that are kept
+MIN_KEEPING_INTERVALS = 20  # times as long as it took to keep a state, until the next: a twentieth of the time at most
+MAX_UNDECIDED_DRAWN = 0.5  # the share of drawn guides; below it others are drawn
+MAX_DRAWING_TIME = 0.05  # the share of the time that is spent on drawing
 Keep = Callable[[ProofState], Path | None]  # keeps a state, and may return a folder for pieces of it
 
 
@@ -125,7 +122,7 @@ def advance(
         search.adapt_batch(search.seconds - before, longest or seconds / 20)
         if progress:
             progress(search.progress())
-        if keep and search.seconds - kept > max(KEEP, SELDOM * took):
+        if keep and search.seconds - kept > max(MIN_SECONDS_BETWEEN_STATES, MIN_KEEPING_INTERVALS * took):
             start = monotonic()
             keep(search.state())
             took = monotonic() - start
@@ -144,11 +141,11 @@ class BatchSize:
 
     def __init__(self, most: int) -> None:
         """Begin with few boxes: it is not known how long they take."""
-        self._most, self.boxes = most, min(FIRST, most)
+        self._most, self.boxes = most, min(BOXES_OF_FIRST_STEP, most)
 
     def adapt(self, step: float, wanted: float) -> None:
         """Take half as many boxes if a step took longer than wanted, or twice as many if it took much less."""
-        wanted = max(SHORT, wanted)
+        wanted = max(MIN_STEP_SECONDS, wanted)
         more = min(self._most, self.boxes * (1 + (step < wanted / 3)))
         self.boxes = max(min(16, self._most), self.boxes // 2) if step > wanted else more
 
@@ -179,8 +176,8 @@ class GuideKeeper:
         least = torch.full_like(last, torch.iinfo(last.dtype).max).scatter_reduce(0, owner, place, "amin")
         most = torch.full_like(last, -1).scatter_reduce(0, owner, place, "amax")
         low, high = (end.gather(1, axis[:, None])[:, 0] for end in (boxes.low, boxes.high))
-        lower = torch.maximum(most, low + ((last - low) * NEARER).long())
-        upper = torch.minimum(least - 1, high - 1 - ((high - 1 - last) * NEARER).long())
+        lower = torch.maximum(most, low + ((last - low) * MAX_CUT_OFF).long())
+        upper = torch.minimum(least - 1, high - 1 - ((high - 1 - last) * MAX_CUT_OFF).long())
         cut = torch.where(most <= last, torch.minimum(last, lower), last)
         cut = torch.where(least > last, torch.maximum(last, upper), cut)
         return torch.where(most >= 0, cut, last)
@@ -204,10 +201,10 @@ class GuideKeeper:
 
     def are_due(self, seconds: float) -> bool:
         """Return whether most drawn guides are decided, and drawing has taken a small part of the time."""
-        if self._source is None or self._source.draw is None or self.drawing_seconds > DRAWING * seconds:
+        if self._source is None or self._source.draw is None or self.drawing_seconds > MAX_DRAWING_TIME * seconds:
             return False
         left = self.known.drawn[self.known.status == UNDECIDED].sum()
-        return int(left) <= REDRAWN * DRAWN[self._problem.device.type]
+        return int(left) <= MAX_UNDECIDED_DRAWN * DRAWN[self._problem.device.type]
 
     def renew(self, seed: int, finished: list[dict[str, Tensor]]) -> None:
         """Replace the decided drawn guides by new ones."""
@@ -236,8 +233,10 @@ class BranchAndBound:
         self._threads = workers
         self.problem, self._space, self._records = problem, problem.space, problem.records
         numbers = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
-        self.batch = BatchSize(max(1, min(BATCH[problem.device.type], LINES[problem.device.type] // numbers)))
-        self._steps, self._strategy, self._keeps_inner = 0 if state is None else TRIED, 0, True
+        self.batch = BatchSize(
+            max(1, min(BOXES_PER_STEP[problem.device.type], LINE_NUMBERS_PER_STEP[problem.device.type] // numbers))
+        )
+        self._steps, self._strategy, self._keeps_inner = 0 if state is None else FIRST_TRIAL_STEP, 0, True
         state = self._beginning(source) if state is None else state
         self.boxes, self.seconds = state.boxes, state.seconds
         self._done = [dict(state.done)]
@@ -298,9 +297,11 @@ class BranchAndBound:
         """Return the boxes that come first, and which of them are small; not so many small ones that it takes long."""
         bounder, taken = self.problem.bounder, self._queue.take(self.batch.boxes)
         boxes = boxes_in(taken)
-        most = SMALL if bounder is None else int(SMALL * bounder.enumeration_factor)
+        most = MAX_ENUMERATED if bounder is None else int(MAX_ENUMERATED * bounder.enumeration_factor)
         few = can_enumerate(self._space, boxes, most) & (taken["axis"] >= 0)
-        later = few & (torch.where(few, combinations(boxes), 0).cumsum(0) > max(most, SMALL * self.batch.boxes))
+        later = few & (
+            torch.where(few, combinations(boxes), 0).cumsum(0) > max(most, MAX_ENUMERATED * self.batch.boxes)
+        )
         if bool(later.any()):
             back, taken = ({name: column[some] for name, column in taken.items()} for some in (later, ~later))
             self._queue.put({n: c for n, c in back.items() if n != "share"}, back["share"], self._guides.weights(back))
@@ -310,7 +311,7 @@ class BranchAndBound:
         """Bound boxes; where guides lead, small boxes without any wait in the queue as they are."""
         wait = torch.zeros(len(boxes), dtype=torch.bool, device=pattern.device)
         if self._guides.lead:
-            wait = (segments.count == 0) & (self._records.share(self._space, boxes, pattern) < SMALL_SHARE)
+            wait = (segments.count == 0) & (self._records.share(self._space, boxes, pattern) < MIN_BOUNDED_SHARE)
         now, later = (~wait).nonzero()[:, 0], wait.nonzero()[:, 0]
         if len(later):
             columns = waiting_columns(boxes[later], pattern[later]) | segments[later].columns
@@ -335,7 +336,7 @@ class BranchAndBound:
 
     def adapt_batch(self, step: float, wanted: float) -> None:
         """Adapt the number of boxes per step to how long this one took, unless it compared strategies."""
-        if self._steps % EVERY != TRIED + 1:
+        if self._steps % STEPS_BETWEEN_TRIALS != FIRST_TRIAL_STEP + 1:
             self.batch.adapt(step, wanted)
 
     def progress(self) -> ProofProgress:
@@ -361,7 +362,7 @@ class BranchAndBound:
         share = shares_of(self.problem, columns)
         if inner is not None and self._keeps_inner:  # once there are too many, no more are kept
             numbers = (self.left + len(inner)) * inner.shape[1:].numel()
-            self._keeps_inner = numbers < INNER[self.problem.device.type]
+            self._keeps_inner = numbers < MAX_INNER_NUMBERS[self.problem.device.type]
             columns = {**columns, "inner": inner} if self._keeps_inner else columns
         self._queue.put(columns, share, self._guides.weights(columns))
 
@@ -374,7 +375,7 @@ class BranchAndBound:
             columns = waiting_columns(boxes, pattern, longest, self._space.middle(boxes, longest))
             self._put(columns | segments.columns, None)
             return
-        if bounder.strategies > 1 and self._steps % EVERY == TRIED:
+        if bounder.strategies > 1 and self._steps % STEPS_BETWEEN_TRIALS == FIRST_TRIAL_STEP:
             self._strategy = self._best_strategy(boxes, pattern, inner)
         size = -(-len(boxes) // self._threads.count)
         parts = [slice(i, i + size) for i in range(0, len(boxes), size)]
@@ -411,7 +412,7 @@ class BranchAndBound:
         """Return the bound strategy that leaves the fewest records of some boxes undecided, for what it costs."""
         bounder = self.problem.bounder
         assert bounder is not None
-        some = slice(None, None, max(1, len(boxes) // TRIAL))
+        some = slice(None, None, max(1, len(boxes) // TRIAL_BOXES))
         boxes, pattern, inner = boxes[some], pattern[some], None if inner is None else inner[some]
         share = self._records.share(self._space, boxes, pattern)
         scores = []
@@ -420,7 +421,7 @@ class BranchAndBound:
             signs = box_signs(self.problem.margins, self._space, boxes, lines, self._records.valid[pattern])
             proved = (self._alike(signs.alike.estimate) + _all(signs.flips.estimate)).clamp(max=1.0)
             proved = torch.where(signs.fair | signs.unfair, 1.0, proved)
-            scores.append(float(((1 - proved) * share).sum()) * bounder.cost(strategy) ** COSTLY)
+            scores.append(float(((1 - proved) * share).sum()) * bounder.cost(strategy) ** COST_EXPONENT)
         return min(range(bounder.strategies), key=scores.__getitem__)
 
     def _alike(self, above: Tensor) -> Tensor:
@@ -430,9 +431,9 @@ class BranchAndBound:
 
     def _counted(self, boxes: Boxes, signs: BoxSigns, rest: Tensor) -> tuple[Tensor, Tensor]:
         """Return the shares of undecided boxes that half-spaces prove fair and discriminatory, at least."""
-        worth = signs.alike.estimate[rest] > WORTH
+        worth = signs.alike.estimate[rest] > MIN_COUNTED_SHARE
         alike = self._alike(self._above(boxes, signs.alike, rest, worth)).clamp(max=1.0)
-        likely = _all(signs.flips.estimate[rest]) > WORTH
+        likely = _all(signs.flips.estimate[rest]) > MIN_COUNTED_SHARE
         flips = _all(self._above(boxes, signs.flips, rest, likely[:, None].expand(-1, signs.flips.at.shape[1])))
         return alike, torch.minimum(flips, 1.0 - alike)
 
@@ -450,7 +451,7 @@ class BranchAndBound:
         if lines.cut is not None:
             return lines.cut
         low, high, reach = lines.low.flatten(1, 2), lines.high.flatten(1, 2), self._space.reach
-        score = reach(boxes, high - low) + STEEP * (reach(boxes, low) + reach(boxes, high))
+        score = reach(boxes, high - low) + STEEPNESS_WEIGHT * (reach(boxes, low) + reach(boxes, high))
         undecided = signs.undecided
         if lines.low.shape[1] < undecided.shape[1]:
             undecided = undecided.any(1, keepdim=True)

@@ -59,7 +59,7 @@ def test_an_audit_proves_what_was_planted():
 
 
 def test_ctrl_c_keeps_what_is_proved(monkeypatch):
-    monkeypatch.setitem(proving.BATCH, "cpu", 8)
+    monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 8)
     monkeypatch.setattr(session, "prove", stopped_proof)
     report = audit(BIASED, table(), settings=TINY).report
     assert report.reproduction.interrupted

@@ -208,7 +208,7 @@ def test_where_no_sensitive_question_is_reached_all_values_are_the_same() -> Non
 
 @pytest.mark.parametrize("case", ["two classes", "three classes", "a number"])
 def test_a_proof_says_exactly_who_is_decided_otherwise(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove, "SMALL", 8)
+    monkeypatch.setattr(prove, "MAX_ENUMERATED", 8)
     trees = made(*CASES[case])
     decision = CASES[case][1]
     allowed = [torch.ones(attribute.size, dtype=torch.bool) for attribute in DOMAIN.attributes]

@@ -143,7 +143,7 @@ def test_parts_of_many_boxes_are_bounded_together(monkeypatch, tmp_path):
     network = network_of(domain, seed=5)
     monkeypatch.setattr(claims, "MAX_ENUMERATED_AT_ONCE", 1)
     monkeypatch.setattr(claims, "MAX_ENUMERATED", 1)
-    monkeypatch.setattr(claims, "TOGETHER", 40)
+    monkeypatch.setattr(claims, "MAX_PARTS_TOGETHER", 40)
     kept = []
     examined = claims._examined
 

@@ -242,7 +242,7 @@ class Crown:
         step = self._step(len(relaxed), joint)
         r = relaxed[-1]
         at = r.low_at @ step.up + r.high_at @ step.down + step.bias
-        back = self._one_step(step, r)
+        back = step.back(r)
         for number in reversed(range(len(relaxed) - 1)):
             r, slopes = relaxed[number], back[..., :-1]
             at = at + back[..., -1]
@@ -275,16 +275,6 @@ class Crown:
             self._steps[layer, joint] = _Step(up, down, torch.cat([bias, -bias]), matrix, product)
         return self._steps[layer, joint]
 
-    @staticmethod
-    def _one_step(step: _Step, r: Relaxation) -> Tensor:
-        """Return the slopes of a layer's lines by the inputs of the layer before it."""
-        if step.product is not None:
-            return (torch.cat([r.low, r.high], 1) @ step.product).view(
-                len(r.low), step.up.shape[1], step.matrix.shape[1]
-            )
-        slopes = torch.addcmul(step.up.T * r.low[:, None], step.down.T, r.high[:, None])
-        return slopes @ step.matrix
-
 
 @dataclass(frozen=True)
 class _Step:
@@ -295,6 +285,13 @@ class _Step:
     bias: Tensor  # (lines,)
     matrix: Tensor
     product: Tensor | None  # (2 · neurons, lines · columns of the matrix), unless it would be too large
+
+    def back(self, r: Relaxation) -> Tensor:
+        """Return the slopes of the layer's lines by the inputs of the layer before it."""
+        if self.product is None:
+            return torch.addcmul(self.up.T * r.low[:, None], self.down.T, r.high[:, None]) @ self.matrix
+        slopes = torch.cat([r.low, r.high], 1) @ self.product
+        return slopes.view(len(r.low), self.up.shape[1], self.matrix.shape[1])
 
 
 @dataclass(frozen=True)

@@ -358,7 +358,10 @@ def valid_records(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) 
     Everything is on the CPU. Rules that cut the region into too many boxes are refused.
     """
     values = domain.sensitive_values.cpu()
-    rules = [tuple(_conditions(domain, space, part) for part in rule) for rule in _rulebook(domain).conditions]
+    rules = [
+        tuple(_conditions(domain, space, part) for part in rule)
+        for rule in RuleBook(domain.attributes, domain.rules).conditions
+    ]
     boxes, done, marks, nodes = space.everything(), list[Boxes](), list[Tensor](), list[Tensor]()
     cuts = CutTree.of_roots(1, _CPU)
     node = torch.zeros(1, dtype=torch.int64)
@@ -379,14 +382,10 @@ def valid_records(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) 
 def refined(domain: TableDomain, allowed: Sequence[Tensor]) -> list[Tensor]:
     """Return for each attribute the class of every code: those of one class are the same to all rules; -1: outside."""
     classes = [torch.zeros(attribute.size, dtype=torch.int64) for attribute in domain.attributes]
-    for when, then in _rulebook(domain).conditions:
+    for when, then in RuleBook(domain.attributes, domain.rules).conditions:
         for column, met in (*when, *then):
             _, classes[column] = torch.unique(classes[column] * 2 + met.cpu(), return_inverse=True)
     return [torch.where(ok, group, -1) for ok, group in zip(allowed, classes, strict=True)]
-
-
-def _rulebook(domain: TableDomain) -> RuleBook:
-    return RuleBook(domain.attributes, domain.rules)
 
 
 def _conditions(domain: TableDomain, space: Space, part: Sequence[tuple[int, Tensor]]) -> list[_Condition]:

@@ -47,9 +47,9 @@ from neuronfair.proof.checker.trees import CheckedTrees, fingerprint_of_trees, t
 
 Bounds = Layers | CheckedTrees  # a model over the places of a certificate
 BOXES_PER_BATCH = 1 << 14
-DRAWN = 1 << 14  # records, with all their twins, that the model itself evaluates
+DRAWN_RECORDS = 1 << 14  # records, with all their twins, that the model itself evaluates
 MAX_WRITTEN_NUMBER = 10**24  # larger numbers of records are rounded
-SINGLE = 1e-5  # of the sizes of trees' sums: what their libraries may be off, which add in float32
+FLOAT32_ERROR = 1e-5  # of the sizes of trees' sums: what their libraries may be off, which add in float32
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _check_drawn(model: Opened | Network | Forest, decision: Decision, bounds: B
     if not isinstance(own, (Network, BlackBox)):
         return
     region, draw = bounds.layout.region, np.random.default_rng()
-    count = max(1, DRAWN // len(region.values))
+    count = max(1, DRAWN_RECORDS // len(region.values))
     box = draw.integers(0, len(low), count)
     places = region.drawn(low[box], high[box], draw)
     rows = torch.from_numpy(region.rows(places, draw))
@@ -173,7 +173,7 @@ def _check_drawn(model: Opened | Network | Forest, decision: Decision, bounds: B
     scores = scores.view(*rows.shape[:2], -1)
     valid, _ = region.valid(places, places)
     margins = bounds.points(places)
-    near = SINGLE * bounds.size if isinstance(bounds, CheckedTrees) else 0.0
+    near = FLOAT32_ERROR * bounds.size if isinstance(bounds, CheckedTrees) else 0.0
     alike, flips = bounds.rows.decided(margins - near, valid)
     off = ~torch.from_numpy(valid)
     if decision.kind == "tolerance":
@@ -205,18 +205,18 @@ def _number(count: int) -> str:
     return f"{count:,}" if count < MAX_WRITTEN_NUMBER else f"about 10^{len(str(count)) - 1}"
 
 
-STEEP = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
+STEEPNESS_WEIGHT = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 FIRST_WAVES, MORE_WAVES = 128, 512  # by which shares are counted, at first and then
 MAX_ENUMERATED_AT_ONCE = 64  # combinations of places up to which records are enumerated at once
 MAX_ENUMERATED = 4096  # and up to which they are before a box is cut
 NUMBERS_PER_THREAD = 1 << 21  # that are computed together
-MOST_PARTS = 1 << 15  # into which a box is cut before its claim is refused
-LEVELS = 80  # of cuts
-TESTED = 4  # cuts after which it is tested whether a claim can be true at all
-CHOSEN, DRAWS = 16, 2048  # boxes of which that is tested, and records drawn from each
-PIECES = 1 << 11  # boxes that are looked at together, at most
-GROUP = 1 << 10  # boxes that are cut together, at most
-TOGETHER = 1 << 17  # and their parts, unless it is one box
+MAX_PARTS = 1 << 15  # into which a box is cut before its claim is refused
+MAX_CUTS = 80  # of a box, one in the other
+CUTS_BEFORE_TEST = 4  # then it is tested whether a claim can be true at all
+MAX_TESTED_BOXES, DRAWS_PER_BOX = 16, 2048  # boxes of which that is tested, and records drawn from each
+BOXES_PER_PIECE = 1 << 11  # boxes that are looked at together, at most
+BOXES_PER_GROUP = 1 << 10  # boxes that are cut together, at most
+MAX_PARTS_TOGETHER = 1 << 17  # and their parts, unless it is one box
 THREADS = min(4, os.cpu_count() or 1)  # each with pieces of its own; numpy computes in all of them at once
 
 
@@ -244,7 +244,7 @@ def _axis(layout: FeatureLayout, low: Ints, high: Ints, valid: Bools, lines: Che
     exists = valid[..., None] if lines.slopes.shape[1] > 1 else np.ones((len(low), 1, 1), bool)
     loose = np.where(exists, lines.slopes.sum(2), 0).sum(1)[:, None]  # both signs of a margin: what is between them
     steep = np.where(exists, np.abs(lines.slopes).sum(2), 0).sum(1)[:, None]
-    score = layout.reach(low, high, loose)[:, 0] + STEEP * layout.reach(low, high, steep)[:, 0]
+    score = layout.reach(low, high, loose)[:, 0] + STEEPNESS_WEIGHT * layout.reach(low, high, steep)[:, 0]
     return np.asarray(np.where(high > low, score + 1e-300 * (high - low), -1.0).argmax(1))
 
 
@@ -391,7 +391,7 @@ def proved(bounds: Bounds, low: Ints, high: Ints, fair: Any, discriminatory: Any
     parts = _examined(bounds, low, high, np.arange(n), claims, first=True)
     people, sums = parts.people.astype(object), [parts.fair.astype(object), parts.discriminatory.astype(object)]
     left = np.flatnonzero(_short(parts, claims, sums, n))
-    waiting = [left[i : i + GROUP] for i in range(0, len(left), GROUP)][::-1]
+    waiting = [left[i : i + BOXES_PER_GROUP] for i in range(0, len(left), BOXES_PER_GROUP)][::-1]
     while waiting:
         some = waiting.pop()
         found = _cut(bounds, parts[some], [claim[some] for claim in claims])
@@ -418,16 +418,16 @@ def _cut(bounds: Bounds, parts: Parts, claims: list[Any]) -> tuple[Any, Any, Any
     """
     n = len(parts)
     parts = replace(parts, box=np.arange(n))
-    for level in range(LEVELS + 1):
+    for level in range(MAX_CUTS + 1):
         sums = [_sums(parts.box, column, n) for column in (parts.fair, parts.discriminatory)]
         short = _short(parts, claims, sums, n)
         wanted = short[parts.box] & (parts.axis >= 0)
-        crowded = bool((np.bincount(parts.box, minlength=n) > MOST_PARTS).any())
-        if not wanted.any() or crowded or level == LEVELS:
+        crowded = bool((np.bincount(parts.box, minlength=n) > MAX_PARTS).any())
+        if not wanted.any() or crowded or level == MAX_CUTS:
             break
-        if len(parts) > TOGETHER and n > 1:
+        if len(parts) > MAX_PARTS_TOGETHER and n > 1:
             return None
-        if level == TESTED and (untrue := _untrue(bounds, parts, claims, short)).any():
+        if level == CUTS_BEFORE_TEST and (untrue := _untrue(bounds, parts, claims, short)).any():
             return _sums(parts.box, parts.people, n), *sums, untrue
         cut = _largest(parts, wanted, [claim - sum_ for claim, sum_ in zip(claims, sums, strict=True)])
         parts = parts[~cut] + _halves(bounds, parts[cut], claims)
@@ -442,19 +442,19 @@ def _untrue(bounds: Bounds, parts: Parts, claims: list[Any], short: Bools) -> Bo
     """
     region, draw = bounds.layout.region, np.random.default_rng()
     untrue = np.zeros(len(short), bool)
-    for number in np.flatnonzero(short)[:CHOSEN]:
+    for number in np.flatnonzero(short)[:MAX_TESTED_BOXES]:
         mine = parts[(parts.box == number) & (parts.people > 0).astype(bool)]
         people = mine.people.astype(object)
         if not len(mine) or (parts.people[parts.box == number] == 0).any():
             continue
         share = (people / sum(people)).astype(np.float64)
-        part = draw.choice(len(mine), DRAWS, p=share / share.sum())
+        part = draw.choice(len(mine), DRAWS_PER_BOX, p=share / share.sum())
         places = region.drawn(mine.low[part], mine.high[part], draw)
         valid, _ = region.valid(places, places)
         alike, flips = bounds.rows.decided(bounds.points(places), valid)
         for claim, other in zip(claims, (flips, alike), strict=True):
             rest = 1 - float(claim[number] / sum(people))
-            chance = math.sqrt(math.log(1e12) / (2 * DRAWS))
+            chance = math.sqrt(math.log(1e12) / (2 * DRAWS_PER_BOX))
             untrue[number] |= bool(other.mean() > (rest + chance if claim[number] < sum(people) else 0))
     return untrue
 
@@ -492,7 +492,7 @@ def _halves(bounds: Bounds, parts: Parts, claims: list[Any]) -> Parts:
 
 
 def _examined(bounds: Bounds, low: Ints, high: Ints, box: Ints, claims: list[Any], *, first: bool) -> Parts:
-    step = max(1, min(PIECES, NUMBERS_PER_THREAD // bounds.numbers))
+    step = max(1, min(BOXES_PER_PIECE, NUMBERS_PER_THREAD // bounds.numbers))
 
     def piece(p: slice) -> Parts:
         return _piece(bounds, low[p], high[p], box[p], [c[box[p]] for c in claims], first)

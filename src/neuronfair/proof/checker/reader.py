@@ -122,15 +122,11 @@ def read_network(module: nn.Module, width: int) -> ReadNetwork:
         raise CertificateError("the network changes its own numbers when it is asked, so it cannot be checked")
     if not _same(first, second):
         raise CertificateError("the network computes other things when it is asked again, or for other numbers of rows")
-    return _checked(first)
-
-
-def _checked(network: ReadNetwork) -> ReadNetwork:
-    if sum(layer.weight.size for layer in network.layers) > MAX_MATRIX_SIZE:
+    if sum(layer.weight.size for layer in first.layers) > MAX_MATRIX_SIZE:
         raise CertificateError(
             f"the matrices of the network have more than {MAX_MATRIX_SIZE:,} numbers, too many to be checked"
         )
-    return network
+    return first
 
 
 def _same(one: ReadNetwork, other: ReadNetwork) -> bool:

@@ -93,17 +93,15 @@ def rule_tables(domain: TableDomain, rule: Rule) -> tuple[list[tuple[int, Bools]
     """Return the conditions of a rule, of `when` and of `then`: the column, and which of its codes meet it."""
     if not rule.when:
         raise CertificateError(f"its rule '{rule.name}' has no condition")
-    return _tables(domain, rule, rule.when), _tables(domain, rule, rule.then)
+    unknown = next((name for name in (*rule.when, *rule.then) if name not in domain.names), None)
+    if unknown is not None:
+        raise CertificateError(f"its rule '{rule.name}' names '{unknown}', which is no attribute")
 
+    def tables(part: Mapping[str, RuleCondition]) -> list[tuple[int, Bools]]:
+        columns = {domain.names.index(name): condition for name, condition in part.items()}
+        return [(column, _meeting(domain.attributes[column], met)) for column, met in columns.items()]
 
-def _tables(domain: TableDomain, rule: Rule, part: Mapping[str, RuleCondition]) -> list[tuple[int, Bools]]:
-    tables = []
-    for name, condition in part.items():
-        if name not in domain.names:
-            raise CertificateError(f"its rule '{rule.name}' names '{name}', which is no attribute")
-        column = domain.names.index(name)
-        tables.append((column, _meeting(domain.attributes[column], condition)))
-    return tables
+    return tables(rule.when), tables(rule.then)
 
 
 def _meeting(attribute: Attribute, condition: RuleCondition) -> Bools:
