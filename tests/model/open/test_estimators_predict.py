@@ -277,3 +277,28 @@ def test_a_model_that_refuses_every_way_says_both_reasons(people):
 def test_a_function_that_answers_nothing_is_refused_in_one_line(people):
     with pytest.raises(ModelError, match="expected one score or label for each row, got NoneType"):
         opened(lambda table: None, people)
+
+
+def test_a_threshold_that_no_tried_row_shows_decides():
+    from sklearn.model_selection import FixedThresholdClassifier
+    from sklearn.tree import DecisionTreeClassifier
+
+    table = pd.DataFrame({"age": [20, 30, 40, 50] * 9, "sex": [0, 1, 1] * 12})
+    labels = np.where(table.age > 35, "yes", "no")
+    tree = DecisionTreeClassifier(max_depth=1).fit(table, labels)
+    model = FixedThresholdClassifier(tree, threshold=0.499999, pos_label="yes").fit(table, labels)
+    found = read(table.assign(hired=labels), model=model, sensitive="sex", target="hired")
+    opened = ModelSource(model).open(found.data)
+    assert "its method predict is used" in opened.note
+    assert {*opened.model.scores(found.data.rows).flatten().tolist()} == {0.0, 1.0}
+
+
+def test_the_threshold_of_catboost_decides_however_near_to_one_half():
+    catboost = pytest.importorskip("catboost")
+    table = pd.DataFrame({"age": [20, 30, 40, 50] * 9, "sex": [0, 1, 1] * 12})
+    labels = np.where(table.age > 35, "yes", "no")
+    model = catboost.CatBoostClassifier(iterations=2, depth=2, verbose=0, allow_writing_files=False).fit(table, labels)
+    found = read(table.assign(hired=labels), model=model, sensitive="sex", target="hired")
+    assert "its method predict is used" not in ModelSource(model).open(found.data).note
+    model.set_probability_threshold(0.499999)
+    assert "its method predict is used" in ModelSource(model).open(found.data).note

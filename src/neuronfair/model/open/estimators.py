@@ -378,6 +378,8 @@ def _predict_differs(fitted: FittedModel, estimator: Any) -> bool:
     decision, method, scores = fitted.request.decision, fitted.method, fitted.scores_of(fitted.answers)
     if method.classes is None or method.decisions or (decision is not None and decision.kind != "argmax"):
         return False
+    if _own_threshold(estimator):
+        return True
     if scores.shape[1] == 1:  # the score of the second class, positive if it is chosen
         if decision is not None:  # one score has no largest
             return True
@@ -392,6 +394,14 @@ def _predict_differs(fitted: FittedModel, estimator: Any) -> bool:
     if chosen.shape != scores.shape or not (chosen.sum(1) == 1).all():
         return False
     return bool((scores.argmax(1) != chosen.argmax(1)).any())  # it may break ties in another way
+
+
+def _own_threshold(estimator: Any) -> bool:
+    """Return whether predict() has a threshold of its own: so near to one half that no tried row shows it, perhaps."""
+    final = _split(estimator)[1]
+    if type(final).__name__ == "CatBoostClassifier":
+        return final.get_probability_threshold() not in (None, 0.5)
+    return type(final).__name__ in ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
 
 
 def ignores_names(answer: Callable[[Any], Any], table: Any, answers: np.ndarray) -> bool:
