@@ -112,7 +112,7 @@ def report(scale: Scale, results: Results) -> Report:
         Claim(
             f"Among methods without gradients, `frontier-free` has the highest {words}",
             held_in(won, models),
-            f"in {won} of {models} models, against {', '.join(RIVALS)}",
+            f"in {won} of {models} models",
             of_paper=False,
         )
         for name, words in (
