@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast, overload
+from typing import Any, Required, TypedDict, Unpack, cast, overload
 
 from torch import Tensor
 
@@ -146,6 +146,12 @@ class ModelKeywords(TypedDict, total=False):
 class AuditOptions(ModelKeywords, total=False):
     """Keyword options of `audit`."""
 
+    sensitive: Any  # names of the sensitive attributes, or their values: see `audit`
+    target: Any  # the column that the model predicts
+    domain: TableDomain | str | Path | None  # input schema or its TOML file; default: inferred from the data
+    settings: AuditSettings | None
+    folder: str | Path | None  # to make or to resume in
+    progress: Progress | bool | None  # False for none; default: a progress bar
     favourable: str | None  # favourable outcome, a class of the target; default: that of the domain
     checks: Checks | None  # thresholds, a regression set and an earlier audit to compare with
     take_rules: TakeRules  # rules suggested by the data to adopt: "none", "free" (of sensitive attributes) or "all"
@@ -160,37 +166,20 @@ class AuditOptions(ModelKeywords, total=False):
 class TextKeywords(TextOptions, total=False):
     """Keyword options of `audit` for a model of texts."""
 
+    sensitive: Required[Any]  # a lexicon of identity terms, or its CSV file
+    target: Any  # the column of labels
+    folder: str | Path | None  # to make or to resume in
+    progress: Progress | bool | None  # False for none; default: a progress bar
     settings: Any  # `neuronfair.TextSettings`
     random_state: int | None  # the seed
 
 
 @overload
-def audit(
-    model: Any,
-    data: Any,
-    *,
-    text: str,
-    sensitive: Any,
-    target: Any = None,
-    folder: str | Path | None = None,
-    progress: Progress | bool | None = None,
-    **options: Unpack[TextKeywords],
-) -> TextAudit: ...
+def audit(model: Any, data: Any, *, text: str, **options: Unpack[TextKeywords]) -> TextAudit: ...
 
 
 @overload
-def audit(
-    model: Any,
-    data: Dataset | Any,
-    *,
-    sensitive: Any = None,
-    target: Any = None,
-    domain: TableDomain | str | Path | None = None,
-    settings: AuditSettings | None = None,
-    folder: str | Path | None = None,
-    progress: Progress | bool | None = None,
-    **options: Unpack[AuditOptions],
-) -> Audit: ...
+def audit(model: Any, data: Dataset | Any, **options: Unpack[AuditOptions]) -> Audit: ...
 
 
 def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> Audit | TextAudit:
@@ -233,32 +222,25 @@ def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> 
     return _audit_table(model, data, **options)
 
 
-def _audit_table(
-    model: Any,
-    data: Dataset | Any,
-    *,
-    sensitive: Any = None,
-    target: Any = None,
-    domain: TableDomain | str | Path | None = None,
-    settings: AuditSettings | None = None,
-    folder: str | Path | None = None,
-    progress: Progress | bool | None = None,
-    **options: Unpack[AuditOptions],
-) -> Audit:
+def _audit_table(model: Any, data: Dataset | Any, **options: Unpack[AuditOptions]) -> Audit:
     """Audit a model with a table of records."""
     options = cast(AuditOptions, with_current_names(options))
     source = ModelSource(model, **_opening(options, (*AuditOptions.__annotations__, *parameters(AuditSettings))))
     case = prepare(
         data,
         source,
-        domain=domain,
-        sensitive=_sensitive(data, sensitive, options),
-        target=target,
+        domain=options.get("domain"),
+        sensitive=_sensitive(data, options.get("sensitive"), options),
+        target=options.get("target"),
         favourable=options.get("favourable"),
         take_rules=options.get("take_rules", "none"),
     )
     checks = options.get("checks") or Checks()
-    table, opened, settings = case.data, case.opened, _settings(settings or AuditSettings(), options)
+    table, opened, folder = case.data, case.opened, options.get("folder")
+    settings = options.get("settings") or AuditSettings()
+    changes: Values = {name: value for name, value in options.items() if name in values_of(settings)}
+    changes["seed"] = _seed(options.get("random_state"), changes.get("seed", settings.seed))
+    settings = replace(settings, **changes)
     ready = checks.read(table.domain)
     population = options.get("population")
     people = None if population is None else read_people(population, table.domain)
@@ -269,7 +251,7 @@ def _audit_table(
         table=str(data) if isinstance(data, (str, Path)) and case.joined is None else None,
         parallel=None if pool is None else ParallelAudit(pool, source.open),
     )
-    with _shown(progress) as show:
+    with _shown(options.get("progress")) as show:
         result = run(
             opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show, people=people
         )
@@ -309,35 +291,18 @@ def _seed(seed: int | None, default: int = 0) -> int:
     return seed
 
 
-def _settings(settings: AuditSettings, options: AuditOptions) -> AuditSettings:
-    """Return the settings with the changes of a call."""
-    changes: Values = {name: value for name, value in options.items() if name in values_of(settings)}
-    changes["seed"] = _seed(options.get("random_state"), changes.get("seed", settings.seed))
-    return replace(settings, **changes)
-
-
-def _audit_text(
-    model: Any,
-    data: Any,
-    text: str,
-    *,
-    sensitive: Any,
-    target: str | None = None,
-    folder: str | Path | None = None,
-    progress: Progress | bool | None = None,
-    **options: Unpack[TextKeywords],
-) -> TextAudit:
+def _audit_text(model: Any, data: Any, text: str, **options: Unpack[TextKeywords]) -> TextAudit:
     """Audit a model with a column of texts."""
     refuse_unknown(options, TextKeywords.__annotations__)
-    texts, labels = read_texts(data, text, target)
+    if options.get("sensitive") is None:
+        raise DataError("sensitive: name a lexicon of identity terms, such as gender, or a CSV file with them")
+    texts, labels = read_texts(data, text, options.get("target"))
     settings = options.get("settings") or TextSettings()
     settings = replace(settings, seed=_seed(options.get("random_state"), settings.seed))
     others: Any = {name: value for name, value in options.items() if name in TextOptions.__annotations__}
-    with _shown(progress) as show:
-        result = audit_texts(
-            model, texts, sensitive, labels=labels, settings=settings, folder=folder, progress=show, column=text,
-            **others,
-        )  # fmt: skip
+    others |= {"labels": labels, "settings": settings, "folder": options.get("folder"), "column": text}
+    with _shown(options.get("progress")) as show:
+        result = audit_texts(model, texts, options.get("sensitive"), progress=show, **others)
     if result.failure is not None:
         raise result.failure
     return result

@@ -17,7 +17,7 @@ from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import cluster_seeds
-from neuronfair.progress import PieceProgress, Progress, silent
+from neuronfair.progress import PieceProgress, Progress, labelled, silent
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
@@ -215,12 +215,7 @@ def _lines(
     """Give the line of each search that is finished, up to Ctrl-C."""
     if pool is None:
         for run in runs:
-            method = run.config.method
-
-            def show(what: str, done: int, total: int | None, note: str = "", method: str = method) -> None:
-                progress(f"{method}, {what}", done, total, note)
-
-            line = _line(_Searched(model, None, domain, rows), run, show)
+            line = _line(_Searched(model, None, domain, rows), run, labelled(progress, f"{run.config.method}, "))
             if line is None:
                 return
             yield line

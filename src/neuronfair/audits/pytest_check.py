@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
@@ -28,7 +27,6 @@ from neuronfair.audits.wording.phrases import counterfactual_report
 from neuronfair.audits.wording.summary import described
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.population.model import PopulationModel
-from neuronfair.domain.population.plausible import plausible_twins
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
@@ -44,14 +42,14 @@ from neuronfair.formatting import (
     plain,
     visible,
 )
-from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
-from neuronfair.measure.rate import Rate, flip_rate, plausible_pair_rate
+from neuronfair.measure.counterfactual_effect import Thoroughness
+from neuronfair.measure.rate import Rate
 from neuronfair.model.blackbox import BlackBox, batched_scores
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.open import Opened
-from neuronfair.model.records import records_of
+from neuronfair.model.records import Records, records_of
 from neuronfair.parameters import takes_old_names, with_current_names
 from neuronfair.progress import silent
 from neuronfair.searches.config import SearchConfig
@@ -143,9 +141,10 @@ class Fairness:
         past = _replay(demands.get("regression_set"), case)
         measured = _measure(case, max_rate, twins, settings, has_table=isinstance(domain, Dataset))
         problems = _encoding_problems(case, settings)
+        flips = any(rate.found for rate in measured.rates)
         if measured.excess:
             problems += [*measured.excess, *self._worst_pair(case, measured, twins, seconds, settings)]
-        elif not any(rate.found for rate in measured.rates) and _decides_alike(case, measured.samples, settings.seed):
+        elif not flips and _decides_alike(case, measured.case.samples, settings.seed):
             problems.append(ALIKE)
         proved = None if least is None else _prove(case, settings, has_table=isinstance(domain, Dataset))
         if proved is not None and least is not None and proved.certified_share < least:
@@ -210,19 +209,14 @@ class Fairness:
         if (folder / config.method / MANIFEST).is_file():
             shutil.rmtree(folder)  # from an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
-        data, reopen = measured.searched, replay_options(opened, case.origin)
-        one = AttributeCase(
-            model=opened.model,
-            data=data,
-            decision=opened.decision,
+        data, reopen = measured.case.data, replay_options(opened, case.origin)
+        one = replace(
+            measured.case,
             seeds=cluster_seeds(opened.model.encoding, data.rows, config.seeds, seed=seed),
             configs=(config,),
             samples=SAMPLES,
-            confidence=settings.confidence,
-            seed=seed,
             importance_order=attribute_importance(opened.model, data.domain, data.rows, opened.decision),
             runs=RunFolder(folder, portable_source(opened.source), opened.fingerprint, None, reopen or ()),
-            population=measured.population,
         )
         found = AttributeAudit.of(data.domain)
         search(one, found, silent)
@@ -239,9 +233,7 @@ class _Measured:
     """The measurements of a check, and sentences on what exceeds the limit."""
 
     rates: tuple[Rate, ...]
-    samples: int
-    population: PopulationModel | None  # None without a data set
-    searched: Dataset  # with the twins that searches compare with
+    case: AttributeCase  # its data set has the twins that searches compare with
     counterfactual: CounterfactualReport | None
     excess: list[str]
 
@@ -259,14 +251,16 @@ def _measure(
     limit = Threshold(f"flip_rate > {exact(max_rate)}", None, "flip_rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (records_needed(limit, 0.0, confidence) or SAMPLES))
     population = population_if_plausible(data, settings.seed) if has_table else None
-    rates = _flip_rates(case, samples, settings, population, has_table=has_table)
-    measured = _Measured(rates, samples, population, data, None, [])
+    opened, budget = case.opened, (samples, confidence, settings.seed)
+    one = AttributeCase(opened.model, data, opened.decision, *budget, population=population, opened=opened)
+    measured = _Measured(_flip_rates(one, has_table=has_table), one, None, [])
     if twins == "flip":
         return replace(measured, excess=_rate_problems(measured.largest, limit, data))
-    counterfactual, searched = _counterfactual_test(case, settings)
-    return replace(
-        measured, searched=searched, counterfactual=counterfactual, excess=_excess_problems(counterfactual, max_rate)
-    )
+    effect = one.counterfactual_test(data.rows, Thoroughness(people=settings.samples)).measure()
+    report = counterfactual_report(data.domain, data.rows, effect, confidence)
+    searched = replace(data, domain=with_counterfactuals(data.domain, effect.counterfactuals))
+    excess = _excess_problems(report, max_rate)
+    return replace(measured, case=replace(one, data=searched), counterfactual=report, excess=excess)
 
 
 def _checked_twins(max_rate: float, domain: TableDomain | Dataset | str | Path, demands: Demands) -> TwinKind:
@@ -293,25 +287,16 @@ def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> Pro
     return ProofStage(case.opened, case.data, None, settings.prove).prove(has_table=has_table).proved
 
 
-def _flip_rates(
-    case: AuditInput, samples: int, settings: CheckSettings, population: PopulationModel | None, *, has_table: bool
-) -> tuple[Rate, ...]:
+def _flip_rates(case: AttributeCase, *, has_table: bool) -> tuple[Rate, ...]:
     """Return the flip rate of each available population and of the whole domain.
 
-    With both a data set and a `population` model, the rate of plausible pairs comes first.
+    With both a data set and a population model, the rate of plausible pairs comes first.
     """
-    opened, data, confidence, seed = case.opened, case.data, settings.confidence, settings.seed
-    rates: list[Rate] = []
-    if has_table and population is not None:
-        twins = plausible_twins(data.domain, population, data.rows)
-        pairs = plausible_pair_rate(
-            opened, twins, data, samples=samples, confidence=confidence, decision=opened.decision, seed=seed
-        )
-        rates += [] if pairs is None else [pairs.rate]
+    population = case.population
     known = [] if population is None else [population]
-    every: list[Population | Dataset | PopulationModel] = [*([data] if has_table else []), *known, "domain"]
-    measure = partial(flip_rate, samples=samples, confidence=confidence, decision=opened.decision, seed=seed)
-    return (*rates, *(measure(opened, data.domain, population=one) for one in every))
+    every: list[Population | Records | PopulationModel] = [*([case.records] if has_table else []), *known, "domain"]
+    pairs = None if population is None else case.pair_rate()
+    return (*([] if pairs is None else [pairs.rate]), *map(case.rate, every))
 
 
 def _decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
@@ -340,22 +325,6 @@ def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
                 how = f"the data set has {len(data):,}"
             lines.append(f"This sample is too small to decide: about {needed:,} records are needed ({how}).")
     return lines
-
-
-def _counterfactual_test(case: AuditInput, settings: CheckSettings) -> tuple[CounterfactualReport, Dataset]:
-    """Return the counterfactual test of a data set, and the data set with these twins."""
-    opened, data = case.opened, case.data
-    effect = CounterfactualTest(
-        opened.model,
-        data.domain,
-        data.rows,
-        decision=opened.decision,
-        thorough=Thoroughness(people=settings.samples),
-        confidence=settings.confidence,
-        seed=settings.seed,
-    ).measure()
-    domain = with_counterfactuals(data.domain, effect.counterfactuals)
-    return counterfactual_report(data.domain, data.rows, effect, settings.confidence), replace(data, domain=domain)
 
 
 def _excess_problems(report: CounterfactualReport, most: float) -> list[str]:

@@ -35,7 +35,7 @@ from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.open import Opened
-from neuronfair.progress import Progress, silent
+from neuronfair.progress import Progress, counter, silent
 from neuronfair.scale.tasks import Tasks, has_other_threads, one_thread, usable_cores
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.store.files import Json, Lock
@@ -188,10 +188,7 @@ class _Stages:
         """Check the encoding of the inputs and fit the population model, which is returned."""
         prepared, show = self._prepared, self._show
         data, settings = prepared.data, prepared.settings
-
-        def fitting(done: int, total: int) -> None:
-            show("Fitting the population model (columns)", done, total)
-
+        fitting = counter(show, "Fitting the population model (columns)")
         works: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened, data)]
         if people is None:
             works.append(partial(population_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed))

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from neuronfair.audits.inputs import AuditInput
     from neuronfair.audits.report.attribute import RateOf
     from neuronfair.audits.report.counterfactual import CounterfactualReport
+    from neuronfair.audits.stages.case import AttributeCase
+    from neuronfair.domain.population.model import PopulationModel
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import Opened
@@ -64,6 +66,13 @@ class FlipRateOptions:
         from neuronfair.audits.report.attribute import AUDITED
 
         return AUDITED if self.population is None else (self.population,)
+
+    def case(self, opened: Opened, data: Dataset, population: PopulationModel | None = None) -> AttributeCase:
+        """Return what is measured."""
+        from neuronfair.audits.stages.case import AttributeCase
+
+        budget = (self.samples, self.confidence, self.seed)
+        return AttributeCase(opened.model, data, opened.decision, *budget, population=population, opened=opened)
 
 
 @command(app, panel=AUDIT, defaults={"data": ...}, omit=("columns",))
@@ -104,8 +113,6 @@ def _rates(
     from neuronfair.audits.report.attribute import covering
     from neuronfair.audits.stages.rates import fit_plausible_population
     from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
-    from neuronfair.domain.population.plausible import plausible_twins
-    from neuronfair.measure.rate import Until, flip_rate, plausible_pair_rate
     from neuronfair.render.terminal import progress_bar
 
     fitted = None
@@ -116,25 +123,18 @@ def _rates(
             if settings.population is not None:
                 raise
             console.print(f"No rate of realistic synthetic records. {why}")
-    confidence, seed, decision = settings.confidence, settings.seed, opened.decision
-    until = Until(settings.error, settings.samples)
+    case = settings.case(opened, data, fitted)
     measured: dict[Population, tuple[RateOf, float]] = {}
     for name in settings.populations:
-        population = data if name == "table" else fitted if name in ("pairs", "plausible") else name
+        population = case.records if name == "table" else fitted if name in ("pairs", "plausible") else name
+        if population is None:
+            continue
         with progress_bar(f"Evaluating {POPULATIONS[name]}", quiet=console.quiet) as show:
-            if name == "pairs" and fitted is not None:
-                pairs = plausible_pair_rate(
-                    opened, plausible_twins(data.domain, fitted, data.rows), data,
-                    samples=settings.samples, confidence=confidence, decision=decision, seed=seed, progress=show,
-                )  # fmt: skip
-                if pairs is not None:
-                    measured[name] = pair_rate_of(pairs), pairs.rate.error
-            elif population is not None:
-                one = flip_rate(
-                    opened, data.domain, population=population,
-                    samples=until, confidence=confidence, decision=decision, seed=seed, progress=show,
-                )  # fmt: skip
+            if name != "pairs":
+                one = case.rate(population, progress=show, error=settings.error)
                 measured[name] = rate_of(one), one.error
+            elif (pairs := case.pair_rate(show)) is not None:
+                measured[name] = pair_rate_of(pairs), pairs.rate.error
     if "table" in measured and "plausible" in measured:
         plausible, error = measured["plausible"]
         measured["plausible"] = covering(plausible, measured["table"][0]), error
@@ -146,18 +146,10 @@ def _counterfactual_test(
 ) -> CounterfactualReport:
     """Run the counterfactual test and print its result."""
     from neuronfair.audits.wording.phrases import counterfactual_report
-    from neuronfair.measure.counterfactual_effect import CounterfactualTest
     from neuronfair.render.terminal import progress_bar
 
     with progress_bar("Comparing records with their counterfactual twins", quiet=console.quiet) as show:
-        effect = CounterfactualTest(
-            opened.model,
-            data.domain,
-            data.rows,
-            decision=opened.decision,
-            confidence=settings.confidence,
-            seed=settings.seed,
-        ).measure(show)
+        effect = settings.case(opened, data).counterfactual_test(data.rows).measure(show)
     report = counterfactual_report(data.domain, data.rows, effect, settings.confidence)
     for sentence in report.sentences:
         console.print(sentence)

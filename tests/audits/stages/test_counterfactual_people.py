@@ -24,7 +24,7 @@ def effect(column: int, least: int) -> CounterfactualEffect:
 def beside(column: int, least: int, decision: Decision = YES, **other):
     rows = table()
     data = Dataset("people", DOMAIN, rows, rows[:, 0])
-    case = AttributeCase(reads(column, least), data, decision, rows[:1], (), 10, 0.95, 0, [])
+    case = AttributeCase(reads(column, least), data, decision, 10)
     return people_with_counterfactuals(case, replace(effect(column, least), **other))
 
 

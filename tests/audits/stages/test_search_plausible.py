@@ -74,9 +74,7 @@ def test_nobody_with_an_implausible_gain_is_among_the_worst(seen):
 def test_plausible_people_to_be_brought_near_to_may_all_come_late_in_the_table(monkeypatch):
     monkeypatch.setattr(stage, "NEAR", 3)  # fewer than a search needs to start from
     data = people()
-    case = stage.AttributeCase(
-        model(), data, Decision(), data.rows[:1], (), 10, 0.95, 0, [], population=population_if_plausible(data, 0)
-    )
+    case = stage.AttributeCase(model(), data, Decision(), 10, population=population_if_plausible(data, 0))
     inside, near = case.plausible_records
     assert len(near) == 3
     assert inside.valid(near).all()

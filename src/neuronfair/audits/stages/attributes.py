@@ -32,7 +32,7 @@ from neuronfair.measure.counterfactual_effect import CounterfactualTest
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Scale
 from neuronfair.model.open import Opened
-from neuronfair.progress import PieceProgress, Progress, silent
+from neuronfair.progress import PieceProgress, Progress, counter, labelled, silent
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.records import EvaluatedRecords, ProofRecords, check_against_model
@@ -166,7 +166,8 @@ class AttributeChoices:
     def _audit(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> None:
         """Go through all stages by one choice; the proof and the counterfactual test run next to the others."""
         case = self._case(opened, number)
-        show = _labelled(show, case.domain.sensitive if len(self.views) > 1 else ())
+        if len(self.views) > 1:
+            show = labelled(show, f"{'+'.join(case.domain.sensitive)}: ")
         remarks = unread(case, self.origin.reads)
 
         def measure() -> None:
@@ -307,7 +308,7 @@ class _SideStages:
             self.clock.add({"counterfactuals": tasks.seconds(self._tables)})
         with self.clock.of("counterfactuals"):
             if not tasks.forked:
-                tables = self.test.tables(lambda done, total: self.show(what, done, total))
+                tables = self.test.tables(counter(self.show, what))
             report_counterfactuals(self.case, self.audit, self.test, tables)
 
     @property
@@ -363,13 +364,3 @@ def _audit_in_worker(common: _WorkerInput, number: int, note: PieceProgress) -> 
         choices._audit(opened, number, one, clock, silent)
     note(1, 1, 0)
     return _WorkerResult(one, clock.parts)
-
-
-def _labelled(show: Progress, names: Sequence[str]) -> Progress:
-    """Return a progress that says which attributes it is about."""
-    label = f"{'+'.join(names)}: " if names else ""
-
-    def labelled(what: str, done: int, total: int | None, note: str = "") -> None:
-        show(label + what, done, total, note)
-
-    return labelled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,9 @@ from neuronfair.audits.report.attribute import (
     NOT_READ,
     UNMOVED,
     AttributeReport,
+    DirectionReport,
     Note,
+    RateOf,
 )
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.model import PopulationModel
@@ -23,7 +25,8 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.formatting import Population
-from neuronfair.measure.rate import Rate, flip_rate
+from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
+from neuronfair.measure.rate import PairRate, Rate, Until, flip_rate, plausible_pair_rate
 from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import ROWS_PER_PASS
@@ -56,12 +59,12 @@ class AttributeCase:
     model: Model
     data: Dataset
     decision: Decision
-    seeds: Tensor
-    configs: tuple[SearchConfig, ...]
     samples: int
-    confidence: float
-    seed: int
-    importance_order: list[int]  # columns, the most important first
+    confidence: float = 0.95
+    seed: int = 0
+    seeds: Tensor | None = None  # rows that the searches start from
+    configs: tuple[SearchConfig, ...] = ()
+    importance_order: Sequence[int] = ()  # columns, the most important first
     scale: Scale = "numbers"  # what the scores are
     shrunk: int = 100  # candidates for the worst findings that are shrunk
     runs: RunFolder | None = None  # None: the searches are kept in memory only
@@ -99,17 +102,46 @@ class AttributeCase:
         population: Population | Tensor | PopulationModel | Dataset | Records,
         domain: TableDomain | None = None,
         progress: Callable[[int, int], None] | None = None,
+        error: float | None = None,
     ) -> Rate:
-        """Return the flip rate of a population, with the twins of the domain or of another one."""
+        """Return the flip rate of a population, with the twins of the domain or of another one.
+
+        With `error`, sampling stops as soon as half the width of the interval is at most that.
+        """
         return flip_rate(
             self.model,
             domain or self.domain,
             population=population,
+            samples=self.samples if error is None else Until(error, self.samples),
+            confidence=self.confidence,
+            decision=self.decision,
+            seed=self.seed,
+            progress=progress,
+        )
+
+    def pair_rate(self, progress: Callable[[int, int], None] | None = None) -> PairRate | None:
+        """Return the flip rate over plausible pairs; None where no record has a plausible twin."""
+        return plausible_pair_rate(
+            self.model,
+            self.pair_domain,
+            self.records,
             samples=self.samples,
             confidence=self.confidence,
             decision=self.decision,
             seed=self.seed,
             progress=progress,
+        )
+
+    def counterfactual_test(self, rows: Tensor, thorough: Thoroughness | None = None) -> CounterfactualTest:
+        """Return the counterfactual test of these records, which learns their twins; impossible ones are refused."""
+        return CounterfactualTest(
+            self.model,
+            self.domain,
+            rows,
+            decision=self.decision,
+            thorough=thorough,
+            confidence=self.confidence,
+            seed=self.seed,
         )
 
     def plausibility(self, rows: Tensor) -> Tensor | None:
@@ -152,6 +184,11 @@ class AttributeAudit:
         """Return an audit without results."""
         names = domain.sensitive
         return AttributeAudit(AttributeReport("+".join(names), tuple(names), twins=len(domain.sensitive_values) - 1))
+
+    def add_rate(self, rate: RateOf, direction: tuple[DirectionReport, ...]) -> None:
+        """Add the flip rate of a population, and whom the flips disadvantage."""
+        rates = replace(self.report.rates, **{rate.population: rate})
+        self.report = replace(self.report, rates=rates, direction=(*self.report.direction, *direction))
 
     def note(self, *notes: Note) -> None:
         """Add notes on what may mislead, each once."""

@@ -67,17 +67,11 @@ def begin_counterfactuals(
 
     It is an error if the settings require them.
     """
-    rows = _drawn(case.data.in_compared_groups.rows, LEARNED if leads else SECONDARY, case.seed)
+    rows, most = case.data.in_compared_groups.rows, LEARNED if leads else SECONDARY
+    if len(rows) > most:
+        rows = rows[random_order(len(rows), case.seed)[:most].to(rows.device)]
     try:
-        return CounterfactualTest(
-            case.model,
-            case.domain,
-            rows,
-            decision=case.decision,
-            thorough=settings.thorough(case.samples, leads=leads),
-            confidence=case.confidence,
-            seed=case.seed,
-        )
+        return case.counterfactual_test(rows, settings.thorough(case.samples, leads=leads))
     except DomainError as error:
         if settings.twins == "counterfactual":
             raise
@@ -120,13 +114,6 @@ def report_counterfactuals(
         counterfactual=counterfactual_report(case.domain, test.rows, effect, case.confidence),
         counterfactual_people=people_with_counterfactuals(case, effect),
     )
-
-
-def _drawn(rows: Tensor, most: int, seed: int) -> Tensor:
-    """Return at most `most` rows, drawn at random."""
-    if len(rows) <= most:
-        return rows
-    return rows[random_order(len(rows), seed)[:most].to(rows.device)]
 
 
 def unread(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:

@@ -37,12 +37,12 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import Population, exact, listed, percent, plural
 from neuronfair.measure.groups import Group as Counted
 from neuronfair.measure.groups import Spread, difference, groups, ratio
-from neuronfair.measure.rate import Rate, plausible_pair_rate
+from neuronfair.measure.rate import Rate
 from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.records import Records
-from neuronfair.progress import Progress
+from neuronfair.progress import Progress, counter
 
 
 def fit_plausible_population(
@@ -118,19 +118,11 @@ def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress
     for population, what in populations:
         if population is None:
             continue
-
-        def note(done: int, total: int, what: str = what) -> None:
-            progress(what, done, total)
-
-        rate = case.rate(population, progress=note)
+        rate = case.rate(population, progress=counter(progress, what))
         if rate.population != "table":
             audit.rate = audit.rate or rate
-        audit.report = replace(
-            audit.report, rates=replace(audit.report.rates, **{rate.population: phrases.rate_of(rate)})
-        )
-        if rate.population != "combinations":
-            losers = direction(case.domain, rate.population, rate.direction)
-            audit.report = replace(audit.report, direction=(*audit.report.direction, *losers))
+        losers = () if rate.population == "combinations" else direction(case.domain, rate.population, rate.direction)
+        audit.add_rate(phrases.rate_of(rate), losers)
     audit.note(*_small_groups(case))
     rates = audit.report.rates
     if rates.table is not None and rates.plausible is not None and not isinstance(case.population, OwnPopulation):
@@ -207,24 +199,12 @@ def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progres
     """Estimate the flip rate over plausible pairs, where it is known which twins are plausible."""
     if case.pair_domain is case.domain:
         return
-    pairs = plausible_pair_rate(
-        case.model,
-        case.pair_domain,
-        case.records,
-        samples=case.samples,
-        confidence=case.confidence,
-        decision=case.decision,
-        seed=case.seed,
-        progress=lambda done, total: progress("Comparing people with their plausible twins", done, total),
-    )
+    pairs = case.pair_rate(counter(progress, "Comparing people with their plausible twins"))
     if pairs is None:
         seen = "Nobody in the data set has a plausible twin, so no flip rate over plausible pairs is known."
         audit.note(Note(NO_TWIN, seen, "Check the rules of the domain file, or choose another attribute."))
         return
-    audit.report = replace(audit.report, rates=replace(audit.report.rates, pairs=phrases.pair_rate_of(pairs)))
-    audit.report = replace(
-        audit.report, direction=(*audit.report.direction, *direction(case.domain, "pairs", pairs.rate.direction))
-    )
+    audit.add_rate(phrases.pair_rate_of(pairs), direction(case.domain, "pairs", pairs.rate.direction))
 
 
 NO_LABELS = "the table has no labels, or not those of the classes that the model tells apart. Name the target column"

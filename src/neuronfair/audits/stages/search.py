@@ -37,7 +37,7 @@ from neuronfair.model.decision import chances
 from neuronfair.model.encoding import families
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
-from neuronfair.progress import Progress
+from neuronfair.progress import Progress, counter, labelled
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import SearchResult, SearchSummary
 from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
@@ -53,10 +53,8 @@ def interpret_layers(case: AttributeCase, audit: AttributeAudit, progress: Progr
     """Look which layers and neurons react to the sensitive attributes; a black box or a linear model shows nothing."""
     if not isinstance(case.model, Network) or not case.model.layers:
         return
-    what = "Comparing rows with their twins"
-    audit.profile = interpret(
-        case.model, case.domain, case.interpreted_rows, progress=lambda done, total: progress(what, done, total)
-    )
+    show = counter(progress, "Comparing rows with their twins")
+    audit.profile = interpret(case.model, case.domain, case.interpreted_rows, progress=show)
     audit.report = replace(audit.report, interpretation=_interpretation(audit.profile))
 
 
@@ -96,19 +94,16 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
             manifest["worst"] = f"../{WORST_FINDINGS}"
             run = Run.create_or_open(runs.path / config.method, manifest, case.domain)
 
-        def show(what: str, done: int, total: int | None, note: str = "", method: str = config.method) -> None:
-            progress(f"{method}: {what}", done, total, note)
-
         outcome = campaign.search(
             case.model,
             case.domain,
             case.interpreted_rows,
             config,
-            seeds=case.seeds[: config.seeds],
+            seeds=None if case.seeds is None else case.seeds[: config.seeds],
             profile=audit.profile,
             population=case.population,
             recorder=run,
-            progress=show,
+            progress=labelled(progress, f"{config.method}: "),
         )
         audit.outcomes.append(outcome)
         figures = outcome.summary()
