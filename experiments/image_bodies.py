@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from neuronfair.images.detector import BODIES, Normalise, convolution
+from neuronfair.images.detector import BODIES, Normalise
 
 from torch import Tensor, nn
 
 HEAD: tuple[int, ...] = (512, 256, 128, 64, 16)  # hidden layers of the fully connected part
+
+
+def convolution(
+    before: int, after: int, side: int, *, stride: int = 1, norm: bool = True, bias: bool = False, last: bool = False
+) -> nn.Sequential:
+    """Return convolution, batch normalisation, and ReLU unless it is the last one before a sum."""
+    convolution = nn.Conv2d(before, after, side, stride, padding=side // 2, bias=bias)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    if convolution.bias is not None:
+        nn.init.zeros_(convolution.bias)
+    parts: list[nn.Module] = [convolution]
+    if norm:
+        parts.append(nn.BatchNorm2d(after))
+    if not last:
+        parts.append(nn.ReLU())
+    return nn.Sequential(*parts)
 
 
 def vgg16(*, batch_norm: bool = True) -> nn.Sequential:

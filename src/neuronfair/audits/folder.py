@@ -1,4 +1,4 @@
-"""The folder of an audit: its name, its manifest, whether an audit may resume in it, and its findings again."""
+"""The folder of an audit: its name, its manifest, whether an audit may resume in it, and its files."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ import tomllib
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import torch
 from torch import Tensor, nn
 
 from neuronfair.atomic import replacing
 from neuronfair.audits.report import Report
 from neuronfair.audits.report.attribute import Finding
-from neuronfair.audits.wording.phrases import DescribedPair
 from neuronfair.domain.schema.toml import quoted
-from neuronfair.errors import DataError, DomainError, ModelError, OtherRunError, RunError
+from neuronfair.errors import DataError, DomainError, OtherRunError, RunError
 from neuronfair.limits import TREE, read_bytes
-from neuronfair.model.blackbox import Model
-from neuronfair.model.decision import Decision
 from neuronfair.model.weights import Card, save
-from neuronfair.searches.evaluate import count_flips_of_drawn_twins
-from neuronfair.searches.findings import NO_SEED
 from neuronfair.store.files import Json, Lock, check_digest, is_sealed, read_sealed, seal, sha256, unseal, write_whole
 from neuronfair.store.ledger import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
 from neuronfair.store.run import Run
@@ -207,48 +200,6 @@ def record_file(folder: Path, name: str) -> None:
     """Enter the digest of a file into the manifest: from now on it is known."""
     manifest = _read_manifest(folder) or {}
     write_manifest(folder, {**manifest, "files": {**manifest["files"], name: sha256(folder / name)}})
-
-
-@dataclass(frozen=True)
-class Replay:
-    """A finding, where it comes from, and the scores that a model gives it now."""
-
-    found: DescribedPair
-    step: int
-    origin: int | None  # the number of the seed; None for one of the pilot, which starts from random rows
-    seed: Tensor | None  # its record in the data set
-    plausibility: float | None  # None: not known
-    shrunk: DescribedPair | None  # as an audit shows it, nearer to that row; None where no audit does
-    drawn: tuple[int, int] | None  # number of drawn twins, and how many get a different decision; None for flips
-
-
-def replay_finding(run: Run, network: Model, number: int) -> Replay:
-    """Evaluate a finding and its twin again."""
-    one = run.findings()[number : number + 1]
-    origin = None if int(one.origin) == NO_SEED else int(one.origin)
-    nearer = shrunk_pair(run, number)
-    drawn = count_flips_of_drawn_twins(network, run.domain, one.rows, Decision(**run.manifest["plan"]["decision"]))
-    return Replay(
-        found=_evaluated(network, one.rows[0], one.twins(run.domain)[0]),
-        step=int(one.step),
-        origin=origin,
-        seed=None if origin is None else run.domain.clip(run.seeds[one.origin])[0],
-        plausibility=None if bool(one.plausibility.isnan()) else float(one.plausibility),
-        shrunk=None if nearer is None else _evaluated(network, *nearer),
-        drawn=None if drawn is None else (int(drawn[1]), int(drawn[0])),
-    )
-
-
-def still_holds(pair: DescribedPair, decision: Decision) -> bool:
-    """Return whether the decision for the two still differs."""
-    return bool(decision.differ(pair.scores, pair.twin_scores))
-
-
-def _evaluated(network: Model, row: Tensor, twin: Tensor) -> DescribedPair:
-    now, other = network.scores(torch.stack([row, twin]))
-    if not (now.isfinite().all() and other.isfinite().all()):
-        raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
-    return DescribedPair(row, twin, now, other)
 
 
 def shrunk_pair(run: Run, number: int) -> tuple[Tensor, Tensor] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import chdir
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -270,18 +270,10 @@ def _trained(out: Path) -> str | None:
     return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
 
 
-@dataclass(frozen=True)
-class _OpenModel:
-    """Opens the model in a worker process."""
-
-    source: options.ModelOptions
-    data: Dataset
-    folder: Path  # paths are relative to it
-
-    def __call__(self) -> Model:
-        """Return the model."""
-        with chdir(self.folder):
-            return self.source.source.open(self.data.to("cpu")).model
+def _open_in_worker(source: options.ModelOptions, data: Dataset, folder: Path) -> Model:
+    """Return the model, opened in a worker process; paths are relative to `folder`."""
+    with chdir(folder):
+        return source.source.open(data.to("cpu")).model
 
 
 @command(
@@ -328,7 +320,7 @@ def compare(
     for method in chosen or ():
         check_method(method)
     opened, data, _ = options.open_all(table, model, console, settings.seed)
-    opens = None if model.model is None else _OpenModel(model, data, Path.cwd())
+    opens = None if model.model is None else partial(_open_in_worker, model, data, Path.cwd())
     with stage_progress("Comparing methods", quiet=console.quiet) as show, options.pool_of(ray) as pool:
         result = compare_methods(
             opened.model,

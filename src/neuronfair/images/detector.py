@@ -94,20 +94,11 @@ def build(name: str, *, side: int, classes: int = 2) -> Detector:
     return Detector(body, fully_connected(features, hidden, classes)).train()
 
 
-def convolution(
-    before: int, after: int, side: int, *, stride: int = 1, norm: bool = True, bias: bool = False, last: bool = False
-) -> nn.Sequential:
-    """Return convolution, batch normalisation, and ReLU unless it is the last one before a sum."""
-    convolution = nn.Conv2d(before, after, side, stride, padding=side // 2, bias=bias)
+def convolution(before: int, after: int, side: int, *, stride: int = 1) -> nn.Sequential:
+    """Return a convolution with batch normalisation and ReLU."""
+    convolution = nn.Conv2d(before, after, side, stride, padding=side // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    if convolution.bias is not None:
-        nn.init.zeros_(convolution.bias)
-    parts: list[nn.Module] = [convolution]
-    if norm:
-        parts.append(nn.BatchNorm2d(after))
-    if not last:
-        parts.append(nn.ReLU())
-    return nn.Sequential(*parts)
+    return nn.Sequential(convolution, nn.BatchNorm2d(after), nn.ReLU())
 
 
 @dataclass(frozen=True)

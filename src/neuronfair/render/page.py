@@ -138,42 +138,21 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     words = {name: show for name, show in vars(formatting).items() if isfunction(show)}
+    of_findings = (_distance, _gap, _odds, _people)
+    of_charts = (_clearest, curve_end, largest_move, layer_maps, _spanned)
+    of_reports = (_digest, _layers, left_out, _parts, _worst_first)
+    of_summary = (summary.limits_of, summary.metrics, summary.next_steps, summary.status)
     environment.filters |= {
         **words,
+        **{show.__name__.lstrip("_"): show for show in (*of_findings, *of_charts, *of_reports, *of_summary)},
         "between": lambda rate: formatting.interval_ends(rate.rate, rate.low, rate.high),
         "share_ends": lambda share: formatting.interval_ends(share.share, share.low, share.high),
         "gap_ends": lambda gap: formatting.interval_ends(gap.value, gap.low, gap.high, " pp"),
-        "clearest": _clearest,
-        "digest": _digest,
-        "distance": _distance,
-        "gap": _gap,
-        "layers": _layers,
-        "left_out": left_out,
-        "maps": layer_maps,
-        "limits_of": summary.limits_of,
-        "metrics": summary.metrics,
-        "next_steps": summary.next_steps,
-        "odds": _odds,
-        "parts": _parts,
-        "people": _people,
-        "curve_end": curve_end,
-        "spanned": _spanned,
-        "status": summary.status,
-        "largest_move": largest_move,
-        "worst_first": _worst_first,
     }
-    environment.globals |= {
-        "AMONG": AMONG,
-        "UNREAD": (NOT_READ, UNMOVED),
-        "TONES": TONES,
-        "FEW_RECORDS": FEW_RECORDS,
-        "MIN_GROUP_ROWS": MIN_GROUP_ROWS,
-        "POPULATIONS": formatting.POPULATIONS,
-        "TWINS": formatting.TWINS,
-        "at": at,
-        "ticks": ticks,
-        "axis_end": axis_end,
-    }
+    environment.globals.update(
+        AMONG=AMONG, UNREAD=(NOT_READ, UNMOVED), TONES=TONES, FEW_RECORDS=FEW_RECORDS, MIN_GROUP_ROWS=MIN_GROUP_ROWS,
+        POPULATIONS=formatting.POPULATIONS, TWINS=formatting.TWINS, at=at, ticks=ticks, axis_end=axis_end,
+    )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
 

@@ -15,9 +15,10 @@ from rich.text import Text
 from torch import Tensor
 
 from neuronfair.audits.comparison import Comparison
-from neuronfair.audits.folder import replay_finding, still_holds
+from neuronfair.audits.folder import shrunk_pair
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.table import TableDomain
+from neuronfair.errors import ModelError
 from neuronfair.formatting import (
     POPULATIONS,
     distinct_numbers,
@@ -32,8 +33,8 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.plots import saved_figure
 from neuronfair.searches.campaign import ControlFigures, SearchResult, SearchSummary
-from neuronfair.searches.evaluate import counterfactuals_of
-from neuronfair.searches.findings import PlausibilityFigures
+from neuronfair.searches.evaluate import count_flips_of_drawn_twins, counterfactuals_of
+from neuronfair.searches.findings import NO_SEED, PlausibilityFigures
 from neuronfair.searches.health import WEAK
 from neuronfair.searches.shrink import examples
 from neuronfair.store.run import Run
@@ -156,36 +157,41 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
 
     If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a record.
     """
-    again, domain, decision = (
-        replay_finding(run, network, number),
-        run.domain,
-        Decision(**run.manifest["plan"]["decision"]),
-    )
-    scale = run.findings().scale(decision, run.manifest["plan"].get("scale"))
-    if again.seed is None:
-        where, origin = "the pilot", "It was found from a random record."
-    else:
-        where = f"seed {again.origin}"
-        origin = (
-            f"Changed from its record of the data set: {changed(domain, again.seed, again.found.row) or 'nothing'}."
-        )
+    findings, domain, config = run.findings(), run.domain, run.manifest["plan"]
+    one, decision = findings[number : number + 1], Decision(**config["decision"])
+    scale = findings.scale(decision, config.get("scale"))
+    found = _evaluated(network, one.rows[0], one.twins(domain)[0])
+    where, origin = "the pilot", "It was found from a random record."
+    if int(one.origin) != NO_SEED:
+        changes = changed(domain, domain.clip(run.seeds[one.origin])[0], found.row) or "nothing"
+        where, origin = f"seed {int(one.origin)}", f"Changed from its record of the data set: {changes}."
     lines = [
-        f"Finding {number} of {run.folder}: {where}, step {again.step}.",
-        *_decisions(domain, decision, scale, again.found),
+        f"Finding {number} of {run.folder}: {where}, step {int(one.step)}.",
+        *_decisions(domain, decision, scale, found),
         origin,
-        *([] if again.drawn is None else [_drawn(*again.drawn)]),
-        *([] if again.plausibility is None else [f"Likelihood: {likelihood(again.plausibility)}."]),
-        f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(again.found, decision)}",
     ]
-    if again.shrunk is not None:
-        lines += ["Shrunk, as it was reported:", *_decisions(domain, decision, scale, again.shrunk)]
-        lines.append(f"Shrunk, {_state(again.shrunk, decision)}")
+    if (drawn := count_flips_of_drawn_twins(network, domain, one.rows, decision)) is not None:
+        other, of = map(int, drawn)
+        share = percent(other / of if of else None)
+        lines.append(f"Of {of} counterfactual twins drawn for this person, {share} ({other}) get a different decision.")
+    if not bool(one.plausibility.isnan()):
+        lines.append(f"Likelihood: {likelihood(float(one.plausibility))}.")
+    lines.append(
+        f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(found, decision)}"
+    )
+    if (rows := shrunk_pair(run, number)) is not None:
+        shrunk = _evaluated(network, *rows)
+        lines += ["Shrunk, as it was reported:", *_decisions(domain, decision, scale, shrunk)]
+        lines.append(f"Shrunk, {_state(shrunk, decision)}")
     return Group(*lines)
 
 
-def _drawn(of: int, otherwise: int) -> str:
-    share = percent(otherwise / of if of else None)
-    return f"Of {of} counterfactual twins drawn for this person, {share} ({otherwise}) get a different decision."
+def _evaluated(network: Model, row: Tensor, twin: Tensor) -> phrases.DescribedPair:
+    """Return a pair with the scores that the model gives it now."""
+    now, other = network.scores(torch.stack([row, twin]))
+    if not (now.isfinite().all() and other.isfinite().all()):
+        raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
+    return phrases.DescribedPair(row, twin, now, other)
 
 
 def _decisions(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> list[str]:
@@ -200,7 +206,8 @@ def _decisions(domain: TableDomain, decision: Decision, scale: Scale, pair: phra
 
 
 def _state(pair: phrases.DescribedPair, decision: Decision) -> str:
-    return "it still holds." if still_holds(pair, decision) else "it no longer holds: the decisions are the same."
+    holds = bool(decision.differ(pair.scores, pair.twin_scores))
+    return "it still holds." if holds else "it no longer holds: the decisions are the same."
 
 
 COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns

@@ -209,9 +209,12 @@ class LoadedChecks:
         try:
             if self.earlier is not None:
                 report = replace(report, baseline=compare_with(report, self.earlier, str(self.checks.baseline)))
-            if not report.reproduction.interrupted:
-                self._refuse_encoding(report)
-            if self.fail_if and not report.reproduction.interrupted:
+            complete = not report.reproduction.interrupted
+            if complete and report.encoding_check is not None and report.fails_encoding_check:
+                expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
+                why = f"{report.encoding_check.text} If the encoding is right: --skip-encoding-check"
+                raise EncodingError(f"{f'{expressions}: not evaluated' if expressions else 'No verdict'}. {why}")
+            if self.fail_if and complete:
                 report = replace(report, gate=check(report, self.fail_if))
             if self.regression_set is not None and past is not None and self.checks.add:
                 report = replace(
@@ -220,12 +223,6 @@ class LoadedChecks:
         except NeuronFairError as error:
             return report, error
         return report, None
-
-    def _refuse_encoding(self, report: Report) -> None:
-        if report.encoding_check is not None and report.fails_encoding_check:
-            expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
-            what = f"{expressions}: not evaluated" if expressions else "No verdict"
-            raise EncodingError(f"{what}. {report.encoding_check.text} If the encoding is right: --skip-encoding-check")
 
     def extend(self, report: Report) -> None:
         """Add the worst findings to the file: last, so that after a kill the same audit replays the same people."""

@@ -46,16 +46,11 @@ SEVERITIES = ("severity.median", "severity.p95", "severity.max")
 CERTIFIED = {"certified": "certified_fair", "certified_discriminatory": "certified_discriminatory"}  # of the data set
 PROVED = (*CERTIFIED, "proved_fair", "proved_discriminatory", "undecided")  # the others: of the input space
 ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
-REGRESSION_SET = (
-    "regression_set.still_flips",
-    "regression_set.fixed",
-    "regression_set.replayed",
-    "regression_set.unfit",
-)
+REGRESSION_SET = tuple(f"regression_set.{one}" for one in ("still_flips", "fixed", "replayed", "unfit"))
 AUDIT_METRICS = (*ACCURACIES, *REGRESSION_SET)
 _OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
 # Of 0.2, with a warning until 0.4.
-_RENAMED = {f"corpus.{one}": f"regression_set.{one}" for one in ("still_flips", "fixed", "replayed", "unfit")}
+_RENAMED = {one.replace("regression_set", "corpus"): one for one in REGRESSION_SET}
 _RENAMED |= {
     f"counterpart.{old}{end}": f"counterfactual.{new}{end}"
     for old, new in (("rate", "rate"), ("effect", "excess"))

@@ -332,7 +332,8 @@ def worst_of(attributes: Sequence[AttributeReport]) -> AttributeReport:
     """
 
     def rank(one: AttributeReport) -> tuple[float, float, float]:
-        return max((rate.rate for rate in one.data_set_rates[:1]), default=0.0), one.rates.largest, _effect(one)
+        effect = one.counterfactual.effect.rate if one.counterfactual and one.counterfactual.claimed else 0.0
+        return max((rate.rate for rate in one.data_set_rates[:1]), default=0.0), one.rates.largest, effect
 
     return max(attributes, key=rank)
 
@@ -362,8 +363,3 @@ def line_of(line: AuditLine, report: Report, page: str) -> AuditLine:
         gap=None if gaps is None else gaps.max,
         gap_of="scores" if one.probability_gaps is None else "probabilities",
     )
-
-
-def _effect(attribute: AttributeReport) -> float:
-    found = attribute.counterfactual
-    return found.effect.rate if found is not None and found.claimed else 0.0

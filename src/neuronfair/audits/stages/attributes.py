@@ -146,24 +146,25 @@ class AttributeChoices:
             return
         for number in range(len(self.views)):
             audits.append(AttributeAudit.of(self.views[number].domain))
-            self._audit(opened, number, audits[-1], clock, show)
+            self.audit_one(opened, number, audits[-1], clock, show)
 
     def _audit_in_pool(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
         """Do the same side by side, elsewhere: the model is opened there again."""
         parallel = self.origin.parallel
         assert parallel is not None
         choices = replace(self, origin=replace(self.origin, parallel=None), processes=1)
-        common = _WorkerInput(choices, parallel.opens, Path.cwd())
+        common = choices, parallel.opens, Path.cwd()
 
         def note(lines: Sequence[tuple[int, int, int]]) -> None:
             show("Auditing by each attribute", sum(done == total > 0 for done, total, _ in lines), len(lines))
 
         gpus = float(opened.model.encoding.device.type == "cuda")
-        for found in parallel.pool.map(_audit_in_worker, common, range(len(self.views)), progress=note, gpus=gpus):
-            audits.append(found.audit)
-            clock.add(found.seconds)
+        numbers = range(len(self.views))
+        for audit, seconds in parallel.pool.map(_audit_in_worker, common, numbers, progress=note, gpus=gpus):
+            audits.append(audit)
+            clock.add(seconds)
 
-    def _audit(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> None:
+    def audit_one(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> None:
         """Go through all stages by one choice; the proof and the counterfactual test run next to the others."""
         case = self._case(opened, number)
         if len(self.views) > 1:
@@ -337,30 +338,15 @@ class _SideStages:
                 self.proof.report(self.audit, *tasks.results([0]))
 
 
-@dataclass(frozen=True)
-class _WorkerInput:
-    """What is sent elsewhere."""
-
-    choices: AttributeChoices
-    opens: Callable[[Dataset], Opened]
-    folder: Path  # to which paths are relative
-
-
-@dataclass(frozen=True)
-class _WorkerResult:
-    """What comes back from elsewhere."""
-
-    audit: AttributeAudit
-    seconds: dict[str, float]
-
-
-def _audit_in_worker(common: _WorkerInput, number: int, note: PieceProgress) -> _WorkerResult:
-    """Go through all stages by one choice, in a worker."""
-    choices = common.choices
+def _audit_in_worker(
+    common: tuple[AttributeChoices, Callable[[Dataset], Opened], Path], number: int, note: PieceProgress
+) -> tuple[AttributeAudit, dict[str, float]]:
+    """Go through all stages by one choice in a worker, which opens the model; return also the seconds by stage."""
+    choices, opens, folder = common
     clock, one = Clock(), AttributeAudit.of(choices.views[number].domain)
     note(0, 1, 0)
-    with chdir(common.folder):
-        opened = common.opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
-        choices._audit(opened, number, one, clock, silent)
+    with chdir(folder):  # paths are relative to it
+        opened = opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
+        choices.audit_one(opened, number, one, clock, silent)
     note(1, 1, 0)
-    return _WorkerResult(one, clock.parts)
+    return one, clock.parts

@@ -65,10 +65,7 @@ def fit_plausible_population(
 
 def population_if_plausible(data: Dataset, seed: int) -> PopulationModel | None:
     """Return the population model of a data set; None where it has too few plausible records."""
-    try:
-        return fit_plausible_population(data, None, seed)
-    except NeuronFairError:
-        return None
+    return audited_population(data, None, seed, 0.0)[0]
 
 
 def audited_population(
