@@ -195,12 +195,15 @@ def compare_methods(
         for one in populations
     )
     result = Comparison(config, len(runs[0].seeds), rates, tuple(lines), stopped)
-    over = {"lift": result.random.rate if result.random else 0.0}
-    over["lift_over_strongest_control"] = result.strongest.gsr if result.strongest else 0.0
-    for line in lines:
-        gsr = line.figures["gsr"]
-        line.figures.update({name: gsr / rate if gsr is not None and rate else None for name, rate in over.items()})
-    return result
+    return replace(result, lines=tuple(_with_lifts(line, result) for line in lines))
+
+
+def _with_lifts(line: MethodRun, comparison: Comparison) -> MethodRun:
+    """Return a run with its success rate as a multiple of that of random people, and of the strongest control."""
+    gsr, random, strongest = line.figures["gsr"], comparison.random, comparison.strongest
+    over = {"lift": random and random.rate, "lift_over_strongest_control": strongest and strongest.gsr}
+    lifts = {name: gsr / rate if gsr is not None and rate else None for name, rate in over.items()}
+    return replace(line, figures=line.figures | lifts)
 
 
 def _lines(

@@ -171,16 +171,17 @@ class _Stages:
             with self.clock.of("search"):
                 show("Choosing rows to start from", 0, None)
                 seeds = cluster_seeds(opened.model.encoding, data.rows, settings.seeds, seed=settings.seed)
+            order = attribute_importance(opened.model, prepared.views[0].domain, data.rows, opened.decision)
             by_attribute = AttributeChoices(
                 prepared.views,
                 settings,
-                seeds,
-                attribute_importance(opened.model, prepared.views[0].domain, data.rows, opened.decision),
-                prepared.decision.scale,
-                population,
-                prepared.origin,
-                prepared.folder,
-                prepared.processes,
+                seeds=seeds,
+                importance_order=order,
+                scale=prepared.decision.scale,
+                population=population,
+                origin=prepared.origin,
+                folder=prepared.folder,
+                processes=prepared.processes,
             )
             by_attribute.audit_each(opened, self.audits, self.clock, show)
 

@@ -99,8 +99,15 @@ class ModelOptions:
         """The model and how it is opened."""
         from neuronfair.audits.inputs import ModelSource
 
-        said = (self.weights, self.trust_pickle, read_decision(self.decision), self.device, self.preprocess)
-        return ModelSource(self.model, *said, names(self.columns))
+        return ModelSource(
+            self.model,
+            weights=self.weights,
+            trust_pickle=self.trust_pickle,
+            decision=read_decision(self.decision),
+            device=self.device,
+            preprocess=self.preprocess,
+            columns=names(self.columns),
+        )
 
     def train(
         self, data: Dataset, console: Console, seed: int, settings: TrainingSettings | None = None

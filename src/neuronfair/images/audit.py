@@ -405,7 +405,8 @@ def audit_images(
 
         def run_once(name: str, where: ImageDomain, search: Callable[[], ImageSearch]) -> ImageSearch:
             show(f"Searching: {name}", 0, None)
-            return search_once(folder, name, where, search)
+            words = re.sub(r"\W+", "-", name)
+            return load_or_make(folder, f"found-{words}.safetensors", search, _save, lambda path: _load(path, where))
 
         found = search_with_controls(under_test, list(image_methods()), settings, run_once)
         report = _report(pictures, under_test, card, found, own_body=settings.own_body)
@@ -504,13 +505,6 @@ def save_recorded(folder: Path, name: str, save: Callable[[Path], None]) -> None
     with writing(folder):
         save(folder / name)
         record_file(folder, name)
-
-
-def search_once(folder: Path | None, name: str, domain: ImageDomain, make: Callable[[], ImageSearch]) -> ImageSearch:
-    """Return what a search has found, from the folder or now."""
-    name = re.sub(r"\W+", "-", name)
-    file = f"found-{name}.safetensors"
-    return load_or_make(folder, file, make, _save, lambda path: _load(path, domain))
 
 
 def _save(path: Path, search: ImageSearch) -> None:

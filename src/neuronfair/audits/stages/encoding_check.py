@@ -37,30 +37,23 @@ _TURN = "Check encode, center, scale, the order of attributes and values, and th
 
 def check_encoding(opened: Opened, data: Dataset) -> EncodingCheckReport:
     """Return whether the inputs seem to be encoded as in training: ok, suspicious or wrong, and the metrics."""
-    with uncounted(opened.model):
-        return _check(opened, data)
-
-
-def _check(opened: Opened, data: Dataset) -> EncodingCheckReport:
     decision = opened.decision
     order = random_order(len(data), 0)[:ROWS]
     data = data.take(order.to(data.rows.device))
-    records = records_of(opened, data)
-    scores = batched_scores(records.model, records.data.rows)
-    report = _of_scores(scores, decision)
-    target, classes = data.domain.target, decision.classes(opened.model.outputs)
-    if opened.unassessed:
-        report = replace(
-            report,
-            level="not assessable",
-            text=f"Accuracy, error rates and the input encoding are not assessable: {opened.unassessed}.",
-        )
-    elif target is not None and len(target.classes) == classes > 1 and data.labelled:
-        decided = decision.chosen(scores)
-        if int(torch.bincount(data.labels, minlength=classes).min()) >= MIN_ROWS_PER_CLASS:
-            fit = Fit.of(scores.cpu().numpy(), data.labels.cpu().numpy(), decision)
-            report = _of_labels(report, data, fit, int((decided == data.labels).sum()))
-    return _of_order(report, opened, data)
+    with uncounted(opened.model):
+        records = records_of(opened, data)
+        scores = batched_scores(records.model, records.data.rows)
+        report = _of_scores(scores, decision)
+        target, classes = data.domain.target, decision.classes(opened.model.outputs)
+        if opened.unassessed:
+            text = f"Accuracy, error rates and the input encoding are not assessable: {opened.unassessed}."
+            report = replace(report, level="not assessable", text=text)
+        elif target is not None and len(target.classes) == classes > 1 and data.labelled:
+            decided = decision.chosen(scores)
+            if int(torch.bincount(data.labels, minlength=classes).min()) >= MIN_ROWS_PER_CLASS:
+                fit = Fit.of(scores.cpu().numpy(), data.labels.cpu().numpy(), decision)
+                report = _of_labels(report, data, fit, int((decided == data.labels).sum()))
+        return _of_order(report, opened, data)
 
 
 def _of_scores(scores: Tensor, decision: Decision) -> EncodingCheckReport:
