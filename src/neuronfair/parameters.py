@@ -53,19 +53,9 @@ class Parameter:
     default_text: str | None = None  # the default as a help text shows it
 
 
-def parameter(
-    default: Any,
-    text: str,
-    *flags: str,
-    panel: str = EXPERT,
-    metavar: str | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    positional: bool = False,
-) -> Any:
-    """Return a field of a settings class with the metadata for command line and TOML files."""
-    declared = Parameter(text, flags, panel, metavar, least, most, positional, default=default)
-    return field(default=default, metadata={_KEY: declared})
+def parameter(default: Any, text: str, *flags: str, **more: Any) -> Any:
+    """Return a field of a settings class with the metadata for command line and TOML files: those of `Parameter`."""
+    return field(default=default, metadata={_KEY: Parameter(text, flags, default=default, **more)})
 
 
 def groups(kind: Any) -> Values:

@@ -235,7 +235,8 @@ def certify(
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
     options.check_run_folder(out, force, (data, model.model, model.weights, table.domain, table.attributes_file))
-    from neuronfair.proof.session import problem_where
+    from neuronfair.audits.provenance import replay_options
+    from neuronfair.proof.session import CERTIFICATE, problem_where
     from neuronfair.store.ledger import DOMAIN
 
     found = _table_or_domain(table, model)
@@ -247,7 +248,9 @@ def certify(
     run = _proof_folder(out, found.data, opened, model, settings, force)
     report, region = _prove(problem, opened, None if _is_domain(data) else found.data, settings, run, ray, console)
     if problem.bounder is not None:  # otherwise there is nothing but the model's own word
-        console.print(f"Check it: {_check_command(out, opened, model)}", soft_wrap=True)
+        reopen = replay_options(opened, found.origin) or ("--model", str(model.model))
+        words = ["neuronfair", "certify", "--check", str(out / CERTIFICATE), *reopen]
+        console.print(f"Check it: {shlex.join(words)}", soft_wrap=True)
     if found.inferred:
         console.print(f"The domain was read off the table. Please read and correct it: {out / DOMAIN}")
     output.write(json.loads(report.to_json()) | region)
@@ -306,16 +309,6 @@ def _prove(
     region = region_of_row(records, settings.row)
     console.print(f"Row {settings.row:,}: {region_sentence(region)}", soft_wrap=True)
     return report, {"row": None if region is None else asdict(region)}
-
-
-def _check_command(out: Path, opened: Opened, model: ModelOptions) -> str:
-    """Return the command that checks a certificate."""
-    from neuronfair.audits.provenance import Origin, replay_options
-    from neuronfair.proof.session import CERTIFICATE
-
-    origin = Origin(weights=model.weights, trust_pickle=model.trust_pickle, preprocess=model.preprocess)
-    named = replay_options(opened, origin) or ("--model", str(model.model))
-    return shlex.join(["neuronfair", "certify", "--check", str(out / CERTIFICATE), *named])
 
 
 def _is_domain(data: str) -> bool:

@@ -127,8 +127,7 @@ def worst_examples(outcome: SearchResult, network: Model) -> list[str]:
 
 def changed(domain: TableDomain, before: Tensor, after: Tensor) -> str:
     """Return in words which attributes differ between two rows."""
-    table = domain.to_table(torch.stack([before, after]))
-    return ", ".join(f"{name} {old} → {new}" for name, (old, new) in table.items() if old != new)
+    return ", ".join(f"{one.attribute} {one.own} → {one.twin}" for one in phrases.changes(domain, before, after))
 
 
 def _twin_words(domain: TableDomain, row: Tensor, twin: Tensor) -> str:

@@ -137,11 +137,6 @@ class Threshold:
         return METRICS.get(self.figure) or METRICS[self.figure.partition(".")[0]]
 
     @property
-    def is_share(self) -> bool:
-        """Whether the figure is a share, which is read in percent."""
-        return self.range.is_share
-
-    @property
     def looks_up(self) -> bool:
         """Whether large values are the bad ones."""
         return self.compare[0] == ">"
@@ -515,14 +510,14 @@ def _texts(limit: Threshold, measured: _Measured, digits: int) -> tuple[str, ...
     if measured.low is None or measured.high is None:
         return (_shown(limit, measured.value, digits),) * 3
     numbers = (measured.value, measured.low, measured.high)
-    if limit.is_share and digits == DIGITS:
+    if limit.range.is_share and digits == DIGITS:
         return tuple(f"{text}%" for text in aligned_percents(*numbers))
     return tuple(_shown(limit, number, digits) for number in numbers)
 
 
 def _shown(limit: Threshold, number: float, digits: int) -> str:
     """Return a number as its metric is read: shares in percent."""
-    if limit.is_share:
+    if limit.range.is_share:
         is_rounded = digits == DIGITS and number != limit.number  # a threshold is shown as it was written
         return percent(number) if is_rounded else f"{100 * number:.{digits}g}%".replace("-", _MINUS)
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits}g}"

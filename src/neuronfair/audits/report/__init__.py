@@ -332,8 +332,8 @@ def worst_of(attributes: Sequence[AttributeReport]) -> AttributeReport:
     """
 
     def rank(one: AttributeReport) -> tuple[float, float, float]:
-        effect = one.counterfactual.effect.rate if one.counterfactual and one.counterfactual.claimed else 0.0
-        return max((rate.rate for rate in one.data_set_rates[:1]), default=0.0), one.rates.largest, effect
+        excess = 0.0 if one.claimed_effect is None else one.claimed_effect.rate
+        return max((rate.rate for rate in one.data_set_rates[:1]), default=0.0), one.rates.largest, excess
 
     return max(attributes, key=rank)
 
@@ -353,13 +353,13 @@ def line_of(line: AuditLine, report: Report, page: str) -> AuditLine:
     if not report.attributes:
         return known
     one = worst_of(report.attributes)
-    gaps, claimed = one.probability_gaps or one.severity, one.counterfactual is not None and one.counterfactual.claimed
+    gaps = one.probability_gaps or one.severity
     return replace(
         known,
         attribute=one.name,
         rate=next(iter(one.rates.measured), None),
         random=one.rates.domain,
-        counterfactual=one.counterfactual.effect if one.counterfactual is not None and claimed else None,
+        counterfactual=one.claimed_effect,
         gap=None if gaps is None else gaps.max,
         gap_of="scores" if one.probability_gaps is None else "probabilities",
     )

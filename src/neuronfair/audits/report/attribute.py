@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
-from neuronfair.audits.report.counterfactual import CounterfactualReport
+from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.domain.population.plausible import PLAUSIBLE
 from neuronfair.formatting import POPULATIONS, Population, duration, likelihood, listed, percent, plain, plural
 from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, ProofReport
@@ -411,9 +411,15 @@ class AttributeReport:
         return self.rates.largest > 0 or searched or certified
 
     @property
+    def claimed_effect(self) -> Interval | None:
+        """The excess flip rate that the counterfactual test claims; None where it claims none."""
+        found = self.counterfactual
+        return found.effect if found is not None and found.claimed else None
+
+    @property
     def has_proxy_evidence(self) -> bool:
         """Whether the counterfactual test claims an effect: evidence of proxies, under its assumptions."""
-        return self.counterfactual is not None and self.counterfactual.claimed
+        return self.claimed_effect is not None
 
     @property
     def leads_with_counterfactuals(self) -> bool:

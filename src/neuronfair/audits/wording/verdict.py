@@ -132,8 +132,8 @@ def _headline(one: AttributeReport, rows: int) -> str:
         if len(drawn) == drawn[0].discriminated == 1:
             does = "does"
         return f"{known}; {flips} {does}." if known else f"Decisions depend on {either} for {flips}."
-    if one.is_unused and one.counterfactual is not None and one.counterfactual.claimed:
-        more = f"{points(one.counterfactual.effect.rate).replace('pp', 'percentage points')} more often than by chance"
+    if one.is_unused and one.claimed_effect is not None:
+        more = f"{points(one.claimed_effect.rate).replace('pp', 'percentage points')} more often than by chance"
         proxies = f"there is proxy evidence: counterfactual twins get a different decision {more}"
         return f"The model does not use {either}, but {proxies}."
     if one.is_unused:
@@ -241,9 +241,10 @@ def _untested(attributes: Sequence[AttributeReport], worst: AttributeReport) -> 
 def _counterfactuals(attributes: Sequence[AttributeReport], worst: AttributeReport) -> list[str]:
     """Return what the counterfactual test says: of unread attributes, and the claim of the headline or the largest."""
     empty = [one for one in attributes if one.leads_with_counterfactuals and len(one.sensitive) == 1]
-    claimed = [one for one in attributes if one.has_proxy_evidence]
-    claimed.sort(key=lambda one: (one is not worst, -one.counterfactual.effect.rate if one.counterfactual else 0.0))
-    largest = claimed[:1]
+    claimed = [
+        (one is not worst, -excess.rate, one) for one in attributes if (excess := one.claimed_effect) is not None
+    ]
+    largest = [one for *_, one in sorted(claimed, key=lambda entry: entry[:2])][:1]
     parts = []
     for one in (*largest, *(one for one in empty if one not in largest)):
         if (report := one.counterfactual) is not None:
