@@ -260,7 +260,9 @@ def main() -> None:
     except OSError as error:
         _fail(f"{error.filename or 'output'}: {error.strerror or error}")
     except Exception as error:
-        _fail_inside(error)
+        if os.environ.get(DEBUG):
+            traceback.print_exception(error)
+        _fail(internal(error), INTERNAL, "")  # status 1 could be mistaken for a failed gate
 
 
 def _run() -> Any:
@@ -273,14 +275,6 @@ def _run() -> Any:
         if error.code not in (None, 0, 1):  # other codes could be mistaken for a verdict
             raise
         raise RuntimeError(f"the code of the model or a package ended the program with status {error.code}") from error
-
-
-def _fail_inside(error: Exception) -> None:
-    """Report a defect of this program in one line; status 1 could be mistaken for a failed gate."""
-    if os.environ.get(DEBUG):
-        traceback.print_exception(error)
-    complain(internal(error))
-    sys.exit(INTERNAL)
 
 
 # The parent of what typer raises for wrong options; typer has no public name for it.
@@ -300,8 +294,8 @@ def complain(message: str) -> None:
     print(f"neuronfair: {visible(' '.join(message.split()))}", file=sys.stderr)
 
 
-def _fail(message: str, status: int = WRONG) -> None:
-    complain(f"error: {message}")
+def _fail(message: str, status: int = WRONG, kind: str = "error: ") -> None:
+    complain(f"{kind}{message}")
     sys.exit(status)
 
 

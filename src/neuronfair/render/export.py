@@ -163,7 +163,8 @@ def columns(
     def classes(numbers: torch.Tensor | None) -> pa.Array:
         if numbers is None or not said:
             return pa.nulls(count, pa.string())
-        return _labels(numbers, said)
+        codes = pa.array(numbers.to(torch.int32).numpy())
+        return pa.DictionaryArray.from_arrays(codes, pa.array(list(said), pa.string()))
 
     chosen = [decision.chosen(one) if said else None for one in (scores, twin_scores)]
     return [
@@ -178,10 +179,6 @@ def columns(
         pa.array(decision.gap(scores, twin_scores).numpy()),
         pa.array(found.plausibility.double().cpu().numpy(), from_pandas=True),  # an empty cell: not known
     ]
-
-
-def _labels(codes: torch.Tensor, labels: Sequence[str]) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(codes.to(torch.int32).numpy()), pa.array(list(labels), pa.string()))
 
 
 def _shown(table: pa.Table) -> pa.Table:
@@ -243,7 +240,13 @@ def findings_frame(outcomes: Mapping[tuple[str, str], SearchResult]) -> Any:
         return pandas.DataFrame()
     twins = twin_names(one.domain for one in every)
     names = headings(every[0].domain.names, twins)
-    return pa.concat_tables(plain(pa.table(_columns(one, twins), names=names)) for one in every).to_pandas()
+    tables = []
+    for one in every:
+        decision, found = one.config.decision, one.findings
+        scale = found.scale(decision, one.config.scale)
+        cells = columns(one.domain, decision, one.config.method, found, scale, twins)
+        tables.append(plain(pa.table(cells, names=names)))
+    return pa.concat_tables(tables).to_pandas()
 
 
 def groups_frame(report: Report) -> Any:
@@ -280,13 +283,6 @@ def rates_frame(report: Report) -> Any:
 
 def _pandas() -> Any:
     return needs("pandas", "sklearn", "a DataFrame", NeuronFairError)
-
-
-def _columns(outcome: SearchResult, twins: Sequence[str]) -> list[pa.Array]:
-    config, found = outcome.config, outcome.findings
-    return columns(
-        outcome.domain, config.decision, config.method, found, found.scale(config.decision, config.scale), twins
-    )
 
 
 WHOLE = "audit"  # the suite of checks that belong to no attribute

@@ -342,7 +342,10 @@ def _in_words(
             twin_plausibility=plausibilities[1][i],
             twin_is_plausible=twin_is_plausible[i],
         )
-        findings.append(_replayed(case, finding))
+        if case.runs is not None and case.runs.replay is not None and method != TABLE:
+            words = ["neuronfair", "show", str(case.runs.path / method), str(number), *case.runs.replay]
+            finding = replace(finding, replay=shlex.join(words))
+        findings.append(finding)
     return tuple(findings)
 
 
@@ -362,14 +365,6 @@ def _plausible_twin(case: AttributeCase, people: Tensor, twins: Tensor) -> Tenso
         for every in (case.pair_domain.twins(part),)
     ]
     return torch.cat([people.new_zeros(0, dtype=torch.bool), *fits])
-
-
-def _replayed(case: AttributeCase, finding: Finding) -> Finding:
-    """Return a finding with the command that shows it again, where there is one."""
-    if case.runs is None or case.runs.replay is None or finding.method == TABLE:
-        return finding
-    words = ["neuronfair", "show", str(case.runs.path / finding.method), str(finding.number), *case.runs.replay]
-    return replace(finding, replay=shlex.join(words))
 
 
 def _severity(gaps: np.ndarray[Any, Any]) -> SeverityReport:
