@@ -237,10 +237,7 @@ def _audit_table(model: Any, data: Dataset | Any, **options: Unpack[AuditOptions
     )
     checks = options.get("checks") or Checks()
     table, opened, folder = case.data, case.opened, options.get("folder")
-    settings = options.get("settings") or AuditSettings()
-    changes: Values = {name: value for name, value in options.items() if name in values_of(settings)}
-    changes["seed"] = _seed(options.get("random_state"), changes.get("seed", settings.seed))
-    settings = replace(settings, **changes)
+    settings = _changed(options.get("settings") or AuditSettings(), options)
     ready = checks.read(table.domain)
     population = options.get("population")
     people = None if population is None else read_people(population, table.domain)
@@ -289,6 +286,13 @@ def _seed(seed: int | None, default: int = 0) -> int:
     if not isinstance(seed, int):
         raise NeuronFairError(f"random_state: expected a whole number, got {type(seed).__name__}")
     return seed
+
+
+def _changed(settings: AuditSettings, options: AuditOptions) -> AuditSettings:
+    """Return the settings with the changes of a call."""
+    changes: Values = {name: value for name, value in options.items() if name in values_of(settings)}
+    changes["seed"] = _seed(options.get("random_state"), changes.get("seed", settings.seed))
+    return replace(settings, **changes)
 
 
 def _audit_text(model: Any, data: Any, text: str, **options: Unpack[TextKeywords]) -> TextAudit:

@@ -19,6 +19,7 @@ from neuronfair.audits.pytest_check import CheckSettings, Fairness
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import attributes
 from neuronfair.audits.stages import counterfactual as stage
+from neuronfair.audits.stages.case import AttributeCase
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, NeuronFairError
@@ -175,7 +176,7 @@ def test_ctrl_c_keeps_what_is_there(compared, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stage, "CounterfactualTest", stop)
+    monkeypatch.setattr(AttributeCase, "counterfactual_test", stop)
     told = audit(reads(COPY), people(), settings=SMALL)
     (one,) = told.report.attributes
     assert told.interrupted
