@@ -377,7 +377,7 @@ class Fragile(nn.Module):
         self.parts = nn.Sequential(norm, nn.Dropout(), first, nn.ReLU(), second)
         self.breaks_at, self.calls = breaks_at, 0
         second.bias.requires_grad_(False)
-        first.register_forward_hook(lambda *_: None)  # a hook of the user
+        first.register_forward_hook(_hook_of_the_user)
         self.train()
         norm.eval()  # parts of it in one mode and parts in the other
 
@@ -388,6 +388,9 @@ class Fragile(nn.Module):
             raise BrokenError
         scores: Tensor = self.parts(x)
         return scores
+
+
+def _hook_of_the_user(*_: Any) -> None: ...
 
 
 def _snapshot(module: nn.Module) -> list[object]:
