@@ -152,7 +152,7 @@ def test_a_table_is_judged_as_well(outcome):
             """
         )
     )
-    assert "depends on s for 100% of people in the data set who have a plausible twin" in text
+    assert "depends on s for 100% of people in the data set with a plausible twin" in text
 
 
 def test_groups_are_checked(outcome):

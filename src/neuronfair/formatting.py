@@ -15,7 +15,7 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PARTS = {1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 3 / 4: "three quarters"}
 Population = Literal["pairs", "table", "plausible", "domain", "combinations"]
 POPULATIONS: dict[Population, str] = {  # the records of a rate
-    "pairs": "people in the data set who have a plausible twin",
+    "pairs": "people in the data set with a plausible twin",
     "table": "records in the data set",
     "plausible": "realistic synthetic records",
     "domain": "synthetic records drawn uniformly from the declared input space",

@@ -433,7 +433,7 @@ def test_a_finding_in_words(run):
         assert words in result.out
     assert "high" in result.out
     assert "low" in result.out
-    assert "With the weights it was found with, it still holds." in result.out
+    assert "Evaluated again with the same weights: it still holds." in result.out
 
 
 def test_a_finding_on_other_weights(run):
@@ -444,17 +444,17 @@ def test_a_finding_on_other_weights(run):
     save_file(blind, "blind.safetensors")
     result = run("show", "run", 3, "--model", "blind.safetensors")
     assert result.status == 0
-    assert "With other weights, it no longer holds: the decisions are the same." in result.out
-    assert "With other weights" in run("show", "run", 3, "--model", "other.safetensors").out
+    assert "Evaluated again with other weights: it no longer holds: the decisions are the same." in result.out
+    assert "Evaluated again with other weights" in run("show", "run", 3, "--model", "other.safetensors").out
     again = run("show", "run", 3, "--model", "model.safetensors").out
-    assert "With the weights it was found with, it still holds." in again
+    assert "Evaluated again with the same weights: it still holds." in again
 
 
 def test_a_model_that_was_changed_is_opened_only_if_it_is_named(run, refused, monkeypatch):
     assert run(*SEARCH, *SMALL, "--quiet").status == 0
     state = load_file("model.safetensors")
     save_file({name: 2 * tensor if "2" in name else tensor for name, tensor in state.items()}, "model.safetensors")
-    assert "With other weights" in run("show", "run", 3, "--model", "model.safetensors").out
+    assert "Evaluated again with other weights" in run("show", "run", 3, "--model", "model.safetensors").out
     for place in ("neuronfair.model.open.wrap_model", "neuronfair.model.weights.load"):
         monkeypatch.setattr(place, None)  # nothing of the file is parsed
     refused("show", "run", 3, says=("model.safetensors: has changed since run was made", "use --model "))
@@ -472,7 +472,7 @@ def test_a_file_that_gives_another_model(run, refused, monkeypatch):
 
     monkeypatch.setattr(bridges, "wrap_model", other)
     refused("show", "run", 3, says=("model.safetensors: is not the model that run was made with", "--model"))
-    assert "With other weights" in run("show", "run", 3, "--model", "model.safetensors").out
+    assert "Evaluated again with other weights" in run("show", "run", 3, "--model", "model.safetensors").out
 
 
 def test_the_classifier_of_a_run_is_used_again_only_if_it_is_the_same(run, refused):

@@ -33,7 +33,7 @@ def test_it_shows_headline_metrics_steps_and_pairs():
     assert table[2][3].startswith("of 50 ")
     assert [line[0] for line in table[2:6]] == [one.name for one in metrics(attribute())]
     assert [line[0] for line in table[6:10]] == ["by", "---", "sex", "race"]
-    assert "1. Decide whether the worst pair that a search found" in text
+    assert "1. Look at the worst synthetic pair" in text
     assert "`neuronfair show RUN/sex/frontier 17`" in text
     assert "with sex M instead of F: high." in text
     assert "To reproduce: `neuronfair audit people.csv`" in text

@@ -141,7 +141,7 @@ def _environment() -> Environment:
     of_findings = (_distance, _gap, _odds, _people)
     of_charts = (_clearest, curve_end, largest_move, layer_maps, _spanned)
     of_reports = (_digest, _layers, left_out, _parts, _worst_first)
-    of_summary = (summary.limits_of, summary.metrics, summary.next_steps, summary.status)
+    of_summary = (summary.limits_of, summary.metrics, summary.next_steps, summary.status, summary.twin_explained)
     environment.filters |= {
         **words,
         **{show.__name__.lstrip("_"): show for show in (*of_findings, *of_charts, *of_reports, *of_summary)},

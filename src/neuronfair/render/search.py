@@ -175,9 +175,7 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
         lines.append(f"Of {of} counterfactual twins drawn for this person, {share} ({other}) get a different decision.")
     if not bool(one.plausibility.isnan()):
         lines.append(f"Likelihood: {likelihood(float(one.plausibility))}.")
-    lines.append(
-        f"With {'the weights it was found with' if same_weights else 'other weights'}, {_state(found, decision)}"
-    )
+    lines.append(f"Evaluated again with {'the same' if same_weights else 'other'} weights: {_state(found, decision)}")
     if (rows := shrunk_pair(run, number)) is not None:
         shrunk = _evaluated(network, *rows)
         lines += ["Shrunk, as it was reported:", *_decisions(domain, decision, scale, shrunk)]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from neuronfair.audits.report import Gate, RegressionSetReport, Report, worst_of
 from neuronfair.audits.report.attribute import AttributeReport, Gap, left_out_pairs, notes_of
+from neuronfair.audits.wording import summary
 from neuronfair.audits.wording.summary import by, described, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.formatting import POPULATIONS, UNKNOWN, first_few, many, percent, times, visible, with_interval
 from neuronfair.proof.report import ShareInterval
@@ -212,6 +213,7 @@ def markdown(report: Report) -> str:
     attributes = report.attributes
     parts = [
         f"## {escaped(report.verdict.headline)}",
+        escaped(summary.twin_explained(attributes)),
         escaped(status(report)),
         *(f"- {escaped(note)}" for note in limits_of(report)),
         *(_titled(first_screen(worst_of(attributes))) if attributes else ()),
@@ -305,7 +307,7 @@ def model_card(report: Report) -> str:
     limits = [*CARD_LIMITS, *([] if tested else [untested]), *notes_of(report.attributes)]
     parts = [
         f"# Model card: {escaped(model.source)}",
-        f"**{escaped(report.verdict.headline)}**",
+        f"**{escaped(report.verdict.headline)}** {escaped(summary.twin_explained(report.attributes))}".rstrip(),
         escaped(status(report)),
         "## The model",
         _facts(

@@ -19,6 +19,7 @@ from rich.text import Text
 from neuronfair import progress
 from neuronfair.audits.report import AuditIndex, Report, Tone, worst_of
 from neuronfair.audits.report.attribute import AttributeReport
+from neuronfair.audits.wording import summary
 from neuronfair.audits.wording.summary import described, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import duration, interval_ends, listed, percent, plural, visible
@@ -175,7 +176,8 @@ def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
     attributes, gate = report.attributes, _gate(report, verbose=verbose)
     said = [] if len(gate) == 1 and report.verdict.thresholds == "failed" else [status(report)]  # the line says it
     style = _STYLE[report.verdict.tone]
-    lines: list[RenderableType] = [report.verdict.headline, *(Text(visible(one), style=style) for one in said), *gate]
+    headline = f"{report.verdict.headline} {summary.twin_explained(attributes)}".rstrip()
+    lines: list[RenderableType] = [headline, *(Text(visible(one), style=style) for one in said), *gate]
     if attributes:
         lines += ["", _metrics(worst_of(attributes))]
     if len(attributes) > 1:
@@ -236,11 +238,8 @@ def _gate(report: Report, *, verbose: bool) -> list[RenderableType]:
     for check in report.gate.checks if report.gate is not None else ():
         if check.fired or verbose:
             mark, style = ("FAILED", "bold red") if check.fired else ("passed", "green")
-            lines.append(
-                Text.assemble(
-                    (mark, style), visible(f" {check.expression}: {check.explained if verbose else check.text}")
-                )
-            )
+            text = visible(f" {check.expression}: {check.explained if verbose else check.text}")
+            lines.append(Text.assemble((mark, style), text))
     return lines
 
 

@@ -137,6 +137,14 @@ def test_nothing_that_was_tried_fits(people):
     assert f"Its AUC is {found.auc:.2f}" in found.text
 
 
+def test_classes_in_the_other_order_are_named_as_the_reason(people):
+    swapped = replace(people, labels=1 - people.labels)
+    found = check(planted(), swapped)
+    assert found.level == "wrong"
+    assert "the classes may be swapped" in found.text
+    assert "swapped" not in check(planted(), people).text
+
+
 def test_without_labels_only_the_scores_are_looked_at(people, right):
     bare = replace(people, labels=torch.full((N,), -1))
     found = check(planted(), bare)
@@ -146,7 +154,7 @@ def test_without_labels_only_the_scores_are_looked_at(people, right):
     assert len(found.probabilities) == 5
     constant = check(planted(bias=1e3), bare)
     assert (constant.level, constant.constant, constant.saturated) == ("suspicious", True, 1.0)
-    assert "decides alike for all 2,000 rows" in constant.text
+    assert "gives all 2,000 rows looked at the same decision" in constant.text
 
 
 def test_few_labels_and_tolerances_conclude_nothing(people):
@@ -162,7 +170,7 @@ def test_a_constant_that_hardly_tells_people_apart_is_suspicious(people):
     found = check(by_last_column(few), few)
     assert (found.level, found.constant) == ("suspicious", True)
     assert found.accuracy == found.majority
-    assert "It decides alike for all." in found.text
+    assert "It gives every record the same decision." in found.text
 
 
 def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):

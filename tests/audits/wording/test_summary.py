@@ -15,6 +15,7 @@ from neuronfair.audits.wording.summary import (
     next_steps,
     realistic_pairs,
     status,
+    twin_explained,
 )
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
@@ -42,11 +43,12 @@ def test_every_metric_says_of_how_many_and_of_whom():
     assert (impact.value, impact.range) == ("0.40", "0.28–0.55")
     assert impact.of == f"the model decides 'yes' for {percent(0.26)} of F versus {percent(0.65)} of M, of 209 records"
     assert excess.value == "19.0 pp"
-    assert excess.of.endswith("than by chance, of 20,000 real people")
+    assert excess.of.startswith("more decisions than by chance change if values that go with sex change too")
+    assert excess.of.endswith("(counterfactual twins of 20,000 people)")
     assert excess.note == "rests on untested causal assumptions"
     assert certified.value == percent(0.9)
-    assert certified.of == "of the declared input space (1,000 records)"
-    assert certified.note == f"proved not to depend on sex; {percent(0.07)} undecided"
+    assert certified.of == "of the declared input space (1,000 records) proved not to depend on sex"
+    assert certified.note == f"{percent(0.07)} undecided"
     assert not certified.interval  # exact
 
 
@@ -64,10 +66,7 @@ def test_the_flip_rate_is_that_of_the_data_set_before_synthetic_records():
     rates = Rates(table=rate(0, 1000, "table"), domain=rate(30, 100))
     assert metrics(attribute(rates=rates))[0].value == percent(0)
     pairs = metrics(attribute(rates=replace(rates, pairs=rate(1, 90, "pairs"))))[0]
-    assert (
-        pairs.of
-        == "of 90 people in the data set who have a plausible twin: the same record with another sex that fits the rest"
-    )
+    assert pairs.of == "of 90 people in the data set with a plausible twin"
     unused = fair(health=(Note(NOT_READ, "…", "…"),))
     assert metrics(unused)[0].note == "the model does not use sex"
 
@@ -77,13 +76,28 @@ def test_the_certified_share_is_that_of_records_with_an_allowed_twin():
     rows = replace(certified_rows(26_600, 271, 48_842), without_twin=22_043)
     certified = metrics(attribute(proved=proved(900, data_set=rows)))[3]
     assert certified.value == percent(4_557 / 26_799) == "17.0%"
-    assert certified.of == "of 26,799 records in the data set with an allowed twin; 22,043 more have none"
-    assert certified.note == "proved not to depend on sex; 82.0% undecided, 1.0% proved to depend"
+    assert certified.of == "of 26,799 records in the data set proved not to depend on sex"
+    assert certified.note == "82.0% undecided; 1.0% proved to depend; the rules allow no twin of 22,043 more"
     flips = metrics(attribute(proved=proved(900, data_set=certified_rows(0, 45, 1000))))[3]
     assert flips.text == "Undecided: 95.5% of 1,000 records in the data set; 4.5% proved to depend"  # 0% is no verdict
     alone = replace(certified_rows(100, 0, 100), without_twin=100)
     nobody = metrics(attribute(proved=proved(900, data_set=alone)))[3]
     assert (nobody.value, nobody.of) == (NOT_MEASURED, "None of 100 records in the data set has an allowed twin.")
+
+
+def test_a_plausible_twin_is_explained_where_the_first_screen_speaks_of_one():
+    assert twin_explained(()) == twin_explained((attribute(),)) == ""
+    one = attribute(rates=Rates(pairs=rate(112, 10_866, "pairs")))
+    text = "Plausible twin: the same record with another sex that fits the rest"
+    assert twin_explained((one,)) == f"{text} (a female husband would not)."
+    of_many = twin_explained((replace(one, sensitive=("sex", "race"), twins=9),))
+    assert "another sex or race that fits" in of_many
+    assert of_many.endswith("of up to 9 such twins, one different decision is enough.")
+
+
+def test_an_unknown_ratio_says_why():
+    unknown = replace(DISPARITY, disparate_impact=None, unknown={"disparate_impact": "too few groups"})
+    assert metrics(attribute(disparity=unknown))[1].text == "Not known: too few groups."
 
 
 def test_the_status_is_that_of_the_thresholds_alone():
@@ -137,7 +151,7 @@ def test_a_quick_look_says_what_is_smaller():
 def test_people_without_a_plausible_twin_are_counted():
     pairs = replace(rate(112, 10_866, "pairs"), alone=9134)
     one = attribute(rates=Rates(pairs=pairs))
-    assert metrics(one)[0].note == "9,134 more have no such twin"
+    assert metrics(one)[0].note == "9,134 more have none"
     assert overview((one,)).rows[0][:3] == ("sex", "1", "10,866")
 
 

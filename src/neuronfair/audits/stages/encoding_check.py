@@ -63,7 +63,7 @@ def _of_scores(scores: Tensor, decision: Decision) -> EncodingCheckReport:
     if decision.kind == "tolerance":
         text = "Accuracy and the input encoding are not assessable: the model's answers are quantities, only compared."
     if alike:
-        text = f"This model decides alike for all {rows:,} rows looked at. {text} {_TURN}"
+        text = f"This model gives all {rows:,} rows looked at the same decision. {text} {_TURN}"
     report = EncodingCheckReport("suspicious" if alike else "not assessable", text, rows, constant=alike)
     if decision.kind == "tolerance":
         return report
@@ -206,5 +206,7 @@ def _text(report: EncodingCheckReport) -> str:
             f"{forest:.2f}): it weighs the classes, or they are in another order, or the encoding may be wrong. {_TURN}"
         )
     why = f"Its AUC is {area:.2f}, that of a forest that learns from the same rows {forest:.2f}."
-    why += " It decides alike for all." if report.constant else ""
+    why += " It gives every record the same decision." if report.constant else ""
+    if forest > 0.6 and 1 - area > forest - 0.1:
+        why += " It ranks the records the wrong way round: the classes may be swapped."
     return f"This model is {shares}: the encoding {doubt} wrong. {why} {_TURN}"

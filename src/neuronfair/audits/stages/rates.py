@@ -308,7 +308,8 @@ def _gap(rates: Sequence[_Selected], how: Callable[[Sequence[Rate]], Spread | No
     spreads = []
     for one in rates:
         if len(one.large) < 2:
-            return f"fewer than two groups have {MIN_GROUP_ROWS} {one.what}, which a rate is made of at least"
+            needed = f"fewer than two groups have the {MIN_GROUP_ROWS} {one.what} that a rate needs"
+            return f"{needed}: put ages and other numbers into `bands` in the domain file"
         spread = how([Rate(one.counts[i][1], one.counts[i][0], "table", confidence, looks) for i in one.large])
         if spread is None:
             return "nobody is selected in any group"

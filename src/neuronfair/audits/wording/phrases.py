@@ -101,11 +101,8 @@ def person(domain: TableDomain, row: Mapping[str, Cell], named: Sequence[str], l
     parts = [f"{plain(n)} {row[n]}" for n in others]
     if left > 0:
         parts.append(f"{left} more attribute{'s' if left > 1 else ''}")
-    who = (
-        "a person"
-        if age is None
-        else f"a{'n' if str(row[age])[:1] == '8' or row[age] in (11, 18) else ''} {row[age]}-year-old"
-    )
+    an = "an" if age is not None and (str(row[age])[:1] == "8" or row[age] in (11, 18)) else "a"
+    who = "a person" if age is None else f"{an} {row[age]}-year-old"
     return f"{who} with {listed(parts)}" if parts else who
 
 
@@ -261,6 +258,7 @@ def rate_of(rate: Rate) -> RateOf:
 
 
 KEPT = 20  # sides in the report
+NO_LOSER = "with no group clearly at a disadvantage"
 CLEAR = 0.05  # part by which a group must lose more often than all to be named
 AMONG = {
     "pairs": "in the data set (plausible twins)",
@@ -291,11 +289,7 @@ def direction(
         sentence = f"In {pairs}, the decision is worse for {loser}: not {outcome}."
     else:
         by = listed([plain(name) for name in domain.sensitive])
-        most = (
-            "mostly to the disadvantage of " + APART.join(losers)
-            if losers
-            else "with no group clearly at a disadvantage"
-        )
+        most = f"mostly to the disadvantage of {APART.join(losers)}" if losers else NO_LOSER
         sentence = f"In {plural(counted.people, 'case')} {among}, {outcome} depends on {by}, {most}."
     sides = [SideReport(", ".join(own), side.gets, side.loses) for own, side in zip(values, counted.sides, strict=True)]
     return (DirectionReport(population, counted.people, tuple(sides[:KEPT]), sentence, losers),)

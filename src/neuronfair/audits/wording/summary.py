@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from neuronfair.audits.report import Report, Tone
+from neuronfair.audits.report import Report, Tone, worst_of
 from neuronfair.audits.report.attribute import AttributeReport, Finding, notes_of, worst_cases
 from neuronfair.formatting import aligned_percents, interval_ends, listed, many, percent, plain, plural
 
@@ -64,6 +64,15 @@ def by(one: AttributeReport) -> str:
     return listed([plain(name) for name in one.sensitive])
 
 
+def twin_explained(attributes: Sequence[AttributeReport]) -> str:
+    """Return what a plausible twin is, where the first screen speaks of one; empty elsewhere."""
+    if not attributes or (worst := worst_of(attributes)).rates.pairs is None:
+        return ""
+    enough = f"; of up to {worst.twins:,} such twins, one different decision is enough"
+    more = enough if worst.twins > 1 else " (a female husband would not)"
+    return f"Plausible twin: the same record with another {_either(worst)} that fits the rest{more}."
+
+
 def status(report: Report) -> str:
     """Return what the thresholds say, with the sign of its tone."""
     verdict = report.verdict
@@ -109,7 +118,7 @@ def _steps(report: Report) -> list[Step]:
     verdict, again = report.verdict, report.reproduction
     steps = []
     if (replay := next((one.replay for one in worst_cases(report.attributes) if one.replay), None)) is not None:
-        steps.append(Step("Decide whether the worst pair that a search found is acceptable.", replay))
+        steps.append(Step("Look at the worst synthetic pair: is the difference justified?", replay))
     if again.alternatives and any(one.depends or one.has_proxy_evidence for one in report.attributes):
         steps.append(Step("Search for a model that is as good and less discriminatory.", again.alternatives))
     if verdict.thresholds == "none set" and again.command:
@@ -127,12 +136,11 @@ def _flip_rate(one: AttributeReport) -> Metric:
     rate = next(iter((*one.data_set_rates, *one.rates.measured)), None)
     if rate is None:
         return Metric("Flip rate", NOT_MEASURED, "Not measured.")
-    alone = f"{rate.alone:,} more have no such twin" if rate.alone else ""
+    alone = f"{rate.alone:,} more have none" if rate.alone else ""
     note = f"the model does not use {by(one)}" if one.is_unused else alone
-    twin = f": the same record with {_other(one)} that fits the rest" if rate.population == "pairs" else ""
     range_ = "" if rate.low == rate.high else interval_ends(rate.rate, rate.low, rate.high)
     value = f"{aligned_percents(rate.rate, rate.low, rate.high)[0]}%" if range_ else percent(rate.rate)
-    return Metric("Flip rate", value, f"of {rate.people}{twin}", range_, rate.confidence, note)
+    return Metric("Flip rate", value, f"of {rate.people}", range_, rate.confidence, note)
 
 
 def _disparate_impact(one: AttributeReport) -> Metric:
@@ -142,7 +150,8 @@ def _disparate_impact(one: AttributeReport) -> Metric:
     gap = disparity.disparate_impact
     if gap is None:
         unset = "Set `favourable`, the outcome that people want, to compute it."
-        return Metric(name, NOT_MEASURED, "Not known." if disparity.favourable else unset)
+        why = f"Not known: {disparity.unknown.get('disparate_impact', 'too few records')}."
+        return Metric(name, NOT_MEASURED, why if disparity.favourable else unset)
     shares = {group.values: group.selection_rate for group in one.groups}
     group = "({})" if len(one.sensitive) > 1 else "{}"  # the values of several attributes
     rates = " versus ".join(f"{percent(shares.get(name))} of {group.format(name)}" for name in (gap.least, gap.most))
@@ -157,7 +166,8 @@ def _proxy_excess(one: AttributeReport) -> Metric:
         return Metric(name, NOT_MEASURED, "No counterfactual test.")
     effect = (found.effect.rate, found.effect.low, found.effect.high)
     range_ = interval_ends(*effect, " pp")
-    people = f"more counterfactual twins get a different decision than by chance, of {found.of:,} real people"
+    changed = f"more decisions than by chance change if values that go with {_either(one)} change too"
+    people = f"{changed} (counterfactual twins of {found.of:,} people)"
     chance = "" if found.claimed else "this may be chance; "
     return Metric(name, f"{aligned_percents(*effect)[0]} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
 
@@ -169,26 +179,25 @@ def _certified(one: AttributeReport) -> Metric:
         return Metric(name, NOT_MEASURED, "Certification was not tried.")
     if not proved.method:
         return Metric(name, NOT_MEASURED, proved.sentence)
-    shown = f"proved not to depend on {by(one)}".replace(" and ", " or ")
+    shown = f"proved not to depend on {_either(one)}"
     if proved.data_set is None:
-        space = f"of the declared input space ({many(int(proved.people))} records)"
-        return Metric(
-            name, percent(proved.proved_fair.share), space, note=f"{shown}; {percent(proved.undecided.share)} undecided"
-        )
+        space = f"of the declared input space ({many(int(proved.people))} records) {shown}"
+        undecided = percent(proved.undecided.share)
+        return Metric(name, percent(proved.proved_fair.share), space, note=f"{undecided} undecided")
     rows = proved.data_set
     of = rows.of - rows.without_twin
     if not of:
         return Metric(name, NOT_MEASURED, f"None of {plural(rows.of, 'record')} in the data set has an allowed twin.")
     people = f"{plural(of, 'record')} in the data set"
-    if rows.without_twin:
-        people = f"{people} with an allowed twin; {rows.without_twin:,} more have none"
+    none = f"the rules allow no twin of {rows.without_twin:,} more" if rows.without_twin else ""
     undecided, flips = percent(rows.undecided.count / of), percent(rows.certified_discriminatory.count / of)
     depends = f"{flips} proved to depend" if rows.certified_discriminatory.count else ""
     if not rows.with_twin.count and rows.undecided.count:  # 0% would read as a verdict
-        return Metric(name, "Undecided", f"{undecided if depends else 'all'} of {people}", note=depends)
-    note = f"{shown}; {', '.join(filter(None, (f'{undecided} undecided', depends)))}"
-    return Metric(name, percent(rows.with_twin.share), f"of {people}", note=note)
+        note = "; ".join(filter(None, (depends, none)))
+        return Metric(name, "Undecided", f"{undecided if depends else 'all'} of {people}", note=note)
+    note = "; ".join(filter(None, (f"{undecided} undecided", depends, none)))
+    return Metric(name, percent(rows.with_twin.share), f"of {people} {shown}", note=note)
 
 
-def _other(one: AttributeReport) -> str:
-    return f"another {by(one)}" if len(one.sensitive) == 1 else f"another {by(one)}".replace(" and ", " or ")
+def _either(one: AttributeReport) -> str:
+    return by(one).replace(" and ", " or ")

@@ -151,7 +151,8 @@ def _against(one: AttributeReport, rate: RateOf) -> str:
     if found is None:
         return ""
     if len(found.sides) != 2:
-        return f", mostly to the disadvantage of {APART.join(found.losers)}" if found.losers else ""
+        most = f"mostly to the disadvantage of {APART.join(found.losers)}"
+        return f", {most if found.losers else 'with no group clearly at a disadvantage'}"
     loser = max(found.sides, key=lambda side: side.loses)
     if 2 * loser.loses <= found.people:
         return ""
@@ -183,16 +184,12 @@ def _synthetic(one: AttributeReport) -> list[str]:
     if one.is_unused:
         return []
     if _hit(one):
-        synthetic = [rate for rate in one.rates.measured if rate.population in SYNTHETIC]
-        rates = [f"{percent(rate.rate)} of {_who(rate)}" for rate in synthetic]
+        rates = [f"{percent(rate.rate)} of {_who(rate)}" for rate in one.rates.measured if rate.population in SYNTHETIC]
         return [f"Decisions also depend on {by(one)} for {listed(rates)}."] if rates else []
     assessed = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
     none = [rate for rate in assessed if not rate.rate and rate.high > 0]
-    if not none:
-        return []
     return [
-        f"None of {rate.of:,} {_who(rate)}: the upper {percent(rate.confidence)} confidence bound is "
-        f"{percent(rate.high)}."
+        f"None of {rate.people}: the upper {percent(rate.confidence)} confidence bound is {percent(rate.high)}."
         for rate in none
     ]
 
