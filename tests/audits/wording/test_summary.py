@@ -44,7 +44,7 @@ def test_every_metric_says_of_how_many_and_of_whom():
     assert impact.of == f"the model decides 'yes' for {percent(0.26)} of F versus {percent(0.65)} of M, of 209 records"
     assert excess.value == "19.0 pp"
     assert excess.of.startswith("more decisions than by chance change if values that go with sex change too")
-    assert excess.of.endswith("(counterfactual twins of 20,000 people)")
+    assert excess.of.endswith(", of 20,000 people")
     assert excess.note == "rests on untested causal assumptions"
     assert certified.value == percent(0.9)
     assert certified.of == "of the declared input space (1,000 records) proved not to depend on sex"
@@ -89,7 +89,7 @@ def test_a_plausible_twin_is_explained_where_the_first_screen_speaks_of_one():
     assert twin_explained(()) == twin_explained((attribute(),)) == ""
     one = attribute(rates=Rates(pairs=rate(112, 10_866, "pairs")))
     text = "Plausible twin: the same record with another sex that fits the rest"
-    assert twin_explained((one,)) == f"{text} (a female husband would not)."
+    assert twin_explained((one,)) == f"{text} (no female husband)."
     of_many = twin_explained((replace(one, sensitive=("sex", "race"), twins=9),))
     assert "another sex or race that fits" in of_many
     assert of_many.endswith("of up to 9 such twins, one different decision is enough.")

@@ -69,7 +69,7 @@ def twin_explained(attributes: Sequence[AttributeReport]) -> str:
     if not attributes or (worst := worst_of(attributes)).rates.pairs is None:
         return ""
     enough = f"; of up to {worst.twins:,} such twins, one different decision is enough"
-    more = enough if worst.twins > 1 else " (a female husband would not)"
+    more = enough if worst.twins > 1 else " (no female husband)"
     return f"Plausible twin: the same record with another {_either(worst)} that fits the rest{more}."
 
 
@@ -167,7 +167,7 @@ def _proxy_excess(one: AttributeReport) -> Metric:
     effect = (found.effect.rate, found.effect.low, found.effect.high)
     range_ = interval_ends(*effect, " pp")
     changed = f"more decisions than by chance change if values that go with {_either(one)} change too"
-    people = f"{changed} (counterfactual twins of {found.of:,} people)"
+    people = f"{changed}, of {found.of:,} people"
     chance = "" if found.claimed else "this may be chance; "
     return Metric(name, f"{aligned_percents(*effect)[0]} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
 
