@@ -31,7 +31,6 @@ from neuronfair.alternative_models import AlternativesSettings
 from neuronfair.alternative_models.candidates import CandidateFitter
 from neuronfair.alternative_models.objectives import ModelAnswers, PartEvaluator
 from neuronfair.alternative_models.parts import search_table
-from neuronfair.alternative_models.search import best_of
 from neuronfair.alternative_models.session import Alternatives, alternatives
 from neuronfair.domain.tables.dataset import DATASETS
 
@@ -74,7 +73,7 @@ def compared(
         return fitter.answers(result._made(fit), evaluator.rows)
 
     baseline = asked("baseline")
-    control = best_of([one for one in report.shown if one.candidate.kind == "control"])
+    control = next((one for one in report.shown if one.candidate.kind == "control" and one.better), None)
     models = {"chosen": report.winner, "best control": control}
     found: dict[str, Any] = {
         "data": name,

@@ -13,7 +13,7 @@ from neuronfair.alternative_models import AlternativesSettings
 from neuronfair.alternative_models.objectives import ModelAnswers, PartEvaluator
 from neuronfair.alternative_models.parts import SearchTable, search_table
 from neuronfair.audits.inputs import ModelSource, read_input
-from neuronfair.errors import NeuronFairError
+from neuronfair.errors import ModelError, NeuronFairError
 
 
 def table(n: int = 400) -> SearchTable:
@@ -109,3 +109,17 @@ def test_a_quality_that_needs_probabilities() -> None:
         AlternativesSettings(quality="beauty")
     with pytest.raises(NeuronFairError, match="families 'magic'"):
         AlternativesSettings(families=("magic",))
+
+
+def test_a_model_that_selects_hardly_anyone_or_nearly_all_is_refused() -> None:
+    one = evaluator()
+    n = len(one.rows)
+    decided = np.zeros(n, dtype=int)
+    decided[:9] = 1
+    with pytest.raises(ModelError, match=f"selects 9 of {n} records"):
+        one.refuse_one_decision(answers(one, decided))
+    with pytest.raises(ModelError, match=f"selects {n - 9} of {n} records"):
+        one.refuse_one_decision(answers(one, 1 - decided))
+    decided[9] = 1
+    one.refuse_one_decision(answers(one, decided))
+    assert one.selected(answers(one, decided)) == pytest.approx(10 / n)

@@ -24,7 +24,7 @@ from neuronfair.alternative_models.session import AlternativesReport
 from neuronfair.measure.stats import Estimate
 
 PARAMETERS = {"leave_out": 1, "reweight": 0.5, "twins": 0.0, "threshold": 0.46, "model__C": 2.0, "model__tol": 1.0}
-BASE = Shown(BASELINE, ("sex",), Estimate(0.8, 0.78, 0.82), Estimate(0.5, 0.4, 0.6), {})
+BASE = Shown(BASELINE, ("sex",), Estimate(0.8, 0.78, 0.82), Estimate(0.5, 0.4, 0.6), {}, selected=0.3)
 BETTER = Shown(
     Candidate("candidate", 1, 0, PARAMETERS),
     (),
@@ -34,6 +34,7 @@ BETTER = Shown(
     Gain(-0.001, 0.001, -0.003),
     Gain(0.3, 0.02, 0.25),
     better=True,
+    selected=0.25,
 )
 FOUND = AlternativesReport(
     neuronfair="0.3",
@@ -88,12 +89,19 @@ def test_the_headline_and_the_changes() -> None:
 
 def test_what_the_report_claims() -> None:
     text = " ".join(sentences(FOUND))
-    assert "Candidates: 3, of which 1 could not be fitted." in text
+    assert "Candidates: 3, of which 1 could not be used (mostly: too few)." in text
     assert "accuracy not more than 0.5 pp below the baseline" in text
     assert "of 20 candidates drawn at random, 0 looked better" in text
     assert "13.9%" in text
-    assert "smaller changes cannot be shown" not in text
-    assert "a standard error of 0.1 pp" in " ".join(sentences(NONE))
+    assert "called better wrongly is at most 5%" in text
+    assert "Candidate-1 selects ('yes') 25% of the test records, the baseline 30%." in text
+    assert "can be called better only if" not in text
+    # The quality is known to 0.2 pp (-0.001 to -0.003) and 0.5 pp may be lost; the measure is known to 0.05.
+    needed = "only if its accuracy is at most 0.3 pp below the baseline's and its disparate impact (1 − ratio) at least"
+    assert f"{needed} 0.05 lower" in " ".join(sentences(NONE))
+    strict = replace(NONE, settings=AlternativesSettings(tolerance=0))
+    assert "its accuracy is at least 0.2 pp above the baseline's" in " ".join(sentences(strict))
+    assert "2 searches in the same folder used other test parts" in " ".join(sentences(replace(FOUND, earlier=2)))
     control = replace(BETTER, candidate=FOUND.searched.controls[0].candidate)
     assert "is better as well: its disparate impact (1 − ratio) is 0.2." in " ".join(
         sentences(replace(FOUND, shown=(BASE, control)))
@@ -106,7 +114,10 @@ def test_what_the_report_claims() -> None:
 def test_the_paragraph_claims_no_more_than_was_done() -> None:
     assert "0.200 (0.100 to 0.300) instead of 0.500" in regulator_text(FOUND)
     assert "Groups by sex: f and m (not compared: x (7))." in regulator_text(FOUND)
-    assert "does not show that no such model exists" in regulator_text(NONE)
+    assert "It selects 25% of the records, the model before 30%." in regulator_text(FOUND)
+    assert "exists: one more random candidate may look better with a chance of up to 13.9%." in regulator_text(NONE)
+    assert "that no such model exists. " in regulator_text(replace(NONE, chance=Chance(0, 0, 1.0)))
+    assert "2 searches in the same folder" in regulator_text(replace(FOUND, earlier=2))
     assert "1 refits of the baseline as controls (other seeds, 90% of the rows)" in regulator_text(NONE)
     assert "lose at most 0.5 pp of accuracy" in regulator_text(NONE)
     assert "supports no conclusion" in regulator_text(replace(FOUND, conclusion="interrupted"))

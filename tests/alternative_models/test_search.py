@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from neuronfair.alternative_models.candidates import Candidate
-from neuronfair.alternative_models.search import BASELINE, FitLine, Searched, chance, chosen, front
+from neuronfair.alternative_models.search import BASELINE, FitLine, Searched, Shown, best_of, chance, chosen, front
+from neuronfair.measure.stats import Estimate
 
 
 def fit(number: int, quality: float, measure: float, kind: str = "candidate", drawn=False, **more: object) -> FitLine:
@@ -38,3 +39,14 @@ def test_the_bound_is_that_of_clopper_and_pearson_for_random_candidates_only() -
     assert (found.better, found.of) == (0, 20)
     assert found.high == pytest.approx(1 - 0.05 ** (1 / 20))
     assert chance(Searched(FIRST, planned, ()), 0.005, 0.95).high == 1.0
+
+
+def test_a_control_that_reads_the_attribute_is_proposed_only_if_that_is_allowed() -> None:
+    def shown(kind: str, measure: float, *reads: str) -> Shown:
+        value = Estimate(measure, measure, measure)
+        return Shown(Candidate(kind, 0, 0, {}), reads, Estimate(0.8, 0.7, 0.9), value, {}, better=True)
+
+    reading, blind = shown("control", 0.1, "sex"), shown("candidate", 0.2)
+    assert best_of([reading, blind], allow_disparate_treatment=False) is blind
+    assert best_of([reading, blind], allow_disparate_treatment=True) is reading
+    assert best_of([reading], allow_disparate_treatment=False) is None

@@ -18,10 +18,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from neuronfair import infer_domain
-from neuronfair.alternative_models.candidates import Candidate
+from neuronfair.alternative_models.candidates import Candidate, CandidateFitter
 from neuronfair.alternative_models.session import AlternativesReport, _described, alternatives
 from neuronfair.audits.inputs import ModelSource, read_input
-from neuronfair.errors import DataError, NeuronFairError, RunError
+from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from tests.conftest import ROOT
 from tests.planted.alternatives import free_proxy, nothing_to_have
 
@@ -95,8 +95,9 @@ def test_a_fitted_model_that_reads_the_attribute_is_the_baseline_and_candidates_
     assert report.baseline_reads == ("sex",)
     assert report.shown[0].reads == ("sex",)
     assert any("The given model reads sex" in note for note in report.notes)
-    for line in report.searched.candidates:
-        assert line.error is None
+    made = [line for line in report.searched.candidates if line.error is None]
+    assert len(made) == 3  # without its only useful attribute, the fourth selects everyone
+    for line in made:
         assert "sex" not in result.make(line.candidate.name).feature_names_in_
     open_ = search(people, model, allow_disparate_treatment=True)
     assert "sex" in open_.make("candidate-0").feature_names_in_
@@ -128,6 +129,38 @@ def test_an_estimator_that_fails_on_some_parameters_is_counted_and_the_search_go
     assert all("too large a leaf" in line.error for line in failed)
     with pytest.raises(NeuronFairError, match=r"Moody cannot be fitted .*too large a leaf"):
         search(people, Moody(10, min_samples_leaf=50))
+
+
+def test_hiring_nobody_is_no_alternative() -> None:
+    """A test tells who is hired, a tenth of the records; without it, the most accurate model hires nobody."""
+    draw = np.random.default_rng(0)
+    people = nothing_to_have(2, 4_000)
+    passed = draw.random(len(people)) < np.where(people.sex == "m", 0.2, 0.1)
+    people["test"] = np.where(passed, "passed", "failed")
+    people["hired"] = np.where(draw.random(len(people)) < np.where(passed, 0.55, 0.02), "yes", "no")
+    report = search(people, families=("leave-out",), tolerance=0.03).report
+    alike = [line.error for line in report.searched.candidates if line.error is not None]
+    assert len(alike) >= 1
+    assert all("it selects 0 of 800 records" in error for error in alike)
+    assert report.conclusion == "none found"
+    people["hired"] = np.where(draw.random(len(people)) < 0.1, "yes", "no")
+    with pytest.raises(NeuronFairError, match=r"the baseline cannot be used: it selects 0 of 800 records"):
+        search(people)
+
+
+def test_a_candidate_that_fails_on_the_test_part_is_not_proposed(monkeypatch) -> None:
+    answers = CandidateFitter.answers
+
+    def surprised(fitter, made, rows):
+        if rows is fitter.table.test and "club" not in made.columns:
+            raise ModelError("never seen")
+        return answers(fitter, made, rows)
+
+    monkeypatch.setattr(CandidateFitter, "answers", surprised)
+    report = search(free_proxy(3, 4_000), budget=2, tolerance=0.05).report
+    assert "Candidate-1 could not be measured on the test part: never seen." in report.notes
+    assert report.shown[0].candidate.kind == "baseline"
+    assert "candidate-1" not in {one.candidate.name for one in report.shown}
 
 
 def test_a_table_that_cannot_be_searched_is_refused() -> None:
@@ -236,7 +269,10 @@ def test_the_test_part_is_used_once(tmp_path) -> None:
             search(people, **{"budget": 2, **lenient, **more})
     assert (tmp_path / "search.jsonl").read_text(encoding="utf-8").count('"fit"') == 5  # and nothing more was fitted
     assert search(people, budget=8, seconds=1e6, **lenient).report.shown == first.shown  # the time was up by then
-    assert search(people, budget=1, force=True, seed=1, **lenient).report.settings.seed == 1
+    again = search(people, budget=1, force=True, seed=1, **lenient).report
+    assert (again.settings.seed, first.earlier, again.earlier) == (1, 0, 1)
+    assert search(people, budget=1, seed=1, **lenient).report.earlier == 1
+    assert search(people, budget=1, force=True, seed=2, **lenient).report.earlier == 2
 
 
 def test_an_estimator_is_known_again_by_what_it_does_and_not_by_its_address() -> None:
@@ -290,7 +326,8 @@ def test_a_network(tmp_path) -> None:
     people = nothing_to_have(7)
     result = search(people, "network", budget=8, families=("neurons", "leave-out", "threshold"), out=tmp_path)
     report = result.report
-    assert report.failed == 0
+    assert all("it selects" in line.error for line in report.searched.candidates if line.error is not None)
+    assert report.baseline_reads == report.shown[0].reads == ()  # it is given whole records and leaves the sex out
     assert any(line.candidate.parameters["silenced_share"] for line in report.searched.candidates)
     assert (tmp_path / "baseline.safetensors").exists()
     assert "sex" not in {a.name for a in result.make("candidate-0").domain_.attributes if a.is_input}

@@ -45,7 +45,8 @@ def test_a_search_and_its_files(run):
     names = {path.name for path in Path("found").iterdir()}
     assert {"search.jsonl", "alternatives.json", "report.html", "regulator.md", "baseline.skops"} <= names
     page = Path("found/report.html").read_text(encoding="utf-8")
-    assert page.count("<circle") == 5  # baseline, two candidates and two controls
+    assert page.count("<circle") == 4  # baseline, a candidate and two controls: without its merit, one selects everyone
+    assert "of which 1 could not be used (mostly: it selects 200 of 200 records" in page
     assert "<title>baseline:" in page
     words = Path("found/regulator.md").read_text(encoding="utf-8")
     assert "This does not show that no such model exists" in words

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from scipy.stats import spearmanr
+from sklearn.metrics import mutual_info_score
 from torch import Tensor
 
 from neuronfair.alternative_models import AlternativesSettings, estimators
@@ -32,6 +33,7 @@ MOST_PROXIES = 6  # attributes that a candidate leaves out, at most
 BINS = 10  # of a number, by which its tie to the group is computed
 COMPARED = 2_000  # records of the fit part whose twins show the mediated shares
 STARTS, STEPS = 100, 15  # of the search for findings
+NO_PAIRS: tuple[Any, Integers] = (None, np.empty(0, dtype=np.int64))
 NUMBERS_OF = 20  # different values from which on a number can be put into bands
 
 
@@ -79,7 +81,7 @@ def learn_hints(
         codes, exists = _drawn(table, how, rows, settings.seed)
         twinned = table.fit[exists.numpy()]
         twins = table.cells.of(twinned, codes[exists].numpy())[list(columns)]
-    pairs, labels = None, np.empty(0, dtype=np.int64)
+    pairs, labels = NO_PAIRS
     if how is not None and baseline is not None and settings.tries("findings"):
         pairs, labels = _findings(table, baseline, rows, columns, settings.seed)
     tied = sorted(others, key=lambda name: -_tie(table, name))
@@ -156,11 +158,11 @@ def _findings(
     try:
         result = search(baseline.model, domain, rows, config, seeds=rows[chosen])
     except NeuronFairError:
-        return None, np.empty(0, dtype=np.int64)
+        return NO_PAIRS
     found = result.findings
     found = found[found.origin >= 0]
     if not len(found):
-        return None, np.empty(0, dtype=np.int64)
+        return NO_PAIRS
     codes = torch.stack([found.rows, found.twins(result.domain)], 1).flatten(0, 1).numpy()
     labels = table.labels[table.fit[chosen[found.origin.numpy()]]].repeat(2)
     return table.cells.of(np.zeros(len(codes), dtype=np.int64), codes)[list(columns)], labels
@@ -168,16 +170,11 @@ def _findings(
 
 def _tie(table: SearchTable, name: str) -> float:
     """Return how much an attribute tells of the demographic group: their mutual information in the fit part."""
-    column = table.data.rows[table.fit, table.data.domain.column(name)].numpy()
-    group = table.group[table.fit]
-    if len(np.unique(column)) > BINS and not table.data.domain.attributes[table.data.domain.column(name)].values:
+    place = table.data.domain.column(name)
+    column, group = table.data.rows[table.fit, place].numpy(), table.group[table.fit]
+    if len(np.unique(column)) > BINS and not table.data.domain.attributes[place].values:
         column = np.searchsorted(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1]), column)
-    _, column = np.unique(column, return_inverse=True)
-    _, group = np.unique(group, return_inverse=True)
-    both = np.zeros((column.max() + 1, group.max() + 1))
-    np.add.at(both, (column, group), 1 / len(column))
-    expected = both.sum(1, keepdims=True) * both.sum(0, keepdims=True)
-    return float((both[both > 0] * np.log(both[both > 0] / expected[both > 0])).sum())
+    return float(mutual_info_score(group, column))
 
 
 def _signs(table: SearchTable, names: Sequence[str]) -> dict[str, int]:
@@ -305,11 +302,8 @@ class CandidateFitter:
         power = float(wanted.get("reweight", 0.0))
         weights = [self._weights(fit, power)]
         if hints is not None:
-            added = (
-                ("twins", hints.twins, table.labels[hints.twinned]),
-                ("pairs", hints.pairs, hints.pair_labels),
-            )
-            for name, rows, classes in added:
+            twins = ("twins", hints.twins, table.labels[hints.twinned])
+            for name, rows, classes in (twins, ("pairs", hints.pairs, hints.pair_labels)):
                 count = round(float(wanted.get(name, 0.0)) * len(classes))
                 if rows is not None and count:
                     drawn = random.permutation(len(classes))[:count]

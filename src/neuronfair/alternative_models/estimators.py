@@ -209,8 +209,9 @@ class Recipe:
     suffix: str = ".skops"
 
     def reads(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return which of some attributes it is given."""
-        return tuple(name for name in self.columns if name in names)
+        """Return which of some attributes it decides by; a network of ours is given all, and leaves some out itself."""
+        hidden = self.estimator.without if self.is_network else ()
+        return tuple(name for name in self.columns if name in names and name not in hidden)
 
     @property
     def is_network(self) -> bool:

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from neuronfair.alternative_models import AlternativesSettings, Measure
-from neuronfair.alternative_models.parts import Integers, SearchTable
+from neuronfair.alternative_models.parts import LEAST, Integers, SearchTable
 from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
 from neuronfair.measure.stats import Estimate, Fit
 from neuronfair.model.decision import Decision
@@ -151,6 +151,19 @@ class PartEvaluator:
     def measured(self, answers: ModelAnswers) -> float:
         """Return how discriminatory a model is; 0 is best."""
         return self.every(answers)[self.measure]
+
+    def selected(self, answers: ModelAnswers) -> float:
+        """Return the share of records that a model selects."""
+        return float((answers.decided == self.table.positive).mean())
+
+    def refuse_one_decision(self, answers: ModelAnswers) -> None:
+        """Refuse a model that decides (nearly) alike for all: where hardly anyone is selected, no group is behind."""
+        chosen = answers.decided[self._compared] == self.table.positive
+        if min(chosen.sum(), (~chosen).sum()) < LEAST:
+            raise ModelError(
+                f"it selects {chosen.sum():,} of {len(chosen):,} records, and groups are compared only where at least "
+                f"{LEAST} are selected and {LEAST} are not"
+            )
 
     def every(self, answers: ModelAnswers) -> dict[Measure, float]:
         """Return all measures of a model; the disparate-impact ratio only where the favourable outcome is known."""

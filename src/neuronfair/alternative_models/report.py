@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Group as Lines
@@ -39,16 +40,25 @@ def sentences(report: AlternativesReport) -> list[str]:
     rows, searched, settings, chance = report.rows, report.searched, report.settings, report.chance
     name, measure, sensitive = quality_name(report), MEASURES[report.measure], listed(report.sensitive)
     sure = percent(settings.confidence)
+    why = Counter(one.error for one in searched.candidates if one.error is not None).most_common(1)
+    reason = f" (mostly: {why[0][0]})" if why else ""
     found = [
         f"Three parts of {report.data}: {rows['fit']:,} records to fit, {rows['choose']:,} to choose, {rows['test']:,} "
         f"to test. The test part was {'used once, for the models below' if report.shown else 'not used'}.",
-        f"Candidates: {len(searched.candidates)}, of which {report.failed} could not be fitted. Controls, each the "
-        f"baseline with another seed and {percent(CONTROL_ROWS)} of the rows: {len(searched.controls)}.",
+        f"Candidates: {len(searched.candidates)}, of which {report.failed} could not be used{reason}. Controls, each "
+        f"the baseline with another seed and {percent(CONTROL_ROWS)} of the rows: {len(searched.controls)}.",
     ]
     if report.shown:
         found.append(
             f"Better means: on the test part, {name} not more than {lost(report, settings.tolerance)} below the "
-            f"baseline, and the {measure} lower, both at a confidence of {sure} for all models shown together."
+            f"baseline, and the {measure} lower. The chance that any model below is called better wrongly is at most "
+            f"{percent(1 - settings.confidence)}."
+        )
+    if report.winner is not None and report.winner.selected is not None:
+        now, was = (percent(one.selected) for one in (report.winner, report.shown[0]))
+        found.append(
+            f"{report.winner.candidate.name.capitalize()} selects ('{report.selected}') {now} of the test records, the "
+            f"baseline {was}. Is that as good for your purpose?"
         )
     for one in report.shown:
         if one.better and one.candidate.kind == "control":
@@ -61,22 +71,34 @@ def sentences(report: AlternativesReport) -> list[str]:
     if report.shown and not gains:
         found.append("No candidate was worth a look at the test part: none kept the quality and lowered the measure.")
     elif report.shown and report.winner is None:
-        errors = max(gain.error for gain, _ in gains), max(gain.error for _, gain in gains)
+        kept = max(gain.value - gain.low for gain, _ in gains) - settings.tolerance
+        less = max(gain.value - gain.low for _, gain in gains)
+        side = "above" if kept > 0 else "below"
         found.append(
-            f"With {rows['test']:,} test records, {name} of two models is compared with a standard error of "
-            f"{lost(report, errors[0])}, and the {measure} with one of {number(errors[1])}: smaller changes cannot "
-            "be shown."
+            f"With {rows['test']:,} test records, a model like these can be called better only if its {name} is at "
+            f"{'least' if kept > 0 else 'most'} {lost(report, abs(kept))} {side} the baseline's and its {measure} at "
+            f"least {number(less)} lower."
         )
     if chance.of:
         found.append(
             f"More search: of {chance.of} candidates drawn at random, {chance.better} looked better on the choose part "
             f"({sure} upper bound for the next one: {percent(chance.high)})."
         )
+    if report.earlier:
+        found.append(earlier(report))
     if settings.allow_disparate_treatment:
         found.append(f"Candidates may read {sensitive} at decision time (--allow-disparate-treatment).")
     else:
         found.append(f"No candidate reads {sensitive} at decision time, and thresholds are the same for all.")
     return [*found, *report.notes]
+
+
+def earlier(report: AlternativesReport) -> str:
+    """Return how often other test parts were used before, which the confidence of this search does not count."""
+    return (
+        f"Before this search, {plural(report.earlier, 'search', 'searches')} in the same folder used other test parts; "
+        "the confidence stated here holds for this one alone."
+    )
 
 
 def quality_name(report: AlternativesReport) -> str:
@@ -151,7 +173,7 @@ def regulator_text(report: AlternativesReport) -> str:
         f"{report.data} ({sum(rows.values()):,} records). Groups by {sensitive}: {listed(report.groups)}{small}. "
         f"Business purpose measured by {name}; discrimination measured by the {measure} for '{report.selected}'. "
         f"{len(searched.candidates)} alternatives were fitted to {rows['fit']:,} records ({report.failed} could not be "
-        f"fitted), with {len(searched.controls)} refits of the baseline as controls (other seeds, "
+        f"used), with {len(searched.controls)} refits of the baseline as controls (other seeds, "
         f"{percent(CONTROL_ROWS)} of the rows), and compared on {rows['choose']:,} others. "
         f"{max(0, len(report.shown) - 1)} were then measured, once, on {rows['test']:,} records that played no "
         f"part before, with intervals that hold together at {percent(settings.confidence)}. "
@@ -159,11 +181,12 @@ def regulator_text(report: AlternativesReport) -> str:
     if report.conclusion == "interrupted":
         return text + "The search was interrupted, so it supports no conclusion.\n"
     if winner is None:
+        bound = percent(report.chance.high) if report.chance.of else ""
         text += (
             f"None was shown to lose at most {lost(report, settings.tolerance)} of {name} and to have a lower "
-            f"{measure}. This does not show that no such model exists: the upper bound for the chance of one more "
-            f"random candidate is {percent(report.chance.high)}. "
+            f"{measure}. This does not show that no such model exists"
         )
+        text += f": one more random candidate may look better with a chance of up to {bound}. " if bound else ". "
     else:
         before = report.shown[0]
         now, was = ("{:.3f} ({:.3f} to {:.3f})".format(*one.measure) for one in (winner, before))
@@ -172,6 +195,12 @@ def regulator_text(report: AlternativesReport) -> str:
             f"instead of {was} and {quality(report, winner.quality.value)} {name} instead of "
             f"{quality(report, before.quality.value)}. "
         )
+        if winner.selected is not None:
+            text += (
+                f"It selects {percent(winner.selected)} of the records, the model before {percent(before.selected)}. "
+            )
+    if report.earlier:
+        text += earlier(report) + " "
     reads = "may read" if settings.allow_disparate_treatment else "do not read"
     return text + (
         f"Candidates {reads} {sensitive} at decision time; no threshold differs by group. Groups are used in fitting "
@@ -203,6 +232,7 @@ def alternatives_page(report: AlternativesReport) -> str:
         paragraph=regulator_text(report),
         changes=lambda one: changes(one.candidate, report),
         quality=lambda value: quality(report, value),
+        lost=lambda value: lost(report, value),
         quality_name=quality_name(report),
         measure=MEASURES[report.measure],
         MEASURES=MEASURES,

@@ -47,6 +47,7 @@ class FitLine:
 @dataclass(frozen=True)
 class _Line:
     begun_with: Mapping[str, str] = field(default_factory=dict)
+    earlier: int = 0  # searches in the folder that were begun anew after they had used their test parts
     fit: FitLine | None = None
     tested: tuple[str, ...] = ()  # fits that the test part was used for
 
@@ -59,7 +60,7 @@ class SearchFile:
 
     def __init__(self, path: Path | None, begun_with: Mapping[str, str], *, anew: bool = False) -> None:
         self.path, self.fits, self.tested = path, dict[str, FitLine](), tuple[str, ...]()
-        self._size, lines = 0, list[_Line]()
+        self.earlier, self._size, lines = 0, 0, list[_Line]()
         if path is not None and path.exists():
             content = read_bytes(path, times=TEXT)
             self._size = content.rfind(b"\n") + 1
@@ -68,6 +69,7 @@ class SearchFile:
             if line.fit is not None:
                 self.fits[line.fit.candidate.name] = line.fit
             self.tested = line.tested or self.tested
+            self.earlier += line.earlier
         other = [name for name in begun_with if lines and lines[0].begun_with.get(name) != begun_with[name]]
         if anew and self.tested and not {*other} & {"table", "seed"}:
             raise self.used_up()
@@ -75,9 +77,10 @@ class SearchFile:
             choose = "Choose another --out, or --force to begin anew"
             raise RunError(f"{path}: this search was begun with another {other[0]}. {choose}")
         if anew:
+            self.earlier += bool(self.tested)
             self.fits, self.tested, self._size = {}, (), 0
         if anew or not lines:
-            self._append(_Line(begun_with))
+            self._append(_Line(begun_with, self.earlier))
 
     def used_up(self) -> RunError:
         """Return the error of a second look at the test part."""
@@ -144,6 +147,7 @@ def measure(fitter: CandidateFitter, candidate: Candidate, baseline: ModelAnswer
     try:
         evaluator = fitter.evaluator("choose")
         answers = fitter.answers(fitter.make(candidate), evaluator.rows)
+        evaluator.refuse_one_decision(answers)
         values = evaluator.quality_of(answers), evaluator.measured(answers)
         gains = (0.0, 0.0, 0.0, 0.0)
         if baseline is not None:
@@ -279,7 +283,10 @@ SearchConclusion = Literal["better", "none found", "interrupted"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A model on the test part. All intervals hold together, at the confidence of the search."""
+    """A model on the test part.
+
+    The intervals of all models hold together at the confidence of the search, and so do the claims that one is better.
+    """
 
     candidate: Candidate
     reads: tuple[str, ...]  # the sensitive attributes that it reads at decision time
@@ -289,6 +296,7 @@ class Shown:
     quality_gain: Gain | None = None  # against the baseline; None: it is the baseline
     measure_gain: Gain | None = None
     better: bool = False
+    selected: float | None = None  # share of records with the class that counts as selected
 
 
 @dataclass(frozen=True)
@@ -360,33 +368,46 @@ def chance(searched: Searched, tolerance: float, confidence: float) -> Chance:
     return Chance(better, len(drawn), float(beta.ppf(confidence, better + 1, len(drawn) - better)))
 
 
-def evaluated(fitter: CandidateFitter, some: Sequence[FitLine], evaluator: PartEvaluator) -> list[Shown]:
+def evaluated(
+    fitter: CandidateFitter, some: Sequence[FitLine], evaluator: PartEvaluator
+) -> tuple[list[Shown], list[str]]:
     """Fit the baseline and some fits again, and measure them on the part of an evaluator; the baseline is first.
 
-    Each of the fits is compared with the baseline at a confidence divided among them (Bonferroni), so that all claims
-    hold together. Better means: the quality is not worse than the tolerance, and the measure is lower.
+    Also returns why others could not be measured there. Each of the fits is compared with the baseline at a confidence
+    divided among them (Bonferroni), so that all claims hold together. Better means: the quality is not worse than the
+    tolerance, and the measure is lower.
     """
-    settings, results = fitter.settings, list[Shown]()
+    settings, results, failures = fitter.settings, list[Shown](), list[str]()
     each = 1 - (1 - settings.confidence) / max(1, len(some))
     both = 1 - (1 - settings.confidence) / (2 * len(some) + 2)  # two intervals for each model
     first: ModelAnswers | None = None
     for candidate in (BASELINE, *(one.candidate for one in some)):
-        made = fitter.make(candidate)
-        answers = fitter.answers(made, evaluator.rows)
-        spans = evaluator.quality_span(answers, both), evaluator.measure_span(answers, both)
-        shown = Shown(candidate, made.reads, *spans, evaluator.every(answers))
-        if first is None:
-            first = answers
+        try:
+            made = fitter.make(candidate)
+            answers = fitter.answers(made, evaluator.rows)
+            spans = evaluator.quality_span(answers, both), evaluator.measure_span(answers, both)
+            shown = Shown(candidate, made.reads, *spans, evaluator.every(answers), selected=evaluator.selected(answers))
+            if first is None:
+                first = answers
+            else:
+                evaluator.refuse_one_decision(answers)
+                quality = evaluator.quality_gain(answers, first, each)
+                less = evaluator.measure_gain(answers, first, each)
+                better = quality.low > -settings.tolerance and less.low > 0
+                shown = replace(shown, quality_gain=quality, measure_gain=less, better=better)
+        except NeuronFairError as error:
+            if first is None:
+                raise
+            failures.append(f"{candidate.name.capitalize()} could not be measured on the test part: {one_line(error)}.")
         else:
-            quality = evaluator.quality_gain(answers, first, each)
-            less = evaluator.measure_gain(answers, first, each)
-            better = quality.low > -settings.tolerance and less.low > 0
-            shown = replace(shown, quality_gain=quality, measure_gain=less, better=better)
-        results.append(shown)
-    return results
+            results.append(shown)
+    return results, failures
 
 
-def best_of(shown: Sequence[Shown]) -> Shown | None:
-    """Return the least discriminatory of those that are better; None if there is none."""
-    better = [one for one in shown if one.better]
+def best_of(shown: Sequence[Shown], allow_disparate_treatment: bool) -> Shown | None:
+    """Return the least discriminatory of those that are better and may be proposed; None if there is none.
+
+    A control may be better and still read the sensitive attribute, as the baseline does.
+    """
+    better = [one for one in shown if one.better and (allow_disparate_treatment or not one.reads)]
     return min(better, key=lambda one: (one.measure.value, -one.quality.value)) if better else None

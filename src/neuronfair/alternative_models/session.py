@@ -87,6 +87,7 @@ class AlternativesReport:
     chosen: str | None  # the model that is proposed
     chance: Chance  # for how many more candidates would bring
     notes: tuple[str, ...] = ()
+    earlier: int = 0  # searches in the same folder that used other test parts before
     files: Mapping[str, str] = field(default_factory=dict)  # models by their names
 
     @property
@@ -232,11 +233,11 @@ def alternatives(
     settings = replace(settings or AlternativesSettings(), **options)
     if isinstance(own, str):
         settings, own = replace(settings, quality=own), None
-    fitter, notes, reads = _fitter_for(
+    fitter, notes = _fitter_for(
         estimator, data, settings, own, trust=trust, described=(sensitive, target, domain, favourable)
     )
     if out is None:
-        return _searched(fitter, notes, reads, None, SearchFile(None, {}), progress)
+        return _searched(fitter, notes, SearchFile(None, {}), progress)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock.of(folder)
@@ -244,7 +245,7 @@ def alternatives(
     for path in folder.iterdir() if anew else ():
         if RESULTS.fullmatch(path.name):
             path.unlink()
-    result = _searched(fitter, notes, reads, folder, file, progress)
+    result = _searched(fitter, notes, file, progress).write(folder)
     del lock  # other processes may write to the folder again
     return result
 
@@ -257,8 +258,8 @@ def _fitter_for(
     *,
     trust: bool,
     described: tuple[Any, str | None, TableDomain | str | Path | None, str | None],
-) -> tuple[CandidateFitter, tuple[str, ...], tuple[str, ...]]:
-    """Return what makes candidates, notes for the report, and the sensitive attributes that the baseline reads."""
+) -> tuple[CandidateFitter, list[str]]:
+    """Return what makes candidates, and notes for the report."""
     sensitive, target, domain, favourable = described
     fitted = _is_fitted(estimator)
     names = feature_names(estimator, trust_pickle=trust) if fitted else None
@@ -273,16 +274,15 @@ def _fitter_for(
     made = estimators.recipe(estimator, table, inputs if _networks(estimator) else columns, trust_pickle=trust)
     if blind:
         estimators.without(made.estimator, table.sensitive)
-    reads = () if blind else made.reads(table.sensitive)
     notes = [*found.remarks, *table.notes]
-    if reads and not settings.allow_disparate_treatment:
+    if (reads := made.reads(table.sensitive)) and not settings.allow_disparate_treatment:
         notes.append(
             f"The given model reads {', '.join(reads)}. The candidates do not, so they may lose what it gained by that."
         )
     fitter = CandidateFitter(table, made, settings, own=own)
     if settings.workers > 1:
         pickle.dumps(fitter)  # refuses now what other processes cannot load
-    return fitter, tuple(notes), reads
+    return fitter, notes
 
 
 def _is_fitted(estimator: Any) -> bool:
@@ -297,14 +297,7 @@ def _networks(estimator: Any) -> bool:
     return str(estimator) == "network" or Path(str(estimator)).suffix.lower() in estimators.OWN
 
 
-def _searched(
-    fitter: CandidateFitter,
-    notes: Sequence[str],
-    reads: tuple[str, ...],
-    out: Path | None,
-    file: SearchFile,
-    show: Progress,
-) -> Alternatives:
+def _searched(fitter: CandidateFitter, notes: Sequence[str], file: SearchFile, show: Progress) -> Alternatives:
     """Do the whole work."""
     table, settings = fitter.table, fitter.settings
     show("Fitting the baseline", 0, None)
@@ -314,7 +307,7 @@ def _searched(
     if BASELINE.name not in file.fits:
         line = measure(fitter, BASELINE, None)
         if line.error is not None:
-            raise NeuronFairError(line.error)
+            raise NeuronFairError(f"the baseline cannot be used: {line.error}")
         file.add(line)
     show("Learning from the fit part", 0, None)
     try:
@@ -325,15 +318,14 @@ def _searched(
     fitter = replace(fitter, hints=learned)
     pool = Serial() if settings.workers == 1 else Processes(settings.workers)
     searched = run_search(fitter, answers, file, pool, show)
-    shown: list[Shown] = []
+    shown, failures = list[Shown](), list[str]()
     if not searched.interrupted:
         show("Measuring on the test part", 0, None)
         some = chosen(searched, settings.tolerance, settings.shown, settings.confidence)
         file.touch_test((BASELINE.name, *(one.candidate.name for one in some)))
-        shown = evaluated(fitter, some, fitter.evaluator("test"))
-    report = _report(fitter, searched, shown, reads, [*notes, *learned.notes])
-    result = Alternatives(report, fitter, file)
-    return result if out is None else result.write(out)
+        shown, failures = evaluated(fitter, some, fitter.evaluator("test"))
+    report = _report(fitter, searched, shown, [*notes, *learned.notes, *failures], file.earlier)
+    return Alternatives(report, fitter, file)
 
 
 def _opened(table: SearchTable, made: MadeModel) -> Opened:
@@ -378,10 +370,10 @@ def _table_digest(table: SearchTable) -> str:
 
 
 def _report(
-    fitter: CandidateFitter, searched: Searched, shown: Sequence[Shown], reads: tuple[str, ...], notes: Sequence[str]
+    fitter: CandidateFitter, searched: Searched, shown: Sequence[Shown], notes: Sequence[str], earlier: int
 ) -> AlternativesReport:
     table, settings, learned = fitter.table, fitter.settings, fitter.hints
-    target, best = table.data.domain.target, best_of(shown)
+    target, best = table.data.domain.target, best_of(shown, settings.allow_disparate_treatment)
     assert target is not None
     assert learned is not None
     return AlternativesReport(
@@ -394,7 +386,7 @@ def _report(
         target.classes[table.positive],
         {name: len(table.part(name)) for name in ("fit", "choose", "test")},
         fitter.recipe.name,
-        reads,
+        fitter.recipe.reads(table.sensitive),
         settings,
         settings.quality if fitter.own is None else str(getattr(fitter.own, "__name__", fitter.own)),
         fitter.evaluator("choose").measure,
@@ -408,4 +400,5 @@ def _report(
         None if best is None else best.candidate.name,
         chance(searched, settings.tolerance, settings.confidence),
         tuple(notes),
+        earlier,
     )
