@@ -122,4 +122,3 @@ def test_a_model_that_selects_hardly_anyone_or_nearly_all_is_refused() -> None:
         one.refuse_one_decision(answers(one, 1 - decided))
     decided[9] = 1
     one.refuse_one_decision(answers(one, decided))
-    assert one.selected(answers(one, decided)) == pytest.approx(10 / n)

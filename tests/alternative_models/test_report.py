@@ -94,7 +94,7 @@ def test_what_the_report_claims() -> None:
     assert "of 20 candidates drawn at random, 0 looked better" in text
     assert "13.9%" in text
     assert "called better wrongly is at most 5%" in text
-    assert "Candidate-1 selects ('yes') 25% of the test records, the baseline 30%." in text
+    assert "The model proposed selects ('yes') 25% of the test records, the baseline 30%." in text
     assert "can be called better only if" not in text
     # The quality is known to 0.2 pp (-0.001 to -0.003) and 0.5 pp may be lost; the measure is known to 0.05.
     needed = "only if its accuracy is at most 0.3 pp below the baseline's and its disparate impact (1 − ratio) at least"

@@ -6,7 +6,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -64,8 +64,7 @@ def learn_hints(
     domain, fit = table.data.domain, torch.from_numpy(table.fit)
     rows = domain.clip(table.data.rows[fit])
     others = [name for name in columns if name not in table.sensitive]
-    notes = []
-    mediated: dict[str, float] = {}
+    notes, mediated = list[str](), dict[str, float]()
     twinned, twins, how = np.empty(0, dtype=np.int64), None, None
     if settings.tries("leave-out") or settings.tries("counterfactuals") or settings.tries("findings"):
         try:
@@ -81,9 +80,8 @@ def learn_hints(
         codes, exists = _drawn(table, how, rows, settings.seed)
         twinned = table.fit[exists.numpy()]
         twins = table.cells.of(twinned, codes[exists].numpy())[list(columns)]
-    pairs, labels = NO_PAIRS
-    if how is not None and baseline is not None and settings.tries("findings"):
-        pairs, labels = _findings(table, baseline, rows, columns, settings.seed)
+    wanted = how is not None and settings.tries("findings")
+    pairs, labels = _findings(table, baseline, rows, columns, settings.seed) if baseline and wanted else NO_PAIRS
     tied = sorted(others, key=lambda name: -_tie(table, name))
     first = sorted((name for name in mediated if name in others), key=lambda name: -mediated[name])
     proxies = tuple(dict.fromkeys([*first, *tied]))[: min(MOST_PROXIES, len(others) - 1)]
@@ -105,14 +103,9 @@ def learn_hints(
 def _mediated(table: SearchTable, baseline: Opened, rows: Tensor, seed: int) -> dict[str, float]:
     """Return which share of the excess of counterfactual flips each attribute mediates."""
     domain = table.data.domain
-    found = CounterfactualTest(
-        baseline.model,
-        domain,
-        rows,
-        decision=baseline.decision,
-        thorough=Thoroughness(draws=4, permutations=4, people=min(COMPARED, len(rows))),
-        seed=seed,
-    ).measure()
+    thorough = Thoroughness(draws=4, permutations=4, people=min(COMPARED, len(rows)))
+    decision = baseline.decision
+    found = CounterfactualTest(baseline.model, domain, rows, decision=decision, thorough=thorough, seed=seed).measure()
     shares: dict[str, float] = {}
     for one in found.mediators:  # several attributes that mediate together share what they do
         for column in one.columns:
@@ -145,16 +138,8 @@ def _findings(
     chosen = np.random.default_rng(seed).permutation(len(rows))[:STARTS]
     method = "frontier" if baseline.white_box else "frontier-free"
     reads = any(name in table.sensitive for name in columns)
-    config = SearchConfig(
-        method,
-        seeds=len(chosen),
-        steps=STEPS,
-        global_steps=5,
-        seed=seed,
-        decision=baseline.decision,
-        controls=False,
-        twins="flip" if reads else "counterfactual",
-    )
+    config = SearchConfig(method, seeds=len(chosen), steps=STEPS, global_steps=5, seed=seed, controls=False)
+    config = replace(config, decision=baseline.decision, twins="flip" if reads else "counterfactual")
     try:
         result = search(baseline.model, domain, rows, config, seeds=rows[chosen])
     except NeuronFairError:
@@ -358,9 +343,3 @@ class CandidateFitter:
     def evaluator(self, part: str) -> PartEvaluator:
         """Return the evaluator of a part."""
         return PartEvaluator.of(self.table, part, self.settings, self.own)
-
-    @property
-    def thresholded(self) -> bool:
-        """Whether candidates may have another threshold: there are two classes and probabilities."""
-        last = estimators.last_of(self.recipe.estimator)
-        return len(self.table.values) == 2 and hasattr(last, "predict_proba")

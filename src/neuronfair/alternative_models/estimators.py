@@ -75,12 +75,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train the network."""
         target = self.domain.target
         assert target is not None
-        self.domain_ = replace(
-            self.domain,
-            attributes=tuple(
-                replace(a, encode="none") if a.name in self.without else a for a in self.domain.attributes
-            ),
-        )
+        read = [replace(a, encode="none") if a.name in self.without else a for a in self.domain.attributes]
+        self.domain_ = replace(self.domain, attributes=tuple(read))
         self.classes_ = np.unique(np.asarray(y))
         rows, texts = self._rows(table), [str(one) for one in np.asarray(y)]
         labels = torch.tensor([target.classes.index(text) for text in texts])
@@ -230,7 +226,7 @@ def recipe(source: Any, table: SearchTable, columns: Sequence[str], *, trust_pic
         return Recipe(made, names, source, ".safetensors" if source == "network" else ".skops")
     if isinstance(source, (str, Path)):
         return _of_file(str(source), table, names, trust_pickle)
-    made = source() if callable(source) and not hasattr(source, "fit") else source
+    made = source() if isinstance(source, type) or (callable(source) and not hasattr(source, "fit")) else source
     if not hasattr(made, "fit") or not hasattr(made, "get_params"):
         raise ModelError(
             f"expected an estimator of scikit-learn, a function that makes one or a name ({', '.join(NAMES)}), got "
@@ -242,9 +238,7 @@ def recipe(source: Any, table: SearchTable, columns: Sequence[str], *, trust_pic
 def _of_file(source: str, table: SearchTable, names: tuple[str, ...], trust_pickle: bool) -> Recipe:
     path = Path(source)
     if ":" in source and not path.exists():
-        made = imported(ModelFile(source), source)
-        found = recipe(made, table, names) if not isinstance(made, type) else recipe(made(), table, names)
-        return Recipe(found.estimator, names, source)
+        return replace(recipe(imported(ModelFile(source), source), table, names), name=source)
     if not path.exists():
         raise ModelError(f"{source}: neither a file nor a name. {did_you_mean(source, NAMES)}")
     suffix = path.suffix.lower()
@@ -424,9 +418,7 @@ def write(estimator: Any, path: Path, accuracy: float) -> None:
     """Write a fitted estimator in the format that the name of the file says."""
     if isinstance(estimator, NetworkClassifier):
         estimator.save(path, accuracy)
-    elif path.suffix == ".skops":
-        needs("skops.io", "sklearn").dump(estimator, path)
-    elif path.suffix == ".joblib":
-        needs("joblib", "sklearn").dump(estimator, path)
+    elif path.suffix in (".skops", ".joblib"):
+        needs("skops.io" if path.suffix == ".skops" else "joblib", "sklearn").dump(estimator, path)
     else:
         path.write_bytes(pickle.dumps(estimator))

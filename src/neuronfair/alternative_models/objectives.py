@@ -152,10 +152,6 @@ class PartEvaluator:
         """Return how discriminatory a model is; 0 is best."""
         return self.every(answers)[self.measure]
 
-    def selected(self, answers: ModelAnswers) -> float:
-        """Return the share of records that a model selects."""
-        return float((answers.decided == self.table.positive).mean())
-
     def refuse_one_decision(self, answers: ModelAnswers) -> None:
         """Refuse a model that decides (nearly) alike for all: where hardly anyone is selected, no group is behind."""
         chosen = answers.decided[self._compared] == self.table.positive

@@ -54,12 +54,9 @@ def sentences(report: AlternativesReport) -> list[str]:
             f"baseline, and the {measure} lower. The chance that any model below is called better wrongly is at most "
             f"{percent(1 - settings.confidence)}."
         )
-    if report.winner is not None and report.winner.selected is not None:
+    if report.winner is not None:
         now, was = (percent(one.selected) for one in (report.winner, report.shown[0]))
-        found.append(
-            f"{report.winner.candidate.name.capitalize()} selects ('{report.selected}') {now} of the test records, the "
-            f"baseline {was}. Is that as good for your purpose?"
-        )
+        found.append(f"The model proposed selects ('{report.selected}') {now} of the test records, the baseline {was}.")
     for one in report.shown:
         if one.better and one.candidate.kind == "control":
             known = "It is the model proposed: the search found nothing beyond chance. "
@@ -85,20 +82,15 @@ def sentences(report: AlternativesReport) -> list[str]:
             f"({sure} upper bound for the next one: {percent(chance.high)})."
         )
     if report.earlier:
-        found.append(earlier(report))
+        before = plural(report.earlier, "search", "searches")
+        found.append(
+            f"Before it, {before} in the same folder used other test parts, which its confidence does not count."
+        )
     if settings.allow_disparate_treatment:
         found.append(f"Candidates may read {sensitive} at decision time (--allow-disparate-treatment).")
     else:
         found.append(f"No candidate reads {sensitive} at decision time, and thresholds are the same for all.")
     return [*found, *report.notes]
-
-
-def earlier(report: AlternativesReport) -> str:
-    """Return how often other test parts were used before, which the confidence of this search does not count."""
-    return (
-        f"Before this search, {plural(report.earlier, 'search', 'searches')} in the same folder used other test parts; "
-        "the confidence stated here holds for this one alone."
-    )
 
 
 def quality_name(report: AlternativesReport) -> str:
@@ -195,12 +187,10 @@ def regulator_text(report: AlternativesReport) -> str:
             f"instead of {was} and {quality(report, winner.quality.value)} {name} instead of "
             f"{quality(report, before.quality.value)}. "
         )
-        if winner.selected is not None:
-            text += (
-                f"It selects {percent(winner.selected)} of the records, the model before {percent(before.selected)}. "
-            )
+        now, was = percent(winner.selected), percent(before.selected)
+        text += f"It selects {now} of the records, the model before {was}. "
     if report.earlier:
-        text += earlier(report) + " "
+        text += f"Before it, {plural(report.earlier, 'search', 'searches')} in the same folder used other test parts. "
     reads = "may read" if settings.allow_disparate_treatment else "do not read"
     return text + (
         f"Candidates {reads} {sensitive} at decision time; no threshold differs by group. Groups are used in fitting "

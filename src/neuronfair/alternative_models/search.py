@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from scipy.stats import beta, norm
+from scipy.stats import norm
 
 from neuronfair.alternative_models import Measure, estimators
 from neuronfair.alternative_models.candidates import Candidate, CandidateFitter, Value
@@ -22,7 +22,7 @@ from neuronfair.alternative_models.estimators import Dimension
 from neuronfair.alternative_models.objectives import CHOICE_DRAWS, Gain, ModelAnswers, PartEvaluator
 from neuronfair.errors import NeuronFairError, RunError, needs, one_line
 from neuronfair.limits import TEXT, read_bytes
-from neuronfair.measure.stats import Estimate
+from neuronfair.measure.stats import Estimate, clopper_pearson
 from neuronfair.progress import PieceProgress, Progress
 from neuronfair.scale.pool import Pool
 
@@ -255,6 +255,7 @@ def space(fitter: CandidateFitter) -> list[Dimension]:
     assert hints is not None
     last, proxies, tries = estimators.last_of(recipe.estimator), len(hints.proxies), settings.tries
     hidden, network = len(getattr(last, "hidden", ())), tries("neurons") and recipe.is_network
+    threshold = tries("threshold") and len(fitter.table.values) == 2 and hasattr(last, "predict_proba")
     constrained = bool(hints.signs and {*last.get_params(deep=False)} & {*estimators.CONSTRAINTS})
     others = [
         (True, Dimension("rows", 0.8, 1.0, 1.0, step=0.1)),
@@ -266,7 +267,7 @@ def space(fitter: CandidateFitter) -> list[Dimension]:
         (tries("monotone") and constrained, Dimension("monotone", 0, 1, 0, step=1, planned=(1,))),
         (network, Dimension("silenced_share", 0.0, 0.5, 0.0, step=0.25, planned=(0.25,))),
         (network and hidden > 1, Dimension("layer", 0, hidden - 1, 0, step=1)),
-        (tries("threshold") and fitter.thresholded, Dimension("threshold", 0.3, 0.7, 0.5, step=0.02)),
+        (threshold, Dimension("threshold", 0.3, 0.7, 0.5, step=0.02)),
     ]
     return [*fitter.hyper, *(one for tried, one in others if tried)]
 
@@ -283,10 +284,7 @@ SearchConclusion = Literal["better", "none found", "interrupted"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A model on the test part.
-
-    The intervals of all models hold together at the confidence of the search, and so do the claims that one is better.
-    """
+    """A model on the test part. All intervals hold together at the confidence of the search, and so do all claims."""
 
     candidate: Candidate
     reads: tuple[str, ...]  # the sensitive attributes that it reads at decision time
@@ -363,9 +361,8 @@ def chance(searched: Searched, tolerance: float, confidence: float) -> Chance:
     drawn = [f for f in searched.candidates if f.candidate.drawn]
     z = float(norm.ppf(confidence))
     better = sum(f.error is None and evidence(f, tolerance) >= z for f in drawn)
-    if not drawn or better == len(drawn):
-        return Chance(better, len(drawn), 1.0)
-    return Chance(better, len(drawn), float(beta.ppf(confidence, better + 1, len(drawn) - better)))
+    high = clopper_pearson(better, len(drawn), 2 * confidence - 1).high if drawn else 1.0  # one-sided
+    return Chance(better, len(drawn), high)
 
 
 def evaluated(
@@ -386,7 +383,8 @@ def evaluated(
             made = fitter.make(candidate)
             answers = fitter.answers(made, evaluator.rows)
             spans = evaluator.quality_span(answers, both), evaluator.measure_span(answers, both)
-            shown = Shown(candidate, made.reads, *spans, evaluator.every(answers), selected=evaluator.selected(answers))
+            selected = float((answers.decided == fitter.table.positive).mean())
+            shown = Shown(candidate, made.reads, *spans, evaluator.every(answers), selected=selected)
             if first is None:
                 first = answers
             else:

@@ -135,16 +135,18 @@ class Alternatives:
 
     def to_frame(self) -> Any:
         """Return the models that were measured on the test part as a pandas DataFrame, with confidence intervals."""
-        lines = [
-            {
-                "model": one.candidate.name,
-                **{"quality": one.quality.value, "quality_low": one.quality.low, "quality_high": one.quality.high},
-                **{"measure": one.measure.value, "measure_low": one.measure.low, "measure_high": one.measure.high},
-                "better": one.better,
-            }
-            for one in self.report.shown
+        columns = [
+            "model",
+            "quality",
+            "quality_low",
+            "quality_high",
+            "measure",
+            "measure_low",
+            "measure_high",
+            "better",
         ]
-        return needs("pandas", "sklearn", "a DataFrame", RunError).DataFrame(lines)
+        lines = [[one.candidate.name, *one.quality, *one.measure, one.better] for one in self.report.shown]
+        return needs("pandas", "sklearn", "a DataFrame", RunError).DataFrame(lines, columns=columns)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw quality against discrimination of all fits on the choose part; returns the matplotlib axes."""
@@ -223,8 +225,7 @@ def alternatives(
     test part shows that its quality is not worse than the tolerance and that its measure is lower.
 
     Options: `out`, a folder that keeps the search, which then survives a kill; `force`, to begin anew there; `quality`,
-    your own function of labels and decisions; `progress`; `trust_pickle`; and the settings by their names (`budget`,
-    `measure`, `tolerance`, …).
+    your own function of labels and decisions; `progress`; `trust_pickle`; and the settings by name (`budget`, …).
     Candidates are never given the sensitive attribute at decision time, and no threshold differs by group, unless
     `allow_disparate_treatment` is set, which allows the first.
     """
@@ -233,9 +234,8 @@ def alternatives(
     settings = replace(settings or AlternativesSettings(), **options)
     if isinstance(own, str):
         settings, own = replace(settings, quality=own), None
-    fitter, notes = _fitter_for(
-        estimator, data, settings, own, trust=trust, described=(sensitive, target, domain, favourable)
-    )
+    described = {"sensitive": sensitive, "target": target, "domain": domain}
+    fitter, notes = _fitter_for(estimator, data, settings, own, trust, favourable, described)
     if out is None:
         return _searched(fitter, notes, SearchFile(None, {}), progress)
     folder = Path(out)
@@ -255,23 +255,24 @@ def _fitter_for(
     data: Any,
     settings: AlternativesSettings,
     own: QualityFunction | None,
-    *,
     trust: bool,
-    described: tuple[Any, str | None, TableDomain | str | Path | None, str | None],
+    favourable: str | None,
+    described: Any,  # options of read_input by their names
 ) -> tuple[CandidateFitter, list[str]]:
     """Return what makes candidates, and notes for the report."""
-    sensitive, target, domain, favourable = described
     fitted = _is_fitted(estimator)
     names = feature_names(estimator, trust_pickle=trust) if fitted else None
     source = ModelSource(estimator if names is not None else None, trust_pickle=trust)
-    found = read_input(data, source, domain=domain, sensitive=sensitive, target=target).with_favourable(favourable)
+    found = read_input(data, source, **described).with_favourable(favourable)
     table = search_table(found.data, settings.seed)
     inputs = [a.name for a in table.data.domain.attributes if a.is_input and a.name in table.frame]
     columns = [name for name in inputs if found.reads is None or name in found.reads]
     blind = not fitted and not settings.allow_disparate_treatment
     if blind:
         columns = [name for name in columns if name not in table.sensitive]
-    made = estimators.recipe(estimator, table, inputs if _networks(estimator) else columns, trust_pickle=trust)
+    network = str(estimator) == "network" or Path(str(estimator)).suffix.lower() in estimators.OWN
+    # Our networks are given whole records.
+    made = estimators.recipe(estimator, table, inputs if network else columns, trust_pickle=trust)
     if blind:
         estimators.without(made.estimator, table.sensitive)
     notes = [*found.remarks, *table.notes]
@@ -290,11 +291,6 @@ def _is_fitted(estimator: Any) -> bool:
     if isinstance(estimator, (str, Path)):
         return str(estimator) not in estimators.NAMES and Path(estimator).suffix.lower() in REFITTED
     return any(name.endswith("_") and not name.startswith("_") for name in vars(estimators.last_of(estimator)))
-
-
-def _networks(estimator: Any) -> bool:
-    """Return whether an estimator is one of our networks, which are given whole records."""
-    return str(estimator) == "network" or Path(str(estimator)).suffix.lower() in estimators.OWN
 
 
 def _searched(fitter: CandidateFitter, notes: Sequence[str], file: SearchFile, show: Progress) -> Alternatives:
@@ -324,59 +320,9 @@ def _searched(fitter: CandidateFitter, notes: Sequence[str], file: SearchFile, s
         some = chosen(searched, settings.tolerance, settings.shown, settings.confidence)
         file.touch_test((BASELINE.name, *(one.candidate.name for one in some)))
         shown, failures = evaluated(fitter, some, fitter.evaluator("test"))
-    report = _report(fitter, searched, shown, [*notes, *learned.notes, *failures], file.earlier)
-    return Alternatives(report, fitter, file)
-
-
-def _opened(table: SearchTable, made: MadeModel) -> Opened:
-    """Return a fitted model ready for an audit, by the records of the fit part."""
-    data = table.data.take(torch.from_numpy(table.fit))
-    if isinstance(made.estimator, NetworkClassifier):
-        return wrap_model(made.estimator.module_, made.estimator.domain_, data.rows)
-    return wrap_model(made.estimator, data.domain, data)
-
-
-def _header(fitter: CandidateFitter) -> dict[str, str]:
-    """Return what must be the same when a search resumes."""
-    table, recipe, settings = fitter.table, fitter.recipe, fitter.settings
-    own = "" if fitter.own is None else _described(fitter.own)
-    kept = replace(settings, budget=1, seconds=None, workers=1, shown=1)
-    return {
-        "version of a package": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
-        "estimator": f"{recipe.name}: {_described(recipe.estimator)} of {', '.join(recipe.columns)}",
-        "domain": table.data.domain.fingerprint,
-        "table": _table_digest(table),
-        "seed": str(settings.seed),
-        "setting": f"{kept} {own}",
-    }
-
-
-def _described(value: Any) -> str:
-    """Return a value of the user's code in words that are the same in another process: no addresses, nothing cut."""
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_described, value))}]"
-    if hasattr(value, "get_params") and not isinstance(value, type):
-        parameters = value.get_params(deep=False)
-        return f"{type(value).__name__}({', '.join(f'{k}={_described(v)}' for k, v in sorted(parameters.items()))})"
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-
-
-def _table_digest(table: SearchTable) -> str:
-    """Return a checksum of the cells and labels that candidates learn from."""
-    hashes = needs("pandas", "sklearn").util.hash_pandas_object(table.frame, index=False).to_numpy()
-    return rows_digest(torch.from_numpy(np.column_stack([hashes.view(np.int64), table.labels])))
-
-
-def _report(
-    fitter: CandidateFitter, searched: Searched, shown: Sequence[Shown], notes: Sequence[str], earlier: int
-) -> AlternativesReport:
-    table, settings, learned = fitter.table, fitter.settings, fitter.hints
     target, best = table.data.domain.target, best_of(shown, settings.allow_disparate_treatment)
     assert target is not None
-    assert learned is not None
-    return AlternativesReport(
+    report = AlternativesReport(
         version("neuronfair"),
         table.data.name,
         table.sensitive,
@@ -399,6 +345,43 @@ def _report(
         "interrupted" if searched.interrupted else "none found" if best is None else "better",
         None if best is None else best.candidate.name,
         chance(searched, settings.tolerance, settings.confidence),
-        tuple(notes),
-        earlier,
+        (*notes, *learned.notes, *failures),
+        file.earlier,
     )
+    return Alternatives(report, fitter, file)
+
+
+def _opened(table: SearchTable, made: MadeModel) -> Opened:
+    """Return a fitted model ready for an audit, by the records of the fit part."""
+    data = table.data.take(torch.from_numpy(table.fit))
+    if isinstance(made.estimator, NetworkClassifier):
+        return wrap_model(made.estimator.module_, made.estimator.domain_, data.rows)
+    return wrap_model(made.estimator, data.domain, data)
+
+
+def _header(fitter: CandidateFitter) -> dict[str, str]:
+    """Return what must be the same when a search resumes."""
+    table, recipe, settings = fitter.table, fitter.recipe, fitter.settings
+    own = "" if fitter.own is None else _described(fitter.own)
+    cells = needs("pandas", "sklearn").util.hash_pandas_object(table.frame, index=False).to_numpy().view(np.int64)
+    kept = replace(settings, budget=1, seconds=None, workers=1, shown=1)
+    return {
+        "version of a package": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        "estimator": f"{recipe.name}: {_described(recipe.estimator)} of {', '.join(recipe.columns)}",
+        "domain": table.data.domain.fingerprint,
+        "table": rows_digest(torch.from_numpy(np.column_stack([cells, table.labels]))),
+        "seed": str(settings.seed),
+        "setting": f"{kept} {own}",
+    }
+
+
+def _described(value: Any) -> str:
+    """Return a value of the user's code in words that are the same in another process: no addresses, nothing cut."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_described, value))}]"
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        parameters = value.get_params(deep=False)
+        return f"{type(value).__name__}({', '.join(f'{k}={_described(v)}' for k, v in sorted(parameters.items()))})"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
