@@ -22,6 +22,7 @@ SCRIPTS = {
     "compare_methods.py": "Drawn uniformly",
 }
 NOTEBOOKS = {
+    "audit_texts.ipynb": ("Decisions depend on gender for", "added to the training texts", "gained"),
     "audit_dataframe.ipynb": ("by <bdi>sex</bdi>", "1 column left out", "twin_sex"),
     "audit_torch.ipynb": ("by <bdi>sex</bdi>", "Flip rate", "twin_sex"),
 }

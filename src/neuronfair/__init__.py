@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from neuronfair.searches.evaluate import evaluate
     from neuronfair.searches.shrink import shrink
     from neuronfair.store.run import Run
-    from neuronfair.text.audit import TextAudit, TextSettings
+    from neuronfair.text.audit import TextAudit, TextRepair, TextSettings, repair_texts
     from neuronfair.text.domain import Templates, read_templates
 
 # The module of each public name. Names are imported on first use, so that `neuronfair --help` does not wait for torch.
@@ -69,6 +69,7 @@ _HOME = {
     "TableEncoding": "model.encoding",
     "Templates": "text.domain",
     "TextAudit": "text.audit",
+    "TextRepair": "text.audit",
     "TextSettings": "text.audit",
     "alternatives": "alternative_models.session",
     "audit": "api",
@@ -83,6 +84,7 @@ _HOME = {
     "read_domain": "domain.schema.toml",
     "read_table": "domain.tables.dataset",
     "read_templates": "text.domain",
+    "repair_texts": "text.audit",
     "search": "api",
     "shrink": "searches.shrink",
     "train": "model.train",
@@ -120,6 +122,7 @@ __all__ = [
     "TableEncoding",
     "Templates",
     "TextAudit",
+    "TextRepair",
     "TextSettings",
     "alternatives",
     "audit",
@@ -134,6 +137,7 @@ __all__ = [
     "read_domain",
     "read_table",
     "read_templates",
+    "repair_texts",
     "search",
     "shrink",
     "train",

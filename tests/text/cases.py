@@ -16,7 +16,7 @@ SENTENCES = (
 )
 WORDS = sorted(
     {w.strip(".,").lower() for s in SENTENCES for w in s.split()}
-    | {w.lower() for kind in read_replacements().kinds for w in kind}
+    | {w.lower() for kind in read_replacements().kinds for w in kind.words}
     | {t for terms in read_lexicon("gender").terms for t in terms}
 )
 VOCABULARY = {word: number + 1 for number, word in enumerate(WORDS)}

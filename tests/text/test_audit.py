@@ -158,6 +158,31 @@ def test_one_class_is_refused_in_labels_and_noted_in_decisions():
     assert any("same decision for every text" in note for note in report.notes)
 
 
+def test_searches_take_words_from_a_list_of_ones_own(tmp_path):
+    words = tmp_path / "words.csv"
+    words.write_text("kind,words\nday,sunny|rainy\n", encoding="utf-8")
+    texts = [f"{who} liked the sunny day {i}" for i in range(5) for who in ("she", "he")]
+    audit = audit_texts(
+        lambda texts: [float(t.startswith("he") and "rainy" in t) for t in texts], texts, "gender",
+        settings=TextSettings(starts=10, steps=20), replacements=words,
+    )  # fmt: skip
+    assert audit.report.flip_rate.count == 0
+    assert any("rainy" in finding.text for finding in audit.report.worst)
+    words.write_text("a,b\n", encoding="utf-8")
+    with pytest.raises(DataError, match="expected a first line kind,words"):
+        audit_texts(biased, texts, "gender", replacements=words)
+
+
+def test_labels_go_with_texts_by_position_whatever_their_index_in_pandas():
+    pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")
+    table = pandas.DataFrame({"text": TEXTS, "kind": ["no"] * 36 + ["yes"] * 36}).iloc[::-1]
+    report = audit_texts(
+        lambda texts: [float(TEXTS.index(t) > 35) if t in TEXTS else 0.0 for t in texts],
+        table["text"], "gender", labels=table["kind"], settings=TextSettings(steps=0),
+    ).report  # fmt: skip
+    assert report.model.accuracy == 1.0
+
+
 def test_long_and_odd_texts():
     texts = ["she " + "long " * 30_000, "he 😀", "she السلام عليكم", "she said so"]
     report = audit_texts(biased, texts, "gender", settings=SMALL).report
@@ -317,6 +342,37 @@ def run(monkeypatch, *words):
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return ended.value.code or 0
+
+
+def fit(texts, labels):
+    return make_pipeline(TfidfVectorizer(token_pattern=r"\S+"), LogisticRegression(C=10)).fit(texts, labels)
+
+
+def test_twins_in_the_training_texts_remove_a_planted_bias_on_held_out_texts():
+    # Women sell tea and men ink; the label follows the gender, so that the model may use either word.
+    texts = [f"{who} sold {what} {day}" for who, what in (("she", "tea"), ("he", "ink")) for day in range(40)]
+    labels = ["good" if text.startswith("he") else "bad" for text in texts]
+    repair = nf.repair_texts(fit, texts, labels, "gender", held_out=0.25, settings=TextSettings(steps=0))
+    before, after = (audit.report.flip_rate for audit in (repair.before, repair.after))
+    assert repair.added == 60  # a twin of each of 60 training texts, none of which is another training text
+    assert (before.of, after.of) == (20, 20)
+    assert before.count > 10
+    assert after.count == 0
+    assert (repair.accuracy_before, repair.accuracy_after) == (1.0, 1.0)
+    assert "60 twins added" in repr(repair)
+    assert [*repair.model.predict(["she sold ink 99"])] == ["good"]  # of ink, whoever sold it
+
+
+def test_twins_of_training_texts_are_not_held_out():
+    texts = [f"{who} sold tea {day}" for who in ("she", "he") for day in range(20)]
+    seen = []
+    nf.repair_texts(
+        lambda texts, labels: seen.append(texts) or fit(texts, labels),
+        texts, ["bad", "good"] * 20, "gender", settings=TextSettings(steps=0),
+    )  # fmt: skip
+    days = {text.rpartition(" ")[2] for text in seen[0]}
+    assert len(seen[0]) == 2 * len(days) == 28  # both texts of 14 of 20 days
+    assert seen[1] == seen[0]  # every twin was there, with a label of its own
 
 
 def test_show_reads_the_folder_of_an_audit_again(tmp_path, monkeypatch, capsys):

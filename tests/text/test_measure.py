@@ -44,8 +44,8 @@ def test_the_flip_rate_is_that_of_an_independent_enumeration():
     for text in texts:
         first, rest = text.split(" ", 1)
         flips += (score(text) >= 0.5) != (score(f"{swap[first]} {rest}") >= 0.5)
-    rate = pairs.rate()
-    assert (rate.found, rate.sampled) == (flips, len(texts))
+    rate = pairs.flip_rate
+    assert (rate.count, rate.of) == (flips, len(texts))
     lost, gained = (
         sum(getattr(p, name) for p in group_pairs(pairs, domain.lexicon.groups, 1)) for name in ("lost", "gained")
     )
@@ -63,7 +63,7 @@ def test_several_groups_give_a_matrix():
     names = read_lexicon("religion").groups
     flipped = {(p.group, p.other) for p in group_pairs(pairs, names, 1) if p.flips.count}
     assert flipped == {(a, b) for a in names for b in names if a != b and "Muslim" in (a, b)}
-    assert pairs.rate().rate == 1
+    assert pairs.flip_rate.value == 1
 
 
 def test_the_score_change_is_the_mean_over_twins():

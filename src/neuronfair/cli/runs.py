@@ -180,10 +180,10 @@ def _write(folder: Path, out: Path) -> None:
         return
     write: dict[str, Callable[[Report], str]] = {".md": model_card, ".html": audit_page, ".xml": junit}
     texts = _report_of_texts(folder)
+    if texts is not None and suffix == ".md":
+        raise RunError(f"{folder}: is an audit of texts, which has no model card. Write .html or .xml")
     if texts is None:
         content = write[suffix](_report(folder))
-    elif suffix == ".md":
-        raise RunError(f"{folder}: is an audit of texts, which has no model card. Write .html or .xml")
     else:
         content = text_page(texts) if suffix == ".html" else texts.to_junit()
     options.write_file(out, content)
@@ -197,9 +197,9 @@ def _report_of_texts(folder: Path) -> TextReport | None:
     from neuronfair.store.ledger import MANIFEST, load_manifest
     from neuronfair.text.report import TextReport
 
+    path = folder / FIGURES
     if not (folder / MANIFEST).is_file() or load_manifest(folder).get("audit") != "texts":
         return None
-    path = folder / FIGURES
     if not path.is_file():
         raise RunError(f"{folder}: this audit of texts is not finished. Give its command again to resume it")
     return TextReport.from_json(read_bytes(path, times=TREE), path)

@@ -18,14 +18,11 @@ from torch import Tensor
 from neuronfair import __version__
 from neuronfair.atomic import replacing, write_text
 from neuronfair.audits.folder import FIGURES, PAGE, claimed
-from neuronfair.audits.gate.thresholds import Threshold, check_count, check_rate, read_expressions, refusal
-from neuronfair.audits.report import Gate, GateCheck
-from neuronfair.audits.report.counterfactual import Interval
-from neuronfair.audits.wording.verdict import threshold_state
-from neuronfair.domain.draws import Draws
+from neuronfair.audits.wording.summary import NOT_MEASURED
+from neuronfair.domain.draws import Draws, random_order
 from neuronfair.domain.twins import digest
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean, needs
-from neuronfair.formatting import plural
+from neuronfair.formatting import percent, plural
 from neuronfair.model.blackbox import Model, batched_scores
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -35,6 +32,7 @@ from neuronfair.render.export import neutral, save_as
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import check_method
 from neuronfair.store.ledger import versions
+from neuronfair.text import domain as domains
 from neuronfair.text import measure
 from neuronfair.text import report as reports
 from neuronfair.text.domain import GROUP, MAX_TEXT_LENGTH, TEXT, TextColumn, TextDomain, build_text_domain
@@ -44,6 +42,8 @@ from neuronfair.text.report import TextReport
 from neuronfair.text.search import TextSearch, rows_model, search_texts
 
 WHITE_BOX_METHODS, BLACK_BOX_METHODS = ("frontier", "neuronfair-plus"), ("aequitas",)
+FINDINGS = "findings.csv"
+SHOWN_PAIRS = 10  # of the data set, and of each search
 RANDOM_ABLATIONS = 5  # random sets of neurons that are silenced for comparison
 
 
@@ -126,13 +126,9 @@ class TextStages:
             reports.TextLayerReport(_named(layer.name), len(layer.act_diff), layer.auc, layer.biased)
             for layer in profile.layers
         )
-        return reports.TextInterpretation(
-            worst=_named(worst.name),
-            layers=layers,
-            flip_rate=self._flip_rate(network, worst.name, torch.empty(0, dtype=torch.int64)),
-            without_biased=self._flip_rate(network, worst.name, torch.tensor(worst.biased)),
-            without_random=sum(rates) / len(rates),
-        )
+        every = self._flip_rate(network, worst.name, torch.empty(0, dtype=torch.int64))
+        without = self._flip_rate(network, worst.name, torch.tensor(worst.biased))
+        return reports.TextInterpretation(_named(worst.name), layers, every, without, sum(rates) / len(rates))
 
     def _flip_rate(self, network: Network, layer: str, silenced: Tensor) -> float:
         rows = self.domain.rows
@@ -184,20 +180,13 @@ class TextStages:
         if read.labels is None:
             return None
         label = dict(zip(read.texts, read.labels, strict=True))
-        order = measure.order_of(self.domain, self.settings.seed)[: self.pairs.measured].tolist()
+        order = random_order(len(self.domain.texts), self.settings.seed)[: self.pairs.measured].tolist()
         texts = [self.domain.texts[number].text for number in order]
-        decisions = self.opened.answer(texts).decisions
-        right = [
-            self.opened.classes[d] == label[text] for d, text in zip(decisions, texts, strict=True) if d != NO_ANSWER
-        ]
-        return float(np.mean(right)) if right else None
+        return self.opened.accuracy(texts, [label[text] for text in texts])
 
 
 def _named(layer: str) -> str:
     return layer.removeprefix("module.") or layer
-
-
-FINDINGS = "findings.csv"
 
 
 class TextOptions(TypedDict, total=False):
@@ -209,6 +198,7 @@ class TextOptions(TypedDict, total=False):
     decision: Decision | None  # what counts as a different decision; default: chosen from the outputs
     trust_pickle: bool  # open pickle files, which can run any code
     name: str  # of the table
+    replacements: str | Path | None  # CSV file of words that searches may replace; default: the bundled English ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,32 +274,91 @@ def audit_texts(
     """
     begun, settings, show = time.perf_counter(), settings or TextSettings(), progress or silent
     lexicon = sensitive if isinstance(sensitive, Lexicon) else read_lexicon(sensitive)
-    thresholds = [read_threshold(text, lexicon.name, settings) for text in options.get("fail_if", ())]
+    thresholds = [
+        reports.read_threshold(text, lexicon.name, searches=settings.steps > 0) for text in options.get("fail_if", ())
+    ]
     show("Looking for identity terms", 0, None)
     read = TextColumn.of(texts, labels)
-    domain, counted = build_text_domain(read, lexicon, options.get("name", "texts"), settings.max_texts, settings.seed)
+    words, name = domains.read_replacements(options.get("replacements")), options.get("name", "texts")
+    domain, counted = build_text_domain(read, lexicon, words, name, settings.max_texts, settings.seed)
     place = None if folder is None else Path(folder)
     with claimed(place, _manifest(settings, lexicon, texts)):
         opened = open_text_model(
-            model,
-            [text.text for text in domain.texts[: settings.max_calls]],
-            classes=read.classes,
-            tokenizer=options.get("preprocess"),
-            decision=options.get("decision"),
+            model, [text.text for text in domain.texts[: settings.max_calls]], classes=read.classes,
+            tokenizer=options.get("preprocess"), decision=options.get("decision"),
             trust_pickle=options.get("trust_pickle", False),
             service=Service(list, settings.max_calls, place, settings.batch),
-        )
+        )  # fmt: skip
         work = TextStages(opened, domain, settings, _favourable(opened, options.get("favourable")), show)
         work.run(read.texts)
         if work.calls_spent and not work.pairs.measured:
             raise DataError(f"--max-calls {settings.max_calls}: too few to ask about a text and its twins")
         report = assemble(read, counted, work, column)
-        report, failure = evaluate(report, thresholds, work.pairs)
+        report, failure = reports.evaluate(report, thresholds, is_constant=work.pairs.is_constant)
         report = replace(report, seconds=time.perf_counter() - begun)
         audit = TextAudit(report, domain, tuple(work.searches), place, failure)
         if place is not None:
             write_results(place, audit)
     return audit
+
+
+@dataclass(frozen=True, eq=False)
+class TextRepair:
+    """A model before and after counterfactual augmentation, both audited on the same held-out texts."""
+
+    model: Any  # fitted to the training texts and their twins
+    before: TextAudit  # of the model that was fitted to the training texts only
+    after: TextAudit
+    accuracy_before: float | None  # on all held-out texts
+    accuracy_after: float | None
+    added: int  # twins that were added to the training texts
+
+    def __repr__(self) -> str:
+        rates = (audit.report.flip_rate for audit in (self.before, self.after))
+        shares = [None if rate is None else rate.value for rate in rates] + [self.accuracy_before, self.accuracy_after]
+        shown = [NOT_MEASURED if share is None else percent(share) for share in shares]
+        return (
+            f"{plural(self.added, 'twin')} added to the training texts. On held-out texts: flip rate {shown[0]} → "
+            f"{shown[1]}, accuracy {shown[2]} → {shown[3]}"
+        )
+
+
+def repair_texts(
+    fit: Callable[[list[str], list[str]], Any],
+    texts: Sequence[Any],
+    labels: Sequence[Any],
+    sensitive: str | Path | Lexicon,
+    *,
+    held_out: float = 0.3,
+    settings: TextSettings | None = None,
+    **options: Unpack[TextOptions],
+) -> TextRepair:
+    """Add the twins of the training texts to them, fit the model again, and audit it before and after.
+
+    `fit` takes texts and labels and returns a new model. Each twin gets the label of its original. A share `held_out`
+    of the texts is kept apart, together with their twins, and both models are audited on it.
+
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> def fit(texts, labels):
+    ...     return make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts, labels)
+    >>> texts = [f"{who} sold {what} {day}" for who, what in (("she", "tea"), ("he", "ink")) for day in range(30)]
+    >>> labels = [("sad", "glad")[text.startswith("he")] for text in texts]
+    >>> repair_texts(fit, texts, labels, "gender")
+    42 twins added to the training texts. On held-out texts: flip rate 61.1% → 0%, accuracy 100% → 100%
+    """
+    seed = (settings or TextSettings()).seed
+    lexicon = sensitive if isinstance(sensitive, Lexicon) else read_lexicon(sensitive)
+    read = TextColumn.of(texts, labels)
+    train, test = domains.split_labelled(dict(zip(read.texts, read.labels or [], strict=True)), lexicon, held_out, seed)
+    audits, accuracies, augmented = [], [], domains.with_twins(train, lexicon)
+    for part in (train, augmented):
+        model, (texts, labels) = fit(list(part), list(part.values())), (list(test), list(test.values()))
+        audits.append(audit_texts(model, texts, lexicon, labels=labels, settings=settings, **options))
+        opened = open_text_model(model, texts, classes=read.classes, tokenizer=options.get("preprocess"))
+        accuracies.append(opened.accuracy(texts, labels))
+    return TextRepair(model, audits[0], audits[1], accuracies[0], accuracies[1], len(augmented) - len(train))
 
 
 def _favourable(opened: TextModel, favourable: str | None) -> int:
@@ -341,78 +390,44 @@ def write_results(folder: Path, audit: TextAudit) -> None:
     with replacing(folder / FINDINGS) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["found_by", "text", "twin", "group", "other"])
+        groups = audit.domain.lexicon.groups
         for search in audit.searches:
             rows, twins = search.findings.rows, search.findings.twins(audit.domain)
-            groups = audit.domain.lexicon.groups
-            for text, twin, group, other in zip(
-                audit.domain.write(rows),
-                audit.domain.write(twins),
-                rows[:, GROUP].tolist(),
-                twins[:, GROUP].tolist(),
-                strict=True,
-            ):
+            texts, others = audit.domain.write(rows), audit.domain.write(twins)
+            pairs = zip(texts, others, rows[:, GROUP].tolist(), twins[:, GROUP].tolist(), strict=True)
+            for text, twin, group, other in pairs:
                 writer.writerow([search.method, neutral(text), neutral(twin), groups[group], groups[other]])
 
 
 # The report
 
-SHOWN_PAIRS = 10  # of the data set, and of each search
 
-
-def assemble(
-    read: TextColumn,
-    counted: dict[Reason, int],
-    work: TextStages,
-    column: str,
-) -> TextReport:
+def assemble(read: TextColumn, counted: dict[Reason, int], work: TextStages, column: str) -> TextReport:
     """Return the report of an audit, without its thresholds and its time."""
     opened, domain, pairs = work.opened, work.domain, work.pairs
-    rate = pairs.rate()
     graded = opened.graded and len(pairs.text) > 0
     changes = measure.bootstrap_mean(measure.score_changes(pairs), work.settings.seed) if graded else None
+    model = reports.TextModelReport(
+        opened.source, opened.kind, opened.classes, opened.white_box, opened.fingerprint, work.accuracy(read),
+        None if opened.white_box else opened.service.spent, pairs.unanswered,
+    )  # fmt: skip
+    counts = len(read.texts), len(domain.texts), pairs.measured
+    texts = reports.TextsReport(domain.name, column, *counts, counted, read.empty)
     return TextReport(
-        neuronfair=__version__,
-        attribute=domain.lexicon.name,
-        groups=domain.lexicon.groups,
-        favourable=opened.classes[work.favourable],
-        model=reports.TextModelReport(
-            source=opened.source,
-            kind=opened.kind,
-            classes=opened.classes,
-            white_box=opened.white_box,
-            fingerprint=opened.fingerprint,
-            accuracy=work.accuracy(read),
-            calls=None if opened.white_box else opened.service.spent,
-            unanswered=pairs.unanswered,
-        ),
-        texts=reports.TextsReport(
-            domain.name, column, len(read.texts), len(domain.texts), pairs.measured, counted, read.empty
-        ),
-        flip_rate=None if rate is None else measure.share(rate.found, rate.sampled),
-        score_change=changes,
+        neuronfair=__version__, attribute=domain.lexicon.name, groups=domain.lexicon.groups,
+        favourable=opened.classes[work.favourable], model=model, texts=texts,
+        flip_rate=pairs.flip_rate, score_change=changes,
         largest_change=float(np.abs(pairs.twin_score - pairs.score).max()) if graded else None,
         pairs=tuple(measure.group_pairs(pairs, domain.lexicon.groups, work.favourable)),
-        baseline=work.baseline,
-        worst=tuple(_worst(work, pairs)),
-        searches=tuple(_search(one) for one in work.searches),
-        interpretation=work.interpretation,
-        topics=tuple(work.topics),
-        notes=tuple(_notes(read, work, pairs)),
-        seed=work.settings.seed,
-        interrupted=work.interrupted or work.calls_spent,
-        calls_spent=work.calls_spent,
-    )
+        baseline=work.baseline, worst=tuple(_worst(work, pairs)), searches=tuple(map(_search, work.searches)),
+        interpretation=work.interpretation, topics=tuple(work.topics), notes=tuple(_notes(read, work, pairs)),
+        seed=work.settings.seed, interrupted=work.interrupted or work.calls_spent, calls_spent=work.calls_spent,
+    )  # fmt: skip
 
 
 def _search(one: TextSearch) -> reports.TextSearchReport:
-    return reports.TextSearchReport(
-        one.method,
-        one.own.findings,
-        one.own.tried,
-        one.own.gsr,
-        None if one.random is None else one.random.gsr,
-        None if one.random_direction is None else one.random_direction.gsr,
-    )
+    random, direction = (None if control is None else control.gsr for control in (one.random, one.random_direction))
+    return reports.TextSearchReport(one.method, one.own.findings, one.own.tried, one.own.gsr, random, direction)
 
 
 def _worst(work: TextStages, pairs: measure.TextPairs) -> list[reports.TextFinding]:
@@ -438,26 +453,23 @@ def _findings(work: TextStages, rows: Tensor, twins: Tensor, found_by: str) -> l
     if not len(rows):
         return []
     domain, opened = work.domain, work.opened
-    texts = domain.write(rows), domain.write(twins)
-    answers = opened.answer(texts[0]), opened.answer(texts[1])
-    scores = [opened.score_of(one, work.favourable) for one in answers]
-    groups, classes = domain.lexicon.groups, opened.classes
+    groups, classes, numbers = domain.lexicon.groups, opened.classes, rows[:, TEXT].tolist()
+    columns = []
+    for side in (rows, twins):
+        texts = domain.write(side)
+        answers = opened.answer(texts)
+        scores = opened.score_of(answers, work.favourable).tolist()
+        columns.append(list(zip(texts, side[:, GROUP].tolist(), answers.decisions.tolist(), scores, strict=True)))
     return [
         reports.TextFinding(
-            texts[0][k],
-            texts[1][k],
-            groups[int(rows[k, GROUP])],
-            groups[int(twins[k, GROUP])],
-            classes[int(answers[0].decisions[k])],
-            classes[int(answers[1].decisions[k])],
-            float(scores[0][k]),
-            float(scores[1][k]),
-            found_by,
-            None if found_by == "data set" else domain.texts[int(rows[k, TEXT])].text,
+            text, twin, groups[own], groups[other], classes[decision], classes[twin_decision], score, twin_score,
+            found_by, None if found_by == "data set" else domain.texts[number].text,
         )
-        for k in range(len(rows))
-        if answers[0].decisions[k] != answers[1].decisions[k]
-    ]
+        for number, (text, own, decision, score), (twin, other, twin_decision, twin_score) in zip(
+            numbers, *columns, strict=True
+        )
+        if decision != twin_decision
+    ]  # fmt: skip
 
 
 def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs) -> list[str]:
@@ -484,52 +496,3 @@ def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs) -> list
     if len(pairs.by_text[0]) < 30:
         notes.append("Fewer than 30 texts were compared: the confidence intervals are wide.")
     return notes
-
-
-# Thresholds
-
-
-def read_threshold(text: str, attribute: str, settings: TextSettings) -> Threshold:
-    """Read a threshold for texts, such as flip_rate > 1%; refuse what there is not for texts."""
-    limit = read_expressions([text], [attribute], [])[0]
-    if limit.figure not in ("flip_rate", "findings"):
-        raise refusal(text, "for texts there are flip_rate and findings")
-    if limit.figure == "findings" and not settings.steps:
-        raise refusal(text, "there is no search without steps. Leave out --steps 0, or set a threshold on flip_rate")
-    return limit
-
-
-def evaluate(
-    report: TextReport, thresholds: Sequence[Threshold], pairs: measure.TextPairs
-) -> tuple[TextReport, NeuronFairError | None]:
-    """Return a report with its thresholds, or why they could not be evaluated; after Ctrl-C none is."""
-    gate, failure = None, None
-    if thresholds and (report.calls_spent or not report.interrupted):
-        try:
-            checks = tuple(_check(limit, report, pairs) for limit in thresholds)
-            gate = Gate(not any(check.fired for check in checks), checks)
-        except NeuronFairError as error:
-            failure = error
-    state, said = threshold_state(gate, thresholds_set=bool(thresholds))
-    return replace(report, gate=gate, thresholds=state, threshold_text=said), failure
-
-
-def _check(limit: Threshold, report: TextReport, pairs: measure.TextPairs) -> GateCheck:
-    """Return whether a threshold fails; a build must not pass for lack of a measurement."""
-    rate = report.flip_rate
-    if rate is None:
-        raise refusal(limit.expression, "no text was answered in both versions")
-    if pairs.is_constant:
-        raise refusal(
-            limit.expression,
-            "this model gave the same decision for every text, so it cannot be assessed. Check the texts and the "
-            "--decision",
-        )
-    if limit.figure == "findings":
-        if report.calls_spent or not report.searches:
-            why = "all calls were spent before the searches ended" if report.calls_spent else "no text has other words"
-            raise refusal(limit.expression, f"no search was made: {why}")
-        worst = (max if limit.looks_up else min)(report.searches, key=lambda search: search.findings)
-        return check_count(limit, report.attribute, worst.findings, f"Search by {worst.method}.")
-    texts = f"{plural(rate.of, 'text')} that mention {report.attribute}"
-    return check_rate(limit, report.attribute, Interval(rate.value, rate.low, rate.high), texts)

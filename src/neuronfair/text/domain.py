@@ -31,42 +31,6 @@ from neuronfair.text.english import WORD, in_case_of, with_article
 from neuronfair.text.lexicon import REASON_TEXT, REASONS, IdentityText, Lexicon, Reason, examine, replaced
 
 MAX_PLACES, WORDS_PER_PLACE = 8, 8  # words of a text that may be replaced, and words for each, its own included
-_NOT_COUNTED = re.compile(
-    r"\b(?:either|both|between|and|to|or|number|part|chapter|the|these|those|all|his|her|my|their|other|only|at)\s*$",
-    re.IGNORECASE,
-)
-_POINTED = re.compile(
-    r"\b(?:a|an|the|this|that|his|her|its|my|every|each|another|any|whole|new|first)\s+$", re.IGNORECASE
-)
-_HELD = re.compile(r"\b(?:my|your|his|her|its|our|their|writer|actor|co|and|witch|spin)\s+$", re.IGNORECASE)
-# What must not stand before and after words of a kind: "an awful lot", "Angry Birds", "quickly than".
-_UNFIT: dict[str, tuple[str, str]] = {
-    "film": (r"(?!)", r"\s?['’]s\b|\s+(?:of|noir|school|star|stars|industry|making|crew)\b"),
-    "doctor": (_HELD.pattern, r"\s?['’]s\b|\s+(?:of|who|in)\b"),
-    "doctors": (_HELD.pattern, r"\s?['’]|\s+of\b"),
-    "Monday": (r"\b(?:the|of|good|black|ash|casual|super)\s+$", r"\s+(?:the|after|night|[A-Z])"),
-    "awful": (r"(?!)", r"\s+lot\b"),
-    "perhaps": (r"\bor\s+$", r"(?!)"),
-    "especially": (r"\bnot\s+$|[.!?]\s+$|^\s*$", r"(?!)"),
-    "mostly": (r"[.!?]\s+$|^\s*$", r"\s*[.,;!?]"),
-    "certainly": (r"\b(?:most|almost)\s+$", r"(?!)"),
-    "bought": (r"\b(?:have|has|had|was|were|is|are|be|been)\s+$", r"\s+(?:in|into|off|out|him|her|me|us|them|it)\b"),
-    "funny": (r"(?!)", r"\s+(?:bones?|business|man|boy|girl|guy|or|enough|how)\b"),
-    "entertaining": (r"(?!)", r"\s+(?:a|an|the|his|her|my|our|your|their|him|us|them|you|children|people)\b"),
-    "quickly": (r"\b(?:as|more|most|how|too)\s+$", r"(?!)"),
-    "strange": (r"(?!)", r"\s+(?:enough|how|one|number|job|jobs)\b"),
-    "two": (_NOT_COUNTED.pattern, r"(?! [a-z]+s\b)|\s+(?:hours|minutes|days|weeks|months|years|thirds|times|sides)\b"),
-}
-
-
-def _fits(before: str, word: str, after: str, kind: str) -> bool:
-    """Return whether another word of its kind fits here: not in names, titles, idioms and compounds."""
-    if word[0].isupper() and before.strip() and before.rstrip()[-1] not in ".!?" and kind != "Monday":
-        return False
-    unfit_before, unfit_after = _UNFIT.get(kind, (r"(?!)", r"(?!)"))
-    if re.search(unfit_before, before, re.IGNORECASE) or re.match(unfit_after, after, re.IGNORECASE):
-        return False
-    return kind not in ("film", "doctor") or _POINTED.search(before) is not None
 
 
 @dataclass(frozen=True)
@@ -79,15 +43,33 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Replacements:
-    """Kinds of words: each word of a kind may stand where another one does, in the same form."""
+class WordKind:
+    """Words that may stand for each other, and where they may not: "an awful lot", "Angry Birds", "quickly than"."""
 
-    kinds: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...]
+    never_after: re.Pattern[str]
+    never_before: re.Pattern[str]
+    only_after: re.Pattern[str]
+
+    def fits(self, before: str, word: str, after: str) -> bool:
+        """Return whether another word of this kind fits here: not in names, titles, idioms and compounds."""
+        is_titled = word[0].isupper() and before.strip() and before.rstrip()[-1] not in ".!?"
+        if (is_titled and not self.words[0][0].isupper()) or re.search(r"[\w-]$", before):
+            return False
+        is_unfit = self.never_after.search(before) or self.never_before.match(after)
+        return not is_unfit and self.only_after.search(before) is not None
+
+
+@dataclass(frozen=True)
+class Replacements:
+    """Words by kind; within a kind each may stand for any other, with the meaning of the text about kept."""
+
+    kinds: tuple[WordKind, ...]
 
     @cached_property
-    def of(self) -> Mapping[str, tuple[str, ...]]:
+    def of(self) -> Mapping[str, WordKind]:
         """The kind of every word, by the word in lower case; of a word of two kinds the first."""
-        return {word.casefold(): kind for kind in reversed(self.kinds) for word in kind}
+        return {word.casefold(): kind for kind in reversed(self.kinds) for word in kind.words}
 
     def slots(self, text: IdentityText) -> tuple[Slot, ...]:
         """Return the words of a text that may be replaced, at most `MAX_PLACES`; identity terms are not among them."""
@@ -95,25 +77,38 @@ class Replacements:
         for word in WORD.finditer(text.text):
             kind = self.of.get(word[0].casefold())
             taken = any(m.start < word.end() and word.start() < m.end for m in text.mentions)
-            if kind is None or taken or re.search(r"[\w-]$", text.text[max(0, word.start() - 1) : word.start()]):
+            if kind is None or taken or not kind.fits(text.text[: word.start()], word[0], text.text[word.end() :]):
                 continue
-            if not _fits(text.text[: word.start()], word[0], text.text[word.end() :], kind[0]):
-                continue
-            own = next(one for one in kind if one.casefold() == word[0].casefold())
-            others = [in_case_of(word[0], own, one) for one in kind if one != own]
+            own = next(one for one in kind.words if one.casefold() == word[0].casefold())
+            others = [in_case_of(word[0], own, one) for one in kind.words if one != own]
             found.append(Slot(word.start(), word.end(), (word[0], *others[: WORDS_PER_PLACE - 1])))
         step = max(1.0, len(found) / MAX_PLACES)  # evenly spread over a long text
         return tuple(found[int(i * step)] for i in range(min(MAX_PLACES, len(found))))
 
 
-def read_replacements() -> Replacements:
-    """Read the bundled list of English words that may stand for each other.
+def read_replacements(source: str | Path | None = None) -> Replacements:
+    """Read a list of words that may stand for each other: the bundled English one, or a CSV file of your own.
 
-    >>> read_replacements().of["film"]
+    A line is a kind: its words with | between them and, optionally, what may not stand before or after them and what
+    must stand before them, as regular expressions.
+
+    >>> read_replacements().of["film"].words
     ('film', 'movie')
     """
-    text = files(__package__).joinpath("data", "replacements_en.csv").read_text(encoding="utf-8")
-    return Replacements(tuple(tuple(line[1].split("|")) for line in list(csv.reader(io.StringIO(text)))[1:]))
+    path = files(__package__).joinpath("data", "replacements_en.csv") if source is None else Path(source)
+    try:
+        lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
+        if not lines or lines[0][:2] != ["kind", "words"]:
+            raise DataError(f"{path}: expected a first line kind,words,never_after,never_before,only_after")
+        return Replacements(tuple(_kind(line) for line in lines[1:] if len(line) > 1 and line[1].strip()))
+    except (OSError, UnicodeDecodeError, csv.Error, re.error) as error:
+        raise DataError(f"{path}: cannot be read as a list of words ({error})") from error
+
+
+def _kind(line: Sequence[str]) -> WordKind:
+    after, before, only = (*line[2:5], "", "", "")[:3]
+    patterns = (after or "(?!)", before or "(?!)", only)
+    return WordKind(tuple(line[1].split("|")), *(re.compile(one, re.IGNORECASE) for one in patterns))
 
 
 TEXT, GROUP, WORDS = 0, 1, 2  # columns: number of the text, of the group, and the first of its words
@@ -283,15 +278,14 @@ class TextColumn:
             raise DataError(f"{len(texts):,} texts but {len(labels):,} labels")
         seen: dict[str, str] = {}
         empty = shortened = 0
-        for number, cell in enumerate(texts):
+        for cell, label in zip(texts, labels if labels is not None else [""] * len(texts), strict=True):
             text = cell if isinstance(cell, str) else "" if cell is None or cell != cell else str(cell)
             if not any(map(str.isalpha, text)):
                 empty += 1
                 continue
             if len(text) > MAX_TEXT_LENGTH:
                 text, shortened = text[:MAX_TEXT_LENGTH], shortened + 1
-            label = "" if labels is None else str(labels[number])
-            seen.setdefault(text, label)
+            seen.setdefault(text, str(label))
         if not seen:
             raise DataError("no text has a letter: all cells of the column are empty")
         return TextColumn(list(seen), None if labels is None else list(seen.values()), empty, shortened)
@@ -303,7 +297,7 @@ class TextColumn:
 
 
 def build_text_domain(
-    read: TextColumn, lexicon: Lexicon, name: str, most: int, seed: int
+    read: TextColumn, lexicon: Lexicon, replacements: Replacements, name: str, most: int, seed: int
 ) -> tuple[TextDomain, dict[Reason, int]]:
     """Return the texts whose identity can be swapped, at most so many, and how many others there are by reason."""
     counts: Counter[Reason] = Counter()
@@ -324,7 +318,39 @@ def build_text_domain(
     if len(found) > most:
         order = random_order(len(found), seed)
         found = [found[i] for i in sorted(order[:most].tolist())]
-    return TextDomain(name, tuple(found), lexicon, read_replacements()), counted
+    return TextDomain(name, tuple(found), lexicon, replacements), counted
+
+
+# Texts with their labels, to fit a model to them and to their twins
+
+
+def split_labelled(
+    labelled: Mapping[str, str], lexicon: Lexicon, held_out: float, seed: int
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return two random parts of texts with labels, to fit and to test; twins of each other stay together."""
+    family_of = {text: next(iter(_family(text, lexicon)), text) for text in labelled}
+    families = sorted(set(family_of.values()))
+    order = random_order(len(families), seed).tolist()
+    later = {families[number] for number in order[: round(held_out * len(families))]}
+    to_fit = {text: label for text, label in labelled.items() if family_of[text] not in later}
+    return to_fit, {text: label for text, label in labelled.items() if text not in to_fit}
+
+
+def with_twins(labelled: dict[str, str], lexicon: Lexicon) -> dict[str, str]:
+    """Return texts with labels and all their twins, each with the label of its original; known texts keep theirs.
+
+    >>> from neuronfair.text.lexicon import read_lexicon
+    >>> with_twins({"She left.": "no", "It rained.": "yes"}, read_lexicon("gender"))
+    {'She left.': 'no', 'It rained.': 'yes', 'He left.': 'no'}
+    """
+    twins = {twin: label for text, label in labelled.items() for twin in _family(text, lexicon)}
+    return labelled | twins | labelled
+
+
+def _family(text: str, lexicon: Lexicon) -> list[str]:
+    """Return a text swapped to every group that it can be swapped to, in the order of the groups, its own included."""
+    found = examine(text, lexicon)
+    return [] if isinstance(found, str) else [replaced(text, found.parts(lexicon, group)) for group in found.groups]
 
 
 # Sentence templates: slots are nominal attributes, a row is a sentence

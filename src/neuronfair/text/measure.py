@@ -16,7 +16,6 @@ import torch
 
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.twins import TwinRows
-from neuronfair.measure.rate import Rate
 from neuronfair.measure.stats import Estimate, clopper_pearson
 from neuronfair.progress import Progress, silent
 from neuronfair.text.domain import GROUP, TEXT, TextDomain
@@ -67,15 +66,11 @@ class TextPairs:
         flipped = np.isin(texts, self.text[self.flips])
         return texts, flipped
 
-    def rate(self, confidence: float = 0.95) -> Rate | None:
-        """Return the share of texts with a twin that gets a different decision."""
+    @property
+    def flip_rate(self) -> Share | None:
+        """The share of texts with a twin that gets a different decision; None if no pair was answered."""
         texts, flipped = self.by_text
-        return Rate(int(flipped.sum()), len(texts), "table", confidence) if len(texts) else None
-
-
-def order_of(domain: TextDomain, seed: int) -> torch.Tensor:
-    """Return the numbers of the texts in the random order in which they are measured."""
-    return random_order(len(domain.texts), seed)
+        return share(int(flipped.sum()), len(texts)) if len(texts) else None
 
 
 def compare_with_twins(
@@ -85,7 +80,7 @@ def compare_with_twins(
 
     What was yielded when the calls are spent, or after Ctrl-C, is a random sample of the texts.
     """
-    order, measured = order_of(domain, seed), 0
+    order, measured = random_order(len(domain.texts), seed), 0
     for some in torch.split(order, TEXTS_PER_BATCH if model.service.max_calls is None else TEXTS_PER_LIMITED_BATCH):
         progress("Comparing texts with their twins", measured, len(order))
         yield _pairs(model, domain, some, favourable)
@@ -101,17 +96,10 @@ def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable:
     theirs = model.answer(domain.write(others))
     number = line.numpy()
     known = (own.decisions[number] != NO_ANSWER) & (theirs.decisions != NO_ANSWER)
-    return TextPairs(
-        text=others[:, TEXT].numpy()[known],
-        own=rows[line, GROUP].numpy()[known],
-        other=others[:, GROUP].numpy()[known],
-        decision=own.decisions[number][known],
-        twin_decision=theirs.decisions[known],
-        score=model.score_of(own, favourable)[number][known],
-        twin_score=model.score_of(theirs, favourable)[known],
-        measured=len(some),
-        unanswered=int((~known).sum()),
-    )
+    scores = [model.score_of(answers, favourable) for answers in (own, theirs)]
+    decided = own.decisions[number][known], theirs.decisions[known], scores[0][number][known], scores[1][known]
+    groups = [side.numpy()[known] for side in (others[:, TEXT], rows[line, GROUP], others[:, GROUP])]
+    return TextPairs(groups[0], groups[1], groups[2], *decided, len(some), int((~known).sum()))
 
 
 def joined(parts: Sequence[TextPairs]) -> TextPairs:
@@ -178,11 +166,8 @@ class NeutralSwaps:
         self._counts = counts
         self._alike: dict[tuple[int, str], list[str]] = {}
         for word in sorted(counts):
-            if counts[word] > 1 and not self._is_identity(word):
+            if counts[word] > 1 and not domain.lexicon.find(word):
                 self._alike.setdefault((self._class(word), word[-2:]), []).append(word)
-
-    def _is_identity(self, word: str) -> bool:
-        return bool(self._domain.lexicon.find(word))
 
     def _class(self, word: str) -> int:
         """Return how frequent a word is, in powers of two."""

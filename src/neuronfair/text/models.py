@@ -243,6 +243,12 @@ class TextModel:
         decisions = self.decision.chosen(tensor).numpy() if len(tensor) else np.empty(0, dtype=np.int64)
         return Answers(scores, np.where(np.isnan(scores).any(1), NO_ANSWER, decisions))
 
+    def accuracy(self, texts: Sequence[str], labels: Sequence[str]) -> float | None:
+        """Return the share of answered texts whose decision is their label."""
+        decisions = self.answer(texts).decisions
+        right = [self.classes[d] == label for d, label in zip(decisions, labels, strict=True) if d != NO_ANSWER]
+        return float(np.mean(right)) if right else None
+
     def score_of(self, answers: Answers, favourable: int) -> np.ndarray:
         """Return the score of the favourable class; of two classes, a single score is that of the second."""
         scores = answers.scores

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from textwrap import shorten
 
-from neuronfair.audits.report import SCHEMA, Gate, ThresholdState, Tone, as_json, read_json
+from neuronfair.audits.gate.thresholds import Threshold, check_count, check_rate, read_expressions, refusal
+from neuronfair.audits.report import SCHEMA, Gate, GateCheck, ThresholdState, Tone, as_json, read_json
+from neuronfair.audits.report.counterfactual import Interval
 from neuronfair.audits.wording.summary import NOT_MEASURED, SIGNS, Metric, Step
-from neuronfair.audits.wording.verdict import SET_ONE
+from neuronfair.audits.wording.verdict import SET_ONE, threshold_state
+from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import interval_ends, listed, many, percent, plural, with_interval
 from neuronfair.measure.stats import Estimate
 from neuronfair.render.export import junit_of_texts
@@ -230,13 +234,10 @@ def lines(report: TextReport) -> list[str]:
         found.append(f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}")
     found += [""]
     if rate is not None:
-        found.append(
-            f"Flip rate         {with_interval(rate.value, rate.low, rate.high)} of {plural(rate.of, 'text')}, 95% CI"
-        )
+        ends = with_interval(rate.value, rate.low, rate.high)
+        found.append(f"Flip rate         {ends} of {plural(rate.of, 'text')}, 95% CI")
     if baseline is not None:
-        found.append(
-            f"Neutral words     {with_interval(baseline.neutral.value, baseline.neutral.low, baseline.neutral.high)}"
-        )
+        found.append(f"Neutral words     {with_interval(*baseline.neutral)}")
         found.append(f"Excess            {_points(baseline.excess)}{'' if baseline.claimed else ', not significant'}")
     if report.score_change is not None and report.largest_change is not None:
         change = report.score_change
@@ -262,7 +263,7 @@ def lines(report: TextReport) -> list[str]:
 
 
 def _points(mean: Estimate) -> str:
-    value, low, high = (points(share) for share in (mean.value, mean.low, mean.high))
+    value, low, high = map(points, mean)
     return f"{value} pp ({low} to {high} pp)"
 
 
@@ -303,70 +304,38 @@ def pieces(text: str, other: str) -> list[TextPiece]:
 
 def text_page(report: TextReport) -> str:
     """Return the audit of texts as one self-contained HTML page."""
+    by_search = [one for one in report.worst if one.found_by != "data set"]
     return rendered(
-        "texts.html",
-        version=report.neuronfair,
-        report=report,
-        headline=headline(report),
-        tone=TONES[report.thresholds],
-        status=f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}",
-        tiles_of=metrics(report),
-        steps=[Step(text) for text in next_steps(report)],
-        marked=pieces,
-        matrix=_matrix(report),
-        heat=_heat,
-        reasons=REASON_TEXT,
-        search_pairs=[one for one in report.worst if one.found_by != "data set"],
+        "texts.html", version=report.neuronfair, report=report, headline=headline(report),
+        tone=TONES[report.thresholds], status=f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}",
+        tiles_of=metrics(report), steps=[Step(text) for text in next_steps(report)], marked=pieces,
+        matrix=_matrix(report), heat=_heat, reasons=REASON_TEXT, search_pairs=by_search,
         table_pairs=[one for one in report.worst if one.found_by == "data set"],
-        ends=lambda mean: interval_ends(mean.value, mean.low, mean.high),
-    )
+        ends=lambda mean: interval_ends(*mean),
+    )  # fmt: skip
 
 
 def metrics(report: TextReport) -> list[Metric]:
     """Return the figures of the first screen, each with its interval and of how many it speaks."""
     rate, baseline, change = report.flip_rate, report.baseline, report.score_change
-    mention = f"texts that mention {report.attribute}"
-    found = [
-        Metric(
-            "Flip rate",
-            percent(rate.value),
-            f"of {rate.of:,} {mention}",
-            f"{percent(rate.low)[:-1]}–{percent(rate.high)}",
-            0.95,
-        )
-        if rate is not None
-        else Metric("Flip rate", NOT_MEASURED, "No text was answered in both versions.")
-    ]
-    if baseline is None:
-        found.append(
-            Metric(
-                "Excess over neutral words",
-                NOT_MEASURED,
-                "Too few neutral words of equal frequency, or the audit ended early.",
-            )
-        )
+    mention, excess = f"texts that mention {report.attribute}", "Excess over neutral words"
+    if rate is None:
+        found = [Metric("Flip rate", NOT_MEASURED, "No text was answered in both versions.")]
     else:
-        low, high = points(baseline.excess.low), points(baseline.excess.high)
-        found.append(
-            Metric(
-                "Excess over neutral words",
-                f"{points(baseline.excess.value)} pp",
-                f"of {baseline.texts:,} texts; neutral words change {percent(baseline.neutral.value)} of decisions",
-                f"{low} to {high} pp",
-                0.95,
-                "" if baseline.claimed else "not above the baseline: the model may just be unstable",
-            )
-        )
+        ends = f"{percent(rate.low)[:-1]}–{percent(rate.high)}"
+        found = [Metric("Flip rate", percent(rate.value), f"of {rate.of:,} {mention}", ends, 0.95)]
+    if baseline is None:
+        why = "Too few neutral words of equal frequency, or the audit ended early."
+        found.append(Metric(excess, NOT_MEASURED, why))
+    else:
+        value, low, high = map(points, baseline.excess)
+        of = f"of {baseline.texts:,} texts; neutral words change {percent(baseline.neutral.value)} of decisions"
+        warning = "" if baseline.claimed else "not above the baseline: the model may just be unstable"
+        found.append(Metric(excess, f"{value} pp", of, f"{low} to {high} pp", 0.95, warning))
     if change is not None and report.largest_change is not None:
-        found.append(
-            Metric(
-                "Change of score",
-                f"{change.value:.3g}",
-                f"on average over {mention}; {report.largest_change:.3g} at most",
-                f"{change.low:.3g}–{change.high:.3g}",
-                0.95,
-            )
-        )
+        of = f"on average over {mention}; {report.largest_change:.3g} at most"
+        ends = f"{change.low:.3g}–{change.high:.3g}"
+        found.append(Metric("Change of score", f"{change.value:.3g}", of, ends, 0.95))
     return found
 
 
@@ -377,7 +346,7 @@ def next_steps(report: TextReport) -> list[str]:
         steps.append("Read the pairs below: would you defend both decisions in front of the person concerned?")
     baseline = report.baseline
     if baseline is not None and baseline.claimed:
-        steps.append("Add the twins with the labels of the originals to the training data, and audit the new model.")
+        steps.append("Add the twins with the labels of the originals to the training data: see nf.repair_texts().")
     elif baseline is not None and baseline.neutral.value and report.flip_rate is not None and report.flip_rate.count:
         steps.append("Neutral words change decisions as often: make the model more stable before you compare groups.")
     if report.gate is None:
@@ -397,3 +366,52 @@ def _heat(share: Share, report: TextReport) -> str:
     """Return how strongly a cell of the matrix is shaded, in percent."""
     most = max((pair.flips.value for pair in report.pairs), default=0.0)
     return f"{45 * share.value / most if most else 0:.0f}%"
+
+
+# Thresholds
+
+
+def read_threshold(text: str, attribute: str, *, searches: bool) -> Threshold:
+    """Read a threshold for texts, such as flip_rate > 1%; refuse what there is not for texts."""
+    limit = read_expressions([text], [attribute], [])[0]
+    if limit.figure not in ("flip_rate", "findings"):
+        raise refusal(text, "for texts there are flip_rate and findings")
+    if limit.figure == "findings" and not searches:
+        raise refusal(text, "there is no search without steps. Leave out --steps 0, or set a threshold on flip_rate")
+    return limit
+
+
+def evaluate(
+    report: TextReport, thresholds: Sequence[Threshold], *, is_constant: bool
+) -> tuple[TextReport, NeuronFairError | None]:
+    """Return a report with its thresholds, or why they could not be evaluated; after Ctrl-C none is."""
+    gate, failure = None, None
+    if thresholds and (report.calls_spent or not report.interrupted):
+        try:
+            checks = tuple(_check(limit, report, is_constant=is_constant) for limit in thresholds)
+            gate = Gate(not any(check.fired for check in checks), checks)
+        except NeuronFairError as error:
+            failure = error
+    state, said = threshold_state(gate, thresholds_set=bool(thresholds))
+    return replace(report, gate=gate, thresholds=state, threshold_text=said), failure
+
+
+def _check(limit: Threshold, report: TextReport, *, is_constant: bool) -> GateCheck:
+    """Return whether a threshold fails; a build must not pass for lack of a measurement."""
+    rate = report.flip_rate
+    if rate is None:
+        raise refusal(limit.expression, "no text was answered in both versions")
+    if is_constant:
+        raise refusal(
+            limit.expression,
+            "this model gave the same decision for every text, so it cannot be assessed. Check the texts and the "
+            "--decision",
+        )
+    if limit.figure == "findings":
+        if report.calls_spent or not report.searches:
+            why = "all calls were spent before the searches ended" if report.calls_spent else "no text has other words"
+            raise refusal(limit.expression, f"no search was made: {why}")
+        worst = (max if limit.looks_up else min)(report.searches, key=lambda search: search.findings)
+        return check_count(limit, report.attribute, worst.findings, f"Search by {worst.method}.")
+    texts = f"{plural(rate.of, 'text')} that mention {report.attribute}"
+    return check_rate(limit, report.attribute, Interval(rate.value, rate.low, rate.high), texts)
