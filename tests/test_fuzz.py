@@ -130,6 +130,7 @@ def test_baselines(content):
     survives(content, "audit.json", read)
 
 
+@pytest.mark.slow
 @settings(fuzzed, max_examples=150)
 @given(SEEDS)
 def test_corpora(seed):

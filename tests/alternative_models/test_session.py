@@ -238,6 +238,7 @@ def test_every_quality_and_measure(quality: str, measure: str) -> None:
 # Resumed
 
 
+@pytest.mark.slow
 def test_a_search_resumes_from_its_file(tmp_path) -> None:
     people = nothing_to_have(6)
     whole = search(people, out=tmp_path / "whole").report
@@ -302,6 +303,7 @@ search(nothing_to_have(6), out=sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_search_gives_the_same_front(tmp_path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed")], env=environment, check=False)

@@ -61,7 +61,9 @@ def test_a_users_module_is_found_and_packages_are_not_shadowed(folder, console):
     assert (folder / "out" / "audit.json").is_file()
 
 
-@pytest.mark.parametrize("model", ["m.onnx", "m.keras", "m.skops", "m.h5"])
+@pytest.mark.parametrize(
+    "model", ["m.onnx", "m.skops", *(pytest.param(name, marks=pytest.mark.slow) for name in ("m.keras", "m.h5"))]
+)
 def test_a_reader_of_files_imports_nothing_from_the_folder(folder, model):
     (folder / model).write_bytes(b"no model")
     done = started(folder, *(model if word == "own.inside:older" else word for word in AUDIT))

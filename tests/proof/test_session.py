@@ -67,6 +67,7 @@ def killed_at(call: int, folder: Path) -> bool:
 untimed = partial(replace, seconds=0.0, boxes=0)
 
 
+@pytest.mark.slow
 def test_a_proof_killed_between_any_two_file_operations_comes_to_the_same(tmp_path):
     whole = proved(tmp_path / "whole")
     assert whole.complete

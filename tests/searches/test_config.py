@@ -70,6 +70,7 @@ def search(tmp_path_factory) -> tuple[str, ...]:
     return ("search", "german", "--sensitive", "sex", "--model", str(path), *small)
 
 
+@pytest.mark.slow
 def test_the_method_of_the_documentation_is_a_method_like_ours(search, installed, run, capsys, tmp_path):
     project, code, test = (TITLED[name] for name in ("pyproject.toml", "climber.py", "test_climber.py"))
     assert len(f"{code}{project}".splitlines()) <= 40

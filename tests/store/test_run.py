@@ -68,6 +68,7 @@ def reference(tmp_path_factory, config, small_steps) -> Path:
 # Kills
 
 
+@pytest.mark.slow
 def test_a_run_killed_between_any_two_file_operations_finds_the_same(tmp_path, config, reference):
     for call in itertools.count(step=1 if config.method == "neuronfair-plus" else 5):
         folder = tmp_path / f"killed-{call}"

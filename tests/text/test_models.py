@@ -135,6 +135,7 @@ print(json.dumps([audit.report.flip_rate.count, audit.report.flip_rate.of, audit
 """
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_service_is_bounded_and_resumes_after_a_kill(tmp_path):
     Stub.asked = {}
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stub)

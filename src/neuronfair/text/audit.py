@@ -99,9 +99,14 @@ class TextStages:
         """Measure the baseline, look inside and search."""
         self.topics = measure.topics(self.domain, pairs)
         self.baseline, self.calls_spent = measure.measure_baseline(
-            self.opened, self.domain, pairs, texts, favourable=self.favourable, seed=self.settings.seed,
+            self.opened,
+            self.domain,
+            pairs,
+            texts,
+            favourable=self.favourable,
+            seed=self.settings.seed,
             progress=self._show,
-        )  # fmt: skip
+        )
         if self.calls_spent:
             return
         model = rows_model(self.opened, self.domain)
@@ -284,11 +289,14 @@ def audit_texts(
     place = None if folder is None else Path(folder)
     with claimed(place, _manifest(settings, lexicon, texts)):
         opened = open_text_model(
-            model, [text.text for text in domain.texts[: settings.max_calls]], classes=read.classes,
-            tokenizer=options.get("preprocess"), decision=options.get("decision"),
+            model,
+            [text.text for text in domain.texts[: settings.max_calls]],
+            classes=read.classes,
+            tokenizer=options.get("preprocess"),
+            decision=options.get("decision"),
             trust_pickle=options.get("trust_pickle", False),
             service=Service(list, settings.max_calls, place, settings.batch),
-        )  # fmt: skip
+        )
         work = TextStages(opened, domain, settings, _favourable(opened, options.get("favourable")), show)
         work.run(read.texts)
         if work.calls_spent and not work.pairs.measured:
@@ -408,21 +416,38 @@ def assemble(read: TextColumn, counted: dict[Reason, int], work: TextStages, col
     graded = opened.graded and len(pairs.text) > 0
     changes = measure.bootstrap_mean(measure.score_changes(pairs), work.settings.seed) if graded else None
     model = reports.TextModelReport(
-        opened.source, opened.kind, opened.classes, opened.white_box, opened.fingerprint, work.accuracy(read),
-        None if opened.white_box else opened.service.spent, pairs.unanswered,
-    )  # fmt: skip
+        opened.source,
+        opened.kind,
+        opened.classes,
+        opened.white_box,
+        opened.fingerprint,
+        work.accuracy(read),
+        None if opened.white_box else opened.service.spent,
+        pairs.unanswered,
+    )
     counts = len(read.texts), len(domain.texts), pairs.measured
     texts = reports.TextsReport(domain.name, column, *counts, counted, read.empty)
     return TextReport(
-        neuronfair=__version__, attribute=domain.lexicon.name, groups=domain.lexicon.groups,
-        favourable=opened.classes[work.favourable], model=model, texts=texts,
-        flip_rate=pairs.flip_rate, score_change=changes,
+        neuronfair=__version__,
+        attribute=domain.lexicon.name,
+        groups=domain.lexicon.groups,
+        favourable=opened.classes[work.favourable],
+        model=model,
+        texts=texts,
+        flip_rate=pairs.flip_rate,
+        score_change=changes,
         largest_change=float(np.abs(pairs.twin_score - pairs.score).max()) if graded else None,
         pairs=tuple(measure.group_pairs(pairs, domain.lexicon.groups, work.favourable)),
-        baseline=work.baseline, worst=tuple(_worst(work, pairs)), searches=tuple(map(_search, work.searches)),
-        interpretation=work.interpretation, topics=tuple(work.topics), notes=tuple(_notes(read, work, pairs)),
-        seed=work.settings.seed, interrupted=work.interrupted or work.calls_spent, calls_spent=work.calls_spent,
-    )  # fmt: skip
+        baseline=work.baseline,
+        worst=tuple(_worst(work, pairs)),
+        searches=tuple(map(_search, work.searches)),
+        interpretation=work.interpretation,
+        topics=tuple(work.topics),
+        notes=tuple(_notes(read, work, pairs)),
+        seed=work.settings.seed,
+        interrupted=work.interrupted or work.calls_spent,
+        calls_spent=work.calls_spent,
+    )
 
 
 def _search(one: TextSearch) -> reports.TextSearchReport:
@@ -462,14 +487,22 @@ def _findings(work: TextStages, rows: Tensor, twins: Tensor, found_by: str) -> l
         columns.append(list(zip(texts, side[:, GROUP].tolist(), answers.decisions.tolist(), scores, strict=True)))
     return [
         reports.TextFinding(
-            text, twin, groups[own], groups[other], classes[decision], classes[twin_decision], score, twin_score,
-            found_by, None if found_by == "data set" else domain.texts[number].text,
+            text,
+            twin,
+            groups[own],
+            groups[other],
+            classes[decision],
+            classes[twin_decision],
+            score,
+            twin_score,
+            found_by,
+            None if found_by == "data set" else domain.texts[number].text,
         )
         for number, (text, own, decision, score), (twin, other, twin_decision, twin_score) in zip(
             numbers, *columns, strict=True
         )
         if decision != twin_decision
-    ]  # fmt: skip
+    ]
 
 
 def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs) -> list[str]:

@@ -308,9 +308,16 @@ def open_text_model(
         chosen = decision or _decision(scores, probability=False)
         names, logits = _named(source, classes, scores.shape[1]), not _are_probabilities(scores)
         made = TextModel(
-            source, "torch", names, chosen, print_of, Service(list), tokens=tokens, outputs=scores.shape[1],
+            source,
+            "torch",
+            names,
+            chosen,
+            print_of,
+            Service(list),
+            tokens=tokens,
+            outputs=scores.shape[1],
             are_logits=logits,
-        )  # fmt: skip
+        )
     else:
         made = _black_box(source, model, texts, classes, decision, service)
     made.decision.check(made.outputs)

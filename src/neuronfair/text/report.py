@@ -188,8 +188,11 @@ class TextReport:
 
 
 TONES: dict[ThresholdState, Tone] = {
-    "failed": "alarm", "passed": "calm", "not evaluated": "caution", "none set": "neutral"
-}  # fmt: skip
+    "failed": "alarm",
+    "passed": "calm",
+    "not evaluated": "caution",
+    "none set": "neutral",
+}
 
 
 def disadvantaged(report: TextReport) -> tuple[str, int, int] | None:
@@ -306,13 +309,22 @@ def text_page(report: TextReport) -> str:
     """Return the audit of texts as one self-contained HTML page."""
     by_search = [one for one in report.worst if one.found_by != "data set"]
     return rendered(
-        "texts.html", version=report.neuronfair, report=report, headline=headline(report),
-        tone=TONES[report.thresholds], status=f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}",
-        tiles_of=metrics(report), steps=[Step(text) for text in next_steps(report)], marked=pieces,
-        matrix=_matrix(report), heat=_heat, reasons=REASON_TEXT, search_pairs=by_search,
+        "texts.html",
+        version=report.neuronfair,
+        report=report,
+        headline=headline(report),
+        tone=TONES[report.thresholds],
+        status=f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}",
+        tiles_of=metrics(report),
+        steps=[Step(text) for text in next_steps(report)],
+        marked=pieces,
+        matrix=_matrix(report),
+        heat=_heat,
+        reasons=REASON_TEXT,
+        search_pairs=by_search,
         table_pairs=[one for one in report.worst if one.found_by == "data set"],
         ends=lambda mean: interval_ends(*mean),
-    )  # fmt: skip
+    )
 
 
 def metrics(report: TextReport) -> list[Metric]:

@@ -98,6 +98,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the largest memory of a process is read on Linux")
 def test_files_that_would_exhaust_memory_or_time_are_refused_within_limits(tmp_path):
     paths = [bomb(tmp_path / f"{kind}.parquet", kind) for kind in EXPECTED]

@@ -262,7 +262,7 @@ def test_trees_without_names_are_given_what_the_domain_declares(crowd):
     names = tuple(f"Column_{place}" for place in range(crowd.x.shape[1]))
     columns = TreeColumns(names, {}, named=False)
     (inputs,) = estimator_inputs(Request("trees", crowd.domain, crowd.rows), None, bare=True, trees=columns)
-    assert inputs.declared
+    assert inputs.of_numbers is not None
     np.testing.assert_array_equal(inputs.of_rows(crowd.rows), crowd.x)
 
 
