@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import resource
@@ -61,7 +62,8 @@ def child(options: argparse.Namespace) -> None:
         if options.store:
             place = ledger if hasattr(ledger, "make_manifest") else importlib.import_module("neuronfair.store.manifest")
             manifest = place.make_manifest(config, data, model=str(path), weights="w", outputs=network.outputs)
-            run = Run.create_or_open(Path(folder) / "run", manifest, data.domain)
+            older = (network.outputs,) if "outputs" in inspect.signature(Run.create_or_open).parameters else ()
+            run = Run.create_or_open(Path(folder) / "run", manifest, data.domain, *older)
         outcome = search(network, data.domain, data.rows, config, recorder=run, population=usual)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     figures = outcome.summary()

@@ -140,8 +140,10 @@ def test_each_attribute_alone_and_all_together():
     whole = both.rates.domain.rate
     assert sex.rates.domain.rate == pytest.approx(whole / 5, rel=0.3)
     assert race.rates.domain.rate == pytest.approx(whole / 2, rel=0.3)
-    assert report.verdict.headline.startswith("Decisions depend on sex or race for ")
+    assert race.rates.table.rate < both.rates.table.rate
+    assert report.verdict.headline.startswith("Decisions depend on race for ")  # a combination leads only if it must
     assert "Decisions also depend on sex (" in report.verdict.text
+    assert "sex and race (" in report.verdict.text
     chosen = audit(networks.one_biased_pair(), table(domain), sensitive=["race"], settings=SMALL).report
     assert [entry.name for entry in chosen.attributes] == ["race"]
     assert chosen.attributes[0].rates == race.rates

@@ -524,7 +524,7 @@ def test_a_model_that_does_not_decide_fails_the_build(run, tmp_path):
     result = run("audit", *TABLE, "--model", "same:score", *SMALL, "--fail-if", "rate > 50%")
     sys.modules.pop("same")
     assert result.status == 2
-    assert "It gives every record the same decision." in result.err
+    assert "This model gives every record the same decision, 48% right" in result.err
 
 
 # Other commands

@@ -119,7 +119,7 @@ def test_several_attributes_stand_side_by_side():
     made = reports.adult(("sex",), ("race",), ("sex", "race"), findings=0)
     weak = replace(reports.counterfactual(claimed=False), disadvantaged="")
     text = read(reports.unread(made, weak, reports.counterfactual(RACES), weak)).text
-    assert "Metrics by race the highest flip rate" in text
+    assert "Metrics by race the attribute with the highest flip rate" in text
     assert "19.0 pp 18.1–19.9 pp" in text
     assert "this may be chance" not in text.partition("What to do next")[0]
 

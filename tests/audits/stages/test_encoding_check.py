@@ -170,7 +170,7 @@ def test_a_constant_that_hardly_tells_people_apart_is_suspicious(people):
     found = check(by_last_column(few), few)
     assert (found.level, found.constant) == ("suspicious", True)
     assert found.accuracy == found.majority
-    assert "It gives every record the same decision." in found.text
+    assert "This model gives every record the same decision, " in found.text
 
 
 def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):

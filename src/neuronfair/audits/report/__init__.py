@@ -328,14 +328,16 @@ class AuditIndex:
 def worst_of(attributes: Sequence[AttributeReport]) -> AttributeReport:
     """Return the sensitive attributes of which the verdict speaks: with the highest flip rate in the data set.
 
-    Where that is equal the highest flip rate of synthetic records decides, then the largest counterfactual effect.
+    A combination, which has more twins, leads only if no single attribute has flips in the data set. Where rates are
+    equal, that of synthetic records decides, then the largest counterfactual effect.
     """
 
     def rank(one: AttributeReport) -> tuple[float, float, float]:
         excess = 0.0 if one.claimed_effect is None else one.claimed_effect.rate
         return max((rate.rate for rate in one.data_set_rates[:1]), default=0.0), one.rates.largest, excess
 
-    return max(attributes, key=rank)
+    single = [one for one in attributes if len(one.sensitive) == 1 and rank(one)[0]]
+    return max(single or attributes, key=rank)
 
 
 def line_of(line: AuditLine, report: Report, page: str) -> AuditLine:

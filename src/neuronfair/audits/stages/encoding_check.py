@@ -206,7 +206,7 @@ def _text(report: EncodingCheckReport) -> str:
             f"{forest:.2f}): it weighs the classes, or they are in another order, or the encoding may be wrong. {_TURN}"
         )
     why = f"Its AUC is {area:.2f}, that of a forest that learns from the same rows {forest:.2f}."
-    why += " It gives every record the same decision." if report.constant else ""
     if forest > 0.6 and 1 - area > forest - 0.1:
         why += " It ranks the records the wrong way round: the classes may be swapped."
-    return f"This model is {shares}: the encoding {doubt} wrong. {why} {_TURN}"
+    model = "This model gives every record the same decision," if report.constant else "This model is"
+    return f"{model} {shares}: the encoding {doubt} wrong. {why} {_TURN}"
