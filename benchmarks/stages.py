@@ -60,7 +60,7 @@ STAGES: dict[str, dict[str, Stage]] = {
     },
     "audit": {
         "neuronfair.model.train:train": "training",
-        "neuronfair.audits.folder:begin": "making the folder",
+        "neuronfair.audits.folder:begin_audit": "making the folder",
         "neuronfair.model.weights:save": "making the folder",
         "neuronfair.store.run:Run.create_or_open": "making the folder",
         "neuronfair.audits.stages.rates:measure_rates": "rates",
