@@ -37,6 +37,7 @@ import stages
 from same import differences, finished, losses
 from stages import Order
 
+ROOT = Path(__file__).parents[1]
 ENOUGH = 10  # kills in every stage
 AGAIN = 0.25  # share of the trials in which the resumed run is killed, too
 ROUNDS = 8  # of trials, until every stage was hit often enough
@@ -124,7 +125,7 @@ def make_commands(folder: Path) -> dict[str, list[str]]:
     repair = [str(folder / "search" / "run"), "--data", str(table), "--quiet", "--repeats", "2", "--max-loss", "0.2"]
     return {
         "search": [*own, "--seeds", "32", "--steps", "101", "--out", "run", "--json", "figures.json"],
-        "audit": [*own, "--seeds", "8", "--steps", "51", "--samples", "2000", "--out", "audit", *shown],
+        "audit": [*own, "--seeds", "8", "--steps", "51", "--samples", "2000", "--prove", "0", "--out", "audit", *shown],
         "repair": [*repair, "--out", "fair.safetensors", "--json", "figures.json"],
         "reproduce": [*PAGE, "--quick", "--workers", "1", "--quiet", "--out", "out", "--docs", "docs"],
     }
@@ -132,6 +133,7 @@ def make_commands(folder: Path) -> dict[str, list[str]]:
 
 def make_ready() -> None:
     """Import everything, and make what cannot be made small on the command line small: nothing is computed yet."""
+    sys.path.insert(0, str(ROOT))  # of the experiments
     for name in ("NEURONFAIR_DATA", "NEURONFAIR_MODELS"):
         os.environ.pop(name, None)  # the data in the package are enough
     os.environ["SOURCE_DATE_EPOCH"] = "0"  # for the dates in pictures
@@ -140,21 +142,20 @@ def make_ready() -> None:
         importlib.import_module(name)
     stages.stop_clocks()
     for name in own:
-        if not {"__main__", "apart", "experiments"} & set(name.split(".")):  # programs of their own, or not needed
+        if not {"__main__", "sandbox"} & set(name.split(".")):  # programs of their own, or not needed
             importlib.import_module(name)
     importlib.import_module("matplotlib").rcParams["svg.hashsalt"] = "the same"
-    lab, cases, _, figure = (importlib.import_module(f"experiments.{name}") for name in ("lab", "cases", *PAGE))
+    cases, _, figure = (importlib.import_module(f"experiments.{name}") for name in ("cases", *PAGE))
     for case in [case for case in cases.CASES if case != "german-sex"]:
         del cases.CASES[case]
-    frontier, repairing = (
-        sys.modules[f"neuronfair.{name}"] for name in ("searches.methods.frontier", "repairs.evaluate")
-    )
+    frontier = sys.modules["neuronfair.searches.methods.frontier"]
+    repairing = importlib.import_module("experiments.repairs.evaluate")
     small: list[tuple[Any, str, Any]] = [
         (figure, "CASES", ("german-sex",)),
         (frontier, "PILOT_STEPS", 40),
         (repairing, "SAMPLES", 500),
         # Forked processes need not import everything again; killed they are with the others all the same.
-        (lab, "get_context", lambda _: multiprocessing.get_context("fork")),
+        (sys.modules["neuronfair.scale.pool"], "get_context", lambda _: multiprocessing.get_context("fork")),
     ]
     for module, name, value in small:
         getattr(module, name)  # it must be there

@@ -187,9 +187,9 @@ def watch(order: Order) -> None:
     watcher = Watch(order)
     for place, stage in STAGES[order.command].items():
         owner, name, plain = find(place)
-        is_static = isinstance(plain, staticmethod)
-        function = watcher.watched(plain.__func__ if is_static else plain, stage)
-        setattr(owner, name, staticmethod(function) if is_static else function)
+        kind = type(plain) if isinstance(plain, (staticmethod, classmethod)) else None
+        function = watcher.watched(plain if kind is None else plain.__func__, stage)
+        setattr(owner, name, function if kind is None else kind(function))
         for other in list(sys.modules.values()) if inspect.ismodule(owner) else ():
             for key in [key for key, value in getattr(other, "__dict__", {}).items() if value is plain]:
                 setattr(other, key, function)
