@@ -20,7 +20,7 @@ from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting, frontier
-from neuronfair.searches.methods.frontier import LENGTH_BINS, SAFETY_BINS, Frontier
+from neuronfair.searches.methods.frontier import DEPTH_BINS, LENGTH_BINS, Frontier
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class NoPrediction(Frontier):
         self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         high, low, cells = super()._predicted(context, state, columns, codes)
-        return high, low, columns * SAFETY_BINS * LENGTH_BINS + cells % LENGTH_BINS
+        return high, low, columns * DEPTH_BINS * LENGTH_BINS + cells % LENGTH_BINS
 
 
 class NoAttribute(Frontier):
@@ -45,7 +45,7 @@ class NoAttribute(Frontier):
         self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         high, low, cells = super()._predicted(context, state, columns, codes)
-        return high, low, cells % (SAFETY_BINS * LENGTH_BINS)
+        return high, low, cells % (DEPTH_BINS * LENGTH_BINS)
 
 
 class NoDistance(Frontier):
@@ -83,7 +83,7 @@ class WidenOutside(Frontier):
         self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         high, low, cells = super()._predicted(context, state, columns, codes)
-        far = FAR - context.decision.safety(high, low)
+        far = FAR - context.decision.measure_split_depth(high, low)
         inside = state["inside"][:, None]
         return torch.where(inside, high, far), torch.where(inside, low, far), cells
 

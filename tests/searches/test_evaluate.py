@@ -14,7 +14,7 @@ from neuronfair.domain.population.counterfactuals import fit_counterfactuals, wi
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.model.decision import leaning
+from neuronfair.model.decision import compute_margins
 from neuronfair.searches import evaluate as judging
 from tests.planted import networks
 from tests.planted.proxies import moved_domain, moved_rows
@@ -146,14 +146,14 @@ def test_one_score_that_is_no_number_is_noticed(score):
 def test_a_family_leans_from_its_class_to_the_strongest_rival():
     scores = torch.tensor([[[2.0, 1.0, 0.0], [0.0, 1.0, 3.0]], [[2.0, 1.0, 0.0], [0.0, 1.0, 3.0]]])
     exists = torch.tensor([[True, True], [True, False]])
-    lean = Decision().lean(scores, exists)
-    assert lean.tolist() == [[-1, 0, 1], [-1, 1, 0]]
-    assert leaning(scores, lean).tolist() == [[-2, 3], [-1, 1]]
+    weights = Decision().find_margin_weights(scores, exists)
+    assert weights.tolist() == [[-1, 0, 1], [-1, 1, 0]]
+    assert compute_margins(scores, weights).tolist() == [[-2, 3], [-1, 1]]
     two = scores[..., :2]
-    lean = Decision().lean(two, exists)
-    assert lean.tolist() == [[-1, 1], [-1, 1]]  # there is no other
-    assert leaning(two, lean).tolist() == [[-1, 1], [-1, 1]]
-    assert Decision().lean(two.flip(2), exists).tolist() == [[1, -1], [1, -1]]
+    weights = Decision().find_margin_weights(two, exists)
+    assert weights.tolist() == [[-1, 1], [-1, 1]]  # there is no other
+    assert compute_margins(two, weights).tolist() == [[-1, 1], [-1, 1]]
+    assert Decision().find_margin_weights(two.flip(2), exists).tolist() == [[1, -1], [1, -1]]
 
 
 def three_scores() -> tuple[TableDomain, nn.Module]:

@@ -79,28 +79,28 @@ class Decision:
             return difference.amax(-1) - difference.amin(-1)
         return difference[..., -1].abs()
 
-    def lean(self, scores: Tensor, valid: Tensor) -> Tensor:
+    def find_margin_weights(self, scores: Tensor, valid: Tensor) -> Tensor:
         """Return the combination of outputs whose sign decides whether a family is split: (n, outputs).
 
         `scores` are those of each row and its twins, (n, 1 + k, outputs). For classes it is the strongest rival of the
         row's own class, among all members of the family, minus that class.
         """
         if self.kind != "argmax":
-            lean = torch.zeros_like(scores[:, 0])
-            lean[:, -1] = 1.0
-            return lean
-        own = scores[:, 0].argmax(1, keepdim=True)
+            weights = torch.zeros_like(scores[:, 0])
+            weights[:, -1] = 1.0
+            return weights
+        own_class = scores[:, 0].argmax(1, keepdim=True)
         if scores.shape[2] == 2:  # the only rival
-            return torch.ones_like(scores[:, 0]).scatter(1, own, -1.0)
-        lead = scores - scores.gather(2, own[:, None].expand(-1, scores.shape[1], -1))
-        lead = lead.masked_fill(~valid[..., None], -torch.inf).amax(1).scatter(1, own, -torch.inf)
+            return torch.ones_like(scores[:, 0]).scatter(1, own_class, -1.0)
+        lead = scores - scores.gather(2, own_class[:, None].expand(-1, scores.shape[1], -1))
+        lead = lead.masked_fill(~valid[..., None], -torch.inf).amax(1).scatter(1, own_class, -torch.inf)
         rival = lead.argmax(1, keepdim=True)
-        return torch.zeros_like(scores[:, 0]).scatter(1, rival, 1.0).scatter(1, own, -1.0)
+        return torch.zeros_like(scores[:, 0]).scatter(1, rival, 1.0).scatter(1, own_class, -1.0)
 
-    def safety(self, highest: Tensor, lowest: Tensor) -> Tensor:
-        """Return how far inside the discriminatory region a family is, given the range of its leanings.
+    def measure_split_depth(self, highest: Tensor, lowest: Tensor) -> Tensor:
+        """Return how far inside the discriminatory region a family is, given the range of its margins.
 
-        It is positive exactly where some twins get a different decision. With centre c and half-width w of the leaning
+        It is positive exactly where some twins get a different decision. With centre c and half-width w of the margin
         it is w - |c| about the boundary, and 2 w less the tolerance for a tolerance.
         """
         if self.kind == "tolerance":
@@ -109,7 +109,7 @@ class Decision:
 
     @property
     def boundary(self) -> float:
-        """The leaning at which a decision changes."""
+        """The margin at which a decision changes."""
         return self.value if self.kind == "threshold" else 0.0
 
     def check(self, outputs: int) -> None:
@@ -125,9 +125,9 @@ def with_row(valid: Tensor) -> Tensor:
     return torch.cat([torch.ones_like(valid[:, :1]), valid], 1)
 
 
-def leaning(family: Tensor, lean: Tensor) -> Tensor:
-    """Return how far each member of families leans, (n, 1 + k), by combinations of outputs (n, outputs)."""
-    parts = family * lean[:, None]
+def compute_margins(family: Tensor, weights: Tensor) -> Tensor:
+    """Return the margin of each member of families, (n, 1 + k), by weights of outputs (n, outputs)."""
+    parts = family * weights[:, None]
     # A sum over a dimension of two is four times slower on a CPU.
     return parts[..., 0] + parts[..., 1] if parts.shape[2] == 2 else parts.sum(2)
 

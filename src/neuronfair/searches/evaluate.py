@@ -16,7 +16,7 @@ from neuronfair.domain.twins import Domain
 from neuronfair.errors import ModelError
 from neuronfair.formatting import TwinKind
 from neuronfair.model.blackbox import Model
-from neuronfair.model.decision import Decision, leaning, with_row
+from neuronfair.model.decision import Decision, compute_margins, with_row
 from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU, families
 
 MAX_NUMBERS_PER_PASS = 1 << 27  # inputs of a pass at most, where rows are very wide
@@ -92,11 +92,11 @@ class Evaluation:
     def ends(self) -> Ends:
         """The two ends of each family: how far it reaches to both sides of the boundary, and with which members."""
         exists = with_row(self.valid)
-        lean = self.decision.lean(self.family, exists)
-        leanings = leaning(self.family, lean)
-        high = torch.where(exists, leanings, -torch.inf).max(1)
-        low = torch.where(exists, leanings, torch.inf).min(1)
-        return Ends(lean, high.values, low.values, high.indices, low.indices)
+        weights = self.decision.find_margin_weights(self.family, exists)
+        margins = compute_margins(self.family, weights)
+        high = torch.where(exists, margins, -torch.inf).max(1)
+        low = torch.where(exists, margins, torch.inf).min(1)
+        return Ends(weights, high.values, low.values, high.indices, low.indices)
 
     @cached_property
     def pair(self) -> Pair:
@@ -134,10 +134,10 @@ class Pair(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The two members of each family whose leanings lie farthest apart."""
+    """The two members of each family whose margins lie farthest apart."""
 
-    lean: Tensor  # (n, outputs): see Decision.lean
-    high: Tensor  # (n,): the highest leaning
+    margin_weights: Tensor  # (n, outputs): see Decision.find_margin_weights
+    high: Tensor  # (n,): the highest margin
     low: Tensor  # (n,): the lowest
     highest: Tensor  # (n,): the number of the member that has it; 0 is the row itself
     lowest: Tensor  # (n,)

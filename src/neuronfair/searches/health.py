@@ -116,7 +116,7 @@ def _zero_gradient(sample: _Sample) -> _Note:
         return None
     ends = evaluation.ends
     members = context.domain.member(seeds.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
-    slopes = context.network.gradient(members, lambda s: (s * ends.lean.repeat(2, 1)).sum(1))
+    slopes = context.network.gradient(members, lambda s: (s * ends.margin_weights.repeat(2, 1)).sum(1))
     flat = int((slopes == 0).all(1).view(2, -1).all(0).sum())
     if 2 * flat <= len(seeds):
         return None

@@ -18,11 +18,11 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.frontier import (
+    DEPTH_BINS,
+    DEPTH_EDGES,
     LENGTH_BINS,
     MAX_PILOT,
     ROWS_REMEMBERED,
-    SAFETY_BINS,
-    SAFETY_EDGES,
     Frontier,
     binning,
     chances,
@@ -47,27 +47,27 @@ def measured(context: SearchContext, rows: Tensor) -> State:
 
 def only_safe(domain: TableDomain) -> Tensor:
     """A table that trusts exactly the moves predicted to stay inside."""
-    safe = torch.arange(SAFETY_BINS) > SAFETY_EDGES.index(0.0)
-    return safe.float()[None, :, None].expand(len(domain.names), SAFETY_BINS, LENGTH_BINS).flatten()
+    safe = torch.arange(DEPTH_BINS) > DEPTH_EDGES.index(0.0)
+    return safe.float()[None, :, None].expand(len(domain.names), DEPTH_BINS, LENGTH_BINS).flatten()
 
 
-# The safety of a family
+# The split depth of a family
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([2, 3]), st.sampled_from([PEOPLE_DOMAIN, BY_RACE]))
-def test_safety_is_positive_exactly_where_classes_differ(seed, classes, domain):
+def test_the_split_depth_is_positive_exactly_where_classes_differ(seed, classes, domain):
     context = networks.context(networks.random_module(domain, classes, seed=seed), domain)
     rows = networks.uniform_rows(domain, 200, seed)
     state = measured(context, rows)
     split = evaluate(context.network, domain, rows).discriminates
-    assert torch.equal(context.decision.safety(state["high"], state["low"]) > 0, split)
+    assert torch.equal(context.decision.measure_split_depth(state["high"], state["low"]) > 0, split)
     assert torch.equal(state["inside"], split)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([PEOPLE_DOMAIN, BY_RACE]), st.sampled_from(["threshold", "tolerance"]))
-def test_safety_is_positive_exactly_where_scores_differ(seed, domain, kind):
+def test_the_split_depth_is_positive_exactly_where_scores_differ(seed, domain, kind):
     decision = Decision(kind, 0.7)
     context = networks.context(networks.random_module(domain, 1, seed=seed), domain, decision=decision)
     rows = networks.uniform_rows(domain, 200, seed)
@@ -76,7 +76,7 @@ def test_safety_is_positive_exactly_where_scores_differ(seed, domain, kind):
     twins, _ = domain.twins(rows)
     family = torch.cat([rows[:, None], twins], 1)
     split = evaluate(context.network, domain, family.flatten(0, 1), decision).discriminates.view(len(rows), -1).any(1)
-    assert torch.equal(decision.safety(state["high"], state["low"]) > 0, split)
+    assert torch.equal(decision.measure_split_depth(state["high"], state["low"]) > 0, split)
 
 
 def test_twins_that_do_not_exist_are_no_ends():
@@ -101,15 +101,15 @@ def test_the_ends_of_a_linear_network_are_predicted_exactly(domain):
     context = replace(networks.context(networks.random_module(domain), domain), network=network)
     rows = networks.uniform_rows(domain, 50)
     state = measured(context, rows)
-    lean = lean_of(context, rows)
+    weights = margin_weights_of(context, rows)
     for column in domain.free.nonzero()[:, 0].tolist():
         codes = torch.randint(domain.attributes[column].size, (50, 1), generator=generator)
         high, low, _ = Frontier()._predicted(context, state, torch.full((50, 1), column), codes)
         moved = rows.clone()
         moved[:, column] = codes[:, 0]
-        leaning = (family_scores(context, moved) * lean[:, None]).sum(2)
-        assert torch.allclose(high[:, 0], leaning.amax(1))
-        assert torch.allclose(low[:, 0], leaning.amin(1))
+        margins = (family_scores(context, moved) * weights[:, None]).sum(2)
+        assert torch.allclose(high[:, 0], margins.amax(1))
+        assert torch.allclose(low[:, 0], margins.amin(1))
 
 
 def family_scores(context: SearchContext, rows: Tensor) -> Tensor:
@@ -117,9 +117,9 @@ def family_scores(context: SearchContext, rows: Tensor) -> Tensor:
     return torch.cat([evaluation.scores[:, None], evaluation.twin_scores], 1)
 
 
-def lean_of(context: SearchContext, rows: Tensor) -> Tensor:
+def margin_weights_of(context: SearchContext, rows: Tensor) -> Tensor:
     scores = family_scores(context, rows)
-    return context.decision.lean(scores, torch.ones(scores.shape[:2], dtype=torch.bool))
+    return context.decision.find_margin_weights(scores, torch.ones(scores.shape[:2], dtype=torch.bool))
 
 
 def test_cells_by_hand():
@@ -128,12 +128,12 @@ def test_cells_by_hand():
     # The digits add up to 19: class 0 leads by 0.5 for s = 0 and trails by 1.5 for s = 1.
     state = measured(context, torch.tensor([[5, 5, 5, 4, 0]]))
     assert (state["high"].tolist(), state["low"].tolist()) == ([1.5], [-0.5])
-    # One up: 0.5 and -1.5, safety 0.5, change 1 + 1: 0.25 lies in the bin that 0.125 opens.
+    # One up: 0.5 and -1.5, split depth 0.5, change 1 + 1: 0.25 lies in the bin that 0.125 opens.
     columns, codes = torch.tensor([[0, 3]]), torch.tensor([[6, 7]])
     high, low, cells = Frontier()._predicted(context, state, columns, codes)
     assert (high.tolist(), low.tolist()) == ([[0.5, -1.5]], [[-1.5, -3.5]])
-    one_up = (0 * SAFETY_BINS + SAFETY_EDGES.index(0.25)) * LENGTH_BINS + 0
-    three_up = (3 * SAFETY_BINS + SAFETY_EDGES.index(-0.25)) * LENGTH_BINS + 1  # safety -1.5, change 6; a way of 2 to 3
+    one_up = (0 * DEPTH_BINS + DEPTH_EDGES.index(0.25)) * LENGTH_BINS + 0
+    three_up = (3 * DEPTH_BINS + DEPTH_EDGES.index(-0.25)) * LENGTH_BINS + 1  # depth -1.5, change 6; a way of 2 to 3
     assert cells.tolist() == [[one_up, three_up]]
 
 
@@ -226,9 +226,9 @@ def test_the_table_depends_on_network_domain_and_seed_only():
     assert torch.equal(table, again)
     assert not torch.equal(table, other)
     assert ((table > 0) & (table < 1)).all()
-    by_safety = table.view(len(PEOPLE_DOMAIN.names), SAFETY_BINS, LENGTH_BINS).mean((0, 2))
+    by_depth = table.view(len(PEOPLE_DOMAIN.names), DEPTH_BINS, LENGTH_BINS).mean((0, 2))
     # What is predicted to be safe is safe more often; the outermost bins, which nobody reached, say nothing.
-    assert by_safety[-6:-1].min() > 0.8 > 0.2 > by_safety[3:6].max()
+    assert by_depth[-6:-1].min() > 0.8 > 0.2 > by_depth[3:6].max()
 
 
 def test_ctrl_c_in_the_pilot_is_not_swallowed(monkeypatch):
@@ -247,14 +247,14 @@ def test_ctrl_c_in_the_pilot_is_not_swallowed(monkeypatch):
 
 
 def test_a_pilot_that_saw_nothing_trusts_what_is_predicted_to_be_safe():
-    nothing = torch.zeros(3, SAFETY_BINS, LENGTH_BINS, dtype=torch.float64)
-    by_safety = chances(nothing, nothing).view(3, SAFETY_BINS, LENGTH_BINS)[1, :, 2]
-    assert (by_safety.diff() > 0).all()
-    assert torch.allclose(by_safety[[0, SAFETY_BINS // 2, -1]], torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
+    nothing = torch.zeros(3, DEPTH_BINS, LENGTH_BINS, dtype=torch.float64)
+    by_depth = chances(nothing, nothing).view(3, DEPTH_BINS, LENGTH_BINS)[1, :, 2]
+    assert (by_depth.diff() > 0).all()
+    assert torch.allclose(by_depth[[0, DEPTH_BINS // 2, -1]], torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
     # Eight tries outweigh it by half: (8 hits + 8 * chance) / 16 at every level, from the coarsest to the finest.
     tries = nothing.clone()
     tries[1, 0, 2] = 8
-    assert chances(tries, tries).view(3, SAFETY_BINS, LENGTH_BINS)[1, 0, 2].item() == pytest.approx(1 - 0.95 / 8)
+    assert chances(tries, tries).view(3, DEPTH_BINS, LENGTH_BINS)[1, 0, 2].item() == pytest.approx(1 - 0.95 / 8)
 
 
 def test_the_pilot_finds_people_where_there_are_few():
@@ -313,7 +313,7 @@ def test_guidance_beats_the_blind_walk():
 
 def test_lengths_are_binned_by_their_logarithm():
     edges, lengths = binning(torch.float64, torch.device("cpu"))
-    assert edges.tolist() == list(SAFETY_EDGES)
+    assert edges.tolist() == list(DEPTH_EDGES)
     ways = torch.arange(1, 2000)
     expected = torch.log2(ways.float()).long().clamp(max=LENGTH_BINS - 1)
     assert torch.equal(lengths[ways.clamp(max=len(lengths) - 1)], expected)

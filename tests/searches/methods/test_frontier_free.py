@@ -80,7 +80,7 @@ def test_the_effects_of_an_additive_model_are_its_own():
     assert torch.allclose(low, torch.tensor([[1.0, 4.0, -3.0, 5.0, 0.0]]).double(), atol=0.05)
 
 
-def test_leaning_to_the_other_class_turns_the_effects_round():
+def test_a_decision_for_the_other_class_turns_the_effects_round():
     effects = fitted(made(margins))
     ask = (torch.tensor([[0, 0, 0, 7]]), torch.tensor([[2]]), torch.tensor([[2]]))
     high, low = effects.of_moves(torch.tensor([[1.0, -1.0]]).double(), *ask)
@@ -95,12 +95,12 @@ def test_probabilities_are_read_as_logits_where_these_add_up(outputs):
     context = made(lambda rows: p(rows) if outputs == 1 else torch.stack([1 - p(rows), p(rows)], 1), decision)
     effects = fitted(context)
     assert effects.warped
-    lean = torch.ones(1, 1).double() if outputs == 1 else torch.tensor([[-1.0, 1.0]]).double()
-    high, _ = effects.of_moves(lean, torch.tensor([[0, 0, 0, 7]]), torch.tensor([[2]]), torch.tensor([[2]]))
+    weights = torch.ones(1, 1).double() if outputs == 1 else torch.tensor([[-1.0, 1.0]]).double()
+    high, _ = effects.of_moves(weights, torch.tensor([[0, 0, 0, 7]]), torch.tensor([[2]]), torch.tensor([[2]]))
     assert high.item() == pytest.approx(0.3 * 7, abs=0.05)
     rows = networks.uniform_rows(DOMAIN, 300)
     state = told(FrontierFree(effects, torch.ones(4)), context, rows)
-    inside = effects.decision(decision).safety(state["high"], state["low"]) > 0
+    inside = effects.decision(decision).measure_split_depth(state["high"], state["low"]) > 0
     assert torch.equal(inside, evaluate(context.network, DOMAIN, rows, decision).discriminates)
 
 
@@ -221,10 +221,10 @@ def test_a_pilot_needs_rows_and_counts_what_it_finds():
     # What adds nothing is trusted, what crosses the boundary is not.
     state = told(method, context, torch.tensor([[0, 2, 0, 5]]))  # 4 to 5: inside by 0.5
     columns, codes = torch.tensor([[3, 2]]), torch.tensor([[60, 2]])
-    safety = method.safety(context, state, columns, codes)
-    assert safety[0, 0].item() == pytest.approx(0.5, abs=0.1)
-    assert safety[0, 1].item() == pytest.approx(-4.5, abs=0.3)
-    chance = method.table[method.kinds(context, state["rows"], columns, codes, safety)]
+    split_depth = method.measure_split_depth(context, state, columns, codes)
+    assert split_depth[0, 0].item() == pytest.approx(0.5, abs=0.1)
+    assert split_depth[0, 1].item() == pytest.approx(-4.5, abs=0.3)
+    chance = method.table[method.kinds(context, state["rows"], columns, codes, split_depth)]
     assert chance[0, 0] > 0.9 > 0.5 > chance[0, 1]
 
 

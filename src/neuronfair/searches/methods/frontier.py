@@ -1,8 +1,8 @@
 """frontier: stay between the decisions of the twins, by predicting the effect of each possible move.
 
-A family (a row and its twins) is split exactly when its safety s = w - |c| is positive, where c is the centre and w the
-half-width of the decision margin over the family. One gradient at each end of the family predicts s after any move of
-any attribute to any value, so many moves are compared for the price of one evaluation. See docs/frontier.md.
+A family (a row and its twins) is split exactly when its split depth s = w - |c| is positive, where c is the centre and
+w the half-width of the decision margin over the family. One gradient at each end of the family predicts s after any
+move of any attribute to any value, so many moves are compared for the price of one evaluation. See docs/frontier.md.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet, among
 from neuronfair.searches.method import SearchContext, State, renewed, select_state
 
-# The predicted safety of a move, in units of the predicted change, is sorted into bins by these edges.
-SAFETY_EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-SAFETY_BINS = len(SAFETY_EDGES) + 1
+# The predicted split depth of a move, in units of the predicted change, is sorted into bins by these edges.
+DEPTH_EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+DEPTH_BINS = len(DEPTH_EDGES) + 1
 LENGTH_BINS = 9  # bins of the length of a move: 1, 2 to 3, 4 to 7, …, 256 codes and more
 PILOT_STEPS, MIN_PILOT, MAX_PILOT = 400, 4, 48  # of the pilot: steps, and least and most chains
 ROWS_REMEMBERED = 64  # rows that a chain remembers, and does not evaluate again
@@ -58,7 +58,7 @@ class Frontier:
         scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
         numbers = torch.arange(chains, device=domain.device)
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
-        cells = domain.codes_per_row * SAFETY_BINS * LENGTH_BINS
+        cells = domain.codes_per_row * DEPTH_BINS * LENGTH_BINS
         # Inside it trusts all moves alike and takes the first one, which is random.
         alike = torch.zeros(cells, dtype=context.network.dtype, device=domain.device)
         pilot, ends = _FrontierPilot(self.candidates, self.trust, alike), list[Checkpoint]()
@@ -143,11 +143,11 @@ class Frontier:
         rise = context.network.encoding.effects(state["slope_high"], state["rows"], columns, codes)
         fall = context.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
-        relative = context.decision.safety(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
+        relative = context.decision.measure_split_depth(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
         edges, lengths = binning(relative.dtype, relative.device)
         way = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
         distance = _looked_up(lengths, way * _looked_up(context.domain.ordered, columns))
-        return high, low, (columns * SAFETY_BINS + torch.bucketize(relative, edges)) * LENGTH_BINS + distance
+        return high, low, (columns * DEPTH_BINS + torch.bucketize(relative, edges)) * LENGTH_BINS + distance
 
     def _redrawn(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return rows with half of the attributes redrawn, or all of them if the gradients are 0."""
@@ -160,7 +160,7 @@ class Frontier:
         """Compute the ends of the families and their gradients; each chain keeps the better of its old and new row."""
         ends = evaluation.ends
         members = context.domain.member(rows.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
-        slopes = context.gradient(members, lambda s: (s * ends.lean.repeat(2, 1)).sum(1), state, t).chunk(2)
+        slopes = context.gradient(members, lambda s: (s * ends.margin_weights.repeat(2, 1)).sum(1), state, t).chunk(2)
         new = {"rows": rows, "inside": evaluation.discriminates, "high": ends.high, "low": ends.low}
         new |= {"slope_high": slopes[0], "slope_low": slopes[1], "sloping": (torch.cat(slopes, 1) != 0).any(1)}
         # A miss never replaces a finding, nor a plateau a row with gradients.
@@ -171,9 +171,9 @@ class Frontier:
 
 @lru_cache(maxsize=8)
 def binning(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the edges of the bins of safety, and the bin of each length up to the first of the last bin."""
+    """Return the edges of the bins of split depth, and the bin of each length up to the first of the last bin."""
     lengths = [max(way, 1).bit_length() - 1 for way in range(1 + 2 ** (LENGTH_BINS - 1))]
-    return torch.tensor(SAFETY_EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
+    return torch.tensor(DEPTH_EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
 
 
 def _looked_up(table: Tensor, places: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ class _FrontierPilot(Frontier):
 
 def trust_table(cells: Tensor, stayed: Tensor, attributes: int) -> Tensor:
     """Return the chance to stay inside for each cell of the table, from a pilot's moves and whether they stayed."""
-    shape = attributes, SAFETY_BINS, LENGTH_BINS
+    shape = attributes, DEPTH_BINS, LENGTH_BINS
     hits, tries = (torch.bincount(x, minlength=math.prod(shape)).view(shape).double() for x in (cells[stayed], cells))
     return chances(hits, tries)
 
@@ -209,8 +209,8 @@ def trust_table(cells: Tensor, stayed: Tensor, attributes: int) -> Tensor:
 def chances(hits: Tensor, tries: Tensor) -> Tensor:
     """Return the share of hits in each cell, shrunk towards the share of its coarser cell."""
     # Where the pilot has no tries, safer moves have better chances: with few findings that is nearly everywhere.
-    chance = torch.linspace(0.05, 0.95, SAFETY_BINS, dtype=torch.float64, device=hits.device)[:, None]
-    # By safety alone; by safety and distance; by attribute, safety and distance.
+    chance = torch.linspace(0.05, 0.95, DEPTH_BINS, dtype=torch.float64, device=hits.device)[:, None]
+    # By split depth alone; by depth and distance; by attribute, depth and distance.
     for h, n in (
         (hits.sum((0, 2), True), tries.sum((0, 2), True)),
         (hits.sum(0, True), tries.sum(0, True)),

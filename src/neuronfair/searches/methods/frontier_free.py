@@ -14,13 +14,13 @@ from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.plausible import Plausible
 from neuronfair.domain.twins import Domain
 from neuronfair.model.blackbox import BlackBox
-from neuronfair.model.decision import Decision, leaning, with_row
+from neuronfair.model.decision import Decision, compute_margins, with_row
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
 from neuronfair.searches.method import SearchContext, State, renewed, select_state
 from neuronfair.searches.methods.aequitas import Uniform
-from neuronfair.searches.methods.frontier import LENGTH_BINS, PRIOR_TRIES, SAFETY_BINS, binning, trust_table
+from neuronfair.searches.methods.frontier import DEPTH_BINS, LENGTH_BINS, PRIOR_TRIES, binning, trust_table
 
 MAX_PLACES_PER_ATTRIBUTE = 32  # per attribute; if it has more cells, neighbouring ones share a place
 MAX_PLACES = 2048  # of all attributes together, about: the size of the linear system
@@ -128,22 +128,22 @@ class Effects:
         value = min(max(decision.value, MIN_PROBABILITY), 1 - MIN_PROBABILITY)
         return replace(decision, value=math.log(value / (1 - value)))
 
-    def of_moves(self, lean: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what moves of one attribute add to both ends of the family's leaning: (n, m) each."""
+    def of_moves(self, margin_weights: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what moves of one attribute add to both ends of the family's margin: (n, m) each."""
         there, here = (self.table[self._place(columns, c)] for c in (codes, rows.gather(1, columns)))
         change = there - here
-        centre, width = (change[..., :-1] * lean[:, None]).sum(2), change[..., -1]
+        centre, width = (change[..., :-1] * margin_weights[:, None]).sum(2), change[..., -1]
         return centre + width, centre - width
 
     def of_rows(self, rows: Tensor, decision: Decision) -> Tensor:
-        """Return the predicted safety of the families of rows: (n,)."""
+        """Return the predicted split depth of the families of rows: (n,)."""
         total = self.table[self._place(_every_column(rows), rows)].sum(1) + self.base
         scores, width = total[:, :-1], total[:, -1]
         if decision.kind == "argmax":  # the first two classes should be even
             first, second = scores.topk(2, 1).values.unbind(1)
             return width - (first - second)
         centre = scores[:, -1]
-        return self.decision(decision).safety(centre + width, centre - width)
+        return self.decision(decision).measure_split_depth(centre + width, centre - width)
 
     def _place(self, columns: Tensor, codes: Tensor) -> Tensor:
         cell = self.cells.of_codes(columns, codes)
@@ -171,7 +171,7 @@ def _every_column(rows: Tensor) -> Tensor:
 
 
 def _targets(evaluation: Evaluation) -> Tensor:
-    """Return the centre of every score over each family, and half of the width of its leaning: (n, outputs + 1)."""
+    """Return the centre of every score over each family, and half of the width of its margin: (n, outputs + 1)."""
     exists = with_row(evaluation.valid)[..., None]
     high = evaluation.family.masked_fill(~exists, -torch.inf).amax(1)
     low = evaluation.family.masked_fill(~exists, torch.inf).amin(1)
@@ -223,7 +223,7 @@ class FrontierFree:
         if t == 0:
             return rows
         columns, codes, exists, met = self._moves(context, state, t)
-        merit = self.safety(context, state, columns, codes)
+        merit = self.measure_split_depth(context, state, columns, codes)
         if self.table is not None:
             chance = self.table[self.kinds(context, rows, columns, codes, merit)].clamp(max=self.trust)
             merit = torch.where(inside[:, None], chance, merit)
@@ -244,24 +244,24 @@ class FrontierFree:
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Record the ends of the families; a miss never replaces a finding."""
         ends, keys = self.effects.read(evaluation).ends, context.domain.key(rows)[:, None]
-        new = {"rows": rows, "inside": evaluation.discriminates, "lean": ends.lean.double()}
+        new = {"rows": rows, "inside": evaluation.discriminates, "lean": ends.margin_weights.double()}
         new |= {"high": ends.high.double(), "low": ends.low.double()}
         better = evaluation.discriminates | ~state["inside"]
         return state | select_state(better, new, state) | {"memory": remember(state["memory"], keys)}
 
-    def safety(self, context: SearchContext, state: State, columns: Tensor, codes: Tensor) -> Tensor:
-        """Return the predicted safety after each move, negative outside: (n, m)."""
+    def measure_split_depth(self, context: SearchContext, state: State, columns: Tensor, codes: Tensor) -> Tensor:
+        """Return the predicted split depth after each move, negative outside: (n, m)."""
         rise, fall = self.effects.of_moves(state["lean"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
-        return self.effects.decision(context.decision).safety(high, low)
+        return self.effects.decision(context.decision).measure_split_depth(high, low)
 
-    def kinds(self, context: SearchContext, rows: Tensor, columns: Tensor, codes: Tensor, safety: Tensor) -> Tensor:
-        """Return the place of each move in the table, by attribute, predicted safety and length: (n, m)."""
+    def kinds(self, context: SearchContext, rows: Tensor, columns: Tensor, codes: Tensor, depth: Tensor) -> Tensor:
+        """Return the place of each move in the table, by attribute, predicted split depth and length: (n, m)."""
         here, there = (self.effects.cells.of_codes(columns, c) for c in (rows.gather(1, columns), codes))
-        relative = safety / self.noise[columns]
+        relative = depth / self.noise[columns]
         bins = torch.bucketize(relative, binning(relative.dtype, relative.device)[0])
         length = torch.log2((there - here).abs().clamp(min=1).double()).long().clamp(max=LENGTH_BINS - 1)
-        return (columns * SAFETY_BINS + bins) * LENGTH_BINS + torch.where(context.domain.ordered[columns], length, 0)
+        return (columns * DEPTH_BINS + bins) * LENGTH_BINS + torch.where(context.domain.ordered[columns], length, 0)
 
     def _moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return random moves: attribute, new code, whether the new row exists, whether it is known: (n, m) each."""
@@ -390,27 +390,27 @@ class _FrontierFreePilot(FrontierFree):
         changed = cells.of_codes(columns, rows) != cells.of_codes(columns, state["rows"])
         column = changed.int().argmax(1, keepdim=True)
         code = rows.gather(1, column)
-        safety = self.safety(context, state, column, code)
+        split_depth = self.measure_split_depth(context, state, column, code)
         # The result of the move, on the scale of the prediction.
         read = self.effects.read(evaluation)
-        exists, seen = with_row(read.valid), leaning(read.family, state["lean"])
+        exists, seen = with_row(read.valid), compute_margins(read.family, state["lean"])
         high, low = torch.where(exists, seen, -torch.inf).amax(1), torch.where(exists, seen, torch.inf).amin(1)
-        error = (safety[:, 0] - read.decision.safety(high, low)) ** 2
+        error = (split_depth[:, 0] - read.decision.measure_split_depth(high, low)) ** 2
         counted = state["inside"] & (changed.sum(1) == 1)
-        line = (state["rows"], column, code, safety, error, evaluation.discriminates)
+        line = (state["rows"], column, code, split_depth, error, evaluation.discriminates)
         self.moves.append(tuple(x[counted] for x in line))
         self.evaluations.append(evaluation)
         return super().tell(context, state, rows, evaluation, t)
 
     def learned(self, context: SearchContext) -> FrontierFree:
         """Return the method with the noise of its predictions and its table of trust."""
-        rows, columns, codes, safety, error, stayed = (torch.cat(part) for part in zip(*self.moves, strict=True))
+        rows, columns, codes, split_depth, error, stayed = (torch.cat(part) for part in zip(*self.moves, strict=True))
         d, one = rows.shape[1], torch.ones_like(error)
         total, tries = (one.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, one))
         mean = error.sum() / max(1, len(error))
         noise = ((total + PRIOR_TRIES * mean) / (tries + PRIOR_TRIES)).sqrt().clamp(min=1e-9)
         method = FrontierFree(self.effects, noise)
-        kinds = method.kinds(context, rows, columns, codes, safety)[:, 0]
+        kinds = method.kinds(context, rows, columns, codes, split_depth)[:, 0]
         return replace(method, table=trust_table(kinds, stayed, d))
 
 
