@@ -103,7 +103,8 @@ def test_a_table_with_a_domain(run):
     assert found["row"]["rows"]["count"] == 4
     again = " ".join(run(*table, *model("network"), "--row", "5").out.split())
     assert "Row 5: every decision depends on the attribute where age >= 37 and age <= 40 (24 records" in again
-    assert "Of 12 records in the data set, the decision is certified not to depend on sex for 8" in again
+    assert "Decisions are certified not to depend on sex for 66.7% of 12 records in the data set, and" in again
+    assert "In the data set: 8 certified, 4 certified to depend, 0 undecided." in again
 
 
 def test_the_order_by_volume(run, refused):
@@ -134,8 +135,8 @@ def test_it_says_what_it_means(run):
     assert (result.status, result.err) == (0, "")
     words = " ".join(result.out.split())
     for said in (
-        "Of 240 records of the declared input space, it is certified for 90% that the decision does not depend on sex",
-        "and for 10% that it does. Nothing is undecided: the decision depends on sex for exactly 24.",
+        "certified not to depend on sex for 90% of the declared input space, and to depend on it for 10%.",
+        "Nothing is undecided: the decision depends on sex for exactly 24. 240 records in",
         "bounds of a network",
         "Check it: neuronfair certify --check run/certificate.parquet --model known_models:network",
     ):
@@ -146,7 +147,7 @@ def test_it_says_what_it_means(run):
 @pytest.mark.parametrize("name", ["blind", "constant"])
 def test_nobody(run, name):
     words = " ".join(run(*CERTIFY, *model(name)).out.split())
-    assert "Certified: the decision does not depend on sex for any of 240 records of the declared input space." in words
+    assert "Certified for all of the declared input space: decisions do not depend on sex. 240 records in" in words
     assert run(*CERTIFY, *model(name), "--quiet") == Result(0, "", "")
 
 
@@ -168,7 +169,8 @@ def test_a_finished_proof_is_shown_and_not_made_again(run, monkeypatch):
 def test_more_seconds_go_on(run):
     assert counts(figures(run(*CERTIFY, *model("network"), "--seconds", 0, "--json", "-"))) == [PEOPLE, 0, 0, PEOPLE]
     words = " ".join(run(*CERTIFY, *model("network"), "--seconds", 0).out.split())
-    assert "Undecided: 100%." in words
+    assert "No decision was certified in" in words
+    assert "A higher --seconds may decide more." in words
     assert figures(run(*CERTIFY, *model("network"), "--seconds", 60, "--json", "-"))["complete"]
 
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from neuronfair.audits.wording.summary import certified_sentences
+from neuronfair.formatting import percent
 from neuronfair.model.decision import Decision
-from neuronfair.proof.report import Part
+from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, RecordPart, ShareInterval
 from neuronfair.render.terminal import WIDTH, make_console, proof_report, sentences
 from tests.proof.test_report import REPORT
 
@@ -31,14 +33,36 @@ def test_the_bar_is_as_long_as_it_should_be_and_leaves_nobody_out(counts):
 
 def test_the_sentences():
     text = " ".join(sentences(REPORT))
-    for said in (
-        "Of 1,000,000,000,000,000,000,000,000 records where age >= 60, it is certified for above 99.9999",
-        "Undecided: below 0.0001",
-        "1,000 boxes in 12 s; bounds of a network.",
+    for phrase in (
+        "Decisions are certified not to depend on sex and race for above 99.9999% of the records where age >= 60",
+        f"and to depend on it for {percent(1e-24)}; {percent(2e-24)} is undecided. A higher --seconds may decide more.",
+        "1,000,000,000,000,000,000,000,000 records in 1,000 boxes, 12 s; bounds of a network.",
     ):
-        assert said in text
+        assert phrase in text
     assert "Interrupted" not in text
     assert "Interrupted: what was certified is kept." in " ".join(sentences(replace(REPORT, interrupted=True)))
+
+
+def test_the_data_set_comes_first_with_its_counts():
+    """Of 100 records, 20 have no twin; 60 of the other 80 are certified, 8 to depend."""
+    rows = DataSetClaims(
+        100, RecordPart(80, 0.8), RecordPart(8, 0.08), RecordPart(12, 0.12), without_twin=20, outside_domain=2
+    )
+    lines = sentences(replace(REPORT, data_set=rows))
+    assert lines[0] == (
+        "Decisions are certified not to depend on sex and race for 75% of 80 records in the data set with an allowed "
+        "twin, and to depend on it for 10%; 15% are undecided. 20 more have none."
+    )
+    assert "In the data set: 80 certified (20 without an allowed twin), 8 certified to depend, 12 undecided." in lines
+    assert any(line.startswith("2 of the undecided break a rule") for line in lines)
+
+
+def test_an_audit_says_the_same_as_the_terminal():
+    report = replace(REPORT, fresh=FreshClaims(50, *[ShareInterval(share, share, share) for share in (0.8, 0.1, 0.1)]))
+    text = " ".join(sentences(report))
+    assert certified_sentences(report)[0] in text
+    interval = "(95% CI 80.0–80.0%)"
+    assert f"for 80% {interval} of 50 realistic synthetic records, drawn after the proof, and to depend on it" in text
 
 
 def test_what_is_exact_and_what_a_different_decision_is():

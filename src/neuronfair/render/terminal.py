@@ -20,9 +20,17 @@ from neuronfair import progress
 from neuronfair.audits.report import AuditIndex, Report, Tone, worst_of
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording import summary
-from neuronfair.audits.wording.summary import described, limits_of, metrics, next_steps, realistic_pairs, status
+from neuronfair.audits.wording.summary import (
+    certified_sentences,
+    described,
+    limits_of,
+    metrics,
+    next_steps,
+    realistic_pairs,
+    status,
+)
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import duration, interval_ends, listed, percent, plural, visible
+from neuronfair.formatting import duration, listed, percent, plural, visible
 from neuronfair.measure.rate import Ablation, AblationOutcome
 from neuronfair.model.profile import BiasProfile
 from neuronfair.proof.report import ProofReport, Region
@@ -313,26 +321,28 @@ def _shares(report: ProofReport) -> tuple[float, float, float]:
 
 def sentences(report: ProofReport) -> list[str]:
     """Return what is certified, what is not, and for which records, in plain words."""
-    by, records = listed(report.sensitive), int(report.people.count)
-    space = "of the declared input space" if not report.where else f"where {report.where}"
-    lines = [*_of_rows(report, by), *_of_fresh(report)]
-    if report.proved_fair.count == report.people.count:
-        lines.append(f"Certified: the decision does not depend on {by} for any of {plural(records, 'record')} {space}.")
-    else:
-        fair, flips = report.proved_fair, report.proved_discriminatory
+    lines, by_name, rows = certified_sentences(report), listed(report.sensitive), report.data_set
+    if rows is not None:
+        without = f" ({rows.without_twin:,} without an allowed twin)" if rows.without_twin else ""
         lines.append(
-            f"Of {plural(records, 'record')} {space}, it is certified for {percent(fair.share)} that the decision does "
-            f"not depend on {by}, and for {percent(flips.share)} that it does."
+            f"In the data set: {rows.certified_fair.count:,} certified{without}, "
+            f"{rows.certified_discriminatory.count:,} certified to depend, {rows.undecided.count:,} undecided."
         )
-        if report.complete:
-            lines.append(f"Nothing is undecided: the decision depends on {by} for exactly {int(flips.count):,}.")
-        else:
-            lines.append(f"Undecided: {percent(report.undecided.share)}. A higher --seconds may decide more of them.")
+    if rows is not None and rows.outside_domain:
+        lines.append(
+            f"{rows.outside_domain:,} of the undecided break a rule of the domain, or have a cell between its values "
+            "or an empty one that the model reads as such."
+        )
+    if not report.complete:
+        lines.append("A higher --seconds may decide more.")
+    elif (count := int(report.proved_discriminatory.count)) > 0:
+        lines.append(f"Nothing is undecided: the decision depends on {by_name} for exactly {count:,}.")
     if report.decision.kind == "tolerance":
         lines.append(
             f"Two decisions differ if their scores are more than {report.decision.value:g} apart (--decision)."
         )
-    lines.append(f"{plural(report.boxes, 'box', 'boxes')} in {duration(report.seconds)}; {report.method}.")
+    size = f"{plural(int(report.people.count), 'record')} in {plural(report.boxes, 'box', 'boxes')}"
+    lines.append(f"{size}, {duration(report.seconds)}; {report.method}.")
     lines += [f"Certified region: {region_sentence(region)}" for region in report.regions]
     if report.interrupted:
         lines.append("Interrupted: what was certified is kept. The same command resumes from here.")
@@ -350,42 +360,6 @@ def region_sentence(region: Region | None) -> str:
         held += f", {percent(region.fresh.share)} of realistic synthetic records"
     depends = "every decision depends" if region.depends else "no decision depends"
     return f"{depends} on the attribute where {region.rule or 'anything'} ({held})."
-
-
-def _of_rows(report: ProofReport, by: str) -> list[str]:
-    rows = report.data_set
-    if rows is None:
-        return []
-    fair, flips, left = rows.certified_fair, rows.certified_discriminatory, rows.undecided
-    lines = [
-        f"Of {plural(rows.of, 'record')} in the data set, the decision is certified not to depend on {by} for "
-        f"{fair.count:,} ({percent(fair.share)}), and to depend on it for {flips.count:,} ({percent(flips.share)}). "
-        f"Undecided: {left.count:,}."
-    ]
-    if rows.without_twin:
-        alone = f"{rows.without_twin:,} of the certified have no twin: the rules allow them one group only."
-        paired = plural(rows.of - rows.without_twin, "record")
-        lines.append(f"{alone} Of the {paired} with a twin, {percent(rows.with_twin.share)} are certified.")
-    if rows.outside_domain:
-        lines.append(
-            f"{rows.outside_domain:,} of the undecided break a rule of the domain, or have a cell between its values "
-            "or an empty one that the model reads as such."
-        )
-    return lines
-
-
-def _of_fresh(report: ProofReport) -> list[str]:
-    drawn = report.fresh
-    if drawn is None:
-        return []
-    fair, flips = (
-        f"{percent(share.share)} (95% CI {interval_ends(share.share, share.low, share.high)})"
-        for share in (drawn.certified_fair, drawn.certified_discriminatory)
-    )
-    return [
-        f"Of {drawn.of:,} realistic synthetic records, drawn after the proof, it is certified for {fair} that the "
-        f"decision does not depend on it, and for {flips} that it does."
-    ]
 
 
 def _widths(shares: Sequence[float]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.domain.population.plausible import PLAUSIBLE
-from neuronfair.formatting import POPULATIONS, Population, duration, likelihood, listed, percent, plain, plural
+from neuronfair.formatting import POPULATIONS, Population, likelihood, listed, plural
 from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, ProofReport
 
 
@@ -465,8 +465,8 @@ class Proved:
         return (self.data_set.with_twin if self.data_set else self.proved_fair).share
 
     @staticmethod
-    def of(report: ProofReport) -> Proved:
-        """Return what a proof has proved."""
+    def of(report: ProofReport, sentence: str) -> Proved:
+        """Return what a proof has proved, with a sentence that says it."""
         return Proved(
             report.people.count,
             report.proved_fair,
@@ -477,7 +477,7 @@ class Proved:
             complete=report.complete,
             method=cast(ProofMethod, report.method),
             reason="",
-            sentence=_sentence(report),
+            sentence=sentence,
             data_set=report.data_set,
             fresh=report.fresh,
         )
@@ -496,34 +496,3 @@ class Proved:
             reason=reason,
             sentence=f"No proof: {reason.rstrip('.')}.",
         )
-
-
-def _sentence(report: ProofReport) -> str:
-    parts = (report.proved_fair, report.proved_discriminatory, report.undecided)
-    fair, unfair, rest = ("" if part.count == "0" else percent(part.share) for part in parts)
-    what, space = listed([plain(name) for name in report.sensitive]), "the declared input space"
-    if fair and not unfair and not rest:
-        return f"Certified for all of {space}: decisions do not depend on {what}."
-    if unfair and not fair and not rest:
-        return f"Certified for all of {space}: decisions depend on {what}."
-    if report.data_set is not None:
-        return _of_rows(report.data_set, what, report.seconds)
-    if not fair and not unfair:
-        return f"No decision was certified in {duration(report.seconds)}, for any part of {space}."
-    claims = [f"not to depend on {what} for {fair} of {space}"] if fair else []
-    claims += [f"to depend on {'it' if fair else what} for {unfair}{'' if fair else f' of {space}'}"] if unfair else []
-    return f"Decisions are certified {', and '.join(claims)}{f'; {rest} is undecided' if rest else ''}."
-
-
-def _of_rows(rows: DataSetClaims, what: str, seconds: float) -> str:
-    fair, unfair, rest, of = rows.with_twin, rows.certified_discriminatory, rows.undecided, rows.of - rows.without_twin
-    people, alone = f"{plural(of, 'record')} in the data set", ""
-    if rows.without_twin:
-        people, alone = f"{people} with an allowed twin", f" {rows.without_twin:,} more have none."
-    if not fair.count and not unfair.count:
-        return f"No decision was certified in {duration(seconds)}, for any of {people}.{alone}"
-    depends = f", and to depend on it for {percent(unfair.count / of)}" if unfair.count else ""
-    left = f"; {percent(rest.count / of)} are undecided" if rest.count else ""
-    return (
-        f"Decisions are certified not to depend on {what} for {percent(fair.share)} of {people}{depends}{left}.{alone}"
-    )

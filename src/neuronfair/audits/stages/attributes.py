@@ -25,6 +25,7 @@ from neuronfair.audits.stages.counterfactual import (
 )
 from neuronfair.audits.stages.rates import measure_rates
 from neuronfair.audits.stages.search import WORST, describe_findings, find_subgroups, interpret_layers, search
+from neuronfair.audits.wording.summary import certified_sentences
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DomainError, Unprovable, one_line
@@ -80,7 +81,7 @@ class ProofStage:
             report, proof = certify(problem, self.opened, records, self.seconds, show=progress)
         except Unprovable as error:
             return StagedProof(Proved.nothing(self.data.domain.count, one_line(error)))
-        return StagedProof(Proved.of(report), proof, report.interrupted)
+        return StagedProof(Proved.of(report, certified_sentences(report)[0]), proof, report.interrupted)
 
     def report(self, audit: AttributeAudit, staged: StagedProof) -> None:
         """Add what was proved to the report. A proof that a finding contradicts is an error."""

@@ -1,4 +1,7 @@
-"""The first screen of an audit, which every renderer shows: four metrics, what limits them, and what to do next."""
+"""The first screen of an audit, which every renderer shows: four metrics, what limits them, and what to do next.
+
+Also what a proof certifies, in the words of reports and of `neuronfair certify`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from itertools import islice
 
 from neuronfair.audits.report import Report, Tone, worst_of
 from neuronfair.audits.report.attribute import AttributeReport, Finding, notes_of, worst_cases
-from neuronfair.formatting import aligned_percents, interval_ends, listed, many, percent, plain, plural
+from neuronfair.formatting import aligned_percents, duration, interval_ends, listed, many, percent, plain, plural
+from neuronfair.proof.report import DataSetClaims, FreshClaims, ProofReport
 
 NOT_MEASURED = "–"
 STEPS = 3  # that are proposed
@@ -201,3 +205,53 @@ def _certified(one: AttributeReport) -> Metric:
 
 def _either(one: AttributeReport) -> str:
     return by(one).replace(" and ", " or ")
+
+
+def certified_sentences(report: ProofReport) -> list[str]:
+    """Return what a proof certifies, for the data set, the input space and synthetic records.
+
+    The first sentence says most: what holds for the whole input space, or else what holds for the data set.
+    """
+    by_name = listed([plain(name) for name in report.sensitive])
+    space = f"the records where {report.where}" if report.where else "the declared input space"
+    fair, flips, undecided = report.proved_fair, report.proved_discriminatory, report.undecided
+    rows = [] if report.data_set is None else [_rows_certified(report.data_set, by_name, report.seconds)]
+    fresh = [] if report.fresh is None else [_fresh_certified(report.fresh, by_name)]
+    for part, depend in ((fair, "do not depend"), (flips, "depend")):
+        if part.count == report.people.count != "0":
+            return [f"Certified for all of {space}: decisions {depend} on {by_name}.", *rows, *fresh]
+    if fair.count == flips.count == "0":
+        return [*rows, f"No decision was certified in {duration(report.seconds)}, for any part of {space}.", *fresh]
+    shares = ("" if part.count == "0" else percent(part.share) for part in (fair, flips))
+    remaining = "" if undecided.count == "0" else f"; {percent(undecided.share)} is undecided"
+    return [*rows, f"{_claim(by_name, space, *shares)}{remaining}.", *fresh]
+
+
+def _rows_certified(rows: DataSetClaims, by_name: str, seconds: float) -> str:
+    """Return what is certified for the records of a data set that have an allowed twin."""
+    count = rows.of - rows.without_twin
+    records, remark = f"{plural(count, 'record')} in the data set", ""
+    if rows.without_twin:
+        records, remark = f"{records} with an allowed twin", f" {rows.without_twin:,} more have none."
+    if not rows.with_twin.count and not rows.certified_discriminatory.count:
+        return f"No decision was certified in {duration(seconds)}, for any of {records}.{remark}"
+    parts = (rows.with_twin, rows.certified_discriminatory, rows.undecided)
+    fair, flips, undecided = (percent(part.count / count) if part.count else "" for part in parts)
+    return f"{_claim(by_name, records, fair, flips)}{f'; {undecided} are undecided' if undecided else ''}.{remark}"
+
+
+def _fresh_certified(fresh: FreshClaims, by_name: str) -> str:
+    """Return what is certified for synthetic records, with confidence intervals."""
+    fair, flips = (
+        f"{percent(claim.share)} (95% CI {interval_ends(claim.share, claim.low, claim.high)})"
+        for claim in (fresh.certified_fair, fresh.certified_discriminatory)
+    )
+    return f"{_claim(by_name, f'{fresh.of:,} realistic synthetic records, drawn after the proof', fair, flips)}."
+
+
+def _claim(by_name: str, population: str, fair: str, flips: str) -> str:
+    """Return the shares of a population that are certified, and certified to depend; an empty one is left out."""
+    if not fair:
+        return f"Decisions are certified to depend on {by_name} for {flips} of {population}"
+    depends = f", and to depend on it for {flips}" if flips else ""
+    return f"Decisions are certified not to depend on {by_name} for {fair} of {population}{depends}"
