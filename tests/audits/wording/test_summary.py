@@ -95,6 +95,13 @@ def test_a_plausible_twin_is_explained_where_the_first_screen_speaks_of_one():
     assert of_many.endswith("of up to 9 such twins, one different decision is enough.")
 
 
+def test_a_plausible_twin_is_not_explained_where_the_model_does_not_use_the_attribute():
+    note = Note(NOT_READ, "The model does not read it.", "Look at counterfactuals.")
+    unused = fair(rates=Rates(pairs=rate(0, 10_866, "pairs")), health=(note,))
+    assert twin_explained((unused,)) == ""
+    assert twin_explained((replace(unused, health=()),)) != ""
+
+
 def test_an_unknown_ratio_says_why():
     unknown = replace(DISPARITY, disparate_impact=None, unknown={"disparate_impact": "too few groups"})
     assert metrics(attribute(disparity=unknown))[1].text == "Not known: too few groups."

@@ -69,8 +69,8 @@ def by(one: AttributeReport) -> str:
 
 
 def twin_explained(attributes: Sequence[AttributeReport]) -> str:
-    """Return what a plausible twin is, where the first screen speaks of one; empty elsewhere."""
-    if not attributes or (worst := worst_of(attributes)).rates.pairs is None:
+    """Return what a plausible twin is; empty where there are none, or where the model does not use the attribute."""
+    if not attributes or (worst := worst_of(attributes)).rates.pairs is None or worst.is_unused:
         return ""
     enough = f"; of up to {worst.twins:,} such twins, one different decision is enough"
     more = enough if worst.twins > 1 else " (no female husband)"
