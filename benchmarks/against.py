@@ -53,7 +53,7 @@ def child(options: argparse.Namespace) -> None:
     method, seeds, steps = options.method[0], options.seeds, options.steps
     data = load_dataset("adult", "paper", sensitive=["sex"]).to(torch.device(options.device))
     path = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
-    network = Network(weights.load(path)[0], data.domain)
+    network = Network(weights.load_weights(path)[0], data.domain)
     usual = fit_population(data.domain, data.rows) if options.store else None
     search(network, data.domain, data.rows, SearchConfig(method, seeds=100, steps=20, controls=False))  # warm up
     config = SearchConfig(method, seeds=seeds, steps=steps, controls=False)

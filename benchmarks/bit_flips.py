@@ -43,10 +43,10 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened, wrap_model
+from neuronfair.model.open import OpenedModel, wrap_model
 from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
-from neuronfair.model.weights import Card, save
+from neuronfair.model.weights import Card, save_weights
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.ledger import JOURNAL, MANIFEST, PHASES, make_manifest
@@ -105,12 +105,12 @@ def gone_on(run: Run) -> Any:
     return [kept, run.summary, run.control("random"), run.seeds.tolist()]
 
 
-def make_run(folder: Path, opened: Opened, card: Card, data: Dataset, config: SearchConfig) -> list[Way]:
+def make_run(folder: Path, opened: OpenedModel, card: Card, data: Dataset, config: SearchConfig) -> list[Way]:
     manifest = make_manifest(config, data, model=WEIGHTS, weights=opened.fingerprint, outputs=2)
     assert isinstance(opened.model, Network)
     assert opened.module is not None
     run = Run.create_or_open(folder, manifest, data.domain)
-    save(folder / WEIGHTS, opened.module, card)
+    save_weights(folder / WEIGHTS, opened.module, card)
     run.finish(search(opened.model, data.domain, data.rows, config, recorder=run).summary())
     return [
         Way("looking", lambda: looked_at(folder), lambda path: path.name not in EYE),
@@ -122,7 +122,7 @@ def make_run(folder: Path, opened: Opened, card: Card, data: Dataset, config: Se
     ]
 
 
-def make_audit(folder: Path, opened: Opened, card: Card, data: Dataset) -> list[Way]:
+def make_audit(folder: Path, opened: OpenedModel, card: Card, data: Dataset) -> list[Way]:
     origin = Origin(trained_here=True, card=card)
     audit.run(opened, data, settings=AuditSettings.quick(seeds=10, steps=60), folder=folder, origin=origin)
     text = format_domain(data.domain)

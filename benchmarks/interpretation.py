@@ -25,7 +25,7 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import load_dataset
 from neuronfair.model import weights
-from neuronfair.model.encoding import TableEncoding, families
+from neuronfair.model.encoding import TableEncoding, split_families
 from neuronfair.model.network import Network
 from neuronfair.model.profile import interpret
 from neuronfair.model.weights import fully_connected
@@ -38,7 +38,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 def make_network(domain: TableDomain) -> tuple[Network, str]:
     published = Path(os.environ.get("NEURONFAIR_MODELS", "../shared/models")) / "neuronfair" / "census.npz"
     if published.is_file():
-        return Network(weights.load(published)[0], domain), "published weights"
+        return Network(weights.load_weights(published)[0], domain), "published weights"
     torch.manual_seed(0)
     return Network(
         fully_connected(TableEncoding.of(domain).width), domain
@@ -56,7 +56,7 @@ def speed(repeats: int) -> None:
     domain, rows = data.domain, data.rows
     network, which = make_network(domain)
     batches = []
-    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
+    for (part,) in zip(*split_families(network.encoding, domain, rows), strict=True):
         family = torch.cat([part[:, None], domain.twins(part).rows], 1)
         batches.append(family.flatten(0, 1))
 

@@ -76,7 +76,7 @@ def main() -> None:
     if not path.is_file():
         sys.exit("the published weights are not here: set NEURONFAIR_MODELS to their folder")
     data = load_dataset("adult", "paper", sensitive=["sex"])
-    network = Network(weights.load(path)[0], data.domain)
+    network = Network(weights.load_weights(path)[0], data.domain)
     config = SearchConfig(
         method=options.method, seeds=int(options.rows / STEPS / GO_ON[options.method]), steps=STEPS, controls=False
     )

@@ -23,7 +23,7 @@ from typing import Any
 import neuronfair as nf
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.decision import Decision
-from neuronfair.model.weights import load
+from neuronfair.model.weights import load_weights
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.prove import prove
 from neuronfair.proof.records import Evidence, ProofRecords
@@ -64,7 +64,7 @@ def case(name: str, device: str) -> Case:
     models = Path(os.environ.get("NEURONFAIR_MODELS", "models"))
     if name in FAIRQUANT:
         domain = read_domain(models / "fairify" / ("adult.toml" if name.startswith("AC") else "bank.toml"))
-        module, _ = load(models / "fairify" / f"{name}.npz")
+        module, _ = load_weights(models / "fairify" / f"{name}.npz")
         return Case(problem_of(nf.Network(module, domain), domain, decision=Decision("threshold", 0.0), device=device))
     data, kind = name.split("-")
     if kind in ("xgboost", "lightgbm"):
@@ -74,7 +74,7 @@ def case(name: str, device: str) -> Case:
         module = nf.train(table)[0]
         return Case(problem_of(nf.Network(module.eval(), table.domain), table.domain, device=device), table)
     table = nf.load_dataset(data, "paper", sensitive=[kind])
-    module, _ = load(models / "neuronfair" / f"{FILES[data]}.npz")
+    module, _ = load_weights(models / "neuronfair" / f"{FILES[data]}.npz")
     return Case(problem_of(nf.Network(module, table.domain), table.domain, device=device), table)
 
 

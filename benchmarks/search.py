@@ -85,7 +85,7 @@ def single(outcome: SearchResult, network: Network, data: Dataset) -> float:
 
 def speed(methods: list[str]) -> None:
     data = load_dataset("adult", "paper", sensitive=["sex"])
-    module, _ = weights.load(published())
+    module, _ = weights.load_weights(published())
     network = Network(module, data.domain)
     search(network, data.domain, data.rows, SearchConfig(seeds=100, steps=50, controls=False))  # warm up
     print(

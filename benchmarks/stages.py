@@ -46,7 +46,7 @@ STAGES: dict[str, dict[str, Stage]] = {
     "search": {
         "neuronfair.model.train:train": "training",
         "neuronfair.store.run:Run.create_or_open": "making the folder",
-        "neuronfair.model.weights:save": "making the folder",
+        "neuronfair.model.weights:save_weights": "making the folder",
         "neuronfair.store.run:Run.begin": "making the folder",
         "neuronfair.model.profile:interpret": "interpretation and seeds",
         "neuronfair.model.encoding:cluster_seeds": "interpretation and seeds",
@@ -61,7 +61,7 @@ STAGES: dict[str, dict[str, Stage]] = {
     "audit": {
         "neuronfair.model.train:train": "training",
         "neuronfair.audits.folder:begin_audit": "making the folder",
-        "neuronfair.model.weights:save": "making the folder",
+        "neuronfair.model.weights:save_weights": "making the folder",
         "neuronfair.store.run:Run.create_or_open": "making the folder",
         "neuronfair.audits.stages.rates:measure_rates": "rates",
         "neuronfair.audits.stages.search:interpret_layers": "interpretation",
@@ -78,7 +78,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "experiments.repairs.labels:Ensemble.__init__": "training the voters",
         "experiments.repairs.retrain:retrain": "retraining",
         "experiments.repairs.evaluate:measure_network": "measuring before and after",
-        "neuronfair.model.weights:save": "writing weights and figures",
+        "neuronfair.model.weights:save_weights": "writing weights and figures",
         "neuronfair.cli.options:write_json": "writing weights and figures",
     },
     "reproduce": {

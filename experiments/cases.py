@@ -22,7 +22,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.model.train import train as train_classifier
 from neuronfair.model.training_loop import TrainingSettings
-from neuronfair.model.weights import read_model, save
+from neuronfair.model.weights import read_model, save_weights
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import SearchResult, random_directions
 from neuronfair.searches.config import SearchConfig
@@ -126,7 +126,7 @@ def train(name: str, encoding: str, seed: int, quick: bool = False) -> dict[str,
     module, card = train_classifier(data(name, encoding), settings=SHORT if quick else None, seed=seed)
     path = weights_of(name, seed, encoding)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save(path, module, card)
+    save_weights(path, module, card)
     return {"accuracy": dict(card.accuracy)}
 
 

@@ -76,7 +76,7 @@ def measure(name: str, sensitive: str, kind: str, seed: int, quick: bool, **thor
     held = torch.cat([validation.rows, test.rows])
     effect = CounterfactualTest(model, domain, held, thorough=Thoroughness(**thorough), seed=seed).measure()
     flips = flip_rate(model, domain, population=held, samples=len(held), seed=seed)
-    right = Decision().chosen(model.scores(test.rows)) == test.labels
+    right = Decision().decide(model.scores(test.rows)) == test.labels
     return {"accuracy": right.double().mean().item(), "flip": flips.rate, **described(domain, effect)}
 
 

@@ -18,7 +18,7 @@ from neuronfair.domain.population.plausible import PLAUSIBLE
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened, wrap_model
+from neuronfair.model.open import OpenedModel, wrap_model
 from neuronfair.model.weights import read_model
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
@@ -62,7 +62,7 @@ def _independent(table: Dataset, rows: Tensor, generator: torch.Generator) -> Te
     return torch.stack(drawn, 1)
 
 
-def opened(name: str, kind: str, seed: int, quick: bool) -> tuple[Opened, Dataset]:
+def opened(name: str, kind: str, seed: int, quick: bool) -> tuple[OpenedModel, Dataset]:
     """Return a model of a table: a network of ours, the one of Table 3 if it is there, or trees."""
     if kind in KINDS:
         return tree_model(name, kind, seed)

@@ -8,7 +8,7 @@ from experiments.cases import data, once
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import needs
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import Opened, wrap_model
+from neuronfair.model.open import OpenedModel, wrap_model
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ def encoded(table: Dataset) -> npt.NDArray[np.float32]:
     return TableEncoding.of(table.domain).encode(table.rows).numpy()
 
 
-def tree_model(data_name: str, kind: str, seed: int) -> tuple[Opened, Dataset]:
+def tree_model(data_name: str, kind: str, seed: int) -> tuple[OpenedModel, Dataset]:
     """Return fitted trees, opened as a user's would be, and the whole table."""
     fitted, table = fitted_trees(data_name, kind, seed)
     return wrap_model(fitted, table.domain, table.rows), table

@@ -15,7 +15,7 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DomainError, Unprovable
 from neuronfair.model.open import wrap_model
-from neuronfair.model.records import records_of
+from neuronfair.model.records import prepare_records
 from neuronfair.proof.problem import problem_of
 
 pd = pytest.importorskip("pandas")
@@ -164,7 +164,7 @@ def test_a_torch_network_is_asked_with_what_its_own_function_makes_of_the_origin
     assert found[:2] == pytest.approx(expected[:2])
     data = read_table(frame, domain)
     opened = wrap_model(model, domain, data, preprocess=preprocess)
-    assert records_of(opened, data).form == "cells"
+    assert prepare_records(opened, data).form == "cells"
     assert nf.rate(opened, domain, population=data).found == expected[0]
 
 

@@ -30,10 +30,10 @@ def npz() -> list[Files]:
 
 
 def safetensors() -> list[Files]:
-    from neuronfair.model.weights import save
+    from neuronfair.model.weights import save_weights
 
     module, card = network()
-    with_card = written(lambda path: save(path, module, card), ".safetensors")
+    with_card = written(lambda path: save_weights(path, module, card), ".safetensors")
     from safetensors.torch import save as to_bytes
 
     return [{"model.safetensors": with_card}, {"model.safetensors": to_bytes(module.state_dict())}]

@@ -14,7 +14,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.opened import Opened
+from neuronfair.model.open.opened import OpenedModel
 from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.testing.cases import PEOPLE, random_module, uniform_rows
@@ -32,7 +32,7 @@ class Case:
     """A model, the people it is asked about, and rows of a table to start searches from."""
 
     data: Dataset
-    opened: Opened
+    opened: OpenedModel
     asked: Asked  # the same model in float64
     what: str
 

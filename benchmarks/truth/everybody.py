@@ -142,7 +142,7 @@ def _asked(
             flips[some] = high - low > decision.value
             close[some] = (high - low - decision.value).abs() < 2 * room.amax(1)
         else:
-            chosen = decision.chosen(scores)
+            chosen = decision.decide(scores)
             first = chosen.gather(1, there.long().argmax(1, keepdim=True))
             flips[some] = ((chosen != first) & there).any(1)
             close[some] = ((_margin(decision, scores) < 2 * room) & there).any(1)

@@ -14,7 +14,7 @@ from neuronfair.errors import DomainError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened, wrap_model
+from neuronfair.model.open import OpenedModel, wrap_model
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class Planted:
 
     name: str
     domain: TableDomain
-    model: Opened | Network
+    model: OpenedModel | Network
     asked: Asked  # the same in float64
     decision: Decision
     doubt: Doubt | None

@@ -48,7 +48,7 @@ FURTHER = {
     "domain.attribute": ("Attribute",),
     "domain.rules": ("Rule", "Span"),
     "domain.table": ("Target",),
-    "model.open.opened": ("Opened",),
+    "model.open.opened": ("OpenedModel",),
     "model.training_loop": ("TrainingSettings",),
     "model.weights": ("Card",),
     "model.profile": ("BiasProfile", "LayerBias"),

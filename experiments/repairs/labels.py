@@ -5,7 +5,7 @@ from __future__ import annotations
 from experiments.repairs.stacks import train_stack
 from neuronfair.domain.tables.dataset import Split
 from neuronfair.errors import NeuronFairError
-from neuronfair.model.encoding import TableEncoding, families
+from neuronfair.model.encoding import TableEncoding, split_families
 from neuronfair.model.train import Stack
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected
@@ -45,7 +45,7 @@ class Ensemble:
 
     def labels(self, rows: Tensor) -> Tensor:
         """Return the class that most members decide for: (n,)."""
-        parts = families(self.encoding, self.domain, rows)
+        parts = split_families(self.encoding, self.domain, rows)
         return torch.cat([self._votes(part) for (part,) in zip(*parts, strict=True)])
 
     @torch.no_grad()

@@ -44,7 +44,7 @@ class Repaired:
 
     def write(self, path: Path) -> None:
         """Write the network and its card."""
-        weights.save(path, self.work.module, self.card)
+        weights.save_weights(path, self.work.module, self.card)
 
 
 def repair(run: Run, path: Path, data: Dataset, how: How, settings: RepairSettings, *, show: Progress) -> Repaired:
@@ -57,7 +57,7 @@ def repair(run: Run, path: Path, data: Dataset, how: How, settings: RepairSettin
             f"{run.folder}: this run compares counterfactual twins; a repair learns from attribute flips. "
             "Search for a better model with 'neuronfair alternatives'"
         )
-    opened, card = wrap_model(str(path), data.domain, data.rows), weights.load(path)[1]
+    opened, card = wrap_model(str(path), data.domain, data.rows), weights.load_weights(path)[1]
     module, classes = opened.module, len(data.domain.target.classes) if data.domain.target is not None else 0
     assert isinstance(module, nn.Sequential)
     if opened.model.outputs != classes:

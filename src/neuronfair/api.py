@@ -30,7 +30,7 @@ from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened
+from neuronfair.model.open import OpenedModel
 from neuronfair.parameters import Values, parameters, values_of, with_current_names
 from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, silent
@@ -408,7 +408,7 @@ def rate(
     drawn = drawn_from(data) if isinstance(data, TableDomain) else data
     source = ModelSource(model, **_opening(options, RateOptions.__annotations__))
     chosen = _sensitive(drawn, sensitive, options)
-    if isinstance(data, TableDomain) and isinstance(model, Opened | Network | BlackBox):
+    if isinstance(data, TableDomain) and isinstance(model, OpenedModel | Network | BlackBox):
         names, table = with_columns(drawn, chosen)[1], None
         domain = data.with_sensitive(*names) if names else data
     else:
@@ -421,7 +421,7 @@ def rate(
             population = table
         elif table is not None and population == "plausible":
             population = fit_population(domain, table.rows)
-    decision = options.get("decision") or (opened.decision if isinstance(opened, Opened) else None)
+    decision = options.get("decision") or (opened.decision if isinstance(opened, OpenedModel) else None)
     return flip_rate(
         opened,
         domain,

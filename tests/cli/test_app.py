@@ -20,7 +20,7 @@ from neuronfair.audits.report import EncodingCheckReport
 from neuronfair.cli.options import warn_of_encoding
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.weights import Card, fingerprint, fully_connected, save
+from neuronfair.model.weights import Card, fingerprint, fully_connected, save_weights
 from neuronfair.render.terminal import make_console
 from tests.conftest import Result
 
@@ -70,7 +70,7 @@ def make_model(path: Path, domain_file: str = "table.toml") -> None:
         seed=0,
         fingerprint=fingerprint(module),
     )
-    save(path, module, card)
+    save_weights(path, module, card)
 
 
 USE = ("--domain", "table.toml", "--model", "model.safetensors")

@@ -17,7 +17,7 @@ from experiments.repairs.labels import from_training_rows
 from experiments.repairs.session import searched_table
 from neuronfair import cli
 from neuronfair.model import train as training
-from neuronfair.model.weights import fully_connected, load
+from neuronfair.model.weights import fully_connected, load_weights
 from neuronfair.store.run import Run
 from tests.cli.test_app import HEADER, people, write
 
@@ -89,11 +89,11 @@ def test_a_retraining(run):
     found = len(from_training_rows(parts, kept.findings(), kept.seeds))
     assert found < len(kept.findings())  # those that were reached from held-out rows are not learned from
     assert figures["repair"]["pairs"] == found - found // 8  # the others are held for validation
-    _, card = load("fair.safetensors")
+    _, card = load_weights("fair.safetensors")
     assert card is not None
     assert (card.seed, card.hidden, dict(card.accuracy)) == (3, (8, 4), figures["after"]["accuracy"])
     # The test rows are those of the first training: the accuracy before is that of its card.
-    _, old = load("model.safetensors")
+    _, old = load_weights("model.safetensors")
     assert dict(old.accuracy) == figures["before"]["accuracy"]
     assert run("show", "run", 0, "--model", "fair.safetensors").status == 0
 

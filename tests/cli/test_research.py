@@ -455,7 +455,7 @@ def test_a_model_that_was_changed_is_opened_only_if_it_is_named(run, refused, mo
     state = load_file("model.safetensors")
     save_file({name: 2 * tensor if "2" in name else tensor for name, tensor in state.items()}, "model.safetensors")
     assert "Evaluated again with other weights" in run("show", "run", 3, "--model", "model.safetensors").out
-    for place in ("neuronfair.model.open.wrap_model", "neuronfair.model.weights.load"):
+    for place in ("neuronfair.model.open.wrap_model", "neuronfair.model.weights.load_weights"):
         monkeypatch.setattr(place, None)  # nothing of the file is parsed
     refused("show", "run", 3, says=("model.safetensors: has changed since run was made", "use --model "))
     words = ("repair", "run", "--data", "table.csv", "--out", "fair.safetensors")

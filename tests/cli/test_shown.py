@@ -15,7 +15,7 @@ import torch
 from neuronfair.cli.app import _warn
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.weights import Card, fingerprint, fully_connected, save
+from neuronfair.model.weights import Card, fingerprint, fully_connected, save_weights
 from tests.conftest import FLIPS_ONLY, Result
 
 ORDER = "\x1b[31m\x1b]0;owned\x07"
@@ -63,7 +63,7 @@ def hostile(run):
         seed=0,
         fingerprint=fingerprint(module),
     )
-    save("model.safetensors", module, card)
+    save_weights("model.safetensors", module, card)
     return f"{FILE}.csv"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neuronfair import read_domain
-from neuronfair.model.weights import load
+from neuronfair.model.weights import load_weights
 from tests.cli.test_app import HEADER, people, write
 from tests.conftest import FLIPS_ONLY
 
@@ -52,7 +52,7 @@ def test_train_infer_and_ask_without_the_column(run):
     assert [a.name for a in read_domain("table.toml").attributes if not a.is_input] == ["sex"]
     assert "legitimate = true" in Path("table.toml").read_text(encoding="utf-8")
     made = run("train", "table.csv", *BESIDE, "--domain", "table.toml", "--hidden", "4", "--out", "m.safetensors")
-    assert (made.status, load(Path("m.safetensors"))[1].inputs) == (0, 5)
+    assert (made.status, load_weights(Path("m.safetensors"))[1].inputs) == (0, 5)
     asked = ("--model", "m.safetensors", "--population", "table", "--json", "-")
     beside = json.loads(run("rate", "table.csv", *BESIDE, "--domain", "table.toml", *asked).out)
     assert (beside["rates"]["table"]["rate"], beside["sensitive"]) == (0.0, ["sex"])

@@ -49,7 +49,7 @@ def test_only_a_model_that_reads_empty_cells_is_given_them(folder):
     source, table, text = loaded("trees.joblib")
     assert 'missing = "keep"' in text
     opened = source.open(table)
-    right = (opened.decision.chosen(opened.model.scores(table.rows)) == table.labels).double().mean()
+    right = (opened.decision.decide(opened.model.scores(table.rows)) == table.labels).double().mean()
     assert float(right) == accuracy > 0.9
     source, table, text = loaded("line.joblib")
     assert 'missing = "keep"' not in text

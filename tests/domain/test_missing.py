@@ -103,7 +103,7 @@ def test_a_network_is_given_the_centre():
     slope = torch.ones(3, encoding.width)
     effects = encoding.effects(slope, rows, torch.zeros(3, 1, dtype=torch.int64), torch.tensor([[EMPTY], [EMPTY], [0]]))
     assert effects.flatten().tolist() == [0.5, -1.0, -0.5]
-    assert encoding.uphill(slope, rows)[:, 0].tolist() == [1, 3, EMPTY]
+    assert encoding.step_uphill(slope, rows)[:, 0].tolist() == [1, 3, EMPTY]
     block = TableEncoding((replace(AGE, encode="onehot"),))
     assert block.encode(torch.tensor([[EMPTY]])).tolist() == [[0, 0, 0, 0, 1]]
 

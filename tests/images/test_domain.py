@@ -77,7 +77,7 @@ def test_a_step_goes_along_the_gradient_without_its_sign_alone():
     d = domain()
     gradient = torch.zeros(2, 12)
     gradient[0, 0], gradient[0, 1], gradient[0, 3] = 2.0, -1.0, 0.02
-    codes = ImageEncoding(d).uphill(gradient, d.seeds)
+    codes = ImageEncoding(d).step_uphill(gradient, d.seeds)
     full = STEP * 255
     assert (codes - d.seeds)[0, PIXELS:].tolist() == [round(full), -round(full / 2), 0, 0] + [0] * 8
     assert torch.equal(codes[1], d.seeds[1])  # no gradient, no step and no NaN
@@ -94,10 +94,12 @@ def test_agreed_moves_only_pixels_on_which_both_gradients_point_the_same_way():
     own[:, 0], other[:, 0] = 1.0, 3.0
     own[:, 1], other[:, 1] = 5.0, -5.0
     own[:, 2], other[:, 2] = -1e-30, -1e-30  # their product would be 0 in float32
-    step = (ImageEncoding(d).agreed(own, other, d.seeds) - d.seeds)[0, PIXELS:]
+    step = (ImageEncoding(d).step_where_agreed(own, other, d.seeds) - d.seeds)[0, PIXELS:]
     assert step.tolist() == [38] + [0] * 11
     own[:, 0] = other[:, 0] = 0.0
-    assert (ImageEncoding(d).agreed(own, other, d.seeds) - d.seeds)[0, PIXELS:].tolist() == [0, 0, -38] + [0] * 9
+    assert (ImageEncoding(d).step_where_agreed(own, other, d.seeds) - d.seeds)[0, PIXELS:].tolist() == [0, 0, -38] + [
+        0
+    ] * 9
 
 
 def test_effects_influence_and_neighbours_count_in_levels():

@@ -66,7 +66,7 @@ def test_a_walker_that_finds_nothing_in_between_walks_on():
     # The twin is lighter than black only: nobody discriminates at 0 levels of shift.
     here = context(141.5)
     domain = replace(here.domain, shift=here.domain.shift * 0)
-    blind = SearchContext(here.network.reading(ImageEncoding(domain)), domain, here.decision, Draws(0, "test"))
+    blind = SearchContext(here.network.with_encoding(ImageEncoding(domain)), domain, here.decision, Draws(0, "test"))
     result = run_phase(blind, Halving(Stride()), blind.domain.seeds, budget=Budget(steps=12, findings_per_seed=1))
     assert len(result.findings) == 0
     assert result.stop == "steps"
@@ -78,7 +78,7 @@ def test_walkers_halve_each_for_itself():
     here = context(101.5)
     domain = ImageDomain("two", pictures, torch.full((2, 3, 1, 1), -3, dtype=torch.int8))
     both = run_phase(
-        SearchContext(here.network.reading(ImageEncoding(domain)), domain, Decision(), Draws(0, "test")),
+        SearchContext(here.network.with_encoding(ImageEncoding(domain)), domain, Decision(), Draws(0, "test")),
         Halving(Stride()),
         domain.seeds,
         budget=Budget(steps=12, findings_per_seed=1),

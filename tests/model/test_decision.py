@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from neuronfair.model.decision import Decision, chances, scale_of
+from neuronfair.model.decision import Decision, find_probabilities, infer_scale
 
 ARGMAX, HALF, ZERO = Decision(), Decision("threshold", 0.5), Decision("threshold", 0.0)
 
@@ -30,20 +30,24 @@ ARGMAX, HALF, ZERO = Decision(), Decision("threshold", 0.5), Decision("threshold
     ],
 )
 def test_scales(decision, scores, scale):
-    assert scale_of(decision, torch.tensor(scores)) == scale
+    assert infer_scale(decision, torch.tensor(scores)) == scale
 
 
 def test_logits_become_probabilities_of_the_persons_class():
-    found = chances(ARGMAX, "logits", torch.tensor([[math.log(3.0), 0.0]]), torch.tensor([[0.0, math.log(4.0)]]))
-    assert (found.of.tolist(), found.own.item(), found.twin.item()) == ([0], pytest.approx(0.75), pytest.approx(0.2))
-    single = chances(ZERO, "logits", torch.tensor([[math.log(3.0)]]), torch.tensor([[-math.log(3.0)]]), favourable=0)
-    assert (single.of.item(), single.own.item(), single.twin.item()) == (0, pytest.approx(0.25), pytest.approx(0.75))
+    found = find_probabilities(
+        ARGMAX, "logits", torch.tensor([[math.log(3.0), 0.0]]), torch.tensor([[0.0, math.log(4.0)]])
+    )
+    assert (found.label.tolist(), found.row.item(), found.twin.item()) == ([0], pytest.approx(0.75), pytest.approx(0.2))
+    single = find_probabilities(
+        ZERO, "logits", torch.tensor([[math.log(3.0)]]), torch.tensor([[-math.log(3.0)]]), favourable=0
+    )
+    assert (single.label.item(), single.row.item(), single.twin.item()) == (0, pytest.approx(0.25), pytest.approx(0.75))
 
 
 def test_the_favourable_class_is_told_where_it_is_at_stake():
     scores, others = torch.tensor([[0.5, 0.4, 0.1]] * 2), torch.tensor([[0.2, 0.7, 0.1], [0.2, 0.1, 0.7]])
-    found = chances(ARGMAX, "probabilities", scores, others, favourable=1)
-    assert found.of.tolist() == [1, 0]  # the second pair is about other classes
-    assert found.own.tolist() == pytest.approx([0.4, 0.5])
+    found = find_probabilities(ARGMAX, "probabilities", scores, others, favourable=1)
+    assert found.label.tolist() == [1, 0]  # the second pair is about other classes
+    assert found.row.tolist() == pytest.approx([0.4, 0.5])
     assert found.twin.tolist() == pytest.approx([0.7, 0.2])
-    assert chances(Decision("tolerance", 0.1), "numbers", scores, others) is None
+    assert find_probabilities(Decision("tolerance", 0.1), "numbers", scores, others) is None

@@ -89,7 +89,7 @@ def test_what_is_not_given_has_no_effect_and_the_others_have_theirs(seed):
         assert torch.allclose(effects[:, m], (change * gradient).sum(1), atol=1e-9)
     for column in (0, 4, 5):
         assert (encoding.influence(gradient, rows)[:, column] == 0).all()
-        assert torch.equal(encoding.uphill(gradient, rows)[:, column], rows[:, column])
+        assert torch.equal(encoding.step_uphill(gradient, rows)[:, column], rows[:, column])
 
 
 def test_an_empty_cell_that_is_not_given_has_no_effect():

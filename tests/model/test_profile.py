@@ -12,7 +12,7 @@ from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import ModelError
 from neuronfair.measure.rate import ablate
 from neuronfair.model.profile import LayerBias
-from neuronfair.model.weights import load as load_weights
+from neuronfair.model.weights import load_weights
 from tests.planted import networks
 
 

@@ -23,7 +23,7 @@ from torch import nn
 from neuronfair.errors import ModelError
 from neuronfair.limits import TooLarge
 from neuronfair.model import weights
-from neuronfair.model.weights import HFCN, LFCN, Card, fingerprint, fully_connected, load, save
+from neuronfair.model.weights import HFCN, LFCN, Card, fingerprint, fully_connected, load_weights, save_weights
 from tests.bombs import lying_archive, npy, zipped
 
 MODELS = Path(os.environ.get("NEURONFAIR_MODELS", Path(__file__).parents[2] / ".." / "shared" / "models"))
@@ -57,9 +57,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_round_trip_is_equal_to_the_bit(path: Path) -> None:
     module = network()
-    save(path, module, card(module))
+    save_weights(path, module, card(module))
     state = torch.get_rng_state()
-    loaded, read = load(str(path))
+    loaded, read = load_weights(str(path))
     assert torch.equal(torch.get_rng_state(), state)
     assert read == card(module)
     assert not loaded.training
@@ -74,8 +74,8 @@ def test_round_trip_is_equal_to_the_bit(path: Path) -> None:
 
 def test_double_weights_stay_double(path: Path) -> None:
     module = network().double()
-    save(path, module, card(module))
-    assert load(path)[0].output.weight.dtype == torch.float64
+    save_weights(path, module, card(module))
+    assert load_weights(path)[0].output.weight.dtype == torch.float64
 
 
 def test_the_fingerprint_depends_on_every_weight_and_nothing_else(path: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_fingerprint_depends_on_every_weight_and_nothing_else(path: Path) ->
 def test_without_a_card_the_shapes_tell_the_structure(path: Path) -> None:
     module = network()
     save_file(module.state_dict(), path)
-    loaded, read = load(path)
+    loaded, read = load_weights(path)
     assert read is None
     x = torch.randn(4, 3)
     assert torch.equal(loaded(x), module(x))
@@ -106,7 +106,7 @@ def test_a_header_whose_length_looks_like_a_pickle_is_read(path: Path) -> None:
             break
     assert path.read_bytes()[0] == 0x80
     assert 2 <= path.read_bytes()[1] <= 5
-    assert load(path)[1] is None
+    assert load_weights(path)[1] is None
 
 
 @pytest.mark.parametrize(
@@ -121,26 +121,26 @@ def test_a_header_whose_length_looks_like_a_pickle_is_read(path: Path) -> None:
 def test_a_card_that_does_not_fit_is_not_saved(path: Path, change: dict[str, object], message: str) -> None:
     module = network()
     with pytest.raises(ModelError, match=message):
-        save(path, module, card(module, **change))
+        save_weights(path, module, card(module, **change))
     assert not list(path.parent.iterdir())
 
 
 def test_only_what_load_can_rebuild_is_saved(path: Path) -> None:
     module = nn.Sequential(nn.Linear(3, 2))
     with pytest.raises(ModelError, match="expected the tensors"):
-        save(path, module, card(module))
+        save_weights(path, module, card(module))
     with pytest.raises(ModelError, match="safetensors"):
-        save(path.with_suffix(".pt"), network(), card(network()))
+        save_weights(path.with_suffix(".pt"), network(), card(network()))
 
 
 def test_weights_that_were_edited_do_not_match_their_card(path: Path) -> None:
     module = network()
-    save(path, module, card(module))
+    save_weights(path, module, card(module))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(ModelError, match="damaged or edited"):
-        load(path)
+        load_weights(path)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_weights_that_were_edited_do_not_match_their_card(path: Path) -> None:
 def test_broken_cards_are_refused(path: Path, text: str) -> None:
     save_file(network().state_dict(), path, metadata={weights.CARD_KEY: text})
     with pytest.raises(ModelError, match="card"):
-        load(path)
+        load_weights(path)
 
 
 def arrays(*sizes: int) -> dict[str, np.ndarray]:
@@ -181,7 +181,7 @@ def numpy_forward(parts: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 def test_npz_gives_the_scores_of_a_numpy_forward_pass(tmp_path: Path) -> None:
     parts = arrays(3, 6, 4, 2)
     np.savez(tmp_path / "m.npz", **parts)
-    module, read = load(tmp_path / "m.npz")
+    module, read = load_weights(tmp_path / "m.npz")
     assert read is None
     x = np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)
     np.testing.assert_allclose(
@@ -196,7 +196,7 @@ def test_published_models_load_and_agree_with_numpy() -> None:
     for file in files:
         with np.load(file) as found:
             parts = dict(found)
-        module, _ = load(file)
+        module, _ = load_weights(file)
         x = np.random.default_rng(0).integers(0, 10, size=(50, len(parts["W0"]))).astype(np.float32)
         expected = numpy_forward({k: v.astype(np.float64) for k, v in parts.items()}, x)
         np.testing.assert_allclose(module(torch.from_numpy(x)).detach().numpy(), expected, rtol=1e-3, atol=1e-3)
@@ -218,7 +218,7 @@ def test_npz_that_is_no_network_is_refused(tmp_path: Path, change: dict[str, np.
     file = tmp_path / "odd.npz"
     np.savez(file, **{**arrays(3, 6, 2), **change})
     with pytest.raises(ModelError, match=message) as caught:
-        load(file)
+        load_weights(file)
     assert_one_line(caught.value, file)
 
 
@@ -239,7 +239,7 @@ def test_pickles_are_refused_with_the_remedy(tmp_path: Path, name: str, content:
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(ModelError, match=r"pickled models are refused.*safetensors") as caught:
-        load(file)
+        load_weights(file)
     assert_one_line(caught.value, file)
 
 
@@ -248,7 +248,7 @@ def test_the_names_of_pickles_are_enough(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"m{suffix}"
     file.write_bytes(b"anything")
     with pytest.raises(ModelError, match="refused"):
-        load(file)
+        load_weights(file)
 
 
 def test_a_pickle_inside_an_npz_never_runs(tmp_path: Path) -> None:
@@ -258,14 +258,14 @@ def test_a_pickle_inside_an_npz_never_runs(tmp_path: Path) -> None:
 
     np.savez(tmp_path / "m.npz", W0=np.array([Trap()], dtype=object), b0=np.zeros(1))
     with pytest.raises(ModelError):
-        load(tmp_path / "m.npz")
+        load_weights(tmp_path / "m.npz")
     assert not (tmp_path / "sprung").exists()
 
 
 def test_absent_files_and_folders_are_named(tmp_path: Path) -> None:
     for file in (tmp_path / "no.safetensors", tmp_path):
         with pytest.raises(ModelError, match="no such file") as caught:
-            load(file)
+            load_weights(file)
         assert_one_line(caught.value, file)
 
 
@@ -275,12 +275,12 @@ def test_truncated_files_are_refused(tmp_path: Path, suffix: str) -> None:
     if suffix == ".npz":
         np.savez_compressed(whole, **arrays(3, 6, 2))
     else:
-        save(whole, network(), card(network()))
+        save_weights(whole, network(), card(network()))
     content = whole.read_bytes()
     for length in {0, 1, 2, 8, 9, len(content) // 2, len(content) - 1}:
         file.write_bytes(content[:length])
         with pytest.raises(ModelError) as caught:
-            load(file)
+            load_weights(file)
         assert_one_line(caught.value, file)
 
 
@@ -294,7 +294,7 @@ def test_random_bytes_are_refused_in_one_line(tmp_path: Path, content: bytes, su
     file = tmp_path / f"noise{suffix}"
     file.write_bytes(content)
     with pytest.raises(ModelError) as caught:
-        load(file)
+        load_weights(file)
     assert_one_line(caught.value, file)
 
 
@@ -306,13 +306,13 @@ def test_a_flipped_bit_is_never_loaded_silently(tmp_path: Path, place: float, bi
     if suffix == ".npz":
         np.savez(file, **arrays(3, 5, 4, 2))
     else:
-        save(file, module, card(module))
-    whole = load(file)
+        save_weights(file, module, card(module))
+    whole = load_weights(file)
     content = bytearray(file.read_bytes())
     content[int(place * len(content))] ^= 1 << bit
     file.write_bytes(content)
     try:
-        loaded, _ = load(file)
+        loaded, _ = load_weights(file)
     except (ModelError, TooLarge) as error:
         assert_one_line(error, file)
     else:  # the bit lies where it means nothing to the weights: a date, or the words of the card
@@ -326,16 +326,16 @@ def full_disk(*args: object, **options: object) -> None:
 @pytest.mark.parametrize("call", ["replace", "fsync"])
 def test_a_full_disk_leaves_the_old_files_and_no_debris(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     old, new = network(), network(1)
-    save(path, old, card(old))
+    save_weights(path, old, card(old))
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     monkeypatch.setattr(os, call, full_disk)
     with pytest.raises(ModelError, match="No space left") as caught:
-        save(path, new, card(new))
+        save_weights(path, new, card(new))
     monkeypatch.undo()
     assert_one_line(caught.value, path.with_suffix(""))
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
-    save(path, new, card(new))
-    assert load(path)[1] == card(new)
+    save_weights(path, new, card(new))
+    assert load_weights(path)[1] == card(new)
 
 
 def test_whoever_finds_the_weights_after_a_kill_finds_the_card_beside_them(
@@ -345,14 +345,14 @@ def test_whoever_finds_the_weights_after_a_kill_finds_the_card_beside_them(
     real = os.replace
     monkeypatch.setattr(os, "replace", lambda a, b: (order.append(Path(b).suffix), real(a, b))[1])
     module = network()
-    save(path, module, card(module))
+    save_weights(path, module, card(module))
     assert order == [".json", ".safetensors"]
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     module = network()
     with pytest.raises(ModelError, match="cannot be written: No such file"):
-        save(tmp_path / "no" / "m.safetensors", module, card(module))
+        save_weights(tmp_path / "no" / "m.safetensors", module, card(module))
 
 
 def test_an_npz_that_unpacks_to_more_than_allowed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +361,7 @@ def test_an_npz_that_unpacks_to_more_than_allowed_is_refused(tmp_path: Path, mon
     assert file.stat().st_size < 10_000
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
     with pytest.raises(TooLarge, match=r"m\.npz"):
-        load(file)
+        load_weights(file)
 
 
 @pytest.mark.parametrize("shape", [(10**12, 10**6), (5, 10**9)])
@@ -369,7 +369,7 @@ def test_an_array_that_declares_more_than_it_holds_is_refused(tmp_path: Path, sh
     file = tmp_path / "m.npz"
     file.write_bytes(zipped({"W0.npy": npy(shape, 4, 80), "b0.npy": npy((4,), 4, 16)}))
     with pytest.raises(ModelError, match="is declared") as caught:
-        load(file)
+        load_weights(file)
     assert_one_line(caught.value, file)
 
 
@@ -379,7 +379,7 @@ def test_a_header_without_end_is_refused(tmp_path: Path) -> None:
     content = b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header
     file.write_bytes(zipped({"W0.npy": content, "b0.npy": npy((4,), 4, 16)}))
     with pytest.raises(ModelError, match="not a readable npz file"):
-        load(file)
+        load_weights(file)
 
 
 def test_a_member_that_is_larger_than_it_says_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,16 +387,16 @@ def test_a_member_that_is_larger_than_it_says_is_refused(tmp_path: Path, monkeyp
     file = tmp_path / "m.npz"
     file.write_bytes(lying_archive("W0.npy", npy((2, 10**7), 4, 8 * 10**7), said=600))
     with pytest.raises(ModelError, match="not a readable npz file"):
-        load(file)
+        load_weights(file)
 
 
 def test_a_safetensors_file_that_is_too_large_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(path, network(), card(network()))
+    save_weights(path, network(), card(network()))
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(3 * path.stat().st_size))
-    load(path)
+    load_weights(path)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(3 * path.stat().st_size - 1))
     with pytest.raises(TooLarge):
-        load(path)
+        load_weights(path)
 
 
 def test_the_light_network_has_the_published_sizes() -> None:

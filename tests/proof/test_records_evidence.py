@@ -13,7 +13,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import Contradiction
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
-from neuronfair.model.operators import chain_of
+from neuronfair.model.operators import read_chain
 from neuronfair.proof import problem
 from neuronfair.proof import records as contradictions
 from neuronfair.proof.problem import problem_of
@@ -89,12 +89,12 @@ def test_rounding_at_the_boundary_is_no_contradiction():
 
 def misread(monkeypatch):
     """Let the prover read another network than it is given."""
-    honest = chain_of
+    honest = read_chain
 
     def other(network, rows):
         return honest(Network(Loan(), network.encoding), rows)
 
-    monkeypatch.setattr(problem, "chain_of", other)
+    monkeypatch.setattr(problem, "read_chain", other)
 
 
 def loans():

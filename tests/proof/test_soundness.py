@@ -16,7 +16,7 @@ from benchmarks.truth.planted import KINDS, planted
 from neuronfair.domain.rules import Rule
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened
+from neuronfair.model.open import OpenedModel
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.bounds import margins
 from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, CertifiedBoxes, known_by
@@ -63,7 +63,7 @@ def test_the_truth_is_what_the_judge_says(seed):
     truth = everybody(case.asked, case.domain, case.decision, doubt=case.doubt)
     rows = networks.uniform_rows(case.domain, 500, seed=seed)
     sure = ~truth.close[truth.place(rows)]
-    model = case.model.model if isinstance(case.model, Opened) else case.model
+    model = case.model.model if isinstance(case.model, OpenedModel) else case.model
     said = evaluate(model.double(), case.domain, rows, case.decision).discriminates
     assert torch.equal(said[sure], truth.flips[truth.place(rows)][sure])
 

@@ -16,7 +16,7 @@ import neuronfair.methods
 from neuronfair import NeuronFairError, SearchConfig, load_dataset, train
 from neuronfair.methods import Uniform
 from neuronfair.model.training_loop import TrainingSettings
-from neuronfair.model.weights import save
+from neuronfair.model.weights import save_weights
 from neuronfair.searches import config
 from neuronfair.searches.methods import METHODS, MethodEntry, Methods, Phases
 from tests.conftest import ROOT
@@ -65,7 +65,7 @@ def installed(monkeypatch, tmp_path):
 def search(tmp_path_factory) -> tuple[str, ...]:
     """A small search of a network that is hardly trained."""
     data, path = load_dataset("german", sensitive=["sex"]), tmp_path_factory.mktemp("model") / "model.safetensors"
-    save(path, *train(data, settings=TrainingSettings(epochs=1, restarts=1)))
+    save_weights(path, *train(data, settings=TrainingSettings(epochs=1, restarts=1)))
     small = ("--starts", "10", "--steps", "10", "--no-controls", "--quiet")
     return ("search", "german", "--sensitive", "sex", "--model", str(path), *small)
 

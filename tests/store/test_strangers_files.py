@@ -24,7 +24,7 @@ from neuronfair.domain.population.storage import load_counterfactuals, load_popu
 from neuronfair.domain.schema.toml import parse_domain, read_domain
 from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TREE, VARIABLE, TooLarge, read_bytes
-from neuronfair.model.weights import load
+from neuronfair.model.weights import load_weights
 from neuronfair.proof import certificate
 from neuronfair.proof.distributed import PieceFolder
 from neuronfair.proof.report import ProofReport
@@ -51,7 +51,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "seeds.npy": lambda path: files.load_array(path, len(DOMAIN.attributes)),
     "population.safetensors": lambda path: load_population(path, DOMAIN),
     "counterfactuals.safetensors": lambda path: load_counterfactuals(path, DOMAIN),
-    "model.safetensors": load,
+    "model.safetensors": load_weights,
     "certificate.parquet": certificate.read,
     "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE), path),
     "00000-of-00001.state": lambda path: PieceFolder(path.parent, 1).load(

@@ -41,7 +41,7 @@ def test_uphill_takes_the_word_with_the_largest_effect():
     network = network_of(Bag())
     rows = DOMAIN.rows
     gradient = network.gradient(rows, lambda scores: scores[:, 1]).flatten(1)
-    best = network.scores(DOMAIN.clip(network.encoding.uphill(gradient, rows)))[:, 1]
+    best = network.scores(DOMAIN.clip(network.encoding.step_uphill(gradient, rows)))[:, 1]
     assert (best >= network.scores(rows)[:, 1] - 1e-6).all()
     one = DOMAIN.neighbours(rows, torch.rand(len(rows), DOMAIN.draws_per_row, dtype=torch.float64))
     assert (best >= network.scores(one)[:, 1] - 1e-6).all()

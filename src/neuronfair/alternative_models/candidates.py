@@ -24,8 +24,8 @@ from neuronfair.alternative_models.parts import Integers, SearchTable
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals
 from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
 from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
-from neuronfair.model.open import Opened
-from neuronfair.model.open.user_code import unpickled
+from neuronfair.model.open import OpenedModel
+from neuronfair.model.open.user_code import unpickle
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 
@@ -58,7 +58,7 @@ class CandidateHints:
 
 
 def learn_hints(
-    table: SearchTable, columns: Sequence[str], baseline: Opened | None, settings: AlternativesSettings
+    table: SearchTable, columns: Sequence[str], baseline: OpenedModel | None, settings: AlternativesSettings
 ) -> CandidateHints:
     """Return what the fit part teaches; `baseline` is the model that was fitted to it, None if it cannot be opened."""
     domain, fit = table.data.domain, torch.from_numpy(table.fit)
@@ -100,7 +100,7 @@ def learn_hints(
     )
 
 
-def _mediated(table: SearchTable, baseline: Opened, rows: Tensor, seed: int) -> dict[str, float]:
+def _mediated(table: SearchTable, baseline: OpenedModel, rows: Tensor, seed: int) -> dict[str, float]:
     """Return which share of the excess of counterfactual flips each attribute mediates."""
     domain = table.data.domain
     thorough = Thoroughness(draws=4, permutations=4, people=min(COMPARED, len(rows)))
@@ -127,7 +127,7 @@ def _drawn(table: SearchTable, how: CounterfactualTwins, rows: Tensor, seed: int
 
 
 def _findings(
-    table: SearchTable, baseline: Opened, rows: Tensor, columns: Sequence[str], seed: int
+    table: SearchTable, baseline: OpenedModel, rows: Tensor, columns: Sequence[str], seed: int
 ) -> tuple[Any, Integers]:
     """Return pairs of records for which the decision of the baseline differs, and the label of each record.
 
@@ -236,7 +236,7 @@ class CandidateFitter:
         return content
 
     def __setstate__(self, content: bytes) -> None:
-        self.__dict__.update(unpickled(content))
+        self.__dict__.update(unpickle(content))
 
     @cached_property
     def hyper(self) -> list[Dimension]:

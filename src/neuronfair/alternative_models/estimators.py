@@ -39,7 +39,7 @@ from neuronfair.model.formats import REFITTED
 from neuronfair.model.network import Network
 from neuronfair.model.open.estimators import is_estimator, read_file
 from neuronfair.model.open.opened import ModelFile
-from neuronfair.model.open.user_code import imported
+from neuronfair.model.open.user_code import import_object
 from neuronfair.model.profile import interpret
 from neuronfair.model.train import linear_layers, train_module
 from neuronfair.model.training_loop import TrainingSettings
@@ -130,7 +130,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             seed=self.random_state,
             fingerprint=fingerprint(self.module_),
         )
-        weights.save(path, self.module_, card)
+        weights.save_weights(path, self.module_, card)
         write_text(path.with_suffix(".toml"), format_domain(self.domain_))
 
     def _rows(self, table: Any) -> Tensor:
@@ -238,12 +238,12 @@ def recipe(source: Any, table: SearchTable, columns: Sequence[str], *, trust_pic
 def _of_file(source: str, table: SearchTable, names: tuple[str, ...], trust_pickle: bool) -> Recipe:
     path = Path(source)
     if ":" in source and not path.exists():
-        return replace(recipe(imported(ModelFile(source), source), table, names), name=source)
+        return replace(recipe(import_object(ModelFile(source), source), table, names), name=source)
     if not path.exists():
         raise ModelError(f"{source}: neither a file nor a name. {did_you_mean(source, NAMES)}")
     suffix = path.suffix.lower()
     if suffix in OWN:
-        layers = linear_layers(weights.load(path)[0])
+        layers = linear_layers(weights.load_weights(path)[0])
         hidden = tuple(layer.out_features for layer in layers[:-1])
         return Recipe(NetworkClassifier(table.data.domain, hidden=hidden), names, source, ".safetensors")
     if suffix not in REFITTED:

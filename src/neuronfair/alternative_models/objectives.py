@@ -19,7 +19,7 @@ from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
 from neuronfair.measure.stats import Estimate, Fit
 from neuronfair.model.decision import Decision
 from neuronfair.model.open.opened import ModelFile
-from neuronfair.model.open.user_code import imported
+from neuronfair.model.open.user_code import import_object
 
 Floats = npt.NDArray[np.float64]
 QualityFunction = Callable[[Any, Any], float]
@@ -74,7 +74,7 @@ class PartEvaluator:
             raise DataError("the disparate-impact ratio needs the favourable outcome. Name it: --favourable CLASS")
         quality = own if own is not None else settings.quality
         if isinstance(quality, str) and ":" in quality:
-            quality = imported(ModelFile(quality), quality)
+            quality = import_object(ModelFile(quality), quality)
         return PartEvaluator(table, table.part(part), quality, settings.measure or known)
 
     @cached_property

@@ -44,7 +44,7 @@ from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError, RunError, needs
 from neuronfair.model.formats import REFITTED
-from neuronfair.model.open import Opened, feature_names, wrap_model
+from neuronfair.model.open import OpenedModel, feature_names, wrap_model
 from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, silent
 from neuronfair.scale.pool import Processes, Serial
@@ -351,7 +351,7 @@ def _searched(fitter: CandidateFitter, notes: Sequence[str], file: SearchFile, s
     return Alternatives(report, fitter, file)
 
 
-def _opened(table: SearchTable, made: MadeModel) -> Opened:
+def _opened(table: SearchTable, made: MadeModel) -> OpenedModel:
     """Return a fitted model ready for an audit, by the records of the fit part."""
     data = table.data.take(torch.from_numpy(table.fit))
     if isinstance(made.estimator, NetworkClassifier):

@@ -19,7 +19,7 @@ from neuronfair.audits.report.attribute import Finding
 from neuronfair.domain.schema.toml import quoted
 from neuronfair.errors import DataError, DomainError, OtherRunError, RunError
 from neuronfair.limits import TREE, read_bytes
-from neuronfair.model.weights import Card, save
+from neuronfair.model.weights import Card, save_weights
 from neuronfair.store.files import Json, Lock, check_digest, is_sealed, read_sealed, seal, sha256, unseal, write_whole
 from neuronfair.store.ledger import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
 from neuronfair.store.run import Run
@@ -148,7 +148,7 @@ def recorded_file(folder: Path, name: str) -> Path | None:
 def keep_weights(folder: Path, module: nn.Module, card: Card) -> None:
     """Keep the network that an audit has trained in its folder."""
     if _entered(folder, WEIGHTS) is None:
-        save(folder / WEIGHTS, module, card)
+        save_weights(folder / WEIGHTS, module, card)
         record_file(folder, WEIGHTS)
 
 

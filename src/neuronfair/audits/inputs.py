@@ -23,7 +23,7 @@ from neuronfair.domain.tables.files import read_sheet, with_columns
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listed
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import Opened, feature_names, wrap_model
+from neuronfair.model.open import OpenedModel, feature_names, wrap_model
 from neuronfair.model.open.estimators import takes_sensitive_features
 from neuronfair.model.open.names import matched_columns, source_of
 
@@ -59,7 +59,7 @@ class ModelSource:
         """Return the columns that the model says it reads; None if it does not say."""
         return feature_names(self.model, trust_pickle=self.trust_pickle) if self.reads_columns else None
 
-    def open(self, data: Dataset) -> Opened:
+    def open(self, data: Dataset) -> OpenedModel:
         """Open the model for a data set."""
         own = getattr(self.model, "device", None)
         return wrap_model(
@@ -86,10 +86,10 @@ class AuditInput:
     remarks: tuple[str, ...] = ()  # about the table, and how it was read
     joined: JoinedColumns | None = None  # sensitive columns from another table, no inputs of a model
     source: ModelSource = ModelSource()
-    model: Opened | None = None  # None: it was not opened, or there is none yet
+    model: OpenedModel | None = None  # None: it was not opened, or there is none yet
 
     @property
-    def opened(self) -> Opened:
+    def opened(self) -> OpenedModel:
         """The model; one that is not there is an error of the program."""
         assert self.model is not None, "the model was not opened"
         return self.model

@@ -16,12 +16,12 @@ from neuronfair.audits.report import DataReport, DecisionReport, ModelReport, Re
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.tables.dataset import DATASETS, Dataset
-from neuronfair.model.blackbox import batched_scores
-from neuronfair.model.decision import Scale, scale_of
+from neuronfair.model.blackbox import score_in_batches
+from neuronfair.model.decision import Scale, infer_scale
 from neuronfair.model.formats import PICKLE_SUFFIXES, REFITTED
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened
-from neuronfair.model.records import records_of
+from neuronfair.model.open import OpenedModel
+from neuronfair.model.records import prepare_records
 from neuronfair.model.weights import Card
 from neuronfair.scale.pool import Pool
 from neuronfair.store.ledger import DOMAIN, rows_digest, versions
@@ -34,7 +34,7 @@ class ParallelAudit:
     """Who audits by several choices of sensitive attributes side by side, and how the model is opened there."""
 
     pool: Pool
-    opens: Callable[[Dataset], Opened]
+    opens: Callable[[Dataset], OpenedModel]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def about_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataR
     )
 
 
-def about_model(opened: Opened, data: Dataset, origin: Origin) -> ModelReport:
+def about_model(opened: OpenedModel, data: Dataset, origin: Origin) -> ModelReport:
     """Return the report on the model; accuracy is by parts only where the training rows are known."""
     parts = {"table": data} if origin.card is None else data.split(origin.card.seed)._asdict()
     shares = {name: _accuracy(opened, part) for name, part in parts.items()}
@@ -92,34 +92,34 @@ def about_model(opened: Opened, data: Dataset, origin: Origin) -> ModelReport:
     )
 
 
-def about_decision(opened: Opened, data: Dataset) -> DecisionReport:
+def about_decision(opened: OpenedModel, data: Dataset) -> DecisionReport:
     """Return the report on the decision rule."""
     return DecisionReport(opened.decision.kind, opened.decision.value, score_scale(opened, data))
 
 
-def score_scale(opened: Opened, data: Dataset) -> Scale:
+def score_scale(opened: OpenedModel, data: Dataset) -> Scale:
     """Return what the scores of a model are; where its kind does not tell, by those of some records."""
     if opened.scale is not None:
         return opened.scale
     spread = torch.linspace(0, len(data) - 1, min(TRIED, len(data))).long()
     drawn = data.domain.sample(TRIED, torch.Generator().manual_seed(0))
     scores = opened.model.scores(torch.cat([data.rows[spread.to(data.rows.device)], drawn]))
-    return scale_of(opened.decision, scores)
+    return infer_scale(opened.decision, scores)
 
 
-def _accuracy(opened: Opened, data: Dataset) -> float | None:
+def _accuracy(opened: OpenedModel, data: Dataset) -> float | None:
     """Return the accuracy; None where labels and outputs do not go together."""
     target, decision = data.domain.target, opened.decision
     if target is None or not len(data) or not data.labelled:
         return None
     if len(target.classes) != decision.classes(opened.model.outputs):
         return None
-    records = records_of(opened, data)
-    decided = decision.chosen(batched_scores(records.model, records.data.rows))
+    records = prepare_records(opened, data)
+    decided = decision.decide(score_in_batches(records.model, records.data.rows))
     return int((decided == data.labels.to(decided.device)).sum()) / len(data)
 
 
-def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
+def replay_options(opened: OpenedModel, origin: Origin) -> tuple[str, ...] | None:
     """Return the options with which `neuronfair show` opens the model again; None for one that is only in memory."""
     if origin.trained_here:
         return ()
@@ -136,7 +136,7 @@ def replay_options(opened: Opened, origin: Origin) -> tuple[str, ...] | None:
     return ("--model", opened.source, *weights, *prepared)
 
 
-def alternatives_command(opened: Opened, data: Dataset, origin: Origin, folder: Path | None) -> str | None:
+def alternatives_command(opened: OpenedModel, data: Dataset, origin: Origin, folder: Path | None) -> str | None:
     """Return the command that searches for a less discriminatory model; None without a file, a folder or classes.
 
     A model that cannot be fitted again from its file is left to a kind of estimator that always can.
@@ -162,7 +162,7 @@ def alternatives_command(opened: Opened, data: Dataset, origin: Origin, folder: 
 
 
 def reproduction(
-    opened: Opened, data: Dataset, settings: AuditSettings, origin: Origin, interrupted: bool, folder: Path | None
+    opened: OpenedModel, data: Dataset, settings: AuditSettings, origin: Origin, interrupted: bool, folder: Path | None
 ) -> Reproduction:
     """Return how to repeat an audit, and how to export its findings."""
     used = versions()

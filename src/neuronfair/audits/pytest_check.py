@@ -44,12 +44,12 @@ from neuronfair.formatting import (
 )
 from neuronfair.measure.counterfactual_effect import Thoroughness
 from neuronfair.measure.rate import Rate
-from neuronfair.model.blackbox import BlackBox, batched_scores
+from neuronfair.model.blackbox import BlackBox, score_in_batches
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened
-from neuronfair.model.records import Records, records_of
+from neuronfair.model.open import OpenedModel
+from neuronfair.model.records import Records, prepare_records
 from neuronfair.parameters import takes_old_names, with_current_names
 from neuronfair.progress import silent
 from neuronfair.searches.config import SearchConfig
@@ -61,7 +61,7 @@ ALIKE = (
     "domain, and the decision"
 )
 TRUST = "If the encoding is right: settings=CheckSettings(skip_encoding_check=True)"
-Models = nn.Module | Network | BlackBox | Opened | str | Path | Callable[[Any], Any]
+Models = nn.Module | Network | BlackBox | OpenedModel | str | Path | Callable[[Any], Any]
 
 
 @takes_old_names
@@ -182,7 +182,7 @@ class Fairness:
             raise NeuronFairError(f"expected thresholds on {listed(GROUP_METRICS)}, got {listed(fail_if) or 'none'}")
         if _decides_alike(case, DRAWN, 0):
             raise AssertionError(ALIKE)
-        records = records_of(opened, data)
+        records = prepare_records(opened, data)
         _, disparity = group_metrics(records.model, records.data, opened.decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
         if any(check.fired for check in checks):
@@ -303,7 +303,7 @@ def _decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
     """Return whether all records, and `samples` more from the domain, get the same decision."""
     model, data, opened = case.opened.model, case.data, case.opened
     people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
-    return opened.decision.alike(batched_scores(model, people))
+    return opened.decision.is_unanimous(score_in_batches(model, people))
 
 
 def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:

@@ -34,7 +34,7 @@ from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.encoding import cluster_seeds
-from neuronfair.model.open import Opened
+from neuronfair.model.open import OpenedModel
 from neuronfair.progress import Progress, counter, silent
 from neuronfair.scale.tasks import Tasks, has_other_threads, one_thread, usable_cores
 from neuronfair.searches.campaign import SearchResult
@@ -52,7 +52,7 @@ class Result:
 
 
 def run(
-    opened: Opened,
+    opened: OpenedModel,
     data: Dataset,
     *,
     settings: AuditSettings,
@@ -90,7 +90,7 @@ def run(
 class _Prepared:
     """The input of all stages, checked."""
 
-    opened: Opened
+    opened: OpenedModel
     data: Dataset  # on the device of the model
     choices: list[tuple[str, ...]]  # of sensitive attributes: each alone, then all together
     views: list[Dataset]  # the data set by each choice
@@ -122,7 +122,9 @@ def _processes(prepared: _Prepared) -> int:
     return min(origin.processes, most)
 
 
-def _prepare(opened: Opened, data: Dataset, settings: AuditSettings, origin: Origin, folder: Path | None) -> _Prepared:
+def _prepare(
+    opened: OpenedModel, data: Dataset, settings: AuditSettings, origin: Origin, folder: Path | None
+) -> _Prepared:
     """Check that the audit is possible before any work is done."""
     data = data.to(opened.model.encoding.device)
     if opened.unassessed:  # its decisions are none of the classes that the labels name
@@ -223,7 +225,7 @@ def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
     )
 
 
-def _manifest(opened: Opened, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
+def _manifest(opened: OpenedModel, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
     settings = replace(settings, methods=settings.methods_for(opened))
     budget = json.loads(json.dumps(asdict(settings)))
     for name in ("prove", "permutations"):  # a resumed audit may prove longer, or permute the groups more often

@@ -12,7 +12,7 @@ from neuronfair.parameters import parameter, takes_old_names
 
 if TYPE_CHECKING:
     from neuronfair.measure.counterfactual_effect import Thoroughness
-    from neuronfair.model.open import Opened
+    from neuronfair.model.open import OpenedModel
 
 WHITE_BOX_METHODS, BLACK_BOX_METHODS = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")
 LINEAR_METHODS = ("frontier", "aequitas")  # it has no neurons to follow
@@ -84,7 +84,7 @@ class AuditSettings:
             return Thoroughness(permutations=self.permutations, people=samples)
         return Thoroughness(RANDOM_SEARCHES, self.permutations, math.ceil(samples / 20))
 
-    def methods_for(self, opened: Opened) -> tuple[str, ...]:
+    def methods_for(self, opened: OpenedModel) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""
         from neuronfair.model.network import Network
         from neuronfair.searches.methods import check_method
@@ -97,7 +97,7 @@ class AuditSettings:
             check_method(method, opened.model, opened.decision)
         return methods
 
-    def sized(self, opened: Opened, family: int) -> AuditSettings:
+    def sized(self, opened: OpenedModel, family: int) -> AuditSettings:
         """Return the settings with a budget for records that have `family` values of the sensitive attributes."""
         size = max(1.0, family / FAMILY)
         slow = 1 if opened.white_box else 2

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from neuronfair.audits.run import Result
     from neuronfair.cli.audit_batch import Batch
     from neuronfair.domain.tables.dataset import Dataset
-    from neuronfair.model.open import Opened
+    from neuronfair.model.open import OpenedModel
     from neuronfair.model.training_loop import TrainingSettings
     from neuronfair.model.weights import Card
     from neuronfair.scale.pool import Pool
@@ -278,11 +278,11 @@ def run_job(
 
 def _open_or_train(
     job: AuditJob, table: Dataset, own: Path | None, ready: LoadedChecks, console: Console
-) -> tuple[Opened, Card | None]:
+) -> tuple[OpenedModel, Card | None]:
     """Return the model and, of a neuronfair classifier, its card; without --model, use `own` or train one."""
     from neuronfair.audits.folder import check_same
     from neuronfair.audits.settings import WHITE_BOX_METHODS
-    from neuronfair.model.weights import load
+    from neuronfair.model.weights import load_weights
     from neuronfair.store.ledger import rows_digest
 
     settings, sensitive = job.settings, table.domain.sensitive
@@ -294,7 +294,7 @@ def _open_or_train(
     path = job.model.model or str(own)
     opened = replace(job.model.source, model=path).open(table)
     ready.refuse(sensitive, settings.methods_for(opened), settings.twins)
-    return opened, load(path)[1] if opened.kind == "neuronfair" else None
+    return opened, load_weights(path)[1] if opened.kind == "neuronfair" else None
 
 
 def _training(table: Dataset, quick: bool) -> TrainingSettings:

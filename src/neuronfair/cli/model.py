@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from neuronfair.domain.population.model import PopulationModel
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.decision import Decision
-    from neuronfair.model.open import Opened
+    from neuronfair.model.open import OpenedModel
     from neuronfair.proof.problem import Problem
     from neuronfair.proof.report import ProofReport
     from neuronfair.proof.session import ProofRun
@@ -67,7 +67,7 @@ class FlipRateOptions:
 
         return AUDITED if self.population is None else (self.population,)
 
-    def case(self, opened: Opened, data: Dataset, population: PopulationModel | None = None) -> AttributeCase:
+    def case(self, opened: OpenedModel, data: Dataset, population: PopulationModel | None = None) -> AttributeCase:
         """Return what is measured."""
         from neuronfair.audits.stages.case import AttributeCase
 
@@ -107,7 +107,7 @@ def rate(table: TableOptions, model: ModelOptions, output: OutputOptions, settin
 
 
 def _rates(
-    opened: Opened, data: Dataset, settings: FlipRateOptions, console: Console
+    opened: OpenedModel, data: Dataset, settings: FlipRateOptions, console: Console
 ) -> dict[Population, tuple[RateOf, float]]:
     """Return the flip rate of each population, with its error; a population that cannot be sampled is left out."""
     from neuronfair.audits.report.attribute import covering
@@ -142,7 +142,7 @@ def _rates(
 
 
 def _counterfactual_test(
-    opened: Opened, data: Dataset, settings: FlipRateOptions, console: Console
+    opened: OpenedModel, data: Dataset, settings: FlipRateOptions, console: Console
 ) -> CounterfactualReport:
     """Run the counterfactual test and print its result."""
     from neuronfair.audits.wording.phrases import counterfactual_report
@@ -259,7 +259,7 @@ def certify(
 
 
 def _proof_folder(
-    out: Path, data: Dataset, opened: Opened, model: ModelOptions, settings: CertifySettings, force: bool
+    out: Path, data: Dataset, opened: OpenedModel, model: ModelOptions, settings: CertifySettings, force: bool
 ) -> ProofRun:
     """Return the folder of a proof, made now or opened again; with `force`, emptied first."""
     from neuronfair.proof.session import ProofRequest, ProofRun
@@ -280,7 +280,7 @@ def _proof_folder(
 
 def _prove(
     problem: Problem,
-    opened: Opened,
+    opened: OpenedModel,
     data: Dataset | None,
     settings: CertifySettings,
     run: ProofRun,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from neuronfair.domain.tables import Sheet
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.decision import Decision
-    from neuronfair.model.open import Opened
+    from neuronfair.model.open import OpenedModel
     from neuronfair.model.training_loop import TrainingSettings
     from neuronfair.model.weights import Card
 
@@ -111,7 +111,7 @@ class ModelOptions:
 
     def train(
         self, data: Dataset, console: Console, seed: int, settings: TrainingSettings | None = None
-    ) -> tuple[Opened, Card]:
+    ) -> tuple[OpenedModel, Card]:
         """Train a classifier and open it."""
         from neuronfair.model.open.opened import Request, white_box
 
@@ -226,7 +226,7 @@ class TableOptions:
 
 def open_all(
     table: TableOptions, model: ModelOptions, console: Console, seed: int
-) -> tuple[Opened, Dataset, Card | None]:
+) -> tuple[OpenedModel, Dataset, Card | None]:
     """Return the model, the data set on its device, and the card if the model was trained now."""
     model.check()
     check_device(model.device)
@@ -237,7 +237,7 @@ def open_all(
     return opened, data.to(model.device), card
 
 
-def result_header(data: Dataset, opened: Opened | None = None) -> dict[str, object]:
+def result_header(data: Dataset, opened: OpenedModel | None = None) -> dict[str, object]:
     """Return the first keys of a JSON result: data set, sensitive attributes and, of a model, its fingerprint."""
     about: dict[str, object] = {
         "data": data.name,
@@ -247,7 +247,7 @@ def result_header(data: Dataset, opened: Opened | None = None) -> dict[str, obje
     return about if opened is None else {"version": __version__, **about, "model_fingerprint": opened.fingerprint}
 
 
-def warn_of_encoding(opened: Opened, data: Dataset, console: Console) -> None:
+def warn_of_encoding(opened: OpenedModel, data: Dataset, console: Console) -> None:
     """Print a warning if the input encoding check finds a problem."""
     from neuronfair.audits.stages.encoding_check import check_encoding
 

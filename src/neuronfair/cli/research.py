@@ -41,13 +41,13 @@ def train(
 
     Example: `neuronfair train adult --out adult.safetensors`
     """
-    from neuronfair.model.weights import save
+    from neuronfair.model.weights import save_weights
     from neuronfair.render.terminal import make_console
 
     out = options.check_weights(out)
     console = make_console(quiet=quiet)
     module, card = options.fit_classifier(table.load().data, console, seed, _sizes(hidden))
-    save(out, module, card)
+    save_weights(out, module, card)
     console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
 
 
@@ -155,7 +155,7 @@ def search(
         model = replace(model, model=_trained(out))
     from neuronfair.audits.provenance import Origin, replay_options, score_scale
     from neuronfair.domain.population.model import read_people
-    from neuronfair.model.weights import save
+    from neuronfair.model.weights import save_weights
     from neuronfair.render.search import search_report
     from neuronfair.searches.evaluate import counterfactuals_of, with_twins
     from neuronfair.searches.methods import check_method
@@ -182,7 +182,7 @@ def search(
         discard(out)
     run = Run.create_or_open(out, manifest, data.domain)
     if card is not None and opened.module is not None:  # trained now
-        save(out / WEIGHTS, opened.module, card)
+        save_weights(out / WEIGHTS, opened.module, card)
     with options.pool_of(ray) as pool:
         spread = (pool, shards) if in_shards else None
         outcome = _search(

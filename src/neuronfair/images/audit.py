@@ -112,7 +112,7 @@ def search_images(
     `blind` replaces every gradient by noise: the same walk in random directions. Ctrl-C is a KeyboardInterrupt.
     """
     settings = settings or ImageSettings()
-    reader = network.reading(ImageEncoding(domain))
+    reader = network.with_encoding(ImageEncoding(domain))
     context = SearchContext(reader, domain, Decision(), Draws(settings.seed, "global"), profile=profile, blind=blind)
     seen = KeySet(domain.device)
     rule = image_rule(method, Setting(context, seen, len(numbers) * settings.steps))
@@ -177,7 +177,7 @@ def _norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:
 
 def score_gap(network: Network, domain: ImageDomain, rows: Tensor) -> float:
     """Return how far the shift moves the scores of pictures, in the mean: compare it with that of a random shift."""
-    network = network.reading(ImageEncoding(domain))
+    network = network.with_encoding(ImageEncoding(domain))
     gaps = [evaluate(network, domain, part).gaps[:, 0] for part in torch.split(rows, PASS)]
     return float(torch.cat(gaps).mean())
 

@@ -23,7 +23,7 @@ from neuronfair.domain.draws import random_order
 from neuronfair.errors import ModelError, did_you_mean, one_line
 from neuronfair.images.domain import PASS
 from neuronfair.limits import check_size
-from neuronfair.model.network import evaluating
+from neuronfair.model.network import eval_mode
 from neuronfair.model.train import train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import fully_connected, read_safetensors
@@ -184,7 +184,7 @@ def _varied(pixels: Tensor, generator: torch.Generator) -> Tensor:
 @torch.no_grad()
 def scores(module: nn.Module, pixels: Tensor) -> Tensor:
     """Return the score of each class for each 8-bit picture: (n, classes)."""
-    with evaluating(module.modules()):
+    with eval_mode(module.modules()):
         return torch.cat([module(as_input(part)) for part in torch.split(pixels, PASS)])
 
 
@@ -257,7 +257,7 @@ def fit_attribute(
 @torch.no_grad()
 def features(detector: Detector, pixels: Tensor) -> Tensor:
     """Return what the body makes of 8-bit pictures: (n, features)."""
-    with evaluating(detector.modules()):
+    with eval_mode(detector.modules()):
         return torch.cat([detector.body(as_input(part)) for part in torch.split(pixels, PASS)])
 
 
@@ -336,7 +336,7 @@ def flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = SCHE
 def _flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> AttributeShift:
     before = predictions(classifier, pictures)
     x = as_input(pictures).requires_grad_()
-    with evaluating(classifier.modules()):
+    with eval_mode(classifier.modules()):
         (gradient,) = torch.autograd.grad(functional.cross_entropy(classifier(x), before, reduction="sum"), x)
     direction = gradient.sign().to(torch.int8)
     levels = torch.zeros(pictures.shape, dtype=torch.int8, device=pictures.device)

@@ -137,7 +137,7 @@ class ImageEncoding:
         """Return the pictures as numbers in [0, 1]: (…, c, h, w)."""
         return self.domain.levels(rows).to(dtype) / (LEVELS - 1)
 
-    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+    def step_uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the pictures after a step along the gradient, without sign; pixels may leave their bounds: (n, d).
 
         The gradient is divided by its largest value in each picture, so that the pixel that matters most moves by
@@ -148,9 +148,9 @@ class ImageEncoding:
         step = (way * (STEP * (LEVELS - 1))).round().to(rows.dtype)
         return torch.cat([rows[:, :PIXELS], rows[:, PIXELS:] + step], 1)
 
-    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+    def step_where_agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
         """Return the pictures after a step along the sum of two gradients, in the pixels where their signs agree."""
-        return self.uphill(torch.where(gradient.sign() == other.sign(), gradient + other, 0.0), rows)
+        return self.step_uphill(torch.where(gradient.sign() == other.sign(), gradient + other, 0.0), rows)
 
     def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor | None, codes: Tensor) -> Tensor:
         """Return the first-order effect of moving single pixels to other levels, or each of them: (n, m)."""

@@ -16,9 +16,9 @@ from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DataError, ModelError
 from neuronfair.formatting import Population
 from neuronfair.measure.rate import Rate, flip_rate
-from neuronfair.model.blackbox import Model, batched_scores
+from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
-from neuronfair.model.encoding import families
+from neuronfair.model.encoding import split_families
 from neuronfair.searches.evaluate import evaluate
 
 
@@ -54,7 +54,7 @@ def groups(
         )
     if len(rows) == 0:
         return ()
-    decided = decision.chosen(batched_scores(model, rows.long())).cpu()
+    decided = decision.decide(score_in_batches(model, rows.long())).cpu()
     sensitive = rows[:, list(domain.sensitive_columns)]
     if domain.has_bands:
         sensitive = domain.sensitive_values[domain.combinations.number(rows.long())]
@@ -187,7 +187,7 @@ def subgroups(
         records = records[:samples]
     else:
         records = (population or domain).sample(samples, generator)
-    parts = zip(*families(network.encoding, domain, records), strict=True)
+    parts = zip(*split_families(network.encoding, domain, records), strict=True)
     hit = torch.cat([evaluate(network, domain, part, decision).discriminates for (part,) in parts])
     rules = _learned_rules(domain, records, hit, findings, generator)
     inside: list[tuple[TableDomain, Population | Tensor, float]]

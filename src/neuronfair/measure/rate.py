@@ -21,11 +21,11 @@ from neuronfair.errors import ModelError, NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, Population
 from neuronfair.measure.stats import clopper_pearson
 from neuronfair.model.blackbox import Model
-from neuronfair.model.decision import Decision, with_row
-from neuronfair.model.encoding import families
+from neuronfair.model.decision import Decision, include_row
+from neuronfair.model.encoding import split_families
 from neuronfair.model.network import Network
-from neuronfair.model.open.opened import Opened
-from neuronfair.model.records import Records, records_of
+from neuronfair.model.open.opened import OpenedModel
+from neuronfair.model.records import Records, prepare_records
 from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
 
 
@@ -65,20 +65,20 @@ class DirectionTally:
         if self.favourable is None:
             return
         combinations, rows = self.domain.combinations, evaluated.rows
-        exists = with_row(evaluated.valid)
+        exists = include_row(evaluated.valid)
         columns = list(self.domain.sensitive_columns)
         # A row outside the bounds belongs to no combination of sensitive values.
         exists[:, 0] &= ((rows >= 0) & (rows < self.domain.sizes))[:, columns].all(1)
         places = torch.arange(exists.shape[1], device=rows.device)
         numbers = (combinations.number(rows)[:, None] + places) % len(combinations.values)
-        self._add(numbers, evaluated.decision.chosen(evaluated.family) == self.favourable, exists)
+        self._add(numbers, evaluated.decision.decide(evaluated.family) == self.favourable, exists)
 
     def add_pairs(self, pairs: Pairs, decision: Decision) -> None:
         """Count pairs: two records each."""
         if self.favourable is None:
             return
         numbers = torch.stack([self.domain.combinations.number(rows) for rows in pairs[:2]], 1)
-        gets = torch.stack([decision.chosen(scores) == self.favourable for scores in pairs[2:]], 1)
+        gets = torch.stack([decision.decide(scores) == self.favourable for scores in pairs[2:]], 1)
         self._add(numbers, gets, torch.ones_like(gets))
 
     def _add(self, numbers: Tensor, gets: Tensor, exists: Tensor) -> None:
@@ -159,7 +159,7 @@ class Until:
 
 
 def flip_rate(
-    network: Model | Opened,
+    network: Model | OpenedModel,
     domain: TableDomain,
     *,
     population: Population | Tensor | PopulationModel | Dataset | Records = "domain",
@@ -176,8 +176,8 @@ def flip_rate(
     - "domain" draws uniformly from the valid rows of the domain;
     - "combinations" draws every attribute uniformly and ignores the rules, as the published tools do;
     - a data set ("table") gives its records in random order, each once. The interval is that of the population from
-      which the data set is a sample. The model reads the original cells where it can (`records_of`); rows of codes are
-      used as they are;
+      which the data set is a sample. The model reads the original cells where it can (`prepare_records`); rows of codes
+      are used as they are;
     - a model of a population, such as that of `fit_population`, draws realistic records ("plausible"); records of your
       own sampler are used like those of a data set. The interval is conditional on the fitted model.
 
@@ -195,7 +195,7 @@ def flip_rate(
     tally = DirectionTally(domain, favourable_class(domain, decision or Decision(), network.outputs))
     found = sampled = 0
     for look in looks:
-        for (part,) in zip(*families(network.encoding, domain, torch.arange(sampled, look)), strict=True):
+        for (part,) in zip(*split_families(network.encoding, domain, torch.arange(sampled, look)), strict=True):
             evaluated = evaluate(network, domain, draw(part), decision)
             found += int(evaluated.discriminates.sum())
             tally.add(evaluated)
@@ -218,7 +218,7 @@ class PairRate:
 
 
 def plausible_pair_rate(
-    network: Model | Opened,
+    network: Model | OpenedModel,
     pairs: TableDomain,
     population: Tensor | Dataset | Records,
     *,
@@ -240,7 +240,7 @@ def plausible_pair_rate(
     every = replace(domain, rules=(), twinning=FLIPS)  # also the invalid twins, to count them
     order = random_order(len(rows), seed)[:samples]
     found = paired = left_out = seen = 0
-    for (part,) in zip(*families(model.encoding, every, order), strict=True):
+    for (part,) in zip(*split_families(model.encoding, every, order), strict=True):
         records = rows[part.to(rows.device)].to(pairs.device)
         codes = records[:, : len(pairs.attributes)]  # a record has its number behind them
         evaluated, good = evaluate(model, every, records, decision), pairs.twins(codes).valid
@@ -259,14 +259,14 @@ def plausible_pair_rate(
 
 
 def _original_cells(
-    network: Model | Opened, domain: TableDomain, population: Sampled | Dataset | Records
+    network: Model | OpenedModel, domain: TableDomain, population: Sampled | Dataset | Records
 ) -> tuple[Model, TableDomain, Sampled | Tensor]:
     """Return what measures a population: for a data set, a model that reads its original cells where it can."""
     if isinstance(population, Dataset):
-        population = records_of(network, replace(population, domain=domain))
+        population = prepare_records(network, replace(population, domain=domain))
     if isinstance(population, Records):
         return population.model, population.data.domain, population.data.rows
-    return network.model if isinstance(network, Opened) else network, domain, population
+    return network.model if isinstance(network, OpenedModel) else network, domain, population
 
 
 def _looks(total: int) -> tuple[int, ...]:
@@ -367,9 +367,9 @@ def ablate(
 
 def _outcome(network: Network, data: Dataset, decision: Decision) -> AblationOutcome:
     found = right = 0
-    for part, truth in zip(*families(network.encoding, data.domain, data.rows, data.labels), strict=True):
+    for part, truth in zip(*split_families(network.encoding, data.domain, data.rows, data.labels), strict=True):
         evaluation = evaluate(network, data.domain, part, decision)
         found += int(evaluation.discriminates.sum())
-        right += int((decision.chosen(evaluation.scores) == truth.to(part.device)).sum())
+        right += int((decision.decide(evaluation.scores) == truth.to(part.device)).sum())
     known = bool(((data.labels >= 0) & (data.labels < decision.classes(network.outputs))).all())
     return AblationOutcome(found / len(data), right / len(data) if known else None)

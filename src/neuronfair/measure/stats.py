@@ -117,7 +117,7 @@ class Fit:
         classes = range(logits.shape[1])
         lead = [logits[:, k] - logsumexp(np.delete(logits, k, 1), axis=1) for k in classes]
         placements = np.stack([_placements(lead[k], labels == k) for k in classes])
-        decided = decision.chosen(torch.as_tensor(scores)).numpy()
+        decided = decision.decide(torch.as_tensor(scores)).numpy()
         return Fit(softmax(logits, 1), labels, decided, placements)
 
     @cached_property

@@ -20,7 +20,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinRows
 from neuronfair.measure.rate import favourable_class
 from neuronfair.measure.stats import Estimate, excess
-from neuronfair.model.blackbox import Model, batched_scores
+from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
 
 TWINS_PER_BATCH = 1 << 16  # twins that the model scores in one batch
@@ -43,14 +43,14 @@ class ScoredRecords:
 
     def __init__(self, model: Model, domain: TableDomain, records: Tensor, decision: Decision) -> None:
         self._domain, self._records, self._decision = domain, records, decision
-        self._scores = partial(batched_scores, model)
+        self._scores = partial(score_in_batches, model)
         self._flipped = domain.twins(records).rows
         self._own = self._scores(records)
         self._flipped_scores = self._scores(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
         self.favourable = favourable_class(domain, decision, model.outputs)
         self.outcome = self.favourable  # the class that is lost or gained: without a favourable outcome, the rarest
         if self.favourable is None and decision.classes(model.outputs):
-            counts = torch.bincount(decision.chosen(self._own), minlength=decision.classes(model.outputs))
+            counts = torch.bincount(decision.decide(self._own), minlength=decision.classes(model.outputs))
             self.outcome = int(torch.where(counts > 0, counts, len(records) + 1).argmin())
 
     def tally(self, grouped: Tensor, draws: Iterable[TwinRows], *, flipped: bool) -> TwinTally:
@@ -76,13 +76,13 @@ class ScoredRecords:
                 scores[moved] = self._scores(rows[moved])
             seen = [valid, self._decision.differ(own, scores)]
             if self.outcome is not None:
-                before, after = (self._decision.chosen(s) == self.outcome for s in (own, scores))
+                before, after = (self._decision.decide(s) == self.outcome for s in (own, scores))
                 seen += [before & ~after, ~before & after]
             for count, one in zip(counts, seen, strict=False):
                 count += (one & valid).sum(1)
         has = torch.zeros(len(self._own), dtype=torch.bool, device=base.device)
         if self.outcome is not None:
-            has = self._decision.chosen(self._own) == self.outcome
+            has = self._decision.decide(self._own) == self.outcome
         return TwinTally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped), has)
 
     def pairs(

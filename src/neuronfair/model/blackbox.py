@@ -51,7 +51,7 @@ def uncounted(model: Model) -> Iterator[None]:
         model.rows_forward = before
 
 
-def batched_scores(model: Model, rows: Tensor) -> Tensor:
+def score_in_batches(model: Model, rows: Tensor) -> Tensor:
     """Return the scores of any number of rows, computed in batches of constant memory: (n, outputs)."""
     return torch.cat([model.scores(part) for part in torch.split(rows, model.encoding.rows_per_pass)])
 

@@ -33,16 +33,18 @@ class Decision:
         """Return whether two score vectors (…, outputs) lead to different decisions: bool, (…)."""
         if self.kind == "tolerance":
             return (scores[..., -1] - others[..., -1]).abs() > self.value
-        return self.chosen(scores) != self.chosen(others)
+        return self.decide(scores) != self.decide(others)
 
     def classes(self, outputs: int) -> int:
         """Return the number of classes; 0 for a tolerance, which compares two scores and chooses none."""
         return {"argmax": outputs, "threshold": 2, "tolerance": 0}[self.kind]
 
-    def chosen(self, scores: Tensor) -> Tensor:
+    def decide(self, scores: Tensor) -> Tensor:
         """Return the class that scores (…, outputs) decide for: (…)."""
         # With a threshold the last output is the score: the only one, or that of the positive class.
         return scores.argmax(-1) if self.kind == "argmax" else (scores[..., -1] >= self.value).long()
+
+    chosen = decide  # its name until 0.3
 
     def twins_differ(self, family: Tensor) -> Tensor:
         """Return which twins get a different decision than their row: bool, (n, k).
@@ -51,8 +53,8 @@ class Decision:
         """
         if self.kind == "tolerance":
             return self.differ(family[:, :1], family[:, 1:])
-        chosen = self.chosen(family)
-        return chosen[:, 1:] != chosen[:, :1]
+        classes = self.decide(family)
+        return classes[:, 1:] != classes[:, :1]
 
     def splits(self, family: Tensor, valid: Tensor) -> Tensor:
         """Return whether some members of each family get a different decision than others: bool, (n,).
@@ -61,12 +63,11 @@ class Decision:
         """
         if self.kind != "tolerance":
             return (self.twins_differ(family) & valid).any(1)
-        score, exists = family[..., -1], with_row(valid)
-        return (
-            torch.where(exists, score, -torch.inf).amax(1) - torch.where(exists, score, torch.inf).amin(1) > self.value
-        )
+        score, exists = family[..., -1], include_row(valid)
+        highest, lowest = torch.where(exists, score, -torch.inf).amax(1), torch.where(exists, score, torch.inf).amin(1)
+        return highest - lowest > self.value
 
-    def alike(self, scores: Tensor) -> bool:
+    def is_unanimous(self, scores: Tensor) -> bool:
         """Return whether all rows of scores, (n, outputs), lead to one decision."""
         if self.kind == "tolerance":
             return bool(scores[:, -1].max() - scores[:, -1].min() <= self.value)
@@ -120,7 +121,7 @@ class Decision:
             )
 
 
-def with_row(valid: Tensor) -> Tensor:
+def include_row(valid: Tensor) -> Tensor:
     """Return which members of a family exist, given which twins do: the row itself always, (n, 1 + k)."""
     return torch.cat([torch.ones_like(valid[:, :1]), valid], 1)
 
@@ -136,7 +137,7 @@ Scale = Literal["probabilities", "logits", "numbers"]
 SUM_TOLERANCE = 1e-4  # how far the probabilities of all classes may miss 1: some models round to float16
 
 
-def scale_of(decision: Decision, scores: Tensor) -> Scale:
+def infer_scale(decision: Decision, scores: Tensor) -> Scale:
     """Return the scale of scores, inferred from those of some rows, (n, outputs).
 
     Probabilities lie between 0 and 1, and those of several classes add up to 1. Other scores of classes are logits, and
@@ -158,32 +159,32 @@ def scale_of(decision: Decision, scores: Tensor) -> Scale:
     return "logits" if decision.kind == "threshold" and decision.value == 0 and scores.shape[-1] == 1 else "numbers"
 
 
-class Chances(NamedTuple):
+class PairProbabilities(NamedTuple):
     """The probability of one class for each row and for its twin."""
 
-    of: Tensor  # (n,): the number of that class
-    own: Tensor  # (n,)
+    label: Tensor  # (n,): the number of that class
+    row: Tensor  # (n,)
     twin: Tensor  # (n,)
 
 
-def chances(
+def find_probabilities(
     decision: Decision, scale: Scale, scores: Tensor, others: Tensor, favourable: int | None = None
-) -> Chances | None:
+) -> PairProbabilities | None:
     """Return the probability of the favourable class for rows and their twins; None where scores are only numbers.
 
     Where neither decision is the favourable class, or none is known, it is the class of the row's own decision.
     """
     if scale == "numbers":
         return None
-    own, twin = decision.chosen(scores), decision.chosen(others)
-    of = own if favourable is None else torch.where((own == favourable) | (twin == favourable), favourable, own)
-    both = (_probabilities(decision, scale, one.double()) for one in (scores, others))
-    return Chances(of, *(every.gather(-1, of[:, None])[:, 0] for every in both))
+    row, twin = decision.decide(scores), decision.decide(others)
+    label = row if favourable is None else torch.where((row == favourable) | (twin == favourable), favourable, row)
+    by_class = (_class_probabilities(decision, scale, side.double()) for side in (scores, others))
+    return PairProbabilities(label, *(probabilities.gather(-1, label[:, None])[:, 0] for probabilities in by_class))
 
 
-def _probabilities(decision: Decision, scale: Scale, scores: Tensor) -> Tensor:
+def _class_probabilities(decision: Decision, scale: Scale, scores: Tensor) -> Tensor:
     """Return the probability of every class: (n, classes)."""
     if decision.kind == "argmax":
         return scores if scale == "probabilities" else scores.softmax(-1)
-    reached = scores[:, -1] if scale == "probabilities" else scores[:, -1].sigmoid()
-    return torch.stack([1 - reached, reached], 1)
+    positive = scores[:, -1] if scale == "probabilities" else scores[:, -1].sigmoid()
+    return torch.stack([1 - positive, positive], 1)

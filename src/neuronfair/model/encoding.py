@@ -50,17 +50,17 @@ class Encoding(Protocol):
         Without `columns` there is one move of each code in turn.
         """
 
-    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+    def step_uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the codes that one step uphill leads to, perhaps out of their bounds: (n, d)."""
 
-    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+    def step_where_agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
         """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
 
     def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return how much one step of each code changes at most, to first order and without sign: (n, d)."""
 
 
-def families(encoding: Encoding, domain: Domain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+def split_families(encoding: Encoding, domain: Domain, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
     """Split tensors of one length into parts whose rows, twins included, fill one pass of a model each."""
     rows = encoding.rows_per_pass // len(domain.sensitive_values)
     return tuple(torch.split(t, max(1, rows)) for t in tensors)
@@ -165,7 +165,7 @@ class TableEncoding:
         here = gradient.gather(1, offset + torch.where(block, now, 0))
         return torch.where(block, there - here, here * factor[columns] * way)
 
-    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+    def step_uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the code that the smallest step uphill leads each attribute to: (n, d).
 
         A number goes one step up or down, perhaps out of its bounds; a block goes to the value with the largest effect.
@@ -180,10 +180,10 @@ class TableEncoding:
             codes[:, self._blocks] = torch.where(best.values > 0, best.indices, rows[:, self._blocks])
         return codes
 
-    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+    def step_where_agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
         """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
-        codes = self.uphill(gradient, rows)
-        return torch.where(codes == self.uphill(other, rows), codes, rows)
+        codes = self.step_uphill(gradient, rows)
+        return torch.where(codes == self.step_uphill(other, rows), codes, rows)
 
     def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return how much one step of each attribute changes at most, to first order and without sign: (n, d)."""

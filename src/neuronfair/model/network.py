@@ -51,7 +51,7 @@ class Site:
 
 
 @contextmanager
-def evaluating(parts: Iterable[nn.Module]) -> Iterator[None]:
+def eval_mode(parts: Iterable[nn.Module]) -> Iterator[None]:
     """Put the given modules, and only these, in eval mode for a while; afterwards each is as it was."""
     # Flags are set one by one: Module.train() would also switch parts that the user keeps in the other mode.
     training = [part for part in parts if part.training]
@@ -96,7 +96,7 @@ def _trial(
     def look(module: nn.Module, call: int, output: Any) -> None:
         record.append((module, call, output))
 
-    with torch.no_grad(), evaluating(runner.modules()), hooked(modules, look):
+    with torch.no_grad(), eval_mode(runner.modules()), hooked(modules, look):
         return runner(example.clone()), record
 
 
@@ -205,7 +205,7 @@ class _Tracer(fx.Tracer):
 def with_functions_as_modules(module: nn.Module) -> nn.Module:
     """Return a traced copy that shares the module's parts and has a part for each activation function."""
     tracer = _Tracer()
-    with evaluating(module.modules()):
+    with eval_mode(module.modules()):
         copy = fx.GraphModule(module, tracer.trace(module))
     if tracer.has_branched:
         raise ModelError("forward() branches on a tensor")
@@ -276,7 +276,7 @@ class Network:
         self._columns = tried.shape[1:]
         tried = self._inputs(tried)
         with _own_code(self.module, tried):
-            with torch.no_grad(), evaluating(self._parts):
+            with torch.no_grad(), eval_mode(self._parts):
                 self.outputs = int(_as_scores(self.module(tried), tried).shape[1])
             self._find_layers(layers)
 
@@ -316,7 +316,7 @@ class Network:
                 "that it makes must be of its input's type"
             ) from error
 
-    def reading(self, encoding: Encoding) -> Network:
+    def with_encoding(self, encoding: Encoding) -> Network:
         """Return the same network with another encoding of rows."""
         other = copy.copy(self)
         other.encoding = encoding
@@ -461,7 +461,7 @@ class Network:
     def _forward(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output and the wanted layers' activations; with wanted layers, stop at the last of them."""
         if not wanted and not self._masks:
-            with _own_code(self.module, x), evaluating(self._parts):
+            with _own_code(self.module, x), eval_mode(self._parts):
                 return self.runner(x), {}
         self._check_layers(wanted)
         masks, missing, seen = self._masks, set(wanted), dict[str, Tensor]()
@@ -486,7 +486,7 @@ class Network:
             return output
 
         try:
-            with _own_code(self.module, x), evaluating(self._parts), hooked({module for module, _ in names}, look):
+            with _own_code(self.module, x), eval_mode(self._parts), hooked({module for module, _ in names}, look):
                 result = self.runner(x)
         except _LayerReached:
             return x, seen

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neuronfair.domain.twins import Domain
 from neuronfair.errors import ModelError, needs
-from neuronfair.model.encoding import families
+from neuronfair.model.encoding import split_families
 from neuronfair.model.network import Network
 from neuronfair.plots import new_axes
 
@@ -149,7 +149,7 @@ def interpret(
         raise ModelError("the network has no hidden layer, so there is nothing inside to look at")
     sums = {name: torch.zeros(network.neurons[name], dtype=torch.float64) for name in network.layers}
     pairs = done = 0
-    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
+    for (part,) in zip(*split_families(network.encoding, domain, rows), strict=True):
         twins, valid = domain.twins(part)
         family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
         activations = network.activations(family.flatten(0, 1))

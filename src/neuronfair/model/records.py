@@ -25,11 +25,11 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding, TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open.estimator_networks import FeatureCurve
-from neuronfair.model.open.opened import Opened
+from neuronfair.model.open.opened import OpenedModel
 
 RECORD = "number of the record"
 REFUSES_EMPTY = "the model refuses empty cells, so they are read as the domain says"
-RecordForm = Literal["cells", "numbers", "codes"]  # the inputs for a record: see `records_of`
+RecordForm = Literal["cells", "numbers", "codes"]  # the inputs for a record: see `prepare_records`
 RecordScores = Callable[[np.ndarray, Tensor], Tensor]  # from numbers of records and rows of codes to scores
 
 
@@ -37,37 +37,37 @@ RecordScores = Callable[[np.ndarray, Tensor], Tensor]  # from numbers of records
 class Records:
     """A data set whose rows have one more column, the record number, and a model of such rows.
 
-    `form` says what the model reads: the original "cells", the original "numbers" by its encoding, or "codes". `why`
+    `form` says what the model reads: the original "cells", the original "numbers" by its encoding, or "codes". `reason`
     says why some original cells are not used: the model reads codes only, or refuses these cells.
     """
 
     model: Model
     data: Dataset
     form: RecordForm
-    why: str = ""
+    reason: str = ""
 
 
-def records_of(source: Opened | Model, data: Dataset) -> Records:
+def prepare_records(source: OpenedModel | Model, data: Dataset) -> Records:
     """Return a data set ready for its own metrics.
 
     A model that reads DataFrames gets the original cells. One that reads the domain's encoding gets the original
     numbers, and codes for labels. All others, and models that refuse the original cells, get codes.
     """
-    model: Model = source.model if isinstance(source, Opened) else source
+    model: Model = source.model if isinstance(source, OpenedModel) else source
     original, domain = data.original, data.domain
     if original is None or domain.twinning != FLIPS or len(original.rows) != len(data):
         return Records(model, data, "codes")
-    why = ""
-    if isinstance(source, Opened) and source.scores_of_frame is not None:
+    reason = ""
+    if isinstance(source, OpenedModel) and source.scores_of_frame is not None:
         for filled in (False, True):
             cells = OriginalCells(original, data, filled=filled)
             by_cells = RecordModel(model, data.rows, _by_frame(cells, source.scores_of_frame, model))
             try:
                 _ = by_cells.own  # a model may refuse them
             except ModelError as error:
-                why = why or f"the model refuses the original cells ({one_line(error)})"
+                reason = reason or f"the model refuses the original cells ({one_line(error)})"
                 continue
-            return replace(_records(by_cells, data, "cells"), why=REFUSES_EMPTY if filled else "")
+            return replace(_records(by_cells, data, "cells"), reason=REFUSES_EMPTY if filled else "")
     off_grid = original.off_grid(domain, data.rows.cpu().numpy())
     encoding = model.encoding
     if isinstance(encoding, TableEncoding):
@@ -75,7 +75,9 @@ def records_of(source: Opened | Model, data: Dataset) -> Records:
         predict = _by_numbers(model, encoding, original, data) if off_grid.any() else None
         if predict is not None:
             return _records(RecordModel(model, data.rows, predict), data, "numbers")
-    return Records(model, data, "codes", (why or "the model reads values of the domain only") if off_grid.any() else "")
+    return Records(
+        model, data, "codes", (reason or "the model reads values of the domain only") if off_grid.any() else ""
+    )
 
 
 def _records(model: RecordModel, data: Dataset, form: RecordForm) -> Records:

@@ -16,7 +16,7 @@ from torch.optim import Adam
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from neuronfair.errors import ModelError
-from neuronfair.model.network import Network, evaluating
+from neuronfair.model.network import Network, eval_mode
 
 
 class WeightMean:
@@ -310,7 +310,7 @@ def scores_of(model: nn.Module | Network, x: Tensor) -> Tensor:
     if isinstance(model, Network):
         return torch.cat([model.scores(part) for part in torch.split(x, EVALUATION_ROWS)])
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    with evaluating(model.modules()):
+    with eval_mode(model.modules()):
         # Copies, since a module may write into its input.
         return torch.cat([model(part.to(dtype, copy=True)) for part in torch.split(x, EVALUATION_ROWS)], dim=-2)
 

@@ -92,7 +92,7 @@ def fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def save(path: str | Path, module: nn.Module, card: Card) -> None:
+def save_weights(path: str | Path, module: nn.Module, card: Card) -> None:
     """Write a fully connected network and its card to FILE.safetensors, and a readable copy of the card to FILE.json.
 
     Either everything is written or the old files stay as they were.
@@ -114,7 +114,7 @@ def save(path: str | Path, module: nn.Module, card: Card) -> None:
         raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def load(path: str | Path) -> tuple[nn.Sequential, Card | None]:
+def load_weights(path: str | Path) -> tuple[nn.Sequential, Card | None]:
     """Read a fully connected network from .safetensors, or from an .npz with W0, b0, W1, b1, … (inputs, outputs).
 
     The network is in eval mode. The card is None where the file has none; if there is one, the weights must match it.
@@ -146,7 +146,7 @@ def read_model(path: Path, domain: TableDomain, fewer: str = "") -> nn.Sequentia
 
     `fewer` is what an error says of how many inputs there would be otherwise.
     """
-    module, card = load(path)
+    module, card = load_weights(path)
     first = next(part for part in module.modules() if isinstance(part, nn.Linear))
     width = TableEncoding.of(domain).width
     if first.in_features != width:

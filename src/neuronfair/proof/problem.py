@@ -20,8 +20,8 @@ from neuronfair.errors import DomainError, ModelError, Unprovable, one_line
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened
-from neuronfair.model.operators import chain_of
+from neuronfair.model.open import OpenedModel
+from neuronfair.model.operators import read_chain
 from neuronfair.proof.bounds.crown import Crown, crown_of
 from neuronfair.proof.bounds.margins import Margins, margins_of
 from neuronfair.proof.bounds.space import (
@@ -77,7 +77,7 @@ class Problem:
 
 
 def problem_of(
-    model: Opened | Model,
+    model: OpenedModel | Model,
     domain: TableDomain,
     *,
     decision: Decision | None = None,
@@ -89,8 +89,8 @@ def problem_of(
     Networks that are chains of layers and ensembles of trees are bounded; the records of other models are enumerated if
     there are few enough.
     """
-    opened = model if isinstance(model, Opened) else None
-    inner: Model = model.model if isinstance(model, Opened) else model
+    opened = model if isinstance(model, OpenedModel) else None
+    inner: Model = model.model if isinstance(model, OpenedModel) else model
     decision = decision or (opened.decision if opened is not None else Decision())
     domain = domain.to("cpu")
     wide = next((a.name for a in domain.attributes if a.size > MOST_VALUES), None)
@@ -113,7 +113,7 @@ def problem_of(
 
 
 def _bounder(
-    opened: Opened | None,
+    opened: OpenedModel | None,
     model: Model,
     domain: TableDomain,
     classes: Sequence[Tensor],
@@ -122,7 +122,7 @@ def _bounder(
 ) -> tuple[Bounder, Margins, str]:
     """Return the bounds of a network or of trees, the margins of the decision, and the method's name."""
     if isinstance(model, Network):
-        chain = chain_of(model, domain.sample(64, torch.Generator().manual_seed(0)))
+        chain = read_chain(model, domain.sample(64, torch.Generator().manual_seed(0)))
         margins = margins_of(decision, model.outputs, chain.end)
         return crown_of(chain, model.encoding, domain, classes, margins, device), margins, "bounds of a network"
     if opened is not None and opened.trees is not None:
@@ -187,7 +187,7 @@ def _margins_by_scores(
         scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
         scores = scores.view(*rows.shape[:2], -1)
         if by_class:
-            return functional.one_hot(decision.chosen(scores), sides).double() @ pairs.T
+            return functional.one_hot(decision.decide(scores), sides).double() @ pairs.T
         return margins.of(scores)
 
     return margins_at

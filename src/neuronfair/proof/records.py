@@ -18,8 +18,8 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import Contradiction
 from neuronfair.measure.stats import clopper_pearson
 from neuronfair.model.blackbox import BlackBox, Model
-from neuronfair.model.open import Opened
-from neuronfair.model.records import REFUSES_EMPTY, records_of
+from neuronfair.model.open import OpenedModel
+from neuronfair.model.records import REFUSES_EMPTY, prepare_records
 from neuronfair.proof.bounds.margins import decided_at
 from neuronfair.proof.bounds.space import Boxes, CutTree
 from neuronfair.proof.certificate import CertifiedBoxes, Proof
@@ -54,7 +54,7 @@ class ProofRecords:
         population: PopulationModel | None = None,
         order: Order = "records",
         *,
-        model: Opened | Model | None = None,
+        model: OpenedModel | Model | None = None,
     ) -> ProofRecords:
         """Return the records of a data set; a population model is fitted where none is given.
 
@@ -110,7 +110,7 @@ class ProofRecords:
         places = places_of(self.problem, rows)
         return places[(places >= 0).all(1)]
 
-    def data_set(self, evidence: Evidence, model: Opened | Model | None = None) -> DataSetClaims | None:
+    def data_set(self, evidence: Evidence, model: OpenedModel | Model | None = None) -> DataSetClaims | None:
         """Return for how many rows of the region the decision is certified; None without rows.
 
         With a model, undecided rows are evaluated, and those that flip are no longer undecided.
@@ -158,9 +158,9 @@ class ProofRecords:
         return FreshClaims(len(places), *shares)
 
 
-def _reads_empty_cells(model: Opened | Model, data: Dataset) -> bool:
-    records = records_of(model, data)
-    return records.form == "cells" and records.why != REFUSES_EMPTY
+def _reads_empty_cells(model: OpenedModel | Model, data: Dataset) -> bool:
+    records = prepare_records(model, data)
+    return records.form == "cells" and records.reason != REFUSES_EMPTY
 
 
 def share_interval(count: int, of: int) -> ShareInterval:
@@ -269,16 +269,21 @@ class EvaluatedRecords:
 
 
 def check_against_model(
-    problem: Problem, proof: Proof, opened: Opened | Model, seen: Sequence[EvaluatedRecords] = (), *, drawn: bool = True
+    problem: Problem,
+    proof: Proof,
+    opened: OpenedModel | Model,
+    seen: Sequence[EvaluatedRecords] = (),
+    *,
+    drawn: bool = True,
 ) -> None:
     """Refuse a proof that the model contradicts: on records seen elsewhere, or on those `drawn` from its boxes."""
     assert proof.state is not None  # it was proved here
-    model = opened.model if isinstance(opened, Opened) else opened
+    model = opened.model if isinstance(opened, OpenedModel) else opened
     most = max(1, min(EVALUATED, MEMBERS // len(problem.domain.sensitive_values)))
     models: list[tuple[Model, float, int]] = [(model, FLOAT32_TOLERANCE, most)]
     if not isinstance(model, BlackBox):
         models.append((model.double(), EXACT, most))
-    if isinstance(opened, Opened) and opened.original is not None:
+    if isinstance(opened, OpenedModel) and opened.original is not None:
         models.append((BlackBox(opened.original, model.encoding), FLOAT32_TOLERANCE, min(ORIGINAL, most)))
     claims = _Claims(problem, proof.certified, Evidence(problem, proof.state))
     for records in (*seen, *((EvaluatedRecords("drawn at random", claims.drawn(most)),) if drawn else ())):
@@ -289,9 +294,9 @@ def check_against_model(
             claims.compare(each, claimed.first(count), near, records.what)
 
 
-def evaluated_flips(problem: Problem, opened: Opened | Model, rows: Tensor) -> Tensor:
+def evaluated_flips(problem: Problem, opened: OpenedModel | Model, rows: Tensor) -> Tensor:
     """Return which rows flip, by more than rounding; of a black box only the first are evaluated."""
-    model = opened.model if isinstance(opened, Opened) else opened
+    model = opened.model if isinstance(opened, OpenedModel) else opened
     step = max(1, MEMBERS // len(problem.domain.sensitive_values))
     if isinstance(model, BlackBox):
         near, rows = FLOAT32_TOLERANCE, rows[: min(EVALUATED, step)]
@@ -419,7 +424,7 @@ def _certainly(found: Evaluation, near: float) -> tuple[Tensor, Tensor]:
     else:
         margin = (family[..., -1] - decision.value).abs()
     sure = (margin > 2 * off[:, None]) & exists
-    chosen = decision.chosen(family)
+    chosen = decision.decide(family)
     highest = chosen.masked_fill(~sure, -1).amax(1)
     lowest = chosen.masked_fill(~sure, 1 << 30).amin(1)
     return highest > lowest, (sure | ~exists).all(1) & (highest == lowest)

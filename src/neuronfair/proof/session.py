@@ -18,7 +18,7 @@ from neuronfair.errors import DomainError
 from neuronfair.formatting import percent
 from neuronfair.limits import check_size
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import Opened
+from neuronfair.model.open import OpenedModel
 from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, known_by, write
 from neuronfair.proof.distributed import prove_together, recovered
 from neuronfair.proof.problem import Problem, problem_of
@@ -99,7 +99,7 @@ class ProofRun:
         last = self.ledger.journal.parts[PROOF][-1]
         return self.folder / SHARDS / f"{Path(last['state']).stem}-{last['crc32']['state']:08x}"
 
-    def write(self, problem: Problem, opened: Opened, proof: Proof, report: ProofReport) -> None:
+    def write(self, problem: Problem, opened: OpenedModel, proof: Proof, report: ProofReport) -> None:
         """Write the certificate and the metrics, which the last state could give again."""
         names = problem.domain.names
         axes = tuple(AxisCodes.of(axis, names[axis.column]) for axis in problem.space.axes)
@@ -111,7 +111,7 @@ class ProofRun:
                 temporary.write_bytes(seal(asdict(report)))
 
 
-def problem_where(opened: Opened, domain: TableDomain, where: str, device: str) -> Problem:
+def problem_where(opened: OpenedModel, domain: TableDomain, where: str, device: str) -> Problem:
     """Return a model ready for a proof about a region; one without records is refused."""
     problem = problem_of(opened, domain, condition=where, device=device)
     if problem.count == 0:
@@ -121,7 +121,7 @@ def problem_where(opened: Opened, domain: TableDomain, where: str, device: str) 
 
 def certify(
     problem: Problem,
-    opened: Opened,
+    opened: OpenedModel,
     records: ProofRecords,
     seconds: float,
     *,
@@ -157,7 +157,7 @@ def certify(
     return report, proof
 
 
-def _report(problem: Problem, opened: Opened, records: ProofRecords, proof: Proof, seconds: float) -> ProofReport:
+def _report(problem: Problem, opened: OpenedModel, records: ProofRecords, proof: Proof, seconds: float) -> ProofReport:
     assert proof.state is not None
     evidence = Evidence(problem, proof.state)
     return ProofReport(

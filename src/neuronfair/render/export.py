@@ -24,7 +24,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, NeuronFairError, RunError, needs
 from neuronfair.formatting import plural, visible
 from neuronfair.measure.rate import favourable_class
-from neuronfair.model.decision import Decision, Scale, chances
+from neuronfair.model.decision import Decision, Scale, find_probabilities
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.findings import Findings
 from neuronfair.store.ledger import MANIFEST, load_manifest
@@ -157,7 +157,7 @@ def columns(
     people, others = found.rows.cpu(), found.twins(domain).cpu()
     said = class_names(domain, decision, outputs)
     scores, twin_scores = found.scores.double().cpu(), found.twin_scores.double().cpu()
-    likely = chances(decision, scale, scores, twin_scores, favourable_class(domain, decision, outputs))
+    likely = find_probabilities(decision, scale, scores, twin_scores, favourable_class(domain, decision, outputs))
     nothing = pa.nulls(count, pa.float64())
 
     def classes(numbers: torch.Tensor | None) -> pa.Array:
@@ -166,15 +166,15 @@ def columns(
         codes = pa.array(numbers.to(torch.int32).numpy())
         return pa.DictionaryArray.from_arrays(codes, pa.array(list(said), pa.string()))
 
-    chosen = [decision.chosen(one) if said else None for one in (scores, twin_scores)]
+    chosen = [decision.decide(one) if said else None for one in (scores, twin_scores)]
     return [
         *(pa.array([text] * count, pa.string()) for text in ("+".join(domain.sensitive), method)),
         pa.array(range(first, first + count), pa.int64()),
         *(values(attribute, people[:, i]) for i, attribute in enumerate(domain.attributes)),
         *(values(domain.attributes[c], others[:, c]) for c in map(domain.column, twins)),
         *map(classes, chosen),
-        classes(None if likely is None else likely.of),
-        *([nothing, nothing] if likely is None else (pa.array(p.numpy()) for p in (likely.own, likely.twin))),
+        classes(None if likely is None else likely.label),
+        *([nothing, nothing] if likely is None else (pa.array(p.numpy()) for p in (likely.row, likely.twin))),
         *(pa.array(score.numpy()) for score in leading_scores(decision, scores, twin_scores)),
         pa.array(decision.gap(scores, twin_scores).numpy()),
         pa.array(found.plausibility.double().cpu().numpy(), from_pandas=True),  # an empty cell: not known

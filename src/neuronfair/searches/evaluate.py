@@ -16,8 +16,8 @@ from neuronfair.domain.twins import Domain
 from neuronfair.errors import ModelError
 from neuronfair.formatting import TwinKind
 from neuronfair.model.blackbox import Model
-from neuronfair.model.decision import Decision, compute_margins, with_row
-from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU, families
+from neuronfair.model.decision import Decision, compute_margins, include_row
+from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU, split_families
 
 MAX_NUMBERS_PER_PASS = 1 << 27  # inputs of a pass at most, where rows are very wide
 ROW_MULTIPLE = 16  # rows that a processor computes at a time; it rounds the remaining rows of a batch differently
@@ -91,7 +91,7 @@ class Evaluation:
     @cached_property
     def ends(self) -> Ends:
         """The two ends of each family: how far it reaches to both sides of the boundary, and with which members."""
-        exists = with_row(self.valid)
+        exists = include_row(self.valid)
         weights = self.decision.find_margin_weights(self.family, exists)
         margins = compute_margins(self.family, weights)
         high = torch.where(exists, margins, -torch.inf).max(1)
@@ -236,7 +236,7 @@ def count_flips_of_drawn_twins(
     if counterfactuals is None:
         return None
     parts = [(rows.new_zeros(0), rows.new_zeros(0))]
-    for (part,) in zip(*families(network.encoding, domain, rows), strict=True):
+    for (part,) in zip(*split_families(network.encoding, domain, rows), strict=True):
         own, flips, drawn = network.scores(part), part.new_zeros(len(part)), part.new_zeros(len(part))
         for others, valid in counterfactuals.drawn(domain, part):
             scores = network.scores(others.flatten(0, 1)).view(*valid.shape, network.outputs)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.twins import Domain
-from neuronfair.model.decision import Decision, Scale, scale_of
+from neuronfair.model.decision import Decision, Scale, infer_scale
 from neuronfair.model.encoding import ROWS_PER_PASS
 
 _LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "plausibility")
@@ -65,7 +65,7 @@ class Findings:
 
     def scale(self, decision: Decision, known: Scale | None) -> Scale:
         """Return the scale of the scores; if it is not known, the one inferred from the findings' scores."""
-        return known or scale_of(decision, torch.cat([self.scores, self.twin_scores]))
+        return known or infer_scale(decision, torch.cat([self.scores, self.twin_scores]))
 
     def __getitem__(self, chosen: Tensor | slice) -> Findings:
         """Return some of the findings; the counts and the misses stay those of the whole search."""

@@ -101,7 +101,7 @@ def _evaluated(context: SearchContext, seeds: Tensor, table: Tensor) -> _Sample:
 
 def _constant_decision(sample: _Sample) -> _Note:
     scores = sample.scores
-    if not sample.context.decision.alike(scores):
+    if not sample.context.decision.is_unanimous(scores):
         return None
     return (
         f"All {len(scores):,} records checked get the same decision. A search without findings says nothing about "

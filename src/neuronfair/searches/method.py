@@ -252,12 +252,12 @@ def in_scale(context: SearchContext, state: State, base: Tensor, codes: Tensor, 
 
 def uphill(context: SearchContext, state: State, base: Tensor, g: Tensor, t: int) -> Tensor:
     """Return the codes that a step along a gradient leads to: (n, d)."""
-    return in_scale(context, state, base, context.network.encoding.uphill(g, base), t)
+    return in_scale(context, state, base, context.network.encoding.step_uphill(g, base), t)
 
 
 def agreed(context: SearchContext, state: State, base: Tensor, g: Tensor, g_twin: Tensor, t: int) -> Tensor:
     """Return the codes uphill of both gradients, and the old codes where they disagree: (n, d)."""
-    return in_scale(context, state, base, context.network.encoding.agreed(g, g_twin, base), t)
+    return in_scale(context, state, base, context.network.encoding.step_where_agreed(g, g_twin, base), t)
 
 
 def inverse_influence(context: SearchContext, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:

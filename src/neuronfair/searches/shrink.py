@@ -12,7 +12,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
-from neuronfair.model.encoding import families
+from neuronfair.model.encoding import split_families
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.evaluate import Pairs, evaluate
 from neuronfair.searches.findings import NO_SEED
@@ -35,7 +35,7 @@ def shrink(
     def holds(trials: Tensor) -> Tensor:
         good = domain.valid(trials)
         chosen = good.nonzero()[:, 0]
-        for (part,) in zip(*families(network.encoding, domain, chosen), strict=True):
+        for (part,) in zip(*split_families(network.encoding, domain, chosen), strict=True):
             good[part] = evaluate(network, domain, trials[part], decision).discriminates
         return good
 

@@ -23,7 +23,7 @@ from neuronfair.domain.draws import Draws, random_order
 from neuronfair.domain.twins import digest
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean, needs
 from neuronfair.formatting import percent, plural
-from neuronfair.model.blackbox import Model, batched_scores
+from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
@@ -144,7 +144,7 @@ class TextStages:
         return float(((own[:, None] != others) & valid).any(1).double().mean())
 
     def _decisions(self, network: Network, rows: Tensor) -> Tensor:
-        return self.opened.decision.chosen(batched_scores(network, rows))
+        return self.opened.decision.decide(score_in_batches(network, rows))
 
     def _search(self, model: Model, profile: BiasProfile | None, pairs: measure.TextPairs) -> None:
         """Search from texts with a place to replace, those that do not flip first."""

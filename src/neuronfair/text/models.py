@@ -240,7 +240,7 @@ class TextModel:
         else:
             scores = self._scores(self.service.ask(texts))
         tensor = torch.from_numpy(np.nan_to_num(scores))
-        decisions = self.decision.chosen(tensor).numpy() if len(tensor) else np.empty(0, dtype=np.int64)
+        decisions = self.decision.decide(tensor).numpy() if len(tensor) else np.empty(0, dtype=np.int64)
         return Answers(scores, np.where(np.isnan(scores).any(1), NO_ANSWER, decisions))
 
     def accuracy(self, texts: Sequence[str], labels: Sequence[str]) -> float | None:
@@ -293,7 +293,7 @@ def open_text_model(
     source = str(model) if isinstance(model, (str, Path)) else getattr(model, "__qualname__", type(model).__name__)
     file = ModelFile(source, trust_pickle=trust_pickle)
     cut: Callable[[list[str]], Any] | None = (
-        user_code.imported(file, tokenizer) if isinstance(tokenizer, str) else tokenizer
+        user_code.import_object(file, tokenizer) if isinstance(tokenizer, str) else tokenizer
     )
     if isinstance(model, (str, Path)):
         model, cut = _read(file, cut)
@@ -334,7 +334,7 @@ def _read(file: ModelFile, tokenizer: Any) -> tuple[Any, Any]:
         return estimators.read_file(file)[0], tokenizer
     if ":" not in file.source:
         raise file.error("expected a .skops file, the folder of a Hugging Face model, or package.module:name")
-    found = user_code.imported(file, file.source)
+    found = user_code.import_object(file, file.source)
     return (found() if user_code.makes_model(found) else found), tokenizer
 
 

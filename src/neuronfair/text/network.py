@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import check_size
-from neuronfair.model.network import Network, evaluating
+from neuronfair.model.network import Network, eval_mode
 from neuronfair.text.domain import WORDS, TextDomain
 
 TEXTS_PER_PASS = 256
@@ -46,7 +46,7 @@ class TokenModel:
             if isinstance(part, nn.Embedding)
         ]
         try:
-            with torch.no_grad(), evaluating(module.modules()):
+            with torch.no_grad(), eval_mode(module.modules()):
                 module(ids)
         except Exception as error:  # the user's own code
             raise ModelError(f"the module failed on token ids {tuple(ids.shape)}: {one_line(error)}") from error
@@ -68,7 +68,7 @@ class TokenModel:
         for number, line in enumerate(lines):
             by_length.setdefault(len(line), []).append(number)
         parts, order = [torch.empty(0, 1)], list[int]()
-        with torch.no_grad(), evaluating(self.module.modules()):
+        with torch.no_grad(), eval_mode(self.module.modules()):
             for same in by_length.values():
                 for start in range(0, len(same), TEXTS_PER_PASS):
                     some = same[start : start + TEXTS_PER_PASS]
@@ -250,17 +250,17 @@ class TextEncoding:
         slope = (gradient * inner[0][..., None]).sum(1)
         return (slope * (vectors[1] - vectors[0])).sum(1)
 
-    def uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
+    def step_uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the codes with the word of each place that has the largest effect; no change where none gains."""
         effects, codes = self._all_effects(gradient, rows)
         best = effects.max(2)
         new = codes.gather(2, best.indices[..., None])[..., 0]
         return torch.cat([rows[:, :WORDS], torch.where(best.values > 0, new, rows[:, WORDS:])], 1)
 
-    def agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+    def step_where_agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
         """Return the codes that both gradients lead to, uphill, and the old ones where they disagree: (n, d)."""
-        codes = self.uphill(gradient, rows)
-        return torch.where(codes == self.uphill(other, rows), codes, rows)
+        codes = self.step_uphill(gradient, rows)
+        return torch.where(codes == self.step_uphill(other, rows), codes, rows)
 
     def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the largest effect of replacing each word, without sign: (n, d)."""

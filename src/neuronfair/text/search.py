@@ -66,7 +66,7 @@ class RowNumbers:
         """There are no gradients of a black box."""
         raise NotImplementedError
 
-    uphill = agreed = influence = effects
+    step_uphill = step_where_agreed = influence = effects
 
 
 def rows_model(model: TextModel, domain: TextDomain) -> Model:

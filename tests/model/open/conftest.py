@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open import Opened
+from neuronfair.model.open import OpenedModel
 
 
 class Crowd(NamedTuple):
@@ -40,7 +40,7 @@ def trained(module: nn.Module, x: Tensor, loss) -> nn.Module:
     return module.eval()
 
 
-def check_white_box(opened: Opened, rows: Tensor, answers: np.ndarray, layers: list[int]) -> None:
+def check_white_box(opened: OpenedModel, rows: Tensor, answers: np.ndarray, layers: list[int]) -> None:
     """A white box answers as its source does, has these layers, a gradient, and a twin in float64."""
     assert opened.white_box
     assert opened.note.startswith("White box")
@@ -56,7 +56,7 @@ def check_white_box(opened: Opened, rows: Tensor, answers: np.ndarray, layers: l
     assert len(opened.fingerprint) == 64
 
 
-def check_black_box(opened: Opened, rows: Tensor, answers: np.ndarray, why: str) -> None:
+def check_black_box(opened: OpenedModel, rows: Tensor, answers: np.ndarray, why: str) -> None:
     """A black box answers as its source does and says why it is one."""
     assert not opened.white_box
     assert opened.module is None

@@ -88,7 +88,7 @@ def test_classifiers(final, classes, crowd, table):
     check_white_box(found, crowd.rows, answers(model, table), [])
     assert "a linear model, a network without hidden layers" in found.note
     assert found.decision == (Decision() if found.model.outputs > 1 else Decision("threshold", 0.0))
-    assert (found.decision.chosen(found.model.scores(crowd.rows)).numpy() == model.predict(table)).all()
+    assert (found.decision.decide(found.model.scores(crowd.rows)).numpy() == model.predict(table)).all()
 
 
 def test_the_score_of_two_classes_follows_the_order_of_the_domain(crowd, table):
@@ -97,7 +97,7 @@ def test_the_score_of_two_classes_follows_the_order_of_the_domain(crowd, table):
     found = wrap_model(model, domain, crowd.rows)
     check_white_box(found, crowd.rows, -model.decision_function(table), [])
     assert found.scale == "numbers"  # margins
-    chosen = np.array(domain.target.classes)[found.decision.chosen(found.model.scores(crowd.rows))]
+    chosen = np.array(domain.target.classes)[found.decision.decide(found.model.scores(crowd.rows))]
     assert (chosen == model.predict(table)).all()
 
 
@@ -136,7 +136,7 @@ def test_a_tuned_threshold_and_one_of_the_user(crowd, table):
     found = wrap_model(model, crowd.domain, crowd.rows)
     check_black_box(found, crowd.rows, model.predict(table)[:, None] == model.classes_, "its method predict")
     strict = wrap_model(inner, crowd.domain, crowd.rows, decision=Decision("threshold", 0.3))
-    chosen = strict.decision.chosen(strict.model.scores(crowd.rows))
+    chosen = strict.decision.decide(strict.model.scores(crowd.rows))
     np.testing.assert_array_equal(chosen, inner.predict_proba(table)[:, 1] >= 0.3)
 
 

@@ -416,7 +416,7 @@ def test_ties_are_decided_as_the_model_itself_does(case):
         model = make_pipeline(columns(), final).fit(case.x, y)
         assert (model.predict_proba(case.filled)[:, 0] == 0.5).any()
         found = wrap_model(save(model, case), domain, case.rows, trust_pickle=True)
-        decided = np.asarray(domain.target.classes)[found.decision.chosen(found.model.scores(case.rows))]
+        decided = np.asarray(domain.target.classes)[found.decision.decide(found.model.scores(case.rows))]
         assert (decided == model.predict(case.filled).astype(str)).all()
         assert "its method predict is used" in found.note
 

@@ -12,7 +12,7 @@ import torch
 from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
-from neuronfair.model.open import Opened, wrap_model
+from neuronfair.model.open import OpenedModel, wrap_model
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 pytest.importorskip("sklearn", reason="the package scikit-learn is not installed")
@@ -58,7 +58,7 @@ def prepared():
     return make_column_transformer((StandardScaler(), ["age", "income"]), (OneHotEncoder(), ["sex", "job"]))
 
 
-def opened(model, table, sensitive="sex", **how) -> tuple[Opened, Dataset]:
+def opened(model, table, sensitive="sex", **how) -> tuple[OpenedModel, Dataset]:
     """Open a model as an audit does."""
     data = read(table, model=model, sensitive=sensitive, target=table.columns[-1], **how).data
     return wrap_model(model, data.domain, data), data
@@ -74,7 +74,7 @@ def flips(decide, table, column="sex") -> float:
     return other.mean()
 
 
-def measured(found: Opened, data: Dataset) -> float:
+def measured(found: OpenedModel, data: Dataset) -> float:
     twins, valid = data.domain.twins(data.rows)
     family = torch.stack([found.model.scores(part) for part in (data.rows, *twins.unbind(1))], 1)
     return found.decision.splits(family, valid).double().mean().item()
@@ -199,7 +199,7 @@ def test_labels_are_matched_to_the_classes_by_name(people):
     table = people.assign(hired=np.where(people.hired == "yes", 1, 2))
     found, data = opened(rule(2, 1), table)
     assert data.domain.target.classes == ("1", "2")
-    decided = found.decision.chosen(found.model.scores(data.rows)) + 1
+    decided = found.decision.decide(found.model.scores(data.rows)) + 1
     assert decided.tolist() == rule(2, 1).predict(table).tolist()
     late = found.scores_of_frame(people.assign(age=19))
     assert late[:, 1].all()

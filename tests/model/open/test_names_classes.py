@@ -64,7 +64,7 @@ def test_classes_of_seven_digits_are_not_one_class(model):
     table = pd.DataFrame({"age": rows[:, 0].numpy(), "sex": rows[:, 1].numpy()})
     model.fit(table, np.where(table.age + 8 * table.sex > 13, 1000002, 1000001))
     opened = wrap_model(model, domain, rows)
-    chosen = np.array([1000001, 1000002])[opened.decision.chosen(opened.model.scores(rows))]
+    chosen = np.array([1000001, 1000002])[opened.decision.decide(opened.model.scores(rows))]
     assert (chosen == model.predict(table)).all()
     flips = sum(a != b for a, b in chosen.reshape(20, 2)) * 2
     assert flips > 0

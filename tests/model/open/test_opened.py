@@ -18,7 +18,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
 from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
-from neuronfair.model.weights import fully_connected, save
+from neuronfair.model.weights import fully_connected, save_weights
 from tests.model.open.conftest import check_white_box
 
 
@@ -112,7 +112,7 @@ def test_a_network_that_is_trained_without_them_opens_with_and_without_the_colum
     data = Dataset("crowd", outside.domain, outside.rows, outside.labels)
     module, card = train(data, hidden=(4,), settings=TrainingSettings(epochs=2, restarts=1))
     assert card.inputs == 10
-    save(tmp_path / "m.safetensors", module, card)
+    save_weights(tmp_path / "m.safetensors", module, card)
     opened = wrap_model(tmp_path / "m.safetensors", outside.domain, outside.rows)
     fewer = Dataset.only(
         replace(data, domain=outside.domain.with_sensitive("age")), ["age", "relationship", "marital", "gain", "loss"]

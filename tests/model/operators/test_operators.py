@@ -9,7 +9,7 @@ from neuronfair import Network
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.model.operators import Curve, chain_of
+from neuronfair.model.operators import Curve, read_chain
 
 
 class Written(nn.Module):
@@ -65,7 +65,7 @@ def raw(people):
 def test_a_chain_gives_the_scores_of_its_network(raw, module):
     network = Network(module, raw)
     rows = raw.sample(50, torch.Generator().manual_seed(1))
-    chain = chain_of(network, rows)
+    chain = read_chain(network, rows)
     x = network.encoding.encode(rows, torch.float64)
     torch.testing.assert_close(chain.scores(x), network.double().scores(rows), rtol=1e-9, atol=1e-9)
     assert sum(p.grad is not None for p in module.parameters()) == 0
@@ -73,12 +73,12 @@ def test_a_chain_gives_the_scores_of_its_network(raw, module):
 
 
 def test_a_chain_knows_its_curves_and_matrices(raw):
-    chain = chain_of(Network(Written(), raw), raw.sample(9, torch.Generator()))
+    chain = read_chain(Network(Written(), raw), raw.sample(9, torch.Generator()))
     assert len(chain.curves) == 1
     assert chain.curves[0].name == "leaky_relu"
     assert chain.curves[0].leak == pytest.approx(0.2)
     module = nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(dim=1))
-    chain = chain_of(Network(module, raw), raw.sample(9, torch.Generator()))
+    chain = read_chain(Network(module, raw), raw.sample(9, torch.Generator()))
     torch.testing.assert_close(chain.affines[1].weight, module[2].weight.detach().double())
     assert chain.curves == (Curve("relu"),)
     assert chain.end == "softmax"
@@ -99,14 +99,14 @@ def test_a_chain_knows_its_curves_and_matrices(raw):
 )
 def test_what_is_no_chain_is_refused(raw, module, why):
     with pytest.raises(ModelError, match=why):
-        chain_of(Network(module, raw), raw.sample(99, torch.Generator()))
+        read_chain(Network(module, raw), raw.sample(99, torch.Generator()))
 
 
 def test_a_weight_is_read_exactly_beside_a_large_bias(raw):
     module = nn.Sequential(nn.Linear(7, 3), nn.ReLU(), nn.Linear(3, 2)).double()
     with torch.no_grad():
         module[0].bias.fill_(1e10)  # which leaves 5 digits of a weight of 1 that is added to it
-    chain = chain_of(Network(module, raw), raw.sample(9, torch.Generator()))
+    chain = read_chain(Network(module, raw), raw.sample(9, torch.Generator()))
     assert torch.equal(chain.affines[0].weight, module[0].weight)
     assert torch.equal(chain.affines[1].weight, module[2].weight)
 
@@ -124,7 +124,7 @@ class Capped(nn.Module):
 
 def test_a_cap_that_no_row_reaches_is_seen(raw):
     with pytest.raises(ModelError, match=r"aten\.clamp"):
-        chain_of(Network(Capped(), raw), raw.sample(9, torch.Generator()))
+        read_chain(Network(Capped(), raw), raw.sample(9, torch.Generator()))
 
 
 def test_a_very_wide_network_is_refused_before_it_is_tried():
@@ -133,7 +133,7 @@ def test_a_very_wide_network_is_refused_before_it_is_tried():
     domain = TableDomain("wide", attributes, ("s",))
     network = Network(nn.Linear(10_002, 2), domain, layers=())
     with pytest.raises(ModelError, match="more than 10,000 numbers"):
-        chain_of(network, domain.sample(4, torch.Generator()))
+        read_chain(network, domain.sample(4, torch.Generator()))
 
 
 def layers(*more: nn.Module) -> nn.Sequential:
@@ -145,7 +145,7 @@ def layers(*more: nn.Module) -> nn.Sequential:
 def test_layers_are_read_as_their_graph_is(raw):
     # An Identity is not read as a layer, so the second network goes through the graph of its operators.
     rows = raw.sample(9, torch.Generator())
-    read, traced = (chain_of(Network(layers(*more), raw), rows) for more in ((), (nn.Identity(),)))
+    read, traced = (read_chain(Network(layers(*more), raw), rows) for more in ((), (nn.Identity(),)))
     assert (read.curves, read.end) == (traced.curves, traced.end)
     for ours, theirs in zip((*read.affines, *read.sizes), (*traced.affines, *traced.sizes), strict=True):
         assert torch.equal(ours.weight, theirs.weight)
@@ -158,4 +158,4 @@ def test_layers_with_other_code_are_not_read_as_layers(raw):
     replaced[2].forward = torch.sin
     for module in (hooked, replaced):
         with pytest.raises(ModelError, match="sin"):
-            chain_of(Network(module, raw), raw.sample(9, torch.Generator()))
+            read_chain(Network(module, raw), raw.sample(9, torch.Generator()))

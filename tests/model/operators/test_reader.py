@@ -28,7 +28,7 @@ from neuronfair import Network
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
-from neuronfair.model.operators import chain_of
+from neuronfair.model.operators import read_chain
 
 DOMAIN = """
 name = "loans"
@@ -397,7 +397,7 @@ def test_what_reads_or_changes_the_world_outside_is_refused(domain, case, monkey
     monkeypatch.setenv("NEURONFAIR_TEST_CALLS", "0")
     network = Network(Outside(OUTSIDE[case]), domain, layers=())
     with pytest.raises(ModelError):
-        chain_of(network, domain.sample(64, torch.Generator().manual_seed(0)))
+        read_chain(network, domain.sample(64, torch.Generator().manual_seed(0)))
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -405,7 +405,7 @@ def test_what_is_not_known_is_refused_by_name(domain, case):
     make, why = REFUSED[case]
     network = Network(make(), domain, layers=())
     with pytest.raises(ModelError, match=why):
-        chain_of(network, domain.sample(64, torch.Generator().manual_seed(0)))
+        read_chain(network, domain.sample(64, torch.Generator().manual_seed(0)))
 
 
 def test_a_global_hook_is_read(domain):
@@ -414,7 +414,7 @@ def test_a_global_hook_is_read(domain):
     )
     try:
         with pytest.raises(ModelError, match=r"aten\.clamp"):
-            chain_of(Network(Whole(), domain, layers=()), domain.sample(64, torch.Generator()))
+            read_chain(Network(Whole(), domain, layers=()), domain.sample(64, torch.Generator()))
     finally:
         handle.remove()
 
@@ -498,14 +498,14 @@ READ: dict[str, Callable[[], nn.Module]] = {
 def test_what_is_read_is_right_for_everybody(domain, case):
     network = Network(READ[case](), domain, layers=())
     rows = everybody(domain)
-    chain = chain_of(network, domain.sample(64, torch.Generator().manual_seed(0)))
+    chain = read_chain(network, domain.sample(64, torch.Generator().manual_seed(0)))
     scores = chain.scores(network.encoding.encode(rows, torch.float64))
     torch.testing.assert_close(scores, network.scores(rows).double(), rtol=1e-4, atol=1e-4)
 
 
 def test_weights_are_those_of_the_module(domain):
     module = Whole()
-    chain = chain_of(Network(module, domain), domain.sample(4, torch.Generator()))
+    chain = read_chain(Network(module, domain), domain.sample(4, torch.Generator()))
     for affine, layer in zip(chain.affines, (module.first, module.last), strict=True):
         assert torch.equal(affine.weight, layer.weight.detach().double())
         assert torch.equal(affine.bias, layer.bias.detach().double())
@@ -517,7 +517,7 @@ def test_composed_maps_are_exact_to_the_last_digit(domain):
     with torch.no_grad():
         module[0].weight[:] = torch.tensor([[1e8, 3.0, 1.0], [1e8 + 2**-20, 3.0, 1 + 2**-52]])
         module[1].weight[:] = torch.tensor([[1.0, -1.0]])
-    chain = chain_of(Network(module, domain), domain.sample(4, torch.Generator()))
+    chain = read_chain(Network(module, domain), domain.sample(4, torch.Generator()))
     exact = module[0].weight[0] - module[0].weight[1]
     assert torch.equal(chain.affines[0].weight[0], exact.detach())
 
@@ -525,7 +525,7 @@ def test_composed_maps_are_exact_to_the_last_digit(domain):
 def test_the_module_is_left_as_it_was(domain):
     module = Whole().train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    chain_of(Network(module, domain), domain.sample(4, torch.Generator()))
+    read_chain(Network(module, domain), domain.sample(4, torch.Generator()))
     assert module.training
     assert module.first.training
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())

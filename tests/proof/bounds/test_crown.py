@@ -15,7 +15,7 @@ from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
-from neuronfair.model.operators import chain_of
+from neuronfair.model.operators import read_chain
 from neuronfair.proof.bounds import crown
 from neuronfair.proof.bounds.crown import STRATEGIES, Crown, crown_of
 from neuronfair.proof.bounds.margins import margins_of
@@ -264,7 +264,7 @@ def test_too_many_places_are_refused(monkeypatch):
 
 
 def _asked_for(network: Network, domain: TableDomain, name: str, encoding=None):
-    chain = chain_of(network, domain.sample(9, torch.Generator()))
+    chain = read_chain(network, domain.sample(9, torch.Generator()))
     column = domain.column(name)
     classes = torch.zeros(domain.attributes[column].size, dtype=torch.int64)
     base = torch.zeros(len(domain.attributes), dtype=torch.int64)
@@ -313,7 +313,7 @@ def test_another_encoding_is_looked_at_code_by_code(monkeypatch):
 def test_a_squashed_score_is_bounded_as_a_layer():
     domain, module = _domain(), _module(nn.ReLU, (4,), 1, 0, nn.Sigmoid())
     network = Network(module, domain)
-    chain = chain_of(network, domain.sample(9, torch.Generator()))
+    chain = read_chain(network, domain.sample(9, torch.Generator()))
     question = margins_of(Decision("tolerance", 0.1), 1, chain.end)
     classes = [torch.zeros(a.size, dtype=torch.int64) for a in domain.attributes]
     bounder = crown_of(chain, network.encoding, domain, classes, question, torch.device("cpu"))

@@ -21,7 +21,7 @@ SHARED = {
     "model.encoding": {"TableEncoding"},
     "model.forest": {"Forest"},
     "model.network": {"Network"},
-    "model.open": {"Opened"},
+    "model.open": {"OpenedModel"},
     "model.weights": {"fingerprint"},
     # files and errors
     "errors": {"DomainError", "NeuronFairError", "RunError", "one_line"},

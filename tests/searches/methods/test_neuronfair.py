@@ -13,7 +13,7 @@ from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.draws import Draws
 from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.profile import BiasProfile, LayerBias
-from neuronfair.model.weights import load as load_weights
+from neuronfair.model.weights import load_weights
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, PhaseRecording, run_phase

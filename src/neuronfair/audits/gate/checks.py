@@ -24,7 +24,7 @@ from neuronfair.audits.stages.rates import favourable_missing
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import EncodingError, NeuronFairError
 from neuronfair.formatting import TwinKind, exact, listed, percent, with_interval
-from neuronfair.model.open import Opened
+from neuronfair.model.open import OpenedModel
 from neuronfair.parameters import takes_old_names
 
 RateWithInterval = RateOf | CounterfactualReport | Interval
@@ -192,7 +192,7 @@ class LoadedChecks:
                 "--baseline: that audit was made on another domain. Give its domain.toml as --domain, or leave it out"
             )
 
-    def replay(self, opened: Opened) -> RegressionSetReport | None:
+    def replay(self, opened: OpenedModel) -> RegressionSetReport | None:
         """Evaluate every counterexample in the regression set again."""
         if self.regression_set is None:
             return None

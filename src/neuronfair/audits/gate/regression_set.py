@@ -27,7 +27,7 @@ from neuronfair.errors import DataError, DomainError
 from neuronfair.limits import read_text
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
-from neuronfair.model.encoding import families
+from neuronfair.model.encoding import split_families
 from neuronfair.searches.evaluate import evaluate
 
 SHOWN = 10  # sentences about records whose decision still flips, or that no longer fit
@@ -119,7 +119,7 @@ def replay_regression_set(stored: RegressionSet, model: Model, decision: Decisio
     model, decision = model.double(), decision or Decision()
     for names, index, _ in stored.groups:
         view = stored.domain.to(model.encoding.device).with_sensitive(*names)
-        for (part,) in zip(*families(model.encoding, view, index), strict=True):
+        for (part,) in zip(*split_families(model.encoding, view, index), strict=True):
             evaluation = evaluate(model, view, stored.rows[part].to(view.device), decision)
             flips[part] = evaluation.discriminates.cpu()
             still = evaluation.discriminates.nonzero()[:SHOWN, 0]

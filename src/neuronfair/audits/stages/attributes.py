@@ -32,7 +32,7 @@ from neuronfair.errors import DomainError, Unprovable, one_line
 from neuronfair.measure.counterfactual_effect import CounterfactualTest
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Scale
-from neuronfair.model.open import Opened
+from neuronfair.model.open import OpenedModel
 from neuronfair.progress import PieceProgress, Progress, counter, labelled, silent
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem, problem_of
@@ -56,7 +56,7 @@ class StagedProof:
 class ProofStage:
     """The proof of an audit: `prove` needs no other stage, `report` checks it against what the searches found."""
 
-    opened: Opened
+    opened: OpenedModel
     data: Dataset
     population: PopulationModel | None
     seconds: float
@@ -140,7 +140,7 @@ class AttributeChoices:
     folder: Path | None
     processes: int = 1
 
-    def audit_each(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
+    def audit_each(self, opened: OpenedModel, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
         """Add the findings of each choice; after Ctrl-C, those until then are there."""
         if self.origin.parallel is not None:
             self._audit_in_pool(opened, audits, clock, show)
@@ -149,7 +149,7 @@ class AttributeChoices:
             audits.append(AttributeAudit.of(self.views[number].domain))
             self.audit_one(opened, number, audits[-1], clock, show)
 
-    def _audit_in_pool(self, opened: Opened, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
+    def _audit_in_pool(self, opened: OpenedModel, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
         """Do the same side by side, elsewhere: the model is opened there again."""
         parallel = self.origin.parallel
         assert parallel is not None
@@ -165,7 +165,7 @@ class AttributeChoices:
             audits.append(audit)
             clock.add(seconds)
 
-    def audit_one(self, opened: Opened, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> None:
+    def audit_one(self, opened: OpenedModel, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> None:
         """Go through all stages by one choice; the proof and the counterfactual test run next to the others."""
         case = self._case(opened, number)
         if len(self.views) > 1:
@@ -235,7 +235,7 @@ class AttributeChoices:
             ),
         )
 
-    def _case(self, opened: Opened, number: int) -> AttributeCase:
+    def _case(self, opened: OpenedModel, number: int) -> AttributeCase:
         view, settings = self.views[number], self.settings
         sized = settings.sized(opened, len(view.domain.sensitive_values))
         return AttributeCase(
@@ -255,7 +255,7 @@ class AttributeChoices:
             opened=opened,
         )
 
-    def _plan(self, method: str, settings: AuditSettings, opened: Opened) -> SearchConfig:
+    def _plan(self, method: str, settings: AuditSettings, opened: OpenedModel) -> SearchConfig:
         return SearchConfig(
             method=method,
             seeds=settings.seeds,
@@ -267,7 +267,7 @@ class AttributeChoices:
             scale=self.scale,
         )
 
-    def _runs(self, opened: Opened, sensitive: Sequence[str]) -> RunFolder | None:
+    def _runs(self, opened: OpenedModel, sensitive: Sequence[str]) -> RunFolder | None:
         """Return the folder of the searches by one choice of attributes; None for an audit in memory."""
         if self.folder is None:
             return None
@@ -340,7 +340,7 @@ class _SideStages:
 
 
 def _audit_in_worker(
-    common: tuple[AttributeChoices, Callable[[Dataset], Opened], Path], number: int, note: PieceProgress
+    common: tuple[AttributeChoices, Callable[[Dataset], OpenedModel], Path], number: int, note: PieceProgress
 ) -> tuple[AttributeAudit, dict[str, float]]:
     """Go through all stages by one choice in a worker, which opens the model; return also the seconds by stage."""
     choices, opens, folder = common

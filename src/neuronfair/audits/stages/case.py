@@ -27,12 +27,12 @@ from neuronfair.domain.twins import FLIPS
 from neuronfair.formatting import Population
 from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
 from neuronfair.measure.rate import PairRate, Rate, Until, flip_rate, plausible_pair_rate
-from neuronfair.model.blackbox import Model, batched_scores
+from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import ROWS_PER_PASS
-from neuronfair.model.open import Opened
+from neuronfair.model.open import OpenedModel
 from neuronfair.model.profile import BiasProfile
-from neuronfair.model.records import Records, records_of
+from neuronfair.model.records import Records, prepare_records
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
 
@@ -69,12 +69,12 @@ class AttributeCase:
     shrunk: int = 100  # candidates for the worst findings that are shrunk
     runs: RunFolder | None = None  # None: the searches are kept in memory only
     population: PopulationModel | None = None  # None where no population model could be fitted
-    opened: Opened | None = None  # what the model came from, which may be asked with the original cells
+    opened: OpenedModel | None = None  # what the model came from, which may be asked with the original cells
 
     @cached_property
     def records(self) -> Records:
         """The records of the data set, with their original cells where the model can be asked with them."""
-        return records_of(self.opened or self.model, self.data)
+        return prepare_records(self.opened or self.model, self.data)
 
     @property
     def domain(self) -> TableDomain:
@@ -209,7 +209,7 @@ def attribute_importance(network: Model, domain: TableDomain, rows: Tensor, deci
     mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
     every = torch.arange(d, device=rows.device)
     mixed[every, :, every] = rows.roll(1, 0).T
-    scores = batched_scores(network, torch.cat([rows, mixed.flatten(0, 1)]))
+    scores = score_in_batches(network, torch.cat([rows, mixed.flatten(0, 1)]))
     own, others = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
     moved: list[int] = decision.gap(others, own).double().mean(1).argsort(descending=True, stable=True).tolist()
     return moved

@@ -17,10 +17,10 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import percent
 from neuronfair.measure.rate import Rate
 from neuronfair.measure.stats import Fit
-from neuronfair.model.blackbox import batched_scores, uncounted
+from neuronfair.model.blackbox import score_in_batches, uncounted
 from neuronfair.model.decision import Decision
-from neuronfair.model.open import Opened
-from neuronfair.model.records import records_of
+from neuronfair.model.open import OpenedModel
+from neuronfair.model.records import prepare_records
 
 CERTAIN = 3.3  # standard errors that are evidence: one time in 2,000 by chance
 ROWS = 10_000  # records that are evaluated at most
@@ -35,21 +35,21 @@ NORMAL = 1.96  # standard errors on each side of an interval of 95%
 _TURN = "Check encode, center, scale, the order of attributes and values, and the classes in the domain file."
 
 
-def check_encoding(opened: Opened, data: Dataset) -> EncodingCheckReport:
+def check_encoding(opened: OpenedModel, data: Dataset) -> EncodingCheckReport:
     """Return whether the inputs seem to be encoded as in training: ok, suspicious or wrong, and the metrics."""
     decision = opened.decision
     order = random_order(len(data), 0)[:ROWS]
     data = data.take(order.to(data.rows.device))
     with uncounted(opened.model):
-        records = records_of(opened, data)
-        scores = batched_scores(records.model, records.data.rows)
+        records = prepare_records(opened, data)
+        scores = score_in_batches(records.model, records.data.rows)
         report = _of_scores(scores, decision)
         target, classes = data.domain.target, decision.classes(opened.model.outputs)
         if opened.unassessed:
             text = f"Accuracy, error rates and the input encoding are not assessable: {opened.unassessed}."
             report = replace(report, level="not assessable", text=text)
         elif target is not None and len(target.classes) == classes > 1 and data.labelled:
-            decided = decision.chosen(scores)
+            decided = decision.decide(scores)
             if int(torch.bincount(data.labels, minlength=classes).min()) >= MIN_ROWS_PER_CLASS:
                 fit = Fit.of(scores.cpu().numpy(), data.labels.cpu().numpy(), decision)
                 report = _of_labels(report, data, fit, int((decided == data.labels).sum()))
@@ -58,7 +58,7 @@ def check_encoding(opened: Opened, data: Dataset) -> EncodingCheckReport:
 
 def _of_scores(scores: Tensor, decision: Decision) -> EncodingCheckReport:
     """Return what can be said without labels."""
-    rows, alike = len(scores), decision.alike(scores)
+    rows, alike = len(scores), decision.is_unanimous(scores)
     text = "Accuracy, error rates and the input encoding are not assessable: the table has no labels, or too few."
     if decision.kind == "tolerance":
         text = "Accuracy and the input encoding are not assessable: the model's answers are quantities, only compared."
@@ -67,7 +67,7 @@ def _of_scores(scores: Tensor, decision: Decision) -> EncodingCheckReport:
     report = EncodingCheckReport("suspicious" if alike else "not assessable", text, rows, constant=alike)
     if decision.kind == "tolerance":
         return report
-    chosen = torch.bincount(decision.chosen(scores), minlength=decision.classes(scores.shape[1]))
+    chosen = torch.bincount(decision.decide(scores), minlength=decision.classes(scores.shape[1]))
     fit = Fit.of(scores.cpu().numpy(), np.zeros(rows, dtype=np.int64), decision)
     return replace(
         report,
@@ -115,7 +115,7 @@ def _tells_apart(report: EncodingCheckReport) -> bool:
     return (report.auc_low or 0.0) >= 0.5 + SUPPORTED * ((report.attainable or 0.5) - 0.5) > 0.5
 
 
-def _of_order(report: EncodingCheckReport, opened: Opened, data: Dataset) -> EncodingCheckReport:
+def _of_order(report: EncodingCheckReport, opened: OpenedModel, data: Dataset) -> EncodingCheckReport:
     """Return the conclusion where columns were matched by position and their order was not named.
 
     The labels confirm it if the model fits them about as well as a forest does, clearly worse once a sensitive column
@@ -144,7 +144,7 @@ def _of_order(report: EncodingCheckReport, opened: Opened, data: Dataset) -> Enc
     return replace(report, level="unconfirmed", text=text)
 
 
-def _exchangeable(opened: Opened, data: Dataset) -> tuple[str, str] | None:
+def _exchangeable(opened: OpenedModel, data: Dataset) -> tuple[str, str] | None:
     """Return two columns of one kind that the labels do not tell apart: the fit is no worse once they change places.
 
     Without a sensitive one among them, the fit must be better.

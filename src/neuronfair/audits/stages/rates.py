@@ -38,7 +38,7 @@ from neuronfair.formatting import Population, exact, listed, percent, plural
 from neuronfair.measure.groups import Group as Counted
 from neuronfair.measure.groups import Spread, difference, groups, ratio
 from neuronfair.measure.rate import Rate
-from neuronfair.model.blackbox import Model, batched_scores
+from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.records import Records
@@ -172,14 +172,14 @@ def _rounding(case: AttributeCase) -> tuple[Note, ...]:
     """Return what the values of the domain change about the records of the data set."""
     records, remedy = case.records, "Use smaller steps or more labels in the domain file."
     if records.form == "codes":
-        seen = f"The metrics of the data set are measured on the grid of the domain: {records.why}."
-        return (Note("measured-on-grid", seen, remedy),) if records.why else ()
+        seen = f"The metrics of the data set are measured on the grid of the domain: {records.reason}."
+        return (Note("measured-on-grid", seen, remedy),) if records.reason else ()
     notes = []
-    if records.why:
-        notes.append(Note("empty-cells", f"In the data set, {records.why}.", "Fill them as your own program does."))
+    if records.reason:
+        notes.append(Note("empty-cells", f"In the data set, {records.reason}.", "Fill them as your own program does."))
     order = random_order(len(case.data), case.seed)[:MAX_ROUNDED_RECORDS]
     chosen = order.to(case.data.rows.device)
-    grid = batched_scores(case.model, case.data.rows[chosen]).double()
+    grid = score_in_batches(case.model, case.data.rows[chosen]).double()
     other = int(case.decision.differ(grid, records.model.scores(records.data.rows[chosen])).sum())
     if not other:
         return tuple(notes)

@@ -33,8 +33,8 @@ from neuronfair.errors import DomainError
 from neuronfair.measure.diversity import covered, mean_distance, regions
 from neuronfair.measure.groups import subgroups
 from neuronfair.measure.rate import DirectionTally, favourable_class
-from neuronfair.model.decision import chances
-from neuronfair.model.encoding import families
+from neuronfair.model.decision import find_probabilities
+from neuronfair.model.encoding import split_families
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress, counter, labelled
@@ -203,7 +203,7 @@ def flips_plausibly(case: AttributeCase, people: Tensor) -> Tensor:
 
 
 def _evaluations(case: AttributeCase, people: Tensor) -> Iterator[Evaluation]:
-    for (part,) in zip(*families(case.model.encoding, case.domain, people), strict=True):
+    for (part,) in zip(*split_families(case.model.encoding, case.domain, people), strict=True):
         yield evaluate(case.exact, case.domain, part, case.decision)
 
 
@@ -361,7 +361,7 @@ def _plausible_twin(case: AttributeCase, people: Tensor, twins: Tensor) -> Tenso
         return torch.ones(len(people), dtype=torch.bool, device=people.device)
     fits = [
         (every.valid & (every.rows == twin[:, None]).all(2)).any(1)
-        for part, twin in zip(*families(case.model.encoding, case.domain, people, twins), strict=True)
+        for part, twin in zip(*split_families(case.model.encoding, case.domain, people, twins), strict=True)
         for every in (case.pair_domain.twins(part),)
     ]
     return torch.cat([people.new_zeros(0, dtype=torch.bool), *fits])
@@ -375,8 +375,8 @@ def _severity(gaps: np.ndarray[Any, Any]) -> SeverityReport:
 
 def _probability_gaps(case: AttributeCase, scores: Tensor, others: Tensor) -> SeverityReport | None:
     """Return how far the probabilities of people and their twins lie apart; None where scores are only numbers."""
-    found = chances(case.decision, case.scale, scores, others)
-    return None if found is None else _severity((found.own - found.twin).abs().cpu().numpy())
+    found = find_probabilities(case.decision, case.scale, scores, others)
+    return None if found is None else _severity((found.row - found.twin).abs().cpu().numpy())
 
 
 def _found_direction(case: AttributeCase, found: Findings) -> tuple[DirectionReport, ...]:

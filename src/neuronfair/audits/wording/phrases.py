@@ -54,7 +54,7 @@ from neuronfair.measure.rate import Direction as Counted
 from neuronfair.measure.rate import PairRate, Rate, favourable_class
 from neuronfair.measure.rate import Side as Count
 from neuronfair.measure.twin_decisions import Mediator, Move
-from neuronfair.model.decision import Decision, Scale, chances
+from neuronfair.model.decision import Decision, Scale, find_probabilities
 from neuronfair.searches.evaluate import counterfactuals_of
 
 NAMED = 7  # attributes of a person that a sentence names; the others are in the row
@@ -78,7 +78,7 @@ def decision_phrase(domain: TableDomain, decision: Decision, scores: Tensor, oth
         one, other = distinct_numbers(float(scores[-1]), float(others[-1]))
         return f"a score of {one}", f"a score of {other}"
     names = class_names(domain, decision, len(scores))
-    return names[int(decision.chosen(scores))], names[int(decision.chosen(others))]
+    return names[int(decision.decide(scores))], names[int(decision.decide(others))]
 
 
 def leading_scores(decision: Decision, scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,12 +189,12 @@ def likelihood(
     The class is the favourable one, or where that is not at stake the one decided for the person.
     """
     outputs = len(pair.scores)
-    found = chances(
+    found = find_probabilities(
         decision, scale, pair.scores[None], pair.twin_scores[None], favourable_class(domain, decision, outputs)
     )
     if found is None:
         return None
-    return class_names(domain, decision, outputs)[int(found.of)], float(found.own), float(found.twin)
+    return class_names(domain, decision, outputs)[int(found.label)], float(found.row), float(found.twin)
 
 
 def condition(domain: TableDomain, cut: Cut) -> Condition:

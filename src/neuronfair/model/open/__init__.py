@@ -21,14 +21,14 @@ from neuronfair.model.network import Network
 from neuronfair.model.open.names import input_names, source_of
 from neuronfair.model.open.opened import (
     ModelFile,
-    Opened,
+    OpenedModel,
     Request,
     for_whole_domain,
     restricted_to_inputs,
     with_preprocess,
 )
 
-__all__ = ["Opened", "feature_names", "wrap_model"]
+__all__ = ["OpenedModel", "feature_names", "wrap_model"]
 
 
 def wrap_model(
@@ -41,7 +41,7 @@ def wrap_model(
     device: str = "cpu",
     decision: Decision | None = None,
     preprocess: Callable[[Any], Any] | str | None = None,
-) -> Opened:
+) -> OpenedModel:
     """Open a model for the rows of a domain: a file, `package.module:name`, or an object in memory.
 
     An object may be a torch module, a Keras model, a fitted scikit-learn model, or a function from a pandas table to
@@ -53,7 +53,7 @@ def wrap_model(
     `trust_pickle` is set. `decision` replaces the default: the class of the largest score, or a threshold for a single
     one. Attributes with encode "none" are no inputs of the model.
     """
-    if isinstance(model, Opened):
+    if isinstance(model, OpenedModel):
         return replace(model, decision=decision or model.decision)
     in_memory, source = not isinstance(model, (str, Path)), source_of(model)
     types, inferred = (rows.types, rows.inferred) if isinstance(rows, Dataset) else ({}, False)
@@ -64,12 +64,12 @@ def wrap_model(
         source, domain, rows, weights, device, decision, types=types, inferred=inferred, trust_pickle=trust_pickle
     )
     if isinstance(preprocess, str):
-        preprocess = _imported(whole, preprocess)
+        preprocess = _import_preprocess(whole, preprocess)
     whole = replace(whole, preprocess=preprocess)
     # Networks and black boxes are made for rows of the whole domain.
     request = whole if isinstance(model, (Network, BlackBox)) else restricted_to_inputs(whole)
     if in_memory:
-        opened: Opened = _reader("user_code").open_object(request, model)
+        opened: OpenedModel = _reader("user_code").open_object(request, model)
     else:
         name = reader_of(source, weights=weights, trust_pickle=trust_pickle)
         if preprocess is not None and name == OWN_WEIGHTS:
@@ -96,9 +96,10 @@ def _reader(name: str) -> ModuleType:
     return import_module(f"{__name__}.{name}")
 
 
-def _imported(request: Request, name: str) -> Callable[[Any], Any]:
-    found = _reader("user_code").imported(request, name) if ":" in name else None
-    if not callable(found):
+def _import_preprocess(request: Request, name: str) -> Callable[[Any], Any]:
+    function: Callable[[Any], Any] | None = None
+    if ":" in name:
+        function = _reader("user_code").import_object(request, name)
+    if not callable(function):
         raise request.error(f"--preprocess {name}: expected package.module:name of a function of a DataFrame")
-    function: Callable[[Any], Any] = found
     return function

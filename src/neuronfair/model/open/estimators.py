@@ -34,7 +34,7 @@ from neuronfair.model.open.opened import (
     TOLERANCE,
     ModelFile,
     ModelInputs,
-    Opened,
+    OpenedModel,
     Request,
     black_box,
     fingerprinted_by_scores,
@@ -126,7 +126,7 @@ class FittedModel:
         first, *others = remarks
         return "; ".join(filter(None, (first, inputs.note, in_order, classes, labels, self.method.note, *others)))
 
-    def completed(self, opened: Opened) -> Opened:
+    def completed(self, opened: OpenedModel) -> OpenedModel:
         """Return an opened model with what is known about its inputs and answers."""
         return replace(
             opened,
@@ -137,7 +137,7 @@ class FittedModel:
             unassessed=self.unassessed or ("" if self.labels is None else self.labels.unassessed),
         )
 
-    def black_box(self, note: str, digest: str | None) -> Opened:
+    def black_box(self, note: str, digest: str | None) -> OpenedModel:
         """Return the model as a black box."""
         known, probability = digest or f"{self.kind} {self.request.source}", self.method.probability
         made = black_box(self.request, self.kind, self.scores, note, probability=probability, digest=known)
@@ -170,7 +170,7 @@ def _as_array(answer: Any) -> np.ndarray:
     return found
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
+def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a function of this name
     """Read the file of a fitted model."""
     estimator, remark = read_file(request)
     return open_estimator(request, estimator, request.digest, remark)
@@ -181,7 +181,7 @@ def names(file: ModelFile) -> list[str] | None:
     return input_names(read_file(file)[0])
 
 
-def open_function(request: Request, function: Any) -> Opened:
+def open_function(request: Request, function: Any) -> OpenedModel:
     """Return a function of a table as a black box; its fingerprint covers its source code and its scores."""
     columns = input_names(function)
     columns = columns if columns is not None and set(columns) <= set(request.domain.names) else None
@@ -191,7 +191,7 @@ def open_function(request: Request, function: Any) -> Opened:
     return fingerprinted_by_scores(request, fitted.black_box(fitted.note(why), None), function)
 
 
-def open_estimator(request: Request, estimator: Any, digest: str | None, remark: str = "") -> Opened:
+def open_estimator(request: Request, estimator: Any, digest: str | None, remark: str = "") -> OpenedModel:
     """Return a fitted perceptron or linear model, with its preprocessing, as a network; any other as a black box.
 
     A pipeline gets the table's own labels and numbers. A bare estimator gets the columns of its feature names; without
@@ -233,7 +233,7 @@ def _fitted_model(request: Request, estimator: Any, final: Any) -> FittedModel:
     )
 
 
-def _network(fitted: FittedModel, estimator: Any, parts: EstimatorParts, remark: str) -> tuple[Opened | None, str]:
+def _network(fitted: FittedModel, estimator: Any, parts: EstimatorParts, remark: str) -> tuple[OpenedModel | None, str]:
     """Return a perceptron or linear model as a network, or why it is none."""
     (steps, final), request = parts, fitted.request
     if not is_network(final):
@@ -261,7 +261,9 @@ def _network(fitted: FittedModel, estimator: Any, parts: EstimatorParts, remark:
     return fitted.completed(replace(opened, original=fitted.scores.of_rows)), ""
 
 
-def _black_box(fitted: FittedModel, estimator: Any, parts: EstimatorParts, note: str, digest: str | None) -> Opened:
+def _black_box(
+    fitted: FittedModel, estimator: Any, parts: EstimatorParts, note: str, digest: str | None
+) -> OpenedModel:
     """Return an estimator as a black box, with its trees where they determine its scores."""
     (steps, final), request = parts, fitted.request
     opened = fitted.black_box(note, digest)

@@ -149,7 +149,7 @@ class ModelInputs:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """A model ready for an audit, from any framework.
 
     `decision` says which scores lead to different decisions. `note` tells the user: white box, or black box and why.
@@ -196,7 +196,7 @@ def white_box(
     note: str = "",
     probability: bool = False,
     hidden: bool = True,
-) -> Opened:
+) -> OpenedModel:
     """Return a torch module ready for an audit; one without known hidden activations becomes a black box.
 
     `encoding` is how it reads rows; by default as the domain file declares. `probability` says that a single score is
@@ -224,12 +224,12 @@ def white_box(
     if not hidden:
         text = "White box: a linear model, a network without hidden layers"
     note = "; ".join(filter(None, (text, note, remark))) + "."
-    return Opened(network, decision, request.source, kind, note, fingerprint(module), module)
+    return OpenedModel(network, decision, request.source, kind, note, fingerprint(module), module)
 
 
 def _without_layers(
     request: Request, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError, why: str
-) -> Opened:
+) -> OpenedModel:
     try:
         network = Network(module, encoding, layers=()).double()
     except ModelError as worse:
@@ -252,7 +252,7 @@ def black_box(
     *,
     probability: bool | None = None,
     digest: str | None = None,
-) -> Opened:
+) -> OpenedModel:
     """Return the scores of a model ready for an audit.
 
     `probability` says whether a single score is a probability; by default it is if all lie within 0 and 1.
@@ -268,11 +268,11 @@ def black_box(
     decision, remark = _decision(request, scores, probability)
     decision.check(model.outputs)
     note = f"Black box, searched without gradients: {'; '.join(filter(None, (why, remark)))}."
-    made = Opened(model, decision, request.source, kind, note, digest or request.digest, None)
+    made = OpenedModel(model, decision, request.source, kind, note, digest or request.digest, None)
     return replace(made, declared=scores_of.of_numbers is not None, scores_of_frame=scores_of.of_frame)
 
 
-def reproduced(request: Request, opened: Opened, predict: Callable[[Tensor], Any]) -> bool:
+def reproduced(request: Request, opened: OpenedModel, predict: Callable[[Tensor], Any]) -> bool:
     """Return whether a converted model gives the scores of its source, `predict`, on the tried rows.
 
     A source that fails cannot be compared, so its scores are not reproduced.
@@ -287,7 +287,7 @@ def reproduced(request: Request, opened: Opened, predict: Callable[[Tensor], Any
     return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def compared(request: Request, opened: Opened, scores_of: ModelInputs, digest: str | None = None) -> Opened:
+def compared(request: Request, opened: OpenedModel, scores_of: ModelInputs, digest: str | None = None) -> OpenedModel:
     """Return a converted model with its source; if their scores differ, the source as a black box."""
     if reproduced(request, opened, scores_of.of_rows):
         return replace(opened, original=scores_of.of_rows)
@@ -354,7 +354,7 @@ def restricted_to_inputs(request: Request) -> Request:
     return replace(request, domain=inputs, rows=request.rows[:, columns], unused=unused)
 
 
-def for_whole_domain(request: Request, opened: Opened) -> Opened:
+def for_whole_domain(request: Request, opened: OpenedModel) -> OpenedModel:
     """Return a model of the inputs alone, opened for `restricted_to_inputs`, as a model of all attributes."""
     domain, columns = request.domain.to(request.device), _input_columns(request.domain)
     model = opened.model
@@ -402,7 +402,7 @@ def estimator_digest(estimator: Any) -> str | None:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def fingerprinted_by_scores(request: Request, found: Opened, code: Any) -> Opened:
+def fingerprinted_by_scores(request: Request, found: OpenedModel, code: Any) -> OpenedModel:
     """Return an opened function whose fingerprint covers its source code and its scores.
 
     The code alone is not enough: it may read a file or call other functions, which can change. The scores are those of
@@ -414,7 +414,7 @@ def fingerprinted_by_scores(request: Request, found: Opened, code: Any) -> Opene
     return replace(found, fingerprint=hashlib.sha256(source_code(code).encode() + answers).hexdigest())
 
 
-def with_preprocess(opened: Opened, preprocess: Callable[[Any], Any] | None) -> Opened:
+def with_preprocess(opened: OpenedModel, preprocess: Callable[[Any], Any] | None) -> OpenedModel:
     """Return a model whose fingerprint also covers the code of its preprocessing."""
     if preprocess is None:
         return opened

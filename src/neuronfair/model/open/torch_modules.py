@@ -20,10 +20,10 @@ from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.limits import TooLarge, check_size
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
-from neuronfair.model.network import ACTIVATIONS, evaluating, with_functions_as_modules
+from neuronfair.model.network import ACTIVATIONS, eval_mode, with_functions_as_modules
 from neuronfair.model.open.estimator_networks import NotLinear, PreprocessingLayer, linear_layer
 from neuronfair.model.open.frames import declared_numbers
-from neuronfair.model.open.opened import TOLERANCE, ModelInputs, Opened, Request, black_box, reproduced, white_box
+from neuronfair.model.open.opened import TOLERANCE, ModelInputs, OpenedModel, Request, black_box, reproduced, white_box
 from neuronfair.model.open.tensors import (
     NetworkInput,
     arguments,
@@ -174,7 +174,7 @@ class SourceNetwork:
         return inputs, results
 
     def _run(self, inputs: Sequence[Tensor]) -> Tensor:
-        with torch.no_grad(), evaluating(self.inner.modules()):
+        with torch.no_grad(), eval_mode(self.inner.modules()):
             result = call_module(self.inner, self.inputs.names, [x.clone() for x in inputs])
         if not isinstance(result, Tensor):
             raise ModelError(f"the module must return one tensor of scores, got {type(result).__name__}")
@@ -232,7 +232,7 @@ def open_with_inputs(
     *,
     source: ModelInputs | None = None,
     remark: str = "",
-) -> Opened:
+) -> OpenedModel:
     """Return a network whose inputs are not the domain's encoding: a white box, or a black box with the reason.
 
     `source` computes scores with what the module was converted from, where there is one, to compare with.
@@ -253,7 +253,7 @@ def open_with_inputs(
     return black_box(request, kind, scores, why, digest=known)
 
 
-def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
+def open_module(request: Request, kind: str, module: nn.Module) -> OpenedModel:
     """Return a torch module, with preprocessed inputs, the columns that its arguments name, or one tensor.
 
     One tensor holds the numbers that the domain declares; a module with embedding lookups gets an input layer.
@@ -275,13 +275,13 @@ def open_module(request: Request, kind: str, module: nn.Module) -> Opened:
     return replace(white_box(request, kind, whole, encoding=encoding), fingerprint=fingerprint(module))
 
 
-def open_weights(request: Request) -> Opened:
+def open_weights(request: Request) -> OpenedModel:
     """Read own weights; refuse those made for another domain or encoding."""
     fewer = request.without_sensitive(lambda others: TableEncoding(others).width)
     return white_box(request, "neuronfair", read_model(request.path, request.domain, fewer))
 
 
-def open_exported(request: Request) -> Opened:
+def open_exported(request: Request) -> OpenedModel:
     """Load a torch.export archive that the user trusts: torch's loader unpickles parts of it.
 
     Its batch size must be free. Without trust it is refused by its name (`model/formats.py`).

@@ -27,7 +27,7 @@ from neuronfair.model.open.names import input_names
 from neuronfair.model.open.opened import (
     ModelFile,
     ModelInputs,
-    Opened,
+    OpenedModel,
     Request,
     black_box,
     estimator_digest,
@@ -39,9 +39,9 @@ from neuronfair.model.open.torch_modules import open_module
 from neuronfair.model.weights import fingerprint, read_safetensors
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
+def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a function of this name
     """Import `package.module:name`: a module or a function that makes one, a fitted model, or a function of a table."""
-    found = imported(request, request.source)
+    found = import_object(request, request.source)
     if makes_model(found):
         make = found
         try:
@@ -65,7 +65,7 @@ def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function
     return open_object(request, found)
 
 
-def open_object(request: Request, thing: Any) -> Opened:
+def open_object(request: Request, thing: Any) -> OpenedModel:
     """Open a model in memory by its type: a torch module or network, a fitted estimator, or a function."""
     if keras_file.is_keras(thing):
         return keras_file.open_object(request, thing)
@@ -90,11 +90,11 @@ def open_object(request: Request, thing: Any) -> Opened:
 
 def names(file: ModelFile) -> list[str] | None:
     """Return the names of the columns that a model reads; a function that makes a model is not called."""
-    found = imported(file, file.source)
+    found = import_object(file, file.source)
     return None if isinstance(found, type) else input_names(found)
 
 
-def imported(request: ModelFile, what: str) -> Any:
+def import_object(request: ModelFile, what: str) -> Any:
     """Return the object `package.module:name`; its module may be in the working folder."""
     module_name, _, name = what.partition(":")
     _check_clear(request, module_name.partition(".")[0])
@@ -114,7 +114,7 @@ def imported(request: ModelFile, what: str) -> Any:
     return found
 
 
-def unpickled(content: bytes) -> Any:
+def unpickle(content: bytes) -> Any:
     """Return what another process of this program has pickled; its modules may be in the working folder."""
     with _WORKING_FOLDER.open(Path.cwd()):
         return pickle.loads(content)

@@ -18,18 +18,18 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
-from neuronfair.model.network import Network, evaluating
+from neuronfair.model.network import Network, eval_mode
 from neuronfair.model.operators.chain import Affine, Chain, Curve
 from neuronfair.model.operators.purity import check_parts, check_pure
 from neuronfair.model.operators.reader import WIDEST, Reader
 
-__all__ = ["Affine", "Chain", "Curve", "chain_of"]
+__all__ = ["Affine", "Chain", "Curve", "read_chain"]
 
 _OTHER_CODE = ("forward", "_forward_hooks", "_forward_pre_hooks", "_compiled_call_impl")  # attributes of a module
 SCORE_TOLERANCE = 1e-6  # relative to the largest score, of the chain's scores to the network's own
 
 
-def chain_of(network: Network, rows: Tensor) -> Chain:
+def read_chain(network: Network, rows: Tensor) -> Chain:
     """Return a network as a chain of float64 matrices; refuse any other network with the reason.
 
     The weights are those of the module, each as it is, in float64. On the rows the chain must give the network's own
@@ -38,7 +38,7 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
     >>> from neuronfair.domain.tables.dataset import catalog_domain
     >>> from neuronfair.model.weights import fully_connected
     >>> domain = catalog_domain("adult", "paper")
-    >>> chain = chain_of(Network(fully_connected(13, (8, 4)), domain), domain.sample(9, torch.Generator()))
+    >>> chain = read_chain(Network(fully_connected(13, (8, 4)), domain), domain.sample(9, torch.Generator()))
     >>> [tuple(affine.weight.shape) for affine in chain.affines], chain.curves[0].name, chain.end
     ([(8, 13), (4, 8), (2, 4)], 'relu', 'none')
     """
@@ -52,7 +52,7 @@ def chain_of(network: Network, rows: Tensor) -> Chain:
     chain = _read_layers(module)
     if chain is None:
         check_pure(module, width, network.dtype, device)
-        with torch.no_grad(), evaluating(module.modules()), _quiet():
+        with torch.no_grad(), eval_mode(module.modules()), _quiet():
             chain = _read(module, torch.zeros(3, width, dtype=network.dtype, device=device))
     chain = chain.to(device)
     scores = network.double().scores(rows)

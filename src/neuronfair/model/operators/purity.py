@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
-from neuronfair.model.network import evaluating
+from neuronfair.model.network import eval_mode
 from neuronfair.model.operators.reader import is_known, name_of, refused
 
 _TAKES_OUT = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "unique", "_unique2"}
@@ -169,7 +169,7 @@ def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[list[str
     names, states, refusal = list[list[str]](), list[Readable](), None
     for number, x in enumerate(inputs):
         recorder = _CallRecorder()
-        with torch.no_grad(), evaluating(module.modules()), _without_collections(), _OperatorRecorder(x) as operators:
+        with torch.no_grad(), eval_mode(module.modules()), _without_collections(), _OperatorRecorder(x) as operators:
             sys.setprofile(recorder.note)
             try:
                 module(x)

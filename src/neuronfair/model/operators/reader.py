@@ -291,16 +291,15 @@ def _alike(reader: Reader, node: fx.Node, x: AffineTensor, *rest: Any, **options
     return torch.full(lengths(reader._shape(node)), float(_number(node, value)), dtype=torch.float64)
 
 
-def _reshaped(
-    reader: Reader, node: fx.Node, x: AffineTensor | Tensor, *rest: Any, **options: Any
-) -> AffineTensor | Tensor:
+Form = AffineTensor | Tensor
+
+
+def _reshape(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
     shape = reader._shape(node)
     return x.reshape(lengths(shape)) if isinstance(x, Tensor) else x.reshaped(shape)
 
 
-def _expand(
-    reader: Reader, node: fx.Node, x: AffineTensor | Tensor, *rest: Any, **options: Any
-) -> AffineTensor | Tensor:
+def _expand(reader: Reader, node: fx.Node, x: Form, *rest: Any, **options: Any) -> Form:
     shape = reader._shape(node)
     return x.expand(lengths(shape)) if isinstance(x, Tensor) else x.expanded(shape)
 
@@ -339,12 +338,8 @@ def _index(reader: Reader, node: fx.Node, x: AffineTensor, indices: list[Any]) -
 
 
 def _index_select(reader: Reader, node: fx.Node, x: AffineTensor, dim: int, index: Any) -> AffineTensor:
-    if (
-        not isinstance(x, AffineTensor)
-        or not isinstance(index, Tensor)
-        or index.dim() > 1
-        or index.dtype != torch.int64
-    ):
+    is_list = isinstance(index, Tensor) and index.dim() <= 1 and index.dtype == torch.int64
+    if not isinstance(x, AffineTensor) or not is_list:
         raise refused(str(node.target), "chooses places by the numbers of a row")
     return x.taken(dim, index.reshape(-1)).reshaped(reader._shape(node))
 
@@ -401,9 +396,7 @@ def _number(node: fx.Node, value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64)
 
 
-def _sum(
-    reader: Reader, node: fx.Node, x: AffineTensor, dims: Any = None, keepdim: bool = False, **options: Any
-) -> AffineTensor:
+def _sum(reader: Reader, node: fx.Node, x: AffineTensor, dims: Any = None, *rest: Any, **options: Any) -> AffineTensor:
     shape = reader._shape(node)
     dims = range(len(x.shape)) if not dims else [dims] if isinstance(dims, int) else dims
     inner = sorted(x.inner(dim) for dim in dims)
@@ -414,10 +407,8 @@ def _sum(
     return moved.through(torch.ones(count, 1, dtype=torch.float64)).reshaped(shape)
 
 
-def _mean(
-    reader: Reader, node: fx.Node, x: AffineTensor, dims: Any = None, keepdim: bool = False, **options: Any
-) -> AffineTensor:
-    total = _sum(reader, node, x, dims, keepdim)
+def _mean(reader: Reader, node: fx.Node, x: AffineTensor, dims: Any = None, *rest: Any, **options: Any) -> AffineTensor:
+    total = _sum(reader, node, x, dims)
     count = math.prod(size or 1 for size in x.shape) // math.prod(size or 1 for size in total.shape)
     return total.over(torch.tensor(float(count), dtype=torch.float64))
 
@@ -495,7 +486,7 @@ def _padded(reader: Reader, node: fx.Node, x: AffineTensor, pads: list[int], *re
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_SAME, _same),
-    **dict.fromkeys(_VIEWS, _reshaped),
+    **dict.fromkeys(_VIEWS, _reshape),
     **dict.fromkeys(_CASTS, lambda reader, node, x, *rest, **options: x.double() if isinstance(x, Tensor) else x),
     **dict.fromkeys(_ALIKE, _alike),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),

@@ -27,7 +27,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.forest import Forest
 from neuronfair.model.network import Network
-from neuronfair.model.open import Opened
+from neuronfair.model.open import OpenedModel
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import Certificate, CertificateError, known_by, read
 from neuronfair.proof.checker.network import CheckedLines, Layers, layers_of, numbers_of
@@ -64,7 +64,7 @@ class CheckedCertificate:
 
 def check(
     path: Path,
-    model: Opened | Network | Forest,
+    model: OpenedModel | Network | Forest,
     *,
     domain: TableDomain | None = None,
     decision: Decision | None = None,
@@ -86,7 +86,7 @@ def check(
 
 def _verified(
     certificate: Certificate,
-    model: Opened | Network | Forest,
+    model: OpenedModel | Network | Forest,
     domain: TableDomain | None,
     decision: Decision | None,
     progress: Callable[[int, int], None] | None,
@@ -97,7 +97,7 @@ def _verified(
         certificate.domain.sensitive,
     ):
         raise CertificateError("it is about another domain, other rules or other sensitive attributes")
-    decision = decision or (model.decision if isinstance(model, Opened) else None)
+    decision = decision or (model.decision if isinstance(model, OpenedModel) else None)
     if decision is not None and decision != certificate.decision:
         raise CertificateError(
             f"it is about another decision: {_in_words(certificate.decision)}, not {_in_words(decision)}"
@@ -134,31 +134,33 @@ def _verified(
         raise CertificateError(f"it counts {_number(proof.people)} people in all; its boxes have {_number(people)}")
 
 
-def _bounds(certificate: Certificate, model: Opened | Network | Forest, region: CheckedRegion) -> Bounds:
+def _bounds(certificate: Certificate, model: OpenedModel | Network | Forest, region: CheckedRegion) -> Bounds:
     domain = certificate.domain
-    inner = model.model if isinstance(model, Opened) else model
+    inner = model.model if isinstance(model, OpenedModel) else model
     if isinstance(inner, Network):
         encoding = inner.encoding
         sizes = [attribute.size for attribute in encoding.attributes] if isinstance(encoding, TableEncoding) else []
         if not isinstance(encoding, TableEncoding) or sizes != [a.size for a in domain.attributes]:
             raise CertificateError("the model does not read rows of the certificate's domain")
-        stored = model.fingerprint if isinstance(model, Opened) else fingerprint(inner.module)
+        stored = model.fingerprint if isinstance(model, OpenedModel) else fingerprint(inner.module)
         _same(certificate, known_by(stored, inner.module))
         network = read_network(inner.module, sum(map(numbers_of, encoding.attributes)))
         rows = signed(certificate.decision, len(network.layers[-1].bias), network.end)
         return layers_of(network, encoding.attributes, region, rows)
-    forest = model.trees() if isinstance(model, Opened) and model.trees is not None else model
+    forest = model.trees() if isinstance(model, OpenedModel) and model.trees is not None else model
     if not isinstance(forest, Forest):
         raise CertificateError("only networks and trees can be checked, and the model is neither")
     if [len(cells) for cells in forest.cells] != [attribute.size for attribute in domain.attributes]:
         raise CertificateError("the model does not read rows of the certificate's domain")
-    _same(certificate, model.fingerprint if isinstance(model, Opened) else fingerprint_of_trees(forest))
+    _same(certificate, model.fingerprint if isinstance(model, OpenedModel) else fingerprint_of_trees(forest))
     return trees_of(forest, region, signed(certificate.decision, len(forest.base), forest.link))
 
 
-def _check_drawn(model: Opened | Network | Forest, decision: Decision, bounds: Bounds, low: Ints, high: Ints) -> None:
+def _check_drawn(
+    model: OpenedModel | Network | Forest, decision: Decision, bounds: Bounds, low: Ints, high: Ints
+) -> None:
     """Evaluate records drawn from the boxes with the model itself; refuse it if it differs from what was read of it."""
-    own = model.model if isinstance(model, Opened) else model
+    own = model.model if isinstance(model, OpenedModel) else model
     if not isinstance(own, (Network, BlackBox)):
         return
     region, draw = bounds.layout.region, np.random.default_rng()
@@ -181,7 +183,7 @@ def _check_drawn(model: Opened | Network | Forest, decision: Decision, bounds: B
         wide = score.masked_fill(off, -torch.inf).amax(1) - score.masked_fill(off, torch.inf).amin(1)
         differ = (wide > decision.value).numpy()
     else:
-        chosen = decision.chosen(scores)
+        chosen = decision.decide(scores)
         differ = (
             chosen.masked_fill(off, -1).amax(1) > chosen.masked_fill(off, torch.iinfo(chosen.dtype).max).amin(1)
         ).numpy()

@@ -14,7 +14,7 @@ from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.plausible import Plausible
 from neuronfair.domain.twins import Domain
 from neuronfair.model.blackbox import BlackBox
-from neuronfair.model.decision import Decision, compute_margins, with_row
+from neuronfair.model.decision import Decision, compute_margins, include_row
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
@@ -172,7 +172,7 @@ def _every_column(rows: Tensor) -> Tensor:
 
 def _targets(evaluation: Evaluation) -> Tensor:
     """Return the centre of every score over each family, and half of the width of its margin: (n, outputs + 1)."""
-    exists = with_row(evaluation.valid)[..., None]
+    exists = include_row(evaluation.valid)[..., None]
     high = evaluation.family.masked_fill(~exists, -torch.inf).amax(1)
     low = evaluation.family.masked_fill(~exists, torch.inf).amin(1)
     ends = evaluation.ends
@@ -393,7 +393,7 @@ class _FrontierFreePilot(FrontierFree):
         split_depth = self.measure_split_depth(context, state, column, code)
         # The result of the move, on the scale of the prediction.
         read = self.effects.read(evaluation)
-        exists, seen = with_row(read.valid), compute_margins(read.family, state["lean"])
+        exists, seen = include_row(read.valid), compute_margins(read.family, state["lean"])
         high, low = torch.where(exists, seen, -torch.inf).amax(1), torch.where(exists, seen, torch.inf).amin(1)
         error = (split_depth[:, 0] - read.decision.measure_split_depth(high, low)) ** 2
         counted = state["inside"] & (changed.sum(1) == 1)

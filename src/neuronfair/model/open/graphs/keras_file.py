@@ -24,7 +24,7 @@ from neuronfair.model.open.frames import declared_numbers
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
 from neuronfair.model.open.names import input_names
-from neuronfair.model.open.opened import ModelFile, ModelInputs, Opened, Request, black_box, compared
+from neuronfair.model.open.opened import ModelFile, ModelInputs, OpenedModel, Request, black_box, compared
 from neuronfair.model.open.tensors import NetworkInput, graph_inputs, preprocessed_tensors, texts_of
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import read_sandboxed
@@ -89,7 +89,7 @@ _NUMBERS = 1 << 26
 _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}  # of a .keras archive, besides the folder assets
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
+def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a function of this name
     """Read a Keras model; layers that hold Python code are loaded only if the file is trusted."""
     return _open(request, _load(request), None)
 
@@ -99,7 +99,7 @@ def is_keras(thing: Any) -> bool:
     return any(c.__name__ == "Model" and c.__module__.partition(".")[0] == "keras" for c in type(thing).__mro__)
 
 
-def open_object(request: Request, model: Any) -> Opened:
+def open_object(request: Request, model: Any) -> OpenedModel:
     """Open a Keras model in memory; its fingerprint covers its configuration and weights."""
     known = hashlib.sha256(json.dumps(model.get_config(), default=str, sort_keys=True).encode())
     for weight in model.get_weights():
@@ -107,7 +107,7 @@ def open_object(request: Request, model: Any) -> Opened:
     return _open(request, model, known.hexdigest())
 
 
-def _open(request: Request, model: Any, known: str | None) -> Opened:
+def _open(request: Request, model: Any, known: str | None) -> OpenedModel:
     try:
         inputs = _inputs(model)
         read = {i.name for i in inputs if i.kind == "text"}

@@ -20,7 +20,7 @@ from neuronfair.model.open.frames import declared_numbers, table_inputs
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.onnx_operators import SHAPED, activation, operator
 from neuronfair.model.open.names import class_note, class_order, ordered, single_columns
-from neuronfair.model.open.opened import ModelFile, ModelInputs, Opened, Request, black_box, compared
+from neuronfair.model.open.opened import ModelFile, ModelInputs, OpenedModel, Request, black_box, compared
 from neuronfair.model.open.tensors import NetworkInput, graph_inputs
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import Unreadable, read_sandboxed
@@ -127,7 +127,7 @@ _TYPES |= {"tensor(float)": np.dtype("float32"), "tensor(double)": np.dtype("flo
 _WHOLE = {2, 3, 4, 5, 6, 7, 9}  # and truth values
 
 
-def open(request: Request) -> Opened:  # noqa: A001 - each reader has a function of this name
+def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a function of this name
     """Read an ONNX graph; its scores are its output of floating-point numbers."""
     model = read_model(request)
     inputs = _inputs(model.graph)
@@ -264,7 +264,7 @@ def _attribute(onnx: Any, attribute: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInputs | None, why: str) -> Opened:
+def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInputs | None, why: str) -> OpenedModel:
     """Return a graph that only onnxruntime can run: it reads the table itself, if it can, or numbers."""
     scores = None
     for way in (found,) if request.preprocess is not None else (None, found):
