@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from experiments.lab import FOLDER, Job, Scale, code_digest
 from experiments.repairs.retrain import MAX_PAIRS
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.audits.comparison import method_metrics
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.domain.tables.sources import local_files
@@ -164,7 +164,7 @@ def once(name: str, make: Callable[[], T]) -> T:
         return made
     made = make()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         torch.save(made, temporary)
     return made
 
@@ -194,7 +194,7 @@ def _keep(result: SearchResult, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(result.config.seed)
     some = torch.randperm(len(result.findings), generator=generator)[:KEPT]
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         write_findings(temporary, result.findings[some], result.domain)
 
 

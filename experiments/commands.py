@@ -38,8 +38,8 @@ class RepairOptions:
         "retrain", "Retrain with findings, or weaken the biased neurons.", panel=INPUT
     )
     share: float = parameter(0.1, "Share of the findings to train with.")
-    repeats: int = parameter(5, "Number of retrainings, of which the best is kept.", panel=BUDGET, least=1)
-    max_loss: float = parameter(0.01, "Largest loss of accuracy on validation rows.", panel=BUDGET, least=0, most=1)
+    repeats: int = parameter(5, "Number of retrainings, of which the best is kept.", panel=BUDGET, low=1)
+    max_loss: float = parameter(0.01, "Largest loss of accuracy on validation rows.", panel=BUDGET, low=0, high=1)
     seed: int = parameter(0, options.SEED)
 
 
@@ -108,11 +108,11 @@ def reproduce(
     out: Annotated[Path, option("Folder for results, tables and images.", panel=OUTPUT, metavar="FOLDER")] = Path(
         "out/reproduce"
     ),
-    repeats: Annotated[int | None, option("Repetitions with other seeds. Default: 3.", least=1, panel=BUDGET)] = None,
+    repeats: Annotated[int | None, option("Repetitions with other seeds. Default: 3.", low=1, panel=BUDGET)] = None,
     seconds: Annotated[
-        float | None, option("Time limit of slow searches (Tables 5 to 7). Default: 10.", least=0.1, panel=BUDGET)
+        float | None, option("Time limit of slow searches (Tables 5 to 7). Default: 10.", low=0.1, panel=BUDGET)
     ] = None,
-    workers: Annotated[int | None, option("Number of processes. Default: one per core.", least=1)] = None,
+    workers: Annotated[int | None, option("Number of processes. Default: one per core.", low=1)] = None,
     ray: RayOption = None,
     report_only: Annotated[bool, option("Show existing results only.", "--report-only")] = False,
     docs: Annotated[Path | None, option("Also update results.md in this folder.", metavar="FOLDER")] = None,

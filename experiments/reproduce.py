@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from experiments import cases, lab, page
-from neuronfair.atomic import replacing, write_text
+from neuronfair.atomic import replace_file, write_text
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.formatting import exact
-from neuronfair.plots import drawing
+from neuronfair.formatting import exact_number
+from neuronfair.plots import import_matplotlib
 from neuronfair.render.terminal import progress_bar
 from neuronfair.scale.pool import Pool
 
@@ -68,7 +68,7 @@ class Request:
         """The budgets as options of the command line."""
         text = " --quick" if self.quick else ""
         text += f" --repeats {self.repeats}" if self.repeats is not None else ""
-        return text + (f" --seconds {exact(self.seconds)}" if self.seconds is not None else "")
+        return text + (f" --seconds {exact_number(self.seconds)}" if self.seconds is not None else "")
 
     @property
     def cache(self) -> Path:
@@ -85,7 +85,7 @@ def reproduce(request: Request, pool: AbstractContextManager[Pool], console: Con
     if request.docs is not None:
         page.check_made_here(request.docs)
     if any(name.startswith(("figure", "ablation")) for name in experiments):
-        drawing()  # refuses if the library is missing, before any work is done
+        import_matplotlib()  # refuses if the library is missing, before any work is done
     _print_what_is_missing(console)
     jobs = {name: experiment.jobs(scale) for name, experiment in experiments.items()}
     interrupted, failure = _run(jobs, request, pool, console)
@@ -139,7 +139,7 @@ def _write(request: Request, reports: Mapping[str, lab.Report], made: Mapping[st
             page.write_record(request.docs / page.RECORDS, name, kept)
             for path in pictures:
                 (request.docs / page.PICTURES).mkdir(exist_ok=True)
-                with replacing(request.docs / page.PICTURES / path.name) as temporary:
+                with replace_file(request.docs / page.PICTURES / path.name) as temporary:
                     shutil.copyfile(path, temporary)
     for folder in (request.out, *([request.docs] if request.docs is not None else [])):
         write_text(folder / PAGE, page.page(page.read_records(folder / page.RECORDS)))

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.cases import data, once
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.errors import needs
+from neuronfair.errors import require
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import OpenedModel, wrap_model
 
@@ -48,5 +48,5 @@ def tree_model(data_name: str, kind: str, seed: int) -> tuple[OpenedModel, Datas
 def _estimator(kind: str, seed: int) -> Any:
     if kind == "forest":
         return RandomForestClassifier(100, min_samples_leaf=5, max_leaf_nodes=LEAVES, random_state=seed)
-    xgboost = needs("xgboost", "xgboost")
+    xgboost = require("xgboost", "xgboost")
     return xgboost.XGBClassifier(n_estimators=100, max_depth=5, learning_rate=0.2, random_state=seed, n_jobs=1)

@@ -30,7 +30,7 @@ from neuronfair.audits.pytest_check import CheckSettings
 from neuronfair.audits.report import Report
 from neuronfair.cli.audit import AuditJob
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.parameters import checked, parameters
+from neuronfair.parameters import find_parameters, validate_entry
 from neuronfair.render.export import LAST
 from neuronfair.scale.pool import Serial
 from neuronfair.searches.config import SearchConfig
@@ -368,4 +368,4 @@ def test_the_old_names_of_arguments_work_with_a_warning():
     with pytest.warns(DeprecationWarning, match=r"'corpus\.unfit' is now 'regression_set\.unfit'"):
         assert read_expressions(["corpus.unfit > 0"], ["sex"], [])[0].figure == "regression_set.unfit"
     with pytest.warns(DeprecationWarning, match="corpus_add is now regression_set_add"):
-        assert checked({"corpus_add": False}, parameters(AuditJob)) == ({"regression_set_add": False}, [])
+        assert validate_entry({"corpus_add": False}, find_parameters(AuditJob)) == ({"regression_set_add": False}, [])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neuronfair import atomic
-from neuronfair.atomic import leftovers, replacing, write_text
+from neuronfair.atomic import find_leftovers, replace_file, write_text
 
 
 def listing(folder: Path) -> list[str]:
@@ -30,7 +30,7 @@ def test_an_error_leaves_the_old_file(tmp_path, error):
     path.write_text("old")
 
     def fail() -> None:
-        with replacing(path) as temporary:
+        with replace_file(path) as temporary:
             temporary.write_text("half of the n")
             raise error
 
@@ -64,7 +64,7 @@ def test_the_content_is_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
 
 
 def test_the_temporary_file_lies_beside_the_real_one_under_a_hidden_name(tmp_path):
-    with replacing(tmp_path / "a.npy") as temporary:
+    with replace_file(tmp_path / "a.npy") as temporary:
         assert temporary.parent == tmp_path
         assert temporary.name.startswith(".a.npy.")
         assert temporary.suffix == ".npy"  # some writers add what is missing
@@ -124,7 +124,7 @@ OTHERS = (".a.txt.notes", ".ab.txt.k3_x9a0b.txt", "a.txt.k3_x9a0b.txt", ".[a].tx
 def test_what_a_kill_has_left_behind_is_removed_the_next_time(tmp_path):
     for name in (*LEFT, *OTHERS):
         (tmp_path / name).write_text("half of the n")
-    assert {path.name for path in leftovers(tmp_path / "a.txt")} == set(LEFT)
+    assert {path.name for path in find_leftovers(tmp_path / "a.txt")} == set(LEFT)
     write_text(tmp_path / "a.txt", "new")
     assert listing(tmp_path) == sorted(("a.txt", *OTHERS))
     write_text(tmp_path / "[a].txt", "new")
@@ -133,7 +133,7 @@ def test_what_a_kill_has_left_behind_is_removed_the_next_time(tmp_path):
 
 def test_two_who_write_the_same_file_leave_each_other_alone(tmp_path):
     path = tmp_path / "a.txt"
-    with replacing(path) as first:
+    with replace_file(path) as first:
         first.write_text("first")
         write_text(path, "second")
         assert path.read_text() == "second"
@@ -147,7 +147,7 @@ def test_a_file_that_another_process_removed_before_it_was_locked_is_made_anew(t
 
     def late(handle: int, kind: int) -> None:
         if not calls:
-            leftovers(path)[0].unlink()
+            find_leftovers(path)[0].unlink()
         calls.append(kind)
         real(handle, kind)
 

@@ -14,12 +14,12 @@ import neuronfair
 from neuronfair import Network, parse_domain
 from neuronfair.cli import app
 from neuronfair.cli.app import _RENAMED
-from neuronfair.errors import LONGEST, CellError, DataError, ModelError, did_you_mean, one_line, repeated
+from neuronfair.errors import MAX_LETTERS, CellError, DataError, ModelError, did_you_mean, find_repeated, one_line
 
 
 def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
     text = str(DataError(f"table.csv: {'x' * 10**6}. Correct the cell"))
-    assert len(text) < LONGEST + 10
+    assert len(text) < MAX_LETTERS + 10
     assert text.startswith("table.csv: xxx")
     assert text.endswith("xxx. Correct the cell")
     assert str(DataError("short")) == "short"
@@ -47,9 +47,9 @@ def test_errors_of_others_become_one_short_line() -> None:
 
 
 def test_repeated_words() -> None:
-    assert repeated([]) is None
-    assert repeated(["", "a"]) is None
-    assert repeated(["a", "", "b", "", "a"]) == ""
+    assert find_repeated([]) is None
+    assert find_repeated(["", "a"]) is None
+    assert find_repeated(["a", "", "b", "", "a"]) == ""
 
 
 def test_every_option_that_a_message_names_exists():

@@ -10,7 +10,7 @@ import torch
 from neuronfair.formatting import percent
 from neuronfair.measure.rate import Ablation, AblationOutcome
 from neuronfair.model.profile import BiasProfile, LayerBias
-from neuronfair.plots import PICTURES, saved_figure
+from neuronfair.plots import PICTURE_SUFFIXES, saved_figure
 from neuronfair.render.terminal import interpretation_json, layer_table, make_console, verdict
 
 PROFILE = BiasProfile(
@@ -38,7 +38,7 @@ def shown(thing) -> str:
     return text.get()
 
 
-@pytest.mark.parametrize("suffix", PICTURES)
+@pytest.mark.parametrize("suffix", PICTURE_SUFFIXES)
 def test_every_kind_of_picture(tmp_path, suffix):
     path = tmp_path / f"as{suffix}"
     draw(path, "people")

@@ -9,7 +9,7 @@ from experiments.repairs.neurons import NeuronRepair
 from experiments.repairs.retrain import Retraining
 from experiments.repairs.session import Repaired
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import listed, percent, plural, with_interval
+from neuronfair.formatting import listing, percent, plural, with_interval
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
 from neuronfair.store.files import Json
@@ -24,7 +24,7 @@ GROUPS = 8  # shown in the table; all of them are in the JSON
 
 def repair_report(done: Repaired, domain: TableDomain) -> RenderableType:
     """Return a table of before and after, and in words what was done and how its control did."""
-    sensitive = listed(domain.sensitive)
+    sensitive = listing(domain.sensitive)
     table = Table(title=f"Repair of the flip rate by {sensitive}: before and after")
     for heading in ("", "before", "after"):
         table.add_column(heading, justify="right" if heading else "left")

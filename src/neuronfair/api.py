@@ -25,15 +25,15 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.files import with_columns
 from neuronfair.errors import DataError, EncodingError, NeuronFairError, refuse_unknown
-from neuronfair.formatting import OF, TwinKind, visible
+from neuronfair.formatting import SHARE_OF, TwinKind, printable
 from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import OpenedModel
-from neuronfair.parameters import Values, parameters, values_of, with_current_names
+from neuronfair.parameters import Values, find_parameters, values_of, with_current_names
 from neuronfair.plots import new_axes
-from neuronfair.progress import Progress, silent
+from neuronfair.progress import Progress, show_nothing
 from neuronfair.proof.records import Order, ProofRecords
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import certify as certify_problem
@@ -102,7 +102,9 @@ class Audit:
         places, shares = range(len(rates)), [100 * rate.rate for _, rate in rates]
         below, above = ([100 * abs(getattr(rate, end) - rate.rate) for _, rate in rates] for end in ("low", "high"))
         axes.barh(places, shares, xerr=[below, above], capsize=3)
-        axes.set_yticks(places, [visible(f"{name}, {OF[rate.population]}") for name, rate in rates], parse_math=False)
+        axes.set_yticks(
+            places, [printable(f"{name}, {SHARE_OF[rate.population]}") for name, rate in rates], parse_math=False
+        )
         axes.invert_yaxis()
         axes.set_xlabel("flip rate in %")
         return axes
@@ -225,7 +227,7 @@ def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> 
 def _audit_table(model: Any, data: Dataset | Any, **options: Unpack[AuditOptions]) -> Audit:
     """Audit a model with a table of records."""
     options = cast(AuditOptions, with_current_names(options))
-    source = ModelSource(model, **_opening(options, (*AuditOptions.__annotations__, *parameters(AuditSettings))))
+    source = ModelSource(model, **_opening(options, (*AuditOptions.__annotations__, *find_parameters(AuditSettings))))
     case = prepare(
         data,
         source,
@@ -318,7 +320,7 @@ def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
     if callable(progress):
         yield progress
     elif progress is False:
-        yield silent
+        yield show_nothing
     else:
         with stage_progress("Auditing") as bar:
             yield bar

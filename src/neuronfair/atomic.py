@@ -17,7 +17,7 @@ except ImportError:  # Windows has no such locks: files that a kill has left sta
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_file(path: Path) -> Iterator[Path]:
     """Yield a temporary file next to `path`, and rename it to `path` at the end.
 
     On any error or interrupt the old file stays unchanged and the temporary one is removed; a file that a kill has left
@@ -29,11 +29,11 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "is a folder or a device, not a file", str(path))
     _remove_leftovers(path)
-    handle, temporary = _temporary(path)
+    handle, temporary = _create_temporary(path)
     try:
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
         # mkstemp makes files private; give them the permissions any new file would have.
         umask = os.umask(0)
         os.umask(umask)
@@ -47,30 +47,30 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def leftovers(path: Path) -> list[Path]:
+def find_leftovers(path: Path) -> list[Path]:
     """Return the temporary files of all attempts to write a file."""
-    return list(path.parent.glob(f"{escape(_prefix(path))}????????{escape(path.suffix)}"))
+    return list(path.parent.glob(f"{escape(_temporary_prefix(path))}????????{escape(path.suffix)}"))
 
 
-def _prefix(path: Path) -> str:
+def _temporary_prefix(path: Path) -> str:
     return f".{path.name[:40]}."  # cut, since the temporary name is longer
 
 
 def _remove_leftovers(path: Path) -> None:
-    for leftover in leftovers(path) if fcntl is not None else ():
+    for leftover in find_leftovers(path) if fcntl is not None else ():
         with suppress(OSError), leftover.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if a process is writing it
             leftover.unlink()
 
 
-def _temporary(path: Path) -> tuple[int | None, Path]:
+def _create_temporary(path: Path) -> tuple[int | None, Path]:
     """Create a temporary file that is locked until the handle is closed or the process ends, even by kill."""
     while True:
-        handle, name = tempfile.mkstemp(prefix=_prefix(path), suffix=path.suffix, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=_temporary_prefix(path), suffix=path.suffix, dir=path.parent)
         if fcntl is None:
             os.close(handle)
             return None, Path(name)

@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-DEBUG = "NEURONFAIR_DEBUG"  # the variable that shows tracebacks
-LONGEST = 1000  # letters of a message
-LONG, MAX_WORDS = 100, 5000  # longest word, and most words, that are compared for suggestions
+DEBUG_VARIABLE = "NEURONFAIR_DEBUG"  # the variable that shows tracebacks
+MAX_LETTERS = 1000  # letters of a message
+MAX_COMPARED_LETTERS, MAX_COMPARED_WORDS = 100, 5000  # longest word, and most words, that are compared for suggestions
 
 
 class NeuronFairError(Exception):
@@ -21,7 +21,7 @@ class NeuronFairError(Exception):
 
     def __str__(self) -> str:
         text = super().__str__()  # it may quote a name or a cell of any length
-        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} […] {text[-LONGEST // 2 :]}"
+        return text if len(text) <= MAX_LETTERS else f"{text[: MAX_LETTERS // 2]} […] {text[-MAX_LETTERS // 2 :]}"
 
 
 class DomainError(NeuronFairError):
@@ -66,24 +66,24 @@ class OtherRunError(RunError):
     """A folder holds a run that was begun with other inputs or settings, so it cannot be resumed."""
 
 
-def needs(package: str, extra: str, what: str = "such a model", kind: type[NeuronFairError] = ModelError) -> Any:
+def require(package: str, extra: str, purpose: str = "such a model", kind: type[NeuronFairError] = ModelError) -> Any:
     """Import an optional package, or say how to install it."""
     try:
         return import_module(package)
     except ImportError as error:
         raise kind(
-            f"{what} needs the package '{package.partition('.')[0]}', which cannot be imported "
+            f"{purpose} needs the package '{package.partition('.')[0]}', which cannot be imported "
             f"({one_line(error)}). Install it: pip install 'neuronfair[{extra}]'"
         ) from error
 
 
-def internal(error: BaseException) -> str:
+def internal_message(error: BaseException) -> str:
     """Return the message for an unexpected error: what it is, where, and what to do."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    site = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return (
-        f"internal error: {type(error).__name__}{where}: {one_line(error)}. This says nothing about the model. Please "
-        f"report it where you have neuronfair from, with the command and the traceback, which {DEBUG}=1 shows"
+        f"internal error: {type(error).__name__}{site}: {one_line(error)}. This says nothing about the model. Please "
+        f"report it where you have neuronfair from, with the command and the traceback, which {DEBUG_VARIABLE}=1 shows"
     )
 
 
@@ -92,21 +92,21 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error)[:2000].split())[:300] or type(error).__name__
 
 
-def repeated(words: Iterable[str]) -> str | None:
+def find_repeated(words: Iterable[str]) -> str | None:
     """Return a word that occurs twice, or None.
 
-    >>> repeated(["age", "sex", "age"])
+    >>> find_repeated(["age", "sex", "age"])
     'age'
     """
-    seen: set[str] = set()
-    return next((word for word in words if word in seen or seen.add(word)), None)  # type: ignore[func-returns-value]
+    earlier_words: set[str] = set()
+    return next((word for word in words if word in earlier_words or earlier_words.add(word)), None)  # type: ignore[func-returns-value]
 
 
-def refuse_unknown(options: Iterable[str], known: Collection[str]) -> None:
+def refuse_unknown(options: Iterable[str], known_options: Collection[str]) -> None:
     """Raise an error for the first option that is not known."""
     for name in options:
-        if name not in known:
-            raise NeuronFairError(f"there is no option '{name}'. {did_you_mean(name, known)}")
+        if name not in known_options:
+            raise NeuronFairError(f"there is no option '{name}'. {did_you_mean(name, known_options)}")
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
@@ -118,7 +118,7 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     word, candidates = str(word), [str(candidate) for candidate in candidates]
     listing = ", ".join(candidates[:20]) + (f", … ({len(candidates)} in all)" if len(candidates) > 20 else "")
     # Comparing takes long for long words, and for each of many.
-    short = [candidate for candidate in candidates if len(candidate) <= LONG]
-    comparable = sorted(short, key=lambda candidate: abs(len(candidate) - len(word)))[:MAX_WORDS]
-    matches = difflib.get_close_matches(word, comparable, n=1) if len(word) <= LONG else []
+    short = [candidate for candidate in candidates if len(candidate) <= MAX_COMPARED_LETTERS]
+    comparable = sorted(short, key=lambda candidate: abs(len(candidate) - len(word)))[:MAX_COMPARED_WORDS]
+    matches = difflib.get_close_matches(word, comparable, n=1) if len(word) <= MAX_COMPARED_LETTERS else []
     return f"Known: {listing}." + (f" Did you mean '{matches[0]}'?" if matches else "")

@@ -9,10 +9,10 @@ from decimal import Decimal
 from typing import Literal
 
 UNKNOWN = "not known"
-APART = " and, separately, of "  # joins groups by different attributes, which are not one group
+ALSO_OF = " and, separately, of "  # joins groups by different attributes, which are not one group
 _MINUS = "\N{MINUS SIGN}"
-_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_PARTS = {1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 3 / 4: "three quarters"}
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_FRACTION_WORDS = {1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 3 / 4: "three quarters"}
 Population = Literal["pairs", "table", "plausible", "domain", "combinations"]
 POPULATIONS: dict[Population, str] = {  # the records of a rate
     "pairs": "people in the data set with a plausible twin",
@@ -23,9 +23,9 @@ POPULATIONS: dict[Population, str] = {  # the records of a rate
 }
 TwinKind = Literal["flip", "counterfactual"]  # the same record in another group, or its counterfactual twin
 # which twins the records of a rate are compared with
-TWINS = {"pairs": "plausible twins only; people without one are not counted"}
-TWINS |= dict.fromkeys(("table", "plausible", "domain"), "all twins that the rules allow")
-OF: dict[Population, str] = {  # the same behind a share, where there is little room
+TWINS_OF_POPULATION = {"pairs": "plausible twins only; people without one are not counted"}
+TWINS_OF_POPULATION |= dict.fromkeys(("table", "plausible", "domain"), "all twins that the rules allow")
+SHARE_OF: dict[Population, str] = {  # the same behind a share, where there is little room
     "pairs": "of realistic pairs",
     "table": "of the data set",
     "plausible": "of realistic synthetic records",
@@ -50,9 +50,9 @@ def percent(share: float | None) -> str:
         return "above 99.9999%"
     value = 100 * share
     text = _decimal(value, _decimals(value))
-    short = text.rstrip("0").rstrip(".") if "." in text else text
-    is_exact = math.isclose(float(short.replace(",", "").replace(_MINUS, "-")), value, rel_tol=1e-9)
-    return f"{short if is_exact else text}%"
+    short_text = text.rstrip("0").rstrip(".") if "." in text else text
+    is_exact = math.isclose(float(short_text.replace(",", "").replace(_MINUS, "-")), value, rel_tol=1e-9)
+    return f"{short_text if is_exact else text}%"
 
 
 def aligned_percents(value: float, low: float, high: float) -> tuple[str, str, str]:
@@ -65,9 +65,9 @@ def aligned_percents(value: float, low: float, high: float) -> tuple[str, str, s
     >>> aligned_percents(0.0, 0.0, 0.000369)
     ('0', '0', '0.037')
     """
-    shares = [100 * part for part in (value, low, high)]
+    shares = [100 * share for share in (value, low, high)]
     decimals = _decimals(max(shares, key=abs))
-    while decimals < 4 and any(_looks_extreme(part, decimals) for part in shares):
+    while decimals < 4 and any(_looks_extreme(share, decimals) for share in shares):
         decimals += 1
     texts = ["0" if share == 0 else _decimal(share, decimals) for share in shares]
     return texts[0], texts[1], texts[2]
@@ -82,23 +82,23 @@ def _decimals(value: float) -> int:
 
 def _looks_extreme(value: float, decimals: int) -> bool:
     """Return whether a percentage would look like 0 or 100 without being it."""
-    shown = round(value, decimals)
-    return shown in (0, 100) and shown != value
+    rounded_value = round(value, decimals)
+    return rounded_value in (0, 100) and rounded_value != value
 
 
 def _decimal(value: float, decimals: int) -> str:
     return f"{value:,.{decimals}f}".replace("-", _MINUS)
 
 
-def part_of(share: float) -> str:
+def fraction_words(share: float) -> str:
     """Return a share of a whole in everyday words.
 
-    >>> [part_of(share) for share in (1.02, 0.96, 0.68, 0.5, 0.58)]
+    >>> [fraction_words(share) for share in (1.02, 0.96, 0.68, 0.5, 0.58)]
     ['all', 'nearly all', 'two thirds', 'half', '58%']
     """
     if share >= 0.9:
         return "all" if share >= 0.995 else "nearly all"
-    return next((text for fraction, text in _PARTS.items() if abs(share - fraction) < 0.03), percent(share))
+    return next((text for fraction, text in _FRACTION_WORDS.items() if abs(share - fraction) < 0.03), percent(share))
 
 
 def with_interval(share: float, low: float, high: float, unit: str = "%") -> str:
@@ -121,58 +121,58 @@ def interval_ends(share: float, low: float, high: float, unit: str = "%") -> str
     >>> interval_ends(0.0728, -0.00899, 0.13, " pp")
     '−0.9 to 13.0 pp'
     """
-    _, first, last = aligned_percents(share, low, high)
-    return f"{first}{' to ' if low < 0 else '–'}{last}{unit}"
+    _, low_text, high_text = aligned_percents(share, low, high)
+    return f"{low_text}{' to ' if low < 0 else '–'}{high_text}{unit}"
 
 
-def points(difference: float) -> str:
+def pp(difference: float) -> str:
     """Return a difference of shares in percentage points.
 
-    >>> points(0.188)
+    >>> pp(0.188)
     '18.8 pp'
     """
     return f"{percent(difference).removesuffix('%')} pp"
 
 
-def whole(value: float | None) -> str:
+def whole_number(value: float | None) -> str:
     """Return a whole number with commas."""
     return UNKNOWN if value is None else f"{round(value):,}"
 
 
-def many(count: int) -> str:
+def tally(count: int) -> str:
     """Return a count that may be very large: from a billion on, two significant digits and a power of ten.
 
-    >>> many(45_222), many(1_634_000_000_000_000)
+    >>> tally(45_222), tally(1_634_000_000_000_000)
     ('45,222', '1.6 × 10¹⁵')
     """
     if count < 10**9:
         return f"{count:,}"
     digits, power = f"{Decimal(count):.1e}".split("e+")
-    return f"{digits} × 10{power.translate(_RAISED)}"
+    return f"{digits} × 10{power.translate(_SUPERSCRIPTS)}"
 
 
-def number(value: float | None) -> str:
+def short_number(value: float | None) -> str:
     """Return a figure with three significant digits, two if it is small; tiny ones as powers of ten.
 
-    >>> [number(x) for x in (0.123456, 5.0, 1234.5, -0.0000673, 1.2e-9, None)]
+    >>> [short_number(x) for x in (0.123456, 5.0, 1234.5, -0.0000673, 1.2e-9, None)]
     ['0.123', '5', '1,234', '−0.000067', '1.2e−09', 'not known']
     """
     if value is None:
         return UNKNOWN
-    size = abs(value)
-    if size >= 1000:
+    magnitude = abs(value)
+    if magnitude >= 1000:
         digits = f"{value:,.0f}"
-    elif 1e-6 <= size < 1e-3:
-        digits = f"{value:.{1 - math.floor(math.log10(size))}f}"
+    elif 1e-6 <= magnitude < 1e-3:
+        digits = f"{value:.{1 - math.floor(math.log10(magnitude))}f}"
     else:
-        digits = f"{value:.3g}" if size >= 1e-3 else f"{value:.2g}"
+        digits = f"{value:.3g}" if magnitude >= 1e-3 else f"{value:.2g}"
     return digits.replace("-", "\N{MINUS SIGN}")
 
 
-def exact(value: float) -> str:
+def exact_number(value: float) -> str:
     """Return a number as short as it can be written without becoming another: for names, keys and commands.
 
-    >>> [exact(x) for x in (0.5, 20.0, 1000001.0, 0.1234567, 1e300)]
+    >>> [exact_number(x) for x in (0.5, 20.0, 1000001.0, 0.1234567, 1e300)]
     ['0.5', '20', '1000001', '0.1234567', '1e+300']
     """
     return str(int(value)) if abs(value) < 1e16 and float(value).is_integer() else repr(float(value))
@@ -187,8 +187,8 @@ def distinct_numbers(value: float, reference: float, digits: int = 3) -> tuple[s
     gap = abs(value - reference)
     decimals = min(12, max(0, digits - 1 - math.floor(math.log10(gap)))) if 0 < gap < math.inf else digits
     texts = (f"{number:,.{decimals}f}" for number in (value, reference))
-    first, second = (text.rstrip("0").rstrip(".") if "." in text else text for text in texts)
-    return first.replace("-", "\N{MINUS SIGN}"), second.replace("-", "\N{MINUS SIGN}")
+    value_text, reference_text = (text.rstrip("0").rstrip(".") if "." in text else text for text in texts)
+    return value_text.replace("-", "\N{MINUS SIGN}"), reference_text.replace("-", "\N{MINUS SIGN}")
 
 
 def distinct_percents(share: float, reference: float) -> tuple[str, str]:
@@ -199,16 +199,16 @@ def distinct_percents(share: float, reference: float) -> tuple[str, str]:
     """
     texts = distinct_numbers(100 * share, 100 * reference, 2)
     first, second = (
-        percent(part) if text in ("0", "100") and 0 < part < 1 else f"{text}%"
-        for part, text in zip((share, reference), texts, strict=True)
+        percent(percentage) if text in ("0", "100") and 0 < percentage < 1 else f"{text}%"
+        for percentage, text in zip((share, reference), texts, strict=True)
     )
     return first, second
 
 
-def times(value: float | None) -> str:
+def ratio(value: float | None) -> str:
     """Return a ratio: two significant digits below 10, whole above.
 
-    >>> times(5.234), times(61.7), times(0.4166)
+    >>> ratio(5.234), ratio(61.7), ratio(0.4166)
     ('5.2×', '62×', '0.42×')
     """
     if value is None:
@@ -228,10 +228,10 @@ def duration(seconds: float) -> str:
     return f"{rounded // 60} min {rounded % 60} s" if rounded >= 60 else f"{seconds:.2g} s"
 
 
-def listed(words: Sequence[str]) -> str:
+def listing(words: Sequence[str]) -> str:
     """Return words as a list in a sentence.
 
-    >>> listed(["sex", "race", "age"])
+    >>> listing(["sex", "race", "age"])
     'sex, race and age'
     """
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
@@ -243,8 +243,8 @@ def first_few(words: Sequence[str], limit: int = 3) -> str:
     >>> first_few(["A", "B", "C", "D", "E"])
     'A, B, C and 2 more'
     """
-    further = len(words) - limit
-    return listed([*words[:limit], f"{further:,} more"] if further > 0 else words)
+    hidden_count = len(words) - limit
+    return listing([*words[:limit], f"{hidden_count:,} more"] if hidden_count > 0 else words)
 
 
 def likelihood(plausibility: float | None) -> str:
@@ -273,10 +273,10 @@ def plural(value: int, noun: str, nouns: str | None = None) -> str:
     return f"{value:,} {noun if value == 1 else nouns or noun + 's'}"
 
 
-def plain(name: str) -> str:
+def spell(name: str) -> str:
     """Return the name of a column as words.
 
-    >>> plain("marital_status")
+    >>> spell("marital_status")
     'marital status'
     """
     return name.replace("_", " ").strip() or name
@@ -284,25 +284,25 @@ def plain(name: str) -> str:
 
 # Control characters (C0, DEL, C1), overrides of text direction, line separators, surrogates, and invisible characters.
 # Joiners and direction marks stay: names are written with them.
-_HIDDEN = re.compile(
+_HIDDEN_CHARACTERS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
 
-def visible(text: str, *, keep: str = "") -> str:
+def printable(text: str, *, keep: str = "") -> str:
     r"""Return a text in which control characters are written out, but for those to `keep`.
 
     The signs are those of JSON and TOML, so that a string of theirs keeps its meaning.
 
-    >>> print(visible("sex\x1b[31m"))
+    >>> print(printable("sex\x1b[31m"))
     sex\u001b[31m
     """
 
     def escaped(match: re.Match[str]) -> str:
-        sign = match[0]
-        if sign in keep:
-            return sign
-        return f"\\u{ord(sign):04x}" if ord(sign) < 0x10000 else f"\\U{ord(sign):08x}"
+        character = match[0]
+        if character in keep:
+            return character
+        return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
 
-    return _HIDDEN.sub(escaped, text)
+    return _HIDDEN_CHARACTERS.sub(escaped, text)

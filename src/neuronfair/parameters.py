@@ -6,8 +6,8 @@ for each.
 
 >>> @dataclass(frozen=True)
 ... class Settings:
-...     steps: int = parameter(100, "Steps of the search.", panel=BUDGET, least=0)
->>> Settings().steps, parameters(Settings)["steps"].text
+...     steps: int = parameter(100, "Steps of the search.", panel=BUDGET, low=0)
+>>> Settings().steps, find_parameters(Settings)["steps"].text
 (100, 'Steps of the search.')
 """
 
@@ -34,7 +34,7 @@ RENAMED = {  # old names, which work with a warning until 0.4
     "placebos": "permutations",
 }
 T = TypeVar("T")
-_KEY = "parameter"
+_METADATA_KEY = "parameter"
 
 
 @dataclass(frozen=True)
@@ -45,44 +45,44 @@ class Parameter:
     flags: tuple[str, ...] = ()  # as options, where they are not called like the field
     panel: str = EXPERT
     metavar: str | None = None
-    least: float | None = None
-    most: float | None = None
+    low: float | None = None
+    high: float | None = None
     positional: bool = False  # an argument of the command line, and no option
     hint: Any = None  # the type
     default: Any = None
     default_text: str | None = None  # the default as a help text shows it
 
 
-def parameter(default: Any, text: str, *flags: str, **more: Any) -> Any:
+def parameter(default: Any, text: str, *flags: str, **attributes: Any) -> Any:
     """Return a field of a settings class with the metadata for command line and TOML files: those of `Parameter`."""
-    return field(default=default, metadata={_KEY: Parameter(text, flags, default=default, **more)})
+    return field(default=default, metadata={_METADATA_KEY: Parameter(text, flags, default=default, **attributes)})
 
 
-def groups(kind: Any) -> Values:
+def find_groups(kind: Any) -> Values:
     """Return the fields of a settings class that are settings classes themselves."""
     return {member.name: member.default_factory for member in fields(kind) if is_dataclass(member.default_factory)}
 
 
-def parameters(kind: Any) -> dict[str, Parameter]:
+def find_parameters(kind: Any) -> dict[str, Parameter]:
     """Return the parameters of a settings class, those of its groups included, by the names of their fields.
 
     A class with `QUICK` has two sets of defaults. Its parameters are None unless they are given, and the help text
     shows both.
     """
     declared: dict[str, Parameter] = {}
-    nested = groups(kind)
+    nested = find_groups(kind)
     # Other fields may have types that are imported for type checkers only.
-    own = SimpleNamespace(__annotations__={m.name: m.type for m in fields(kind) if _KEY in m.metadata})
-    hints = get_type_hints(own, vars(sys.modules[kind.__module__]))
+    typed = SimpleNamespace(__annotations__={m.name: m.type for m in fields(kind) if _METADATA_KEY in m.metadata})
+    hints = get_type_hints(typed, vars(sys.modules[kind.__module__]))
     for member in fields(kind):
         if member.name in nested:
-            declared |= parameters(nested[member.name])
-        elif _KEY in member.metadata:
-            declared[member.name] = _replace(member.metadata[_KEY], hint=hints[member.name])
+            declared |= find_parameters(nested[member.name])
+        elif _METADATA_KEY in member.metadata:
+            declared[member.name] = _replace(member.metadata[_METADATA_KEY], hint=hints[member.name])
     if hasattr(kind, "QUICK"):
-        for name, single in declared.items():
-            default_text = _both_defaults(single.default, kind.QUICK.get(name, single.default))
-            declared[name] = _replace(single, hint=single.hint | None, default=None, default_text=default_text)
+        for name, entry in declared.items():
+            default_text = _both_defaults(entry.default, kind.QUICK.get(name, entry.default))
+            declared[name] = _replace(entry, hint=entry.hint | None, default=None, default_text=default_text)
     return declared
 
 
@@ -91,13 +91,13 @@ def flag_of(name: str, declared: Parameter) -> str:
     return declared.flags[0] if declared.flags else f"--{name.replace('_', '-')}"
 
 
-def build(kind: Any, values: Values) -> Any:
+def build_settings(kind: Any, values: Values) -> Any:
     """Return a settings class with these values, its groups included. None stands for the default."""
-    start = kind.quick() if hasattr(kind, "QUICK") and values.get("quick") else kind()
-    arguments = {name: build(nested, values) for name, nested in groups(kind).items()}
-    own_names = {member.name for member in fields(kind) if _KEY in member.metadata}
-    arguments |= {name: value for name, value in values.items() if name in own_names and value is not None}
-    return _replace(start, **arguments)
+    defaults = kind.quick() if hasattr(kind, "QUICK") and values.get("quick") else kind()
+    arguments = {name: build_settings(nested, values) for name, nested in find_groups(kind).items()}
+    field_names = {member.name for member in fields(kind) if _METADATA_KEY in member.metadata}
+    arguments |= {name: value for name, value in values.items() if name in field_names and value is not None}
+    return _replace(defaults, **arguments)
 
 
 def values_of(settings: Any) -> Values:
@@ -119,16 +119,16 @@ def with_current_names(values: Mapping[str, Any], renamed: Mapping[str, str] = R
     return {renamed.get(name, name): value for name, value in values.items()}
 
 
-def takes_old_names(kind: type[T]) -> type[T]:
+def accept_old_names(kind: type[T]) -> type[T]:
     """Let a class take arguments by the names that they had in version 0.2, with a warning."""
-    made: Any = kind
-    make = made.__init__
+    patched_class: Any = kind
+    original_init = patched_class.__init__
 
-    @wraps(make)
+    @wraps(original_init)
     def init(self: Any, *arguments: Any, **values: Any) -> None:
-        make(self, *arguments, **with_current_names(values))
+        original_init(self, *arguments, **with_current_names(values))
 
-    made.__init__ = init
+    patched_class.__init__ = init
     return kind
 
 
@@ -151,7 +151,7 @@ def value_text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def checked(entry: Values, declared: Mapping[str, Parameter]) -> tuple[Values, list[str]]:
+def validate_entry(entry: Values, declared: Mapping[str, Parameter]) -> tuple[Values, list[str]]:
     """Return the valid values of a TOML table, converted to the types of parameters, and the errors of the others."""
     import msgspec  # a machine that only searches has none
 
@@ -165,7 +165,7 @@ def checked(entry: Values, declared: Mapping[str, Parameter]) -> tuple[Values, l
         if isinstance(value, str) and get_origin(hint) in (list, tuple):
             value = [value]
         try:
-            values[key] = msgspec.convert(value, hint, dec_hook=_path)
+            values[key] = msgspec.convert(value, hint, dec_hook=_decode_path)
         except msgspec.ValidationError as error:
             problems.append(f"{key}: {str(error).replace('`', '')}")
             continue
@@ -175,15 +175,15 @@ def checked(entry: Values, declared: Mapping[str, Parameter]) -> tuple[Values, l
 def out_of_bounds(values: Values, declared: Mapping[str, Parameter]) -> Iterator[tuple[str, str]]:
     """Yield the names of numbers that are too small or too large, and why."""
     for name, value in values.items():
-        bounds = declared.get(name)
-        if bounds is not None and isinstance(value, int | float):
-            if bounds.least is not None and not value >= bounds.least:
-                yield name, f"{value} is less than {bounds.least}"
-            if bounds.most is not None and not value <= bounds.most:
-                yield name, f"{value} is more than {bounds.most}"
+        declaration = declared.get(name)
+        if declaration is not None and isinstance(value, int | float):
+            if declaration.low is not None and not value >= declaration.low:
+                yield name, f"{value} is less than {declaration.low}"
+            if declaration.high is not None and not value <= declaration.high:
+                yield name, f"{value} is more than {declaration.high}"
 
 
-def _path(kind: Any, value: Any) -> Any:
+def _decode_path(kind: Any, value: Any) -> Any:
     if kind is not Path or not isinstance(value, str):
         raise TypeError(f"Expected str, got {type(value).__name__}")
     return Path(value)

@@ -14,22 +14,22 @@ from typing import Protocol
 class Progress(Protocol):
     """Shows what is being done, how much of it is done, how much there is in all (if known), and a note."""
 
-    def __call__(self, what: str, done: int, total: int | None, note: str = "") -> None:
+    def __call__(self, activity: str, completed: int, total: int | None, note: str = "") -> None:
         """Show it."""
 
 
-def silent(what: str, done: int, total: int | None, note: str = "") -> None:
+def show_nothing(activity: str, completed: int, total: int | None, note: str = "") -> None:
     """Show nothing."""
 
 
-def labelled(show: Progress, label: str) -> Progress:
+def label_progress(show: Progress, label: str) -> Progress:
     """Return a progress whose descriptions begin with a label."""
-    return lambda what, done, total, note="": show(f"{label}{what}", done, total, note)
+    return lambda activity, completed, total, note="": show(f"{label}{activity}", completed, total, note)
 
 
-def counter(show: Progress, what: str) -> Callable[[int, int], None]:
+def count_progress(show: Progress, activity: str) -> Callable[[int, int], None]:
     """Return a progress of counts alone, all with the same description."""
-    return lambda done, total: show(what, done, total)
+    return lambda completed, total: show(activity, completed, total)
 
 
 PieceProgress = Callable[[int, int, int], None]
@@ -47,7 +47,7 @@ class Interruption:
 
 
 @contextmanager
-def interruptible(*, absorb: bool = False) -> Iterator[Interruption]:
+def record_interruption(*, absorb: bool = False) -> Iterator[Interruption]:
     """Record the first Ctrl-C instead of raising it, so that the current step is completed; a second one raises.
 
     With `absorb`, a first KeyboardInterrupt that the block itself raises, for example in a callback, ends the block
@@ -61,7 +61,7 @@ def interruptible(*, absorb: bool = False) -> Iterator[Interruption]:
         interruption.requested = True
 
     main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL  # None: a handler that Python does not know
+    earlier_handler = signal.getsignal(signal.SIGINT) or signal.SIG_DFL  # None: a handler that Python does not know
     if main_thread:
         signal.signal(signal.SIGINT, note)
     try:
@@ -72,4 +72,4 @@ def interruptible(*, absorb: bool = False) -> Iterator[Interruption]:
         interruption.requested = True
     finally:
         if main_thread:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, earlier_handler)

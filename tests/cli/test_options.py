@@ -9,7 +9,7 @@ import pytest
 
 from neuronfair.cli.audit import AuditJob, project_settings
 from neuronfair.errors import DataError
-from neuronfair.parameters import EXPERT, parameters
+from neuronfair.parameters import EXPERT, find_parameters
 
 FIRST = {"sensitive", "target", "domain", "model", "trust-pickle", "text", "favourable", "quick"}
 FIRST |= {"out", "quiet", "fail-if", "baseline"}
@@ -34,7 +34,7 @@ def test_the_commands_have_panels(run):
 
 
 def test_every_help_text_is_one_sentence_or_two():
-    for name, known in parameters(AuditJob).items():
+    for name, known in find_parameters(AuditJob).items():
         assert known.text[0].isupper(), name
         assert known.text.endswith("."), name
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from neuronfair.errors import DataError
 from neuronfair.images.archive import drawn_images, read_images
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from tests.bombs import lying_archive, zipped
 
 
@@ -157,7 +157,7 @@ def test_the_limit_for_one_picture(folder, monkeypatch):
 
 def test_all_pictures_together_are_limited(folder, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "50000")  # 5 pictures of 64 x 64 x 3 bytes
-    with pytest.raises(TooLarge, match="photos"):
+    with pytest.raises(TooLargeError, match="photos"):
         read_images(*folder)
 
 

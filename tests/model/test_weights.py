@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from neuronfair.errors import ModelError
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.model import weights
 from neuronfair.model.weights import HFCN, LFCN, Card, fingerprint, fully_connected, load_weights, save_weights
 from tests.bombs import lying_archive, npy, zipped
@@ -313,7 +313,7 @@ def test_a_flipped_bit_is_never_loaded_silently(tmp_path: Path, place: float, bi
     file.write_bytes(content)
     try:
         loaded, _ = load_weights(file)
-    except (ModelError, TooLarge) as error:
+    except (ModelError, TooLargeError) as error:
         assert_one_line(error, file)
     else:  # the bit lies where it means nothing to the weights: a date, or the words of the card
         assert fingerprint(loaded) == fingerprint(whole[0])
@@ -360,7 +360,7 @@ def test_an_npz_that_unpacks_to_more_than_allowed_is_refused(tmp_path: Path, mon
     np.savez_compressed(file, W0=np.zeros((5, 200_000), "f"), b0=np.zeros(200_000, "f"))
     assert file.stat().st_size < 10_000
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
-    with pytest.raises(TooLarge, match=r"m\.npz"):
+    with pytest.raises(TooLargeError, match=r"m\.npz"):
         load_weights(file)
 
 
@@ -395,7 +395,7 @@ def test_a_safetensors_file_that_is_too_large_is_refused(path: Path, monkeypatch
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(3 * path.stat().st_size))
     load_weights(path)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(3 * path.stat().st_size - 1))
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         load_weights(path)
 
 

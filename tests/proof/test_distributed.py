@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from neuronfair.audits.inputs import drawn_from
-from neuronfair.limits import VARIABLE, TooLarge
+from neuronfair.limits import SIZE_VARIABLE, TooLargeError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
@@ -342,8 +342,8 @@ def test_a_piece_of_no_pieces_or_no_file_is_passed_over(tmp_path):
 def test_a_piece_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     state, kept = some_state(), PieceFolder(tmp_path, 1)
     kept.save(0, state)
-    monkeypatch.setenv(VARIABLE, "100")
-    with pytest.raises(TooLarge):
+    monkeypatch.setenv(SIZE_VARIABLE, "100")
+    with pytest.raises(TooLargeError):
         kept.load(0, state)
 
 

@@ -26,7 +26,7 @@ from neuronfair.audits.report.attribute import (
     SideReport,
 )
 from neuronfair.domain.schema.column_types import LeftOut
-from neuronfair.formatting import POPULATIONS, TWINS, interval_ends, percent
+from neuronfair.formatting import POPULATIONS, TWINS_OF_POPULATION, interval_ends, percent
 from neuronfair.proof.report import FreshClaims, ShareInterval
 from neuronfair.render.page import audit_page, axis_end, cells, layer_maps
 from tests import reports
@@ -150,7 +150,7 @@ def test_rates_that_look_alike_say_in_what_they_differ():
     rates = Rates(*(replace(reports.rate(152, 1000), population=one) for one in ("table", "plausible")))
     text = read(reports.with_first(reports.report(), rates=replace(rates, pairs=reports.rate(175, 1000, "pairs")))).text
     for population in ("pairs", "table", "plausible"):
-        assert f"{POPULATIONS[population]} {TWINS[population]}" in text
+        assert f"{POPULATIONS[population]} {TWINS_OF_POPULATION[population]}" in text
 
 
 def test_the_top_line_has_version_and_day_and_a_quick_look():

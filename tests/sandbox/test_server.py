@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from neuronfair import sandbox
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
 READER = """
@@ -125,12 +125,12 @@ def test_a_crash_is_an_error_like_any_other(ask: Ask) -> None:
 
 
 def test_no_more_memory_than_allowed(ask: Ask) -> None:
-    with pytest.raises(TooLarge, match=r"^a\.file: takes more than .* NEURONFAIR_MAX_BYTES"):
+    with pytest.raises(TooLargeError, match=r"^a\.file: takes more than .* NEURONFAIR_MAX_BYTES"):
         ask("fill")
 
 
 def test_no_longer_answer_than_allowed(ask: Ask) -> None:
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         ask("flood")
     assert ask("echo") == "nothing"
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from neuronfair.errors import RunError
-from neuronfair.limits import VARIABLE
+from neuronfair.limits import SIZE_VARIABLE
 from neuronfair.searches.engine import Checkpoint
 from neuronfair.store.files import seal, unseal
 from neuronfair.store.shard_files import RemoteFolder, ShardStore
@@ -139,7 +139,7 @@ def test_files_of_a_stranger(tmp_path, monkeypatch):
     marker.write_bytes(seal({**entry, "files": {**files, "lines": [*files["lines"][:2], 3]}}))
     with pytest.raises(RunError, match=r"lines\.[0-9a-f]{8}: damaged"):
         store.parts()[0].lines()
-    monkeypatch.setenv(VARIABLE, "10")
+    monkeypatch.setenv(SIZE_VARIABLE, "10")
     with pytest.raises(Exception, match=r"000000\.json: would take"):
         store.parts()
 

@@ -23,7 +23,7 @@ from neuronfair.audits.gate.regression_set import read_regression_set
 from neuronfair.domain.population.storage import load_counterfactuals, load_population
 from neuronfair.domain.schema.toml import parse_domain, read_domain
 from neuronfair.errors import NeuronFairError
-from neuronfair.limits import TREE, VARIABLE, TooLarge, read_bytes
+from neuronfair.limits import SIZE_VARIABLE, TREE_FACTOR, TooLargeError, read_bytes
 from neuronfair.model.weights import load_weights
 from neuronfair.proof import certificate
 from neuronfair.proof.distributed import PieceFolder
@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "counterfactuals.safetensors": lambda path: load_counterfactuals(path, DOMAIN),
     "model.safetensors": load_weights,
     "certificate.parquet": certificate.read,
-    "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE), path),
+    "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE_FACTOR), path),
     "00000-of-00001.state": lambda path: PieceFolder(path.parent, 1).load(
         0, ProofState.of({"open.low": torch.zeros(1, 1)}, 0, 0.0)
     ),
@@ -104,7 +104,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_hostile_file_ends_in_one_line(reader, tmp_path, monkeypatch):
-    monkeypatch.setenv(VARIABLE, str(ALLOWED))
+    monkeypatch.setenv(SIZE_VARIABLE, str(ALLOWED))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     made = {name: make() for name, make in HOSTILE.items()}
     grown_by_making = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -140,16 +140,16 @@ def test_nonsense_a_folder_and_nothing_are_refused(reader, tmp_path):
 def test_a_table_that_unpacks_to_much_is_refused_before_it_is_unpacked_here(reader, tmp_path, monkeypatch):
     (tmp_path / reader).write_bytes(HOSTILE["a table that unpacks to much"]())
     assert (tmp_path / reader).stat().st_size < ALLOWED // 100
-    monkeypatch.setenv(VARIABLE, str(ALLOWED))
-    with pytest.raises(TooLarge, match=reader):
+    monkeypatch.setenv(SIZE_VARIABLE, str(ALLOWED))
+    with pytest.raises(TooLargeError, match=reader):
         READERS[reader](tmp_path / reader)
 
 
 @pytest.mark.parametrize("reader", ["state.safetensors", "population.safetensors", "model.safetensors"])
 def test_many_empty_tensors_are_refused(reader, tmp_path, monkeypatch):
     (tmp_path / reader).write_bytes(HOSTILE["many empty tensors"]())
-    monkeypatch.setenv(VARIABLE, str(ALLOWED))
-    with pytest.raises(TooLarge, match=reader):
+    monkeypatch.setenv(SIZE_VARIABLE, str(ALLOWED))
+    with pytest.raises(TooLargeError, match=reader):
         READERS[reader](tmp_path / reader)
 
 

@@ -25,8 +25,8 @@ class AlternativesSettings:
     it is the disparate-impact ratio where the favourable outcome is known, and else the gap of the selection rates.
     """
 
-    budget: int = parameter(60, "Candidates to fit, next to as many controls.", panel=BUDGET, least=1)
-    seconds: float | None = parameter(None, "Time limit of the search in seconds.", panel=BUDGET, least=0)
+    budget: int = parameter(60, "Candidates to fit, next to as many controls.", panel=BUDGET, low=1)
+    seconds: float | None = parameter(None, "Time limit of the search in seconds.", panel=BUDGET, low=0)
     quality: str = parameter(
         "accuracy",
         f"Quality to keep: {', '.join(get_args(Quality))} or package.module:function.",
@@ -39,12 +39,12 @@ class AlternativesSettings:
         panel=INPUT,
         metavar="MEASURE",
     )
-    tolerance: float = parameter(0.005, "Quality that may be lost.", panel=INPUT, least=0, most=1)
+    tolerance: float = parameter(0.005, "Quality that may be lost.", panel=INPUT, low=0, high=1)
     families: tuple[str, ...] = parameter((), f"Kinds of candidates: {', '.join(FAMILIES)}. Default: all.")
     allow_disparate_treatment: bool = parameter(False, "Let candidates read the sensitive attribute.")
-    shown: int = parameter(3, "Candidates that are measured on the test part.", least=1, most=20)
-    confidence: float = parameter(0.95, "Confidence of all intervals together.", panel=EXPERT, least=0.5, most=0.999)
-    workers: int = parameter(1, "Processes that fit candidates.", panel=BUDGET, least=1)
+    shown: int = parameter(3, "Candidates that are measured on the test part.", low=1, high=20)
+    confidence: float = parameter(0.95, "Confidence of all intervals together.", panel=EXPERT, low=0.5, high=0.999)
+    workers: int = parameter(1, "Processes that fit candidates.", panel=BUDGET, low=1)
     seed: int = parameter(0, "Seed of all random numbers.")
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from neuronfair.alternative_models.estimators import Dimension, Recipe
 from neuronfair.alternative_models.objectives import Floats, ModelAnswers, PartEvaluator, QualityFunction
 from neuronfair.alternative_models.parts import Integers, SearchTable
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals
-from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
+from neuronfair.errors import ModelError, NeuronFairError, one_line, require
 from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
 from neuronfair.model.open import OpenedModel
 from neuronfair.model.open.user_code import unpickle
@@ -296,7 +296,7 @@ class CandidateFitter:
                     labels.append(classes[drawn])
                     weights.append(np.ones(count))
 
-        frame = needs("pandas", "sklearn").concat(frames, ignore_index=True)
+        frame = require("pandas", "sklearn").concat(frames, ignore_index=True)
         return frame, np.concatenate(labels), np.concatenate(weights) if power else None
 
     def _weights(self, rows: Integers, power: float) -> Floats:

@@ -32,7 +32,7 @@ from neuronfair.domain.population.counterfactuals import fit_counterfactuals, wi
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import read_table
-from neuronfair.errors import ModelError, did_you_mean, needs, one_line
+from neuronfair.errors import ModelError, did_you_mean, one_line, require
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.formats import REFITTED
@@ -275,7 +275,7 @@ def _named(name: str, table: SearchTable, columns: Sequence[str]) -> Any:
     elif name == "boosting":
         last = HistGradientBoostingClassifier()
     else:
-        last = needs("lightgbm", "lightgbm").LGBMClassifier(verbosity=-1, n_jobs=1)
+        last = require("lightgbm", "lightgbm").LGBMClassifier(verbosity=-1, n_jobs=1)
     before = [("words", coded, [column for column in frame if column not in numbers]), ("numbers", scaled, numbers)]
     columns_before = ColumnTransformer(before, verbose_feature_names_out=False).set_output(transform="pandas")
     return Pipeline([("columns", columns_before), ("model", last)])
@@ -419,6 +419,6 @@ def write(estimator: Any, path: Path, accuracy: float) -> None:
     if isinstance(estimator, NetworkClassifier):
         estimator.save(path, accuracy)
     elif path.suffix in (".skops", ".joblib"):
-        needs("skops.io" if path.suffix == ".skops" else "joblib", "sklearn").dump(estimator, path)
+        require("skops.io" if path.suffix == ".skops" else "joblib", "sklearn").dump(estimator, path)
     else:
         path.write_bytes(pickle.dumps(estimator))

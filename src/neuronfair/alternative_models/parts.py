@@ -13,8 +13,8 @@ import numpy.typing as npt
 from neuronfair.domain.rules import excluded_labels
 from neuronfair.domain.tables import Cells
 from neuronfair.domain.tables.dataset import Dataset, Original
-from neuronfair.errors import DataError, needs
-from neuronfair.formatting import listed
+from neuronfair.errors import DataError, require
+from neuronfair.formatting import listing
 from neuronfair.model.records import OriginalCells
 
 Integers = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ class SearchTable:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a report says about the groups."""
-        bands = f"{listed(self.banded)}: compared in bands that begin at the quartiles ({listed(self.groups)})."
+        bands = f"{listing(self.banded)}: compared in bands that begin at the quartiles ({listing(self.groups)})."
         small = (
             f"Not compared, as they have fewer than {LEAST} records in a part or a rule excludes them: "
             f"{counted(self.left_out)}. Their records are fitted and count for the quality."
@@ -135,7 +135,7 @@ def search_table(data: Dataset, seed: int) -> SearchTable:
 def counted(groups: Mapping[str, int]) -> str:
     """Return groups and their sizes in words, the largest first."""
     sizes = sorted(groups.items(), key=lambda item: -item[1])
-    return listed(
+    return listing(
         [f"{name} ({n:,})" for name, n in sizes[:NAMED]] + [f"{len(sizes) - NAMED} more"] * (len(sizes) > NAMED)
     )
 
@@ -187,7 +187,7 @@ def _parts(labels: Integers, group: Integers, seed: int) -> dict[str, Integers]:
 
 def _with_frame(data: Dataset) -> Dataset:
     """Return a data set with its original cells as a DataFrame, typed as pandas reads a file."""
-    pandas, original = needs("pandas", "sklearn", "a search for alternatives"), data.original
+    pandas, original = require("pandas", "sklearn", "a search for alternatives"), data.original
     if original is not None and original.frame is not None:
         frame = original.frame.iloc[original.rows].reset_index(drop=True)
         frame.columns = list(map(str, frame.columns))

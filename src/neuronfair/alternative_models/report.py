@@ -13,7 +13,7 @@ from neuronfair.alternative_models.candidates import CONTROL_ROWS, Candidate
 from neuronfair.alternative_models.objectives import MEASURES
 from neuronfair.alternative_models.parts import counted
 from neuronfair.alternative_models.session import AlternativesReport
-from neuronfair.formatting import listed, number, percent, plural, points, with_interval
+from neuronfair.formatting import listing, percent, plural, pp, short_number, with_interval
 from neuronfair.render.page import rendered
 
 SHARES = ("accuracy", "balanced_accuracy", "roc_auc")  # qualities that are shown in percent
@@ -28,7 +28,7 @@ def headline(report: AlternativesReport) -> str:
         return f"No better alternative was found among {tried}."
     before = report.shown[0]
     values = (quality(report, shown.quality.value) for shown in (one, before))
-    was, now = number(before.measure.value), number(one.measure.value)
+    was, now = short_number(before.measure.value), short_number(one.measure.value)
     return (
         f"{one.candidate.name.capitalize()} lowers the {MEASURES[report.measure]} from {was} to {now}, with"
         f" {quality_name(report)} {' instead of '.join(values)} ({tried} fitted)."
@@ -38,7 +38,7 @@ def headline(report: AlternativesReport) -> str:
 def sentences(report: AlternativesReport) -> list[str]:
     """Return what a reader must know of the result, a sentence or two each."""
     rows, searched, settings, chance = report.rows, report.searched, report.settings, report.chance
-    name, measure, sensitive = quality_name(report), MEASURES[report.measure], listed(report.sensitive)
+    name, measure, sensitive = quality_name(report), MEASURES[report.measure], listing(report.sensitive)
     sure = percent(settings.confidence)
     why = Counter(one.error for one in searched.candidates if one.error is not None).most_common(1)
     reason = f" (mostly: {why[0][0]})" if why else ""
@@ -62,7 +62,7 @@ def sentences(report: AlternativesReport) -> list[str]:
             known = "It is the model proposed: the search found nothing beyond chance. "
             found.append(
                 f"The best control, which differs in its seed and rows only, is better as well: its {measure} is "
-                f"{number(one.measure.value)}. {known if one is report.winner else ''}".rstrip()
+                f"{short_number(one.measure.value)}. {known if one is report.winner else ''}".rstrip()
             )
     gains = [(one.quality_gain, one.measure_gain) for one in report.shown if one.quality_gain and one.measure_gain]
     if report.shown and not gains:
@@ -74,7 +74,7 @@ def sentences(report: AlternativesReport) -> list[str]:
         found.append(
             f"With {rows['test']:,} test records, a model like these can be called better only if its {name} is at "
             f"{'least' if kept > 0 else 'most'} {lost(report, abs(kept))} {side} the baseline's and its {measure} at "
-            f"least {number(less)} lower."
+            f"least {short_number(less)} lower."
         )
     if chance.of:
         found.append(
@@ -100,12 +100,12 @@ def quality_name(report: AlternativesReport) -> str:
 
 def quality(report: AlternativesReport, value: float) -> str:
     """Return a value of the quality."""
-    return percent(value) if report.quality in SHARES else number(value)
+    return percent(value) if report.quality in SHARES else short_number(value)
 
 
 def lost(report: AlternativesReport, value: float) -> str:
     """Return a difference of the quality."""
-    return points(value) if report.quality in SHARES else number(value)
+    return pp(value) if report.quality in SHARES else short_number(value)
 
 
 def changes(one: Candidate, report: AlternativesReport) -> str:
@@ -116,7 +116,7 @@ def changes(one: Candidate, report: AlternativesReport) -> str:
         return f"the baseline with another seed and {percent(CONTROL_ROWS)} of the rows"
     values, said = dict(one.parameters), []
     if count := int(values.pop("leave_out", 0)):
-        said.append(f"without {listed(report.proxies[:count])}")
+        said.append(f"without {listing(report.proxies[:count])}")
     names = {
         "twins": "{} of the counterfactual twins added",
         "pairs": "{} of the findings added",
@@ -125,18 +125,18 @@ def changes(one: Candidate, report: AlternativesReport) -> str:
     }
     for name, phrase in names.items():
         if value := float(values.pop(name, 0)):
-            said.append(phrase.format(percent(value) if name in ("twins", "pairs") else number(value)))
+            said.append(phrase.format(percent(value) if name in ("twins", "pairs") else short_number(value)))
     if values.pop("monotone", 0):
         said.append("monotone constraints")
     if share := float(values.get("silenced_share", 0)):
         said.append(f"{percent(share)} of the neurons of layer {int(values.get('layer', 0)) + 1} silenced")
     if float(values.pop("threshold", 0.5)) != 0.5:
-        said.append(f"threshold {number(float(one.parameters['threshold']))}")
+        said.append(f"threshold {short_number(float(one.parameters['threshold']))}")
     if float(values.pop("rows", 1.0)) < 1:
         said.append(f"{percent(float(one.parameters['rows']))} of the rows")
     own = {"silenced_share", "layer", "leave_out", *names}
     other = [name for name in values if name not in own and values[name] != report.hyper.get(name)]
-    said += [f"{name.rpartition('__')[2]} {number(float(values[name]))}" for name in other]
+    said += [f"{name.rpartition('__')[2]} {short_number(float(values[name]))}" for name in other]
     blind = report.baseline_reads and not report.settings.allow_disparate_treatment
     return ", ".join(said) or f"the baseline {'without the sensitive attribute' if blind else 'with another seed'}"
 
@@ -158,11 +158,11 @@ def alternatives_report(report: AlternativesReport) -> RenderableType:
 def regulator_text(report: AlternativesReport) -> str:
     """Return a paragraph for the file of a regulator, which claims no more than was done."""
     rows, searched, settings, winner = report.rows, report.searched, report.settings, report.winner
-    measure, name, sensitive = MEASURES[report.measure], quality_name(report), listed(report.sensitive)
+    measure, name, sensitive = MEASURES[report.measure], quality_name(report), listing(report.sensitive)
     small = f" (not compared: {counted(report.left_out)})" if report.left_out else ""
     text = (
         f"Search for less discriminatory alternatives. Model: {report.estimator}, predicting '{report.target}' from "
-        f"{report.data} ({sum(rows.values()):,} records). Groups by {sensitive}: {listed(report.groups)}{small}. "
+        f"{report.data} ({sum(rows.values()):,} records). Groups by {sensitive}: {listing(report.groups)}{small}. "
         f"Business purpose measured by {name}; discrimination measured by the {measure} for '{report.selected}'. "
         f"{len(searched.candidates)} alternatives were fitted to {rows['fit']:,} records ({report.failed} could not be "
         f"used), with {len(searched.controls)} refits of the baseline as controls (other seeds, "

@@ -20,8 +20,8 @@ from neuronfair.alternative_models import Measure, estimators
 from neuronfair.alternative_models.candidates import Candidate, CandidateFitter, Value
 from neuronfair.alternative_models.estimators import Dimension
 from neuronfair.alternative_models.objectives import CHOICE_DRAWS, Gain, ModelAnswers, PartEvaluator
-from neuronfair.errors import NeuronFairError, RunError, needs, one_line
-from neuronfair.limits import TEXT, read_bytes
+from neuronfair.errors import NeuronFairError, RunError, one_line, require
+from neuronfair.limits import TEXT_FACTOR, read_bytes
 from neuronfair.measure.stats import Estimate, clopper_pearson
 from neuronfair.progress import PieceProgress, Progress
 from neuronfair.scale.pool import Pool
@@ -62,7 +62,7 @@ class SearchFile:
         self.path, self.fits, self.tested = path, dict[str, FitLine](), tuple[str, ...]()
         self.earlier, self._size, lines = 0, 0, list[_Line]()
         if path is not None and path.exists():
-            content = read_bytes(path, times=TEXT)
+            content = read_bytes(path, times=TEXT_FACTOR)
             self._size = content.rfind(b"\n") + 1
             lines = [_read(path, number, line) for number, line in enumerate(content[: self._size].splitlines(), 1)]
         for line in lines:
@@ -210,7 +210,7 @@ class OptunaProposals:
     """Which parameters are tried: some planned ones, some drawn at random, then those that Optuna proposes."""
 
     def __init__(self, fitter: CandidateFitter) -> None:
-        optuna = needs("optuna", "alternatives", "a search for alternatives")
+        optuna = require("optuna", "alternatives", "a search for alternatives")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._failed = optuna.trial.TrialState.FAIL
         self._space = space(fitter)

@@ -42,11 +42,11 @@ from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import NeuronFairError, RunError, needs
+from neuronfair.errors import NeuronFairError, RunError, require
 from neuronfair.model.formats import REFITTED
 from neuronfair.model.open import OpenedModel, feature_names, wrap_model
 from neuronfair.plots import new_axes
-from neuronfair.progress import Progress, silent
+from neuronfair.progress import Progress, show_nothing
 from neuronfair.scale.pool import Processes, Serial
 from neuronfair.store.files import Lock
 from neuronfair.store.ledger import rows_digest
@@ -146,7 +146,7 @@ class Alternatives:
             "better",
         ]
         lines = [[one.candidate.name, *one.quality, *one.measure, one.better] for one in self.report.shown]
-        return needs("pandas", "sklearn", "a DataFrame", RunError).DataFrame(lines, columns=columns)
+        return require("pandas", "sklearn", "a DataFrame", RunError).DataFrame(lines, columns=columns)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw quality against discrimination of all fits on the choose part; returns the matplotlib axes."""
@@ -176,7 +176,7 @@ class Alternatives:
             lines.append(f"  {one.candidate.name}: {report.quality} {quality}, {name} {measure}")
         return "\n".join([*lines[:9], *([f"  … {len(lines) - 9} more models"] if len(lines) > 9 else [])])
 
-    def audit(self, name: str, progress: Progress = silent) -> Report:
+    def audit(self, name: str, progress: Progress = show_nothing) -> Report:
         """Return a short audit of one of the models, by the records of the test part."""
         table = self.fitter.table
         data = table.data.take(torch.from_numpy(table.test))
@@ -230,7 +230,7 @@ def alternatives(
     `allow_disparate_treatment` is set, which allows the first.
     """
     out, own, anew = options.pop("out", None), options.pop("quality", None), options.pop("force", False)
-    progress, trust = options.pop("progress", silent), options.pop("trust_pickle", False)
+    progress, trust = options.pop("progress", show_nothing), options.pop("trust_pickle", False)
     settings = replace(settings or AlternativesSettings(), **options)
     if isinstance(own, str):
         settings, own = replace(settings, quality=own), None
@@ -363,7 +363,7 @@ def _header(fitter: CandidateFitter) -> dict[str, str]:
     """Return what must be the same when a search resumes."""
     table, recipe, settings = fitter.table, fitter.recipe, fitter.settings
     own = "" if fitter.own is None else _described(fitter.own)
-    cells = needs("pandas", "sklearn").util.hash_pandas_object(table.frame, index=False).to_numpy().view(np.int64)
+    cells = require("pandas", "sklearn").util.hash_pandas_object(table.frame, index=False).to_numpy().view(np.int64)
     kept = replace(settings, budget=1, seconds=None, workers=1, shown=1)
     return {
         "version of a package": ", ".join(f"{name} {version(name)}" for name in PACKAGES),

@@ -17,7 +17,7 @@ from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import cluster_seeds
-from neuronfair.progress import PieceProgress, Progress, labelled, silent
+from neuronfair.progress import PieceProgress, Progress, label_progress, show_nothing
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
@@ -183,7 +183,7 @@ def compare_methods(
     for seed in range(config.seed, config.seed + repeats):
         seeds = cluster_seeds(network.encoding, rows, config.seeds, seed=seed)
         runs += [_SearchJob(replace(config, method=method, seed=seed), seeds) for method in methods]
-    lines = list(_lines(network, domain, rows, runs, progress or silent, **pool_options))
+    lines = list(_lines(network, domain, rows, runs, progress or show_nothing, **pool_options))
     stopped = len(lines) < len(runs)
     evaluated = max((int(line.figures["rows_evaluated"] or 0) for line in lines), default=0)
     populations: tuple[Population | Tensor | PopulationModel, ...] = ()
@@ -218,7 +218,7 @@ def _lines(
     """Give the line of each search that is finished, up to Ctrl-C."""
     if pool is None:
         for run in runs:
-            line = _line(_Searched(model, None, domain, rows), run, labelled(progress, f"{run.config.method}, "))
+            line = _line(_Searched(model, None, domain, rows), run, label_progress(progress, f"{run.config.method}, "))
             if line is None:
                 return
             yield line

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 from torch import Tensor, nn
 
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.audits.report import Report
 from neuronfair.audits.report.attribute import Finding
 from neuronfair.domain.schema.toml import quoted
 from neuronfair.errors import DataError, DomainError, OtherRunError, RunError
-from neuronfair.limits import TREE, read_bytes
+from neuronfair.limits import TREE_FACTOR, read_bytes
 from neuronfair.model.weights import Card, save_weights
 from neuronfair.store.files import Json, Lock, check_digest, is_sealed, read_sealed, seal, sha256, unseal, write_whole
 from neuronfair.store.ledger import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
@@ -161,7 +161,7 @@ def read_report(path: str | Path) -> Report:
     """Read the audit.json of an audit; one that was edited is refused."""
     path = Path(path)
     try:
-        content = read_bytes(path, times=TREE)
+        content = read_bytes(path, times=TREE_FACTOR)
         if is_sealed(content):
             unseal(content)
         return Report.from_json(content, path)
@@ -177,7 +177,7 @@ def write_worst_findings(folder: Path, worst: Sequence[Finding]) -> None:
 
 
 def _keep(path: Path, entry: Json) -> None:
-    with _writing(path), replacing(path) as temporary:
+    with _writing(path), replace_file(path) as temporary:
         temporary.write_bytes(seal(entry))
 
 

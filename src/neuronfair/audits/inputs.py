@@ -21,7 +21,7 @@ from neuronfair.domain.tables import JoinedColumns, Sheet
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limited, read_table
 from neuronfair.domain.tables.files import read_sheet, with_columns
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
-from neuronfair.formatting import listed
+from neuronfair.formatting import listing
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import OpenedModel, feature_names, wrap_model
 from neuronfair.model.open.estimators import takes_sensitive_features
@@ -320,7 +320,7 @@ def _fitting(find: Callable[[Sequence[str]], AuditInput], found: AuditInput, sou
         source.open(without.data)
     except ModelError:
         return found
-    remark = f"{listed(sensitive)}: no input of the model, which fits the other columns only"
+    remark = f"{listing(sensitive)}: no input of the model, which fits the other columns only"
     return replace(without, remarks=(*without.remarks, remark))
 
 

@@ -35,12 +35,12 @@ from neuronfair.formatting import (
     POPULATIONS,
     Population,
     TwinKind,
-    exact,
+    exact_number,
     interval_ends,
-    listed,
+    listing,
     percent,
-    plain,
-    visible,
+    printable,
+    spell,
 )
 from neuronfair.measure.counterfactual_effect import Thoroughness
 from neuronfair.measure.rate import Rate
@@ -50,8 +50,8 @@ from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.open import OpenedModel
 from neuronfair.model.records import Records, prepare_records
-from neuronfair.parameters import takes_old_names, with_current_names
-from neuronfair.progress import silent
+from neuronfair.parameters import accept_old_names, with_current_names
+from neuronfair.progress import show_nothing
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.ledger import MANIFEST, portable_source
 
@@ -64,7 +64,7 @@ TRUST = "If the encoding is right: settings=CheckSettings(skip_encoding_check=Tr
 Models = nn.Module | Network | BlackBox | OpenedModel | str | Path | Callable[[Any], Any]
 
 
-@takes_old_names
+@accept_old_names
 @dataclass(frozen=True)
 class CheckSettings:
     """How thorough a check is. If it fails, `method` searches for a pair to show, from `seeds` starting rows."""
@@ -156,7 +156,7 @@ class Fairness:
             count = f"{past.unfit:,} of {past.replayed + past.unfit:,} past counterexamples in {past.file}"
             problems += [f"{count} no longer fit the domain, so they were not evaluated:", *past.notes]
         if problems:
-            raise AssertionError("\n".join(map(visible, problems)))
+            raise AssertionError("\n".join(map(printable, problems)))
         return FairnessResult(measured.largest, max_rate, past, measured.rates, proved, measured.counterfactual)
 
     def check_groups(
@@ -179,14 +179,14 @@ class Fairness:
         name = "+".join(data.domain.sensitive)
         limits = read_expressions(fail_if, [name], [])
         if not limits or any(limit.figure not in GROUP_METRICS for limit in limits):
-            raise NeuronFairError(f"expected thresholds on {listed(GROUP_METRICS)}, got {listed(fail_if) or 'none'}")
+            raise NeuronFairError(f"expected thresholds on {listing(GROUP_METRICS)}, got {listing(fail_if) or 'none'}")
         if _decides_alike(case, DRAWN, 0):
             raise AssertionError(ALIKE)
         records = prepare_records(opened, data)
         _, disparity = group_metrics(records.model, records.data, opened.decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
         if any(check.fired for check in checks):
-            raise AssertionError("\n".join(visible(check.explained) for check in checks if check.fired))
+            raise AssertionError("\n".join(printable(check.explained) for check in checks if check.fired))
         return checks
 
     def _worst_pair(
@@ -219,8 +219,8 @@ class Fairness:
             runs=RunFolder(folder, portable_source(opened.source), opened.fingerprint, None, reopen or ()),
         )
         found = AttributeAudit.of(data.domain)
-        search(one, found, silent)
-        describe_findings(one, found, silent)
+        search(one, found, show_nothing)
+        describe_findings(one, found, show_nothing)
         searched = next((finding for finding in found.report.worst if finding.replay), None)
         if searched is None:
             return []
@@ -248,7 +248,7 @@ def _measure(
 ) -> _Measured:
     """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
     data, confidence = case.data, settings.confidence
-    limit = Threshold(f"flip_rate > {exact(max_rate)}", None, "flip_rate", ">", max_rate)
+    limit = Threshold(f"flip_rate > {exact_number(max_rate)}", None, "flip_rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (records_needed(limit, 0.0, confidence) or SAMPLES))
     population = population_if_plausible(data, settings.seed) if has_table else None
     opened, budget = case.opened, (samples, confidence, settings.seed)
@@ -311,7 +311,7 @@ def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
     low, high = rate.interval
     if not limit.met_by(high):
         return []
-    by = listed([plain(name) for name in data.domain.sensitive])
+    by = listing([spell(name) for name in data.domain.sensitive])
     lines = [
         f"The decision depends on {by} for {percent(rate.rate)} of {POPULATIONS[rate.population]} "
         f"({percent(rate.confidence)} CI {interval_ends(rate.rate, low, high)}; {rate.found:,} of "

@@ -35,7 +35,7 @@ from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.open import OpenedModel
-from neuronfair.progress import Progress, counter, silent
+from neuronfair.progress import Progress, count_progress, show_nothing
 from neuronfair.scale.tasks import Tasks, has_other_threads, one_thread, usable_cores
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.store.files import Json, Lock
@@ -68,7 +68,7 @@ def run(
     not stop the audit. The regression set is not changed here: `LoadedChecks.extend` comes last. Stages that do not
     depend on each other run side by side, where that is safe.
     """
-    origin, ready, show = origin or Origin(), ready or LoadedChecks(), progress or silent
+    origin, ready, show = origin or Origin(), ready or LoadedChecks(), progress or show_nothing
     prepared = _prepare(opened, data, settings, origin, None if folder is None else Path(folder))
     prepared = replace(prepared, processes=_processes(prepared))
     past = ready.replay(opened)
@@ -191,7 +191,7 @@ class _Stages:
         """Check the encoding of the inputs and fit the population model, which is returned."""
         prepared, show = self._prepared, self._show
         data, settings = prepared.data, prepared.settings
-        fitting = counter(show, "Fitting the population model (columns)")
+        fitting = count_progress(show, "Fitting the population model (columns)")
         works: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened, data)]
         if people is None:
             works.append(partial(population_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from neuronfair.formatting import TwinKind, number
-from neuronfair.parameters import parameter, takes_old_names
+from neuronfair.formatting import TwinKind, short_number
+from neuronfair.parameters import accept_old_names, parameter
 
 if TYPE_CHECKING:
     from neuronfair.measure.counterfactual_effect import Thoroughness
@@ -22,7 +22,7 @@ BUDGETS = "starting rows", "search steps", "samples", "proof seconds", "permutat
 MINIMUM_BUDGET = {"seeds": 20, "steps": 10, "samples": 2_000}
 
 
-@takes_old_names
+@accept_old_names
 @dataclass(frozen=True)
 class AuditSettings:
     """How thorough an audit is; the defaults suit a minute on two cores.
@@ -33,13 +33,13 @@ class AuditSettings:
     `permutations` is the number of permutations of the groups in the counterfactual test.
     """
 
-    seeds: int = parameter(200, "Starting rows of each search.", "--starts", least=1)
-    steps: int = parameter(100, "Steps of each search.", least=0)
-    seconds: float | None = parameter(None, "Time limit of each search in seconds.", least=0)
+    seeds: int = parameter(200, "Starting rows of each search.", "--starts", low=1)
+    steps: int = parameter(100, "Steps of each search.", low=0)
+    seconds: float | None = parameter(None, "Time limit of each search in seconds.", low=0)
     methods: tuple[str, ...] | None = None
-    samples: int = parameter(50_000, "Synthetic records per flip rate.", least=1)
+    samples: int = parameter(50_000, "Synthetic records per flip rate.", low=1)
     confidence: float = 0.95
-    prove: float = parameter(6.0, "Time limit of proofs in seconds; 0: none.", metavar="X", least=0)
+    prove: float = parameter(6.0, "Time limit of proofs in seconds; 0: none.", metavar="X", low=0)
     seed: int = parameter(0, "Random seed.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
     twins: TwinKind | None = parameter(None, "Run one test only: flip or counterfactual.", metavar="KIND")
@@ -74,7 +74,7 @@ class AuditSettings:
         """Return which budgets are smaller than the defaults, in words."""
         both = [(getattr(self, key), getattr(AuditSettings, key)) for key in self.QUICK]
         named = zip(BUDGETS, both, strict=True)
-        return tuple(f"{name} {number(own)}/{number(usual)}" for name, (own, usual) in named if own < usual)
+        return tuple(f"{name} {short_number(own)}/{short_number(usual)}" for name, (own, usual) in named if own < usual)
 
     def thorough(self, samples: int, *, leads: bool) -> Thoroughness:
         """Return the budget of the counterfactual test for a sample of records; smaller unless that test leads."""

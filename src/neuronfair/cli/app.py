@@ -17,8 +17,8 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from neuronfair import __version__
-from neuronfair.errors import DEBUG, NeuronFairError, internal
-from neuronfair.formatting import visible
+from neuronfair.errors import DEBUG_VARIABLE, NeuronFairError, internal_message
+from neuronfair.formatting import printable
 from neuronfair.parameters import (
     BUDGET,
     EXPERT,
@@ -27,10 +27,10 @@ from neuronfair.parameters import (
     OUTPUT,
     Parameter,
     Values,
-    build,
+    build_settings,
+    find_parameters,
     flag_of,
     out_of_bounds,
-    parameters,
     value_text,
 )
 from neuronfair.scale.pool import ADDRESS, LOCAL
@@ -163,7 +163,7 @@ def command(
         declared = _declared(function)
         known: dict[str, Parameter] = {}
         for one in declared.values():
-            inside = {} if isinstance(one, Parameter) else parameters(one)
+            inside = {} if isinstance(one, Parameter) else find_parameters(one)
             known |= {key: own for key, own in inside.items() if key not in omit and key not in known}
         known |= {key: replace(known[key], default=default) for key, default in (defaults or {}).items()}
         known |= {key: one for key, one in declared.items() if isinstance(one, Parameter)}
@@ -174,7 +174,7 @@ def command(
                 raise typer.BadParameter(f"{flag_of(name, known[name])}: {why}.")
             function(
                 **{
-                    key: values[key] if isinstance(one, Parameter) else build(one, values)
+                    key: values[key] if isinstance(one, Parameter) else build_settings(one, values)
                     for key, one in declared.items()
                 }
             )
@@ -260,9 +260,9 @@ def main() -> None:
     except OSError as error:
         _fail(f"{error.filename or 'output'}: {error.strerror or error}")
     except Exception as error:
-        if os.environ.get(DEBUG):
+        if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exception(error)
-        _fail(internal(error), INTERNAL, "")  # status 1 could be mistaken for a failed gate
+        _fail(internal_message(error), INTERNAL, "")  # status 1 could be mistaken for a failed gate
 
 
 def _run() -> Any:
@@ -291,7 +291,7 @@ def _explain(error: Any) -> None:
 
 def complain(message: str) -> None:
     """Print one line on standard error, with control characters written out."""
-    print(f"neuronfair: {visible(' '.join(message.split()))}", file=sys.stderr)
+    print(f"neuronfair: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
 def _fail(message: str, status: int = WRONG, kind: str = "error: ") -> None:
@@ -319,4 +319,4 @@ def _options(
     ] = False,
 ) -> None:
     if debug:
-        os.environ[DEBUG] = "1"
+        os.environ[DEBUG_VARIABLE] = "1"

@@ -48,11 +48,11 @@ from neuronfair.parameters import (
     INPUT,
     OUTPUT,
     Values,
-    build,
-    checked,
+    build_settings,
+    find_parameters,
     flag_of,
     parameter,
-    parameters,
+    validate_entry,
     values_of,
 )
 
@@ -84,7 +84,7 @@ class AuditJob:
     settings: AuditSettings = field(default_factory=AuditSettings)
     quick: bool = parameter(False, "Take a first look: smaller searches.", panel=BUDGET)
     text: str | None = parameter(None, "Column of texts, to test a model of text.", panel=INPUT, metavar="COLUMN")
-    max_calls: int | None = parameter(None, "With --text: most texts to evaluate.", least=1)
+    max_calls: int | None = parameter(None, "With --text: most texts to evaluate.", low=1)
     favourable: str | None = parameter(None, "Favourable outcome: a class of the target.", panel=INPUT, metavar="CLASS")
     take_rules: Literal["none", "free", "all"] = parameter(
         "none", "Adopt suggested rules: none, free or all.", metavar="RULES"
@@ -125,7 +125,7 @@ class AuditJob:
 
     def changed(self) -> Values:
         """Return the settings that are not the defaults, which --quick changes."""
-        defaults = values_of(build(AuditJob, {"quick": self.quick})) | {"quick": False}
+        defaults = values_of(build_settings(AuditJob, {"quick": self.quick})) | {"quick": False}
         return {name: value for name, value in values_of(self).items() if value != defaults[name]}
 
     def words(self, out: Path) -> Iterator[str]:
@@ -136,7 +136,7 @@ class AuditJob:
         'a.csv --starts 5 --quick --fail-if rate > 1% --out run'
         """
         yield self.table.data
-        known = parameters(AuditJob)
+        known = find_parameters(AuditJob)
         for name, value in self.changed().items():
             if name == "data":
                 continue
@@ -316,7 +316,7 @@ def project_settings(folder: Path) -> Values:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: not TOML in UTF-8: {error}") from error
     found = tool.get("neuronfair", {}) if isinstance(tool, dict) else {}
-    where, known = f"{path}: [tool.neuronfair]", parameters(AuditJob)
+    where, known = f"{path}: [tool.neuronfair]", find_parameters(AuditJob)
     if not isinstance(found, dict):
         raise DataError(f"{where}: expected a table")
     for key, value in found.items():
@@ -325,7 +325,7 @@ def project_settings(folder: Path) -> Values:
             raise DataError(f"{where}: unknown key '{key}'. {did_you_mean(name, known)}")
         if name in _RUNS_CODE or (name == "model" and ":" in str(value)):
             raise DataError(f"{where}: {key} = {value!r} runs a program. Set it on the command line instead")
-    settings, problems = checked({key.replace("-", "_"): value for key, value in found.items()}, known)
+    settings, problems = validate_entry({key.replace("-", "_"): value for key, value in found.items()}, known)
     for problem in problems:
         raise DataError(f"{where}: {problem}")
     return settings
@@ -398,7 +398,7 @@ def _audit_text(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
     """Audit a model of texts, print the summary and end with the status of the thresholds."""
     changed = job.changed()
     for name in (name for name in changed if name not in _FOR_TEXTS):
-        raise DataError(f"{flag_of(name, parameters(AuditJob)[name])} does not apply with --text. Leave it out")
+        raise DataError(f"{flag_of(name, find_parameters(AuditJob)[name])} does not apply with --text. Leave it out")
     if outputs.markdown is not None:
         raise DataError("--markdown is not written for texts. Use --json or the report in --out")
     if job.model.model is None:
@@ -458,7 +458,7 @@ def audit_all(
         Path, option("Folder to make, or to resume; each audit has a folder in it.", panel=OUTPUT, metavar="FOLDER")
     ] = Path("neuronfair-audits"),
     force: ForceOption = False,
-    workers: Annotated[int, option("Processes of one core each, side by side.", least=1)] = 1,
+    workers: Annotated[int, option("Processes of one core each, side by side.", low=1)] = 1,
     ray: RayOption = None,
     junit: Annotated[Path | None, option("Write the results of all as JUnit XML.", panel=OUTPUT)] = None,
 ) -> None:
@@ -544,9 +544,9 @@ def audit_images(
         Path | None, option("Detector file from an earlier audit. Default: train one.", panel=INPUT)
     ] = None,
     own_body: Annotated[bool, option("Train a separate body for the attribute classifier.")] = False,
-    faces: Annotated[int | None, option("Number of faces to use. Default: all.", least=20, panel=BUDGET)] = None,
-    steps: Annotated[int, option("Steps of each search chain.", least=0, panel=BUDGET)] = 40,
-    epochs: Annotated[int, option("Epochs of training.", least=1, panel=BUDGET)] = 12,
+    faces: Annotated[int | None, option("Number of faces to use. Default: all.", low=20, panel=BUDGET)] = None,
+    steps: Annotated[int, option("Steps of each search chain.", low=0, panel=BUDGET)] = 40,
+    epochs: Annotated[int, option("Epochs of training.", low=1, panel=BUDGET)] = 12,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     quiet: QuietOption = False,

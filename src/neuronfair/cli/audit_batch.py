@@ -32,9 +32,9 @@ from neuronfair.domain.schema.toml import read_domain, read_toml
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import DATASETS, catalog_domain
 from neuronfair.domain.tables.files import read_header
-from neuronfair.errors import NeuronFairError, OtherRunError, RunError, did_you_mean, internal
+from neuronfair.errors import NeuronFairError, OtherRunError, RunError, did_you_mean, internal_message
 from neuronfair.limits import read_text
-from neuronfair.parameters import Parameter, Values, build, checked, parameters
+from neuronfair.parameters import Parameter, Values, build_settings, find_parameters, validate_entry
 from neuronfair.progress import PieceProgress, PoolProgress
 from neuronfair.render.page import index_page
 from neuronfair.render.terminal import make_console
@@ -127,7 +127,7 @@ class AuditFile:
             return found
         if not entries:
             found.problems.append("it has no [[audit]]")
-        known = parameters(AuditJob)
+        known = find_parameters(AuditJob)
         lists = {key: replace(one, hint=list[str]) if key in MULTIPLIED else one for key, one in known.items()}
         common = found._known(defaults, "[defaults]", lists)
         lists["name"] = Parameter("Name of the audit.", hint=str)
@@ -141,7 +141,7 @@ class AuditFile:
 
     def _known(self, entry: Values, where: str, known: Mapping[str, Parameter]) -> Values:
         """Return the valid values of an entry; note the others as problems."""
-        values, problems = checked(entry, known)
+        values, problems = validate_entry(entry, known)
         problems += [f"{key}: an empty list" for key in MULTIPLIED if key in values and not values[key]]
         self.problems += [f"{where}: {problem}" for problem in problems]
         return values
@@ -161,7 +161,7 @@ class AuditFile:
         for places in product(*(range(len(one)) for one in lists.values())):
             chosen = {key: lists[key][place] for key, place in zip(lists, places, strict=True)}
             try:
-                job = build(AuditJob, {**values, **chosen})
+                job = build_settings(AuditJob, {**values, **chosen})
             except NeuronFairError as error:
                 self.problems.append(f"{where}: {error}")
                 continue
@@ -346,7 +346,7 @@ def audit_one(place: BatchFolder, audit: NamedAudit, note: PieceProgress) -> Bat
     except NeuronFairError as error:
         return BatchOutcome(str(error), reported=False)
     except Exception as error:  # a defect must not stop the other audits
-        return BatchOutcome(internal(error), reported=False, internal=True)
+        return BatchOutcome(internal_message(error), reported=False, internal=True)
     finally:
         note(1, 1, 0)
 

@@ -17,7 +17,7 @@ from neuronfair.cli.options import (
     write_file,
 )
 from neuronfair.errors import DataError
-from neuronfair.formatting import visible
+from neuronfair.formatting import printable
 from neuronfair.parameters import INPUT, OUTPUT
 
 NameArgument = Annotated[str, option("A name from 'neuronfair data list'.", metavar="NAME", positional=True)]
@@ -54,7 +54,7 @@ def data_get(
     with progress_bar(f"Fetching {name}", quiet=quiet) as show:
         paths = get(name, progress=show)
     for path in paths:
-        print(visible(str(path)))
+        print(printable(str(path)))
 
 
 @command(data_app, "where")
@@ -66,7 +66,7 @@ def data_where(name: NameArgument) -> None:
     if paths is None:
         raise DataError(f"{name} is not downloaded. Download it: neuronfair data get {name}")
     for path in paths:
-        print(visible(str(path)))
+        print(printable(str(path)))
 
 
 @command(domain_app, "infer", omit=("data", "sensitive", "target", "domain", "encoding"))
@@ -96,10 +96,10 @@ def domain_infer(
     text = draft.text if favourable is None else with_favourable(draft.text, favourable)
     parse_domain(text)
     if is_stdout(out):
-        print(visible(text, keep="\n"), end="")  # its strings keep their meaning
+        print(printable(text, keep="\n"), end="")  # its strings keep their meaning
         return
     write_file(out, text)
     left_out = [f"{one.column} ({one.reason})" for one in draft.left_out]
     for line in [*([f"Left out: {', '.join(left_out)}"] if left_out else []), *draft.remarks]:
-        print(visible(line))
-    print(visible(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested."))
+        print(printable(line))
+    print(printable(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested."))

@@ -24,7 +24,7 @@ from neuronfair.cli.options import (
     pool_of,
 )
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.formatting import POPULATIONS, Population, TwinKind, interval_ends, listed, percent, plural
+from neuronfair.formatting import POPULATIONS, Population, TwinKind, interval_ends, listing, percent, plural
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FlipRateOptions:
     twins: TwinKind = parameter("flip", "Attribute-flip test, or counterfactual test.", panel=INPUT)
     error: float = parameter(0.001, "Sample until the confidence interval is ± this at most.", panel=BUDGET)
     confidence: float = parameter(0.95, "Level of the confidence interval.", panel=BUDGET)
-    samples: int = parameter(1_000_000, "Maximum number of records.", panel=BUDGET, least=1)
+    samples: int = parameter(1_000_000, "Maximum number of records.", panel=BUDGET, low=1)
     seed: int = parameter(0, options.SEED)
 
     @property
@@ -158,7 +158,7 @@ def _counterfactual_test(
 
 def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, allowed: float) -> None:
     console.print(
-        f"The decision depends on {listed(data.domain.sensitive)} for {percent(rate.rate)} of "
+        f"The decision depends on {listing(data.domain.sensitive)} for {percent(rate.rate)} of "
         f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI "
         f"{interval_ends(rate.rate, rate.low, rate.high)}; {rate.discriminated:,} of {rate.of:,}). "
         f"{rate.omission}".rstrip()
@@ -178,7 +178,7 @@ class CertifySettings:
     where: str = parameter(
         "", "Certify only records that meet this condition: 'age >= 30 and job in [a, b]'.", panel=INPUT
     )
-    seconds: float = parameter(60.0, "Time limit in seconds.", panel=BUDGET, least=0, most=1e9)
+    seconds: float = parameter(60.0, "Time limit in seconds.", panel=BUDGET, low=0, high=1e9)
     order: Literal["records", "volume"] = parameter(
         "records", "Certify first where most records, or most volume, is undecided.", panel=BUDGET
     )
@@ -186,7 +186,7 @@ class CertifySettings:
         None, "Folder to make, or to resume, with more --seconds too.", panel=OUTPUT, metavar="FOLDER"
     )
     row: int | None = parameter(
-        None, "Show the certified region around this row of the data set, from 1.", panel=OUTPUT, least=1
+        None, "Show the certified region around this row of the data set, from 1.", panel=OUTPUT, low=1
     )
     check: Path | None = parameter(None, "Check this certificate instead of making one.", panel=INPUT)
 
@@ -361,8 +361,8 @@ def _check_certificate(path: Path, source: ModelOptions, table: AuditInput | Non
     console.print(
         f"Verified: {plural(found.boxes, 'box', 'boxes')} hold for this model and the decision {wanted}. Of "
         f"{plural(found.people, 'record')} {where}the decision does not depend on "
-        f"{listed(certificate.domain.sensitive)} for {found.fair:,} at least, and does for {found.discriminatory:,} at "
-        "least."
+        f"{listing(certificate.domain.sensitive)} for {found.fair:,} at least, and does for {found.discriminatory:,} "
+        "at least."
     )
     if table is None:
         console.print(

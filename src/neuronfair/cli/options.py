@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from neuronfair import __version__
 from neuronfair.cli.app import option
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean
-from neuronfair.formatting import listed, percent, visible
+from neuronfair.formatting import listing, percent, printable
 from neuronfair.model.formats import reader_of
 from neuronfair.parameters import INPUT, OUTPUT, parameter
 from neuronfair.scale.pool import Pool, Processes, Serial, cluster
@@ -233,7 +233,7 @@ def open_all(
     data = table.load(model).data
     opened, card = (model.source.open(data), None) if model.model is not None else model.train(data, console, seed)
     if outside := [attribute.name for attribute in data.domain.attributes if not attribute.is_input]:
-        console.print(f"The model does not use {listed(outside)}.")
+        console.print(f"The model does not use {listing(outside)}.")
     return opened, data.to(model.device), card
 
 
@@ -253,7 +253,7 @@ def warn_of_encoding(opened: OpenedModel, data: Dataset, console: Console) -> No
 
     check = check_encoding(opened, data)
     if check.level not in ("ok", "not assessable"):
-        console.print(visible(check.text), style="bold yellow")
+        console.print(printable(check.text), style="bold yellow")
 
 
 def fit_classifier(
@@ -359,13 +359,13 @@ def check_weights(path: Path) -> Path:
 
 def write_json(path: Path, results: Mapping[str, object]) -> None:
     """Write results as JSON to a file or to standard output."""
-    write_text(path, visible(json.dumps(results, indent=2, allow_nan=False) + "\n", keep="\n"))  # DEL
+    write_text(path, printable(json.dumps(results, indent=2, allow_nan=False) + "\n", keep="\n"))  # DEL
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text to a file or, with control characters written out, to standard output."""
     if is_stdout(path):
-        sys.stdout.write(visible(text, keep="\n"))
+        sys.stdout.write(printable(text, keep="\n"))
     else:
         write_file(path, text)
 

@@ -12,7 +12,7 @@ from neuronfair.cli import options
 from neuronfair.cli.app import RESEARCH, app, command, option
 from neuronfair.cli.runs import own_model
 from neuronfair.errors import ModelError, NeuronFairError
-from neuronfair.formatting import listed
+from neuronfair.formatting import listing
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT
 from neuronfair.scale.pool import check_address
 from neuronfair.searches.config import SearchConfig
@@ -69,12 +69,12 @@ def interpret(
     from neuronfair.measure.rate import ablate
     from neuronfair.model.network import Network
     from neuronfair.model.profile import interpret as run
-    from neuronfair.plots import PICTURES, drawing, saved_figure
+    from neuronfair.plots import PICTURE_SUFFIXES, import_matplotlib, saved_figure
     from neuronfair.render.terminal import interpretation_json, layer_table, progress_bar, verdict
 
-    options.check_out(plot, PICTURES)
+    options.check_out(plot, PICTURE_SUFFIXES)
     if plot is not None:
-        drawing()
+        import_matplotlib()
     console = output.console()
     opened, data, card = options.open_all(table, model, console, seed)
     network = opened.model
@@ -91,7 +91,7 @@ def interpret(
     console.print(layer_table(profile, data.domain))
     console.print(verdict(profile, ablation, data.domain))
     if plot is not None:
-        title = f"{data.name}: reaction of the neurons to {listed(data.domain.sensitive)}"
+        title = f"{data.name}: reaction of the neurons to {listing(data.domain.sensitive)}"
         with saved_figure(plot, size=(7.5, 6.2)) as figure:
             profile.plot(figure.add_subplot(), title=title)
         console.print(f"AS curves: {plot}", soft_wrap=True)
@@ -290,9 +290,7 @@ def compare(
     methods: Annotated[
         str, option("Methods to compare: all, or names such as frontier,neuronfair-plus.", panel=INPUT)
     ] = "all",
-    repeats: Annotated[
-        int, option("Repetitions with other seeds, for confidence intervals.", least=1, panel=BUDGET)
-    ] = 1,
+    repeats: Annotated[int, option("Repetitions with other seeds, for confidence intervals.", low=1, panel=BUDGET)] = 1,
     plot: Annotated[Path | None, option("Draw the comparison (.png, .svg or .pdf).", panel=OUTPUT)] = None,
     ray: options.RayOption = None,
 ) -> None:
@@ -307,14 +305,14 @@ def compare(
     """
     model.check()
     from neuronfair.audits.comparison import compare_methods
-    from neuronfair.plots import PICTURES, drawing
+    from neuronfair.plots import PICTURE_SUFFIXES, import_matplotlib
     from neuronfair.render.search import compare_report, plot_comparison
     from neuronfair.render.terminal import stage_progress
     from neuronfair.searches.methods import able, check_method, current_name
 
-    options.check_out(plot, PICTURES)
+    options.check_out(plot, PICTURE_SUFFIXES)
     if plot is not None:
-        drawing()
+        import_matplotlib()
     console = output.console()
     chosen = None if methods == "all" else [current_name(name) for name in options.names(methods) or ()]
     for method in chosen or ():
@@ -335,7 +333,7 @@ def compare(
         )
     console.print(compare_report(result, data.domain))
     if plot is not None:
-        title = f"{data.name}, {listed(data.domain.sensitive)}: {result.seeds:,} seeds"
+        title = f"{data.name}, {listing(data.domain.sensitive)}: {result.seeds:,} seeds"
         plot_comparison(result, plot, title=title)
         console.print(f"Picture: {plot}", soft_wrap=True)
     output.write(

@@ -29,9 +29,7 @@ def show(
         Path, option("The folder of 'neuronfair audit', or a run folder of a search.", metavar="RUN", positional=True)
     ],
     model: ModelOptions,
-    number: Annotated[
-        int | None, option("Number of a finding, from 0.", metavar="[N]", least=0, positional=True)
-    ] = None,
+    number: Annotated[int | None, option("Number of a finding, from 0.", metavar="[N]", low=0, positional=True)] = None,
     out: Annotated[
         Path | None,
         option(
@@ -193,7 +191,7 @@ def _write(folder: Path, out: Path) -> None:
 def _report_of_texts(folder: Path) -> TextReport | None:
     """Return the report of an audit of texts; None for the folder of another audit or of a search."""
     from neuronfair.audits.folder import FIGURES
-    from neuronfair.limits import TREE, read_bytes
+    from neuronfair.limits import TREE_FACTOR, read_bytes
     from neuronfair.store.ledger import MANIFEST, load_manifest
     from neuronfair.text.report import TextReport
 
@@ -202,7 +200,7 @@ def _report_of_texts(folder: Path) -> TextReport | None:
         return None
     if not path.is_file():
         raise RunError(f"{folder}: this audit of texts is not finished. Give its command again to resume it")
-    return TextReport.from_json(read_bytes(path, times=TREE), path)
+    return TextReport.from_json(read_bytes(path, times=TREE_FACTOR), path)
 
 
 def _refuse_texts(folder: Path) -> None:

@@ -27,7 +27,7 @@ from neuronfair.domain.cells import (
     plain_float,
 )
 from neuronfair.domain.tables import Cells
-from neuronfair.errors import CellError, DomainError, did_you_mean, repeated
+from neuronfair.errors import CellError, DomainError, did_you_mean, find_repeated
 
 AttributeKind = Literal["ordinal", "nominal", "flag", "continuous"]
 EncodingKind = Literal["raw", "scaled", "onehot", "none"]
@@ -100,7 +100,7 @@ class Attribute:
                 yield f"{key} {value!r} is unknown. {did_you_mean(value, known)}"
         if self.kind == "nominal" and not self.values:
             yield "a nominal attribute needs values = [...]"
-        if (twice := repeated(self.values)) is not None:
+        if (twice := find_repeated(self.values)) is not None:
             yield f"value {twice!r} is listed twice"
         if not self.values:
             if not all(map(_is_finite, (self.low, self.high, self.step))) or self.step <= 0 or self.high < self.low:

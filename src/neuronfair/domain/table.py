@@ -27,7 +27,7 @@ from neuronfair.domain.twins import (
     fits_in_int64,
     key_coefficients,
 )
-from neuronfair.errors import DomainError, did_you_mean, repeated
+from neuronfair.errors import DomainError, did_you_mean, find_repeated
 
 
 class Neighbours(NamedTuple):
@@ -92,7 +92,7 @@ class TableDomain(Domain):
     draft: str = field(default="", compare=False, repr=False)  # the commented TOML text, where it was inferred
 
     def __post_init__(self) -> None:
-        if (twice := repeated(self.names)) is not None:
+        if (twice := find_repeated(self.names)) is not None:
             raise DomainError(f"{self.name}: attribute '{twice}' is declared twice")
         if not any(attribute.is_input for attribute in self.attributes):
             raise DomainError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from neuronfair.errors import DomainError, did_you_mean, repeated
+from neuronfair.errors import DomainError, did_you_mean, find_repeated
 
 if TYPE_CHECKING:
     from neuronfair.domain.table import TableDomain
@@ -190,7 +190,7 @@ def check_sensitive(domain: str, sizes: Mapping[str, int], sensitive: Sequence[s
             raise DomainError(f"{domain}: sensitive attribute '{name}' is not a column. {did_you_mean(name, sizes)}")
         if sizes[name] < 2:
             raise DomainError(f"{domain}: sensitive attribute '{name}' has one value only, so there are no twins")
-    if repeated(sensitive) is not None:
+    if find_repeated(sensitive) is not None:
         raise DomainError(f"{domain}: a sensitive attribute is named twice: {', '.join(sensitive)}")
     if math.prod(sizes[name] for name in sensitive) > MAX_COMBINATIONS:
         raise DomainError(f"{domain}: over {MAX_COMBINATIONS:,} combinations of sensitive values. Use a coarser grid")

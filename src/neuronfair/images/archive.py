@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.tables.files import read_sheet
-from neuronfair.errors import DataError, did_you_mean, needs, repeated
-from neuronfair.limits import VARIABLE, TooLarge, check_size, open_archive, read_bytes, read_member
+from neuronfair.errors import DataError, did_you_mean, find_repeated, require
+from neuronfair.limits import SIZE_VARIABLE, TooLargeError, check_size, open_archive, read_bytes, read_member
 
 SIDE = 64  # pixels: height and width of every picture, as in the paper
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
@@ -107,7 +107,7 @@ def read_images(source: str | Path, labels: str | Path, *, side: int = SIDE) -> 
     if "file" not in sheet.columns:
         raise DataError(f"{labels}: expected a column 'file'. {did_you_mean('file', sheet.columns)}")
     files = sheet.columns["file"]
-    twice = repeated(files)
+    twice = find_repeated(files)
     if twice is not None:
         raise DataError(f"{labels}: '{twice}' is labelled twice")
     notes: list[str] = []
@@ -162,7 +162,7 @@ def _decoded(read: ReadMember, files: Sequence[str], side: int, source: Path) ->
     notes = []
     for change, what in (
         ("damaged", "files in {} are no pictures, '{}' for one: left out."),
-        ("large", f"files in {{}} are too large, '{{}}' for one: left out. If you trust them, set {VARIABLE}."),
+        ("large", f"files in {{}} are too large, '{{}}' for one: left out. If you trust them, set {SIZE_VARIABLE}."),
         ("resized", f"pictures in {{}} were resized to {side} x {side}."),
         ("grey", "pictures in {} were made RGB from grey or palette."),
     ):
@@ -175,7 +175,7 @@ def _decoded(read: ReadMember, files: Sequence[str], side: int, source: Path) ->
 
 def decoder() -> Any:
     """Return the library that reads and writes pictures, or say how to install it."""
-    return needs("PIL.Image", "images", "a test on pictures", DataError)
+    return require("PIL.Image", "images", "a test on pictures", DataError)
 
 
 def _picture(read: ReadMember, name: str, pixels: np.ndarray) -> set[str]:
@@ -185,7 +185,7 @@ def _picture(read: ReadMember, name: str, pixels: np.ndarray) -> set[str]:
     changes = set()
     try:
         content = read(name)
-    except TooLarge:
+    except TooLargeError:
         return {"large"}
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
         return {"damaged"}
@@ -198,7 +198,7 @@ def _picture(read: ReadMember, name: str, pixels: np.ndarray) -> set[str]:
             if image.size != pixels.shape[1:]:
                 changes.add("resized")
                 picture = picture.resize(pixels.shape[1:], Image.Resampling.LANCZOS)
-    except (TooLarge, MemoryError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+    except (TooLargeError, MemoryError, Image.DecompressionBombError, Image.DecompressionBombWarning):
         return {"large"}
     except Exception:  # a damaged file can fail anywhere in the reader
         return {"damaged"}

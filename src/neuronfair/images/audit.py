@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.audits.folder import check_audit_folder, check_same, claimed, record_file, recorded_file
 from neuronfair.domain.draws import Draws, random_order
 from neuronfair.errors import DataError
@@ -48,7 +48,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.model.weights import fingerprint
-from neuronfair.progress import Progress, silent
+from neuronfair.progress import Progress, show_nothing
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import evaluate
 from neuronfair.searches.findings import Findings
@@ -374,7 +374,7 @@ def audit_images(
     The detector is one that an earlier audit left in its folder, or is trained now. With a folder, it is kept there,
     and so is what each search finds: after a kill the same audit resumes, or with `force` starts again.
     """
-    settings, show = settings or ImageSettings(), progress or silent
+    settings, show = settings or ImageSettings(), progress or show_nothing
     split, (classes, _) = ImageSplit.of(pictures, sensitive, device, settings.seed), pictures.attribute(sensitive)
     loaded = None if detector is None else _loaded(detector, split)
     manifest = {
@@ -512,7 +512,7 @@ def _save(path: Path, search: ImageSearch) -> None:
     lines = {name: getattr(found, name) for name in _TENSORS}
     lines["counts"] = torch.tensor([*(getattr(found, name) for name in _COUNTS), search.seeds])
     lines["seconds"] = torch.tensor(search.seconds, dtype=torch.float64)
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         save_state(lines, temporary)
 
 

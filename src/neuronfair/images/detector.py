@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.domain.draws import random_order
 from neuronfair.errors import ModelError, did_you_mean, one_line
 from neuronfair.images.domain import PASS
@@ -272,7 +272,7 @@ def save_detector(path: Path, module: Detector, card: DetectorCard) -> None:
     from safetensors.torch import save
 
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_bytes(save(state, metadata={CARD_KEY: json.dumps(asdict(card))}))
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.atomic import replacing, write_text
+from neuronfair.atomic import replace_file, write_text
 from neuronfair.audits.report import SCHEMA, as_json, read_json
-from neuronfair.formatting import percent, plain, with_interval
+from neuronfair.formatting import percent, spell, with_interval
 from neuronfair.images.archive import decoder
 from neuronfair.images.detector import predictions
 from neuronfair.images.domain import FLAG, HALVING, PASS, SEED, ImageDomain
@@ -101,7 +101,7 @@ MIN_ATTRIBUTE_SKILL = 0.6  # of the way from guessing to certainty: below, an at
 
 def sentences(report: ImageReport) -> list[str]:
     """Return what was found, a paragraph each."""
-    shift, walks, sensitive = report.shift, report.methods, plain(report.sensitive)
+    shift, walks, sensitive = report.shift, report.methods, spell(report.sensitive)
     lines = [
         f"The detector ({report.body}) classifies {percent(report.detection_rate)} of held-out images correctly. The "
         f"classifier of {sensitive} is right for {percent(report.classifier_accuracy)} of held-out faces, and its "
@@ -202,7 +202,7 @@ def write_results(folder: Path, audit: ImageAudit) -> None:
     """Write the figures of an audit, its page, and all pairs that halving has found as 8-bit pictures."""
     findings, domain = audit.found[HALVING].findings, audit.subject.domain
     pictures, twins = finding_images(domain, findings).cpu().chunk(2)
-    with writing(folder), replacing(folder / PAIRS) as temporary:
+    with writing(folder), replace_file(folder / PAIRS) as temporary:
         write_text(folder / FIGURES, audit.report.to_json())
         write_text(folder / PAGE, image_page(audit))
         np.savez_compressed(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.twins import Domain
-from neuronfair.errors import ModelError, needs
+from neuronfair.errors import ModelError, require
 from neuronfair.model.encoding import split_families
 from neuronfair.model.network import Network
 from neuronfair.plots import new_axes
@@ -120,7 +120,7 @@ class BiasProfile:
             }
             for one in self.layers
         ]
-        return needs("pandas", "sklearn", "a DataFrame", ModelError).DataFrame(lines)
+        return require("pandas", "sklearn", "a DataFrame", ModelError).DataFrame(lines)
 
     def __repr__(self) -> str:
         lines = [f"Most biased layer: {self.worst.name} ({self.pairs:,} pairs of a record and a twin compared)"]

@@ -20,7 +20,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.cells import cell_text
 from neuronfair.domain.tables.dataset import Dataset, Original
 from neuronfair.domain.twins import FLIPS
-from neuronfair.errors import ModelError, needs, one_line
+from neuronfair.errors import ModelError, one_line, require
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding, TableEncoding
 from neuronfair.model.network import Network
@@ -131,7 +131,7 @@ class OriginalCells:
         self._own = data.rows.cpu().numpy()
         self._known: dict[tuple[int, int], int | None] = {}  # records that have a code, by column and code
         if original.frame is None:
-            self._frame = needs("pandas", "sklearn").DataFrame(
+            self._frame = require("pandas", "sklearn").DataFrame(
                 {a.name: _column(original, a) for a in data.domain.attributes}
             )
         else:
@@ -169,7 +169,7 @@ class OriginalCells:
         values = [np.nan if code == attribute.empty else attribute.value(code) for code in distinct.tolist()]
         if cells.dtype.kind in "iu" and not all(isinstance(value, int) for value in values):
             cells = cells.astype(np.float64)
-        cells[changed] = needs("pandas", "sklearn").Series(values, dtype=cells.dtype).to_numpy()[inverse]
+        cells[changed] = require("pandas", "sklearn").Series(values, dtype=cells.dtype).to_numpy()[inverse]
         return cells
 
     def _first(self, column: int, code: int) -> int | None:

@@ -18,10 +18,10 @@ from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
-from neuronfair.limits import TooLarge, check_array, check_size, check_tensors, members, read_bytes
+from neuronfair.limits import TooLargeError, check_array, check_size, check_tensors, read_bytes, read_members
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.formats import is_pickle
 
@@ -107,7 +107,7 @@ def save_weights(path: str | Path, module: nn.Module, card: Card) -> None:
     text = json.dumps(dataclasses.asdict(card), indent=2, ensure_ascii=False)
     try:
         # The weights are put in place last: whoever finds them after a kill finds the copy of their card, too.
-        with replacing(path) as weights, replacing(path.with_suffix(".json")) as copy:
+        with replace_file(path) as weights, replace_file(path.with_suffix(".json")) as copy:
             copy.write_text(f"{text}\n", encoding="utf-8")
             weights.write_bytes(to_bytes(state, metadata={CARD_KEY: text}))
     except OSError as error:
@@ -175,7 +175,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             # Copies, because the tensors may be windows into a file that can change later.
             state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
             return state, file.metadata() or {}
-    except TooLarge:
+    except TooLargeError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the reader
         raise ModelError(f"{path}: not a readable safetensors file ({one_line(error)})") from error
@@ -185,10 +185,10 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
     try:
         content = read_bytes(path)
         arrays = {}
-        for name, member in members(content, path, times=4).items():  # an array and a tensor of each, transposed
+        for name, member in read_members(content, path, times=4).items():  # an array and a tensor of each, transposed
             check_array(member)
             arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(member), allow_pickle=False)
-    except TooLarge:
+    except TooLargeError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the reader
         raise ModelError(f"{path}: not a readable npz file of plain arrays ({one_line(error)})") from error

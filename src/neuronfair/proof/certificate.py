@@ -18,7 +18,7 @@ from neuronfair import __version__
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, NeuronFairError, RunError, one_line
-from neuronfair.limits import TREE, check_size
+from neuronfair.limits import TREE_FACTOR, check_size
 from neuronfair.model.decision import Decision
 from neuronfair.store.files import decoded
 from neuronfair.store.tables import Texts, read_columns, write_columns
@@ -214,7 +214,7 @@ def read(path: Path) -> Certificate:
     """Read a certificate; what is not as it must be is refused. Whether its claims are true is for `check` to say."""
     try:
         columns, text = read_columns(path)
-        check_size(len(text), path, times=TREE)
+        check_size(len(text), path, times=TREE_FACTOR)
         form = decoded(text or "{}", _Form).format
         if form == OLD:
             raise ValueError("an older version of neuronfair wrote it. Prove again with neuronfair certify")

@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory, mkdtemp
 import torch
 from torch import Tensor
 
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.errors import RunError
 from neuronfair.limits import check_size
-from neuronfair.progress import Interruption, PieceProgress, interruptible
+from neuronfair.progress import Interruption, PieceProgress, record_interruption
 from neuronfair.proof.bounds.space import CutTree
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem
@@ -62,7 +62,7 @@ class PieceFolder:
         """Keep how far a piece is."""
         if not self.folder.is_dir():
             return
-        with writing(self.folder), replacing(self._path(piece)) as temporary:
+        with writing(self.folder), replace_file(self._path(piece)) as temporary:
             save_state(_tensors(state), temporary)
 
     def load(self, piece: int, begins: ProofState) -> ProofState | None:
@@ -144,7 +144,7 @@ def prove_together(
     for _ in pool.map(_arrive, problem, range(pool.size), gpus=_gpus(problem)):
         pass
     begun = time.perf_counter() - (0.0 if state is None else state.seconds)
-    with TemporaryDirectory(ignore_cleanup_errors=True) as spare, interruptible(absorb=True) as interruption:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as spare, record_interruption(absorb=True) as interruption:
         team = _Team(problem, pool, seconds, begun, interruption, progress, guides)
         while True:
             state = team.enough(state)
@@ -259,7 +259,7 @@ def work(problem: Problem, piece: Piece, note: PieceProgress) -> ProofState:
 
     with torch.no_grad(), threads(problem.device) as workers:
         search = BranchAndBound(problem, state, workers, nobody)
-        with interruptible(absorb=True) as interruption:  # a pool presses Ctrl-C where a piece is to end
+        with record_interruption(absorb=True) as interruption:  # a pool presses Ctrl-C where a piece is to end
             advance(
                 search, piece.seconds, interruption=interruption, progress=tell, keep=keep, longest=piece.seconds / 4
             )

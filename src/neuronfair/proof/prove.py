@@ -12,7 +12,7 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from neuronfair.progress import Interruption, interruptible
+from neuronfair.progress import Interruption, record_interruption
 from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at, share_above
 from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, combinations
 from neuronfair.proof.certificate import Proof
@@ -91,7 +91,7 @@ def prove(
     """
     with threads(problem.device) as workers:
         search = BranchAndBound(problem, state, workers, guides)
-        with interruptible(absorb=True) as interruption:
+        with record_interruption(absorb=True) as interruption:
             advance(search, seconds, interruption=interruption, progress=progress, keep=keep)
     last = search.state()
     if keep:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DomainError
@@ -107,7 +107,7 @@ class ProofRun:
         certificate = Certificate(problem.domain, problem.decision, problem.condition, model, axes, proof)
         with writing(self.folder):
             write(self.folder / CERTIFICATE, certificate)
-            with replacing(self.folder / METRICS) as temporary:
+            with replace_file(self.folder / METRICS) as temporary:
                 temporary.write_bytes(seal(asdict(report)))
 
 

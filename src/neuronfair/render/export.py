@@ -14,15 +14,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
 
-from neuronfair.atomic import replacing, write_text
+from neuronfair.atomic import replace_file, write_text
 from neuronfair.audits.gate.thresholds import REGRESSION_SET
 from neuronfair.audits.report import AuditIndex, Gate, GateCheck, Report
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording.phrases import class_names, leading_scores
 from neuronfair.audits.wording.summary import described
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import DataError, NeuronFairError, RunError, needs
-from neuronfair.formatting import plural, visible
+from neuronfair.errors import DataError, NeuronFairError, RunError, require
+from neuronfair.formatting import plural, printable
 from neuronfair.measure.rate import favourable_class
 from neuronfair.model.decision import Decision, Scale, find_probabilities
 from neuronfair.searches.campaign import SearchResult
@@ -57,7 +57,7 @@ def export_findings(folder: Path, out: Path) -> int:
     that a spreadsheet would take for a formula begins with an apostrophe.
     """
     if out.suffix.lower() == ".xlsx":
-        needs("openpyxl", "excel", "writing .xlsx", NeuronFairError)
+        require("openpyxl", "excel", "writing .xlsx", NeuronFairError)
     runs = runs_in(folder)
     count = sum(int(line["findings"]) for run in runs for lines in run.journal.parts.values() for line in lines)
     twins = twin_names([run.domain for run in runs])
@@ -73,7 +73,7 @@ def export_findings(folder: Path, out: Path) -> int:
         ".xlsx": _xlsx,
         ".parquet": _parquet,
     }
-    with replacing(out.resolve()) as temporary:
+    with replace_file(out.resolve()) as temporary:
         writers[out.suffix.lower()](temporary, parts)
     return count
 
@@ -112,7 +112,7 @@ def neutral(text: str) -> str:
     >>> [neutral(text) for text in ("=1+1", "-3.5", "@x", "a=b")]
     ["'=1+1", '-3.5', "'@x", 'a=b']
     """
-    shown = visible(text)
+    shown = printable(text)
     return f"'{shown}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else shown
 
 
@@ -282,7 +282,7 @@ def rates_frame(report: Report) -> Any:
 
 
 def _pandas() -> Any:
-    return needs("pandas", "sklearn", "a DataFrame", NeuronFairError)
+    return require("pandas", "sklearn", "a DataFrame", NeuronFairError)
 
 
 WHOLE = "audit"  # the suite of checks that belong to no attribute
@@ -305,13 +305,13 @@ def junit_of_all(index: AuditIndex, reports: Mapping[str, Report]) -> str:
     for line in index.audits:
         if line.state in ("error", "not finished"):
             case = _case(line.name, WHOLE)
-            ElementTree.SubElement(case, "error", message=visible(line.error or line.state), type=line.state)
+            ElementTree.SubElement(case, "error", message=printable(line.error or line.state), type=line.state)
             suites[line.name] = [case]
         else:
             for suite, cases in _suites(reports[line.name]).items():
                 suites[f"{line.name}: {suite}"] = cases
                 for case in cases:
-                    case.set("classname", f"neuronfair.{visible(line.name)}.{visible(suite)}")
+                    case.set("classname", f"neuronfair.{printable(line.name)}.{printable(suite)}")
     return _document(f"neuronfair audits of {index.file}", suites)
 
 
@@ -324,16 +324,16 @@ def junit_of_texts(name: str, attribute: str, gate: Gate | None, lines: Sequence
         return _document(f"neuronfair audit of {name}", _checked(gate, lambda _: lines))
     case = _case(attribute, "assessable" if unknown else "no threshold set")
     if unknown:
-        ElementTree.SubElement(case, "error", message=visible(unknown), type="not evaluated")
+        ElementTree.SubElement(case, "error", message=printable(unknown), type="not evaluated")
     else:
-        ElementTree.SubElement(case, "system-out").text = "\n".join(map(visible, lines))
+        ElementTree.SubElement(case, "system-out").text = "\n".join(map(printable, lines))
     return _document(f"neuronfair audit of {name}", {attribute: [case]})
 
 
 def _document(name: str, suites: Mapping[str, Sequence[ElementTree.Element]]) -> str:
-    root = ElementTree.Element("testsuites", name=visible(name))
+    root = ElementTree.Element("testsuites", name=printable(name))
     for suite_name, cases in suites.items():
-        suite = ElementTree.SubElement(root, "testsuite", name=visible(suite_name))
+        suite = ElementTree.SubElement(root, "testsuite", name=printable(suite_name))
         suite.extend(cases)
         _count(suite)
     _count(root)
@@ -347,7 +347,7 @@ def _suites(report: Report) -> dict[str, list[ElementTree.Element]]:
     if report.gate is None:
         if report.verdict.thresholds == "not evaluated" or report.fails_encoding_check:
             case = _case(WHOLE, "assessable")
-            message = visible(f"{report.verdict.headline} {report.verdict.threshold_text}")
+            message = printable(f"{report.verdict.headline} {report.verdict.threshold_text}")
             ElementTree.SubElement(case, "error", message=message, type="not evaluated")
             suites[WHOLE] = [case]
         return suites | {name: [_without_thresholds(attribute)] for name, attribute in attributes.items()}
@@ -376,20 +376,20 @@ def _without_thresholds(attribute: AttributeReport) -> ElementTree.Element:
     """Return a test that passes, and says what was found; one that is skipped where nothing could be assessed."""
     case = _case(attribute.name, "no threshold set", sum(search.seconds for search in attribute.searches))
     if attribute.level == "not assessable":
-        ElementTree.SubElement(case, "skipped", message=visible(attribute.level))
+        ElementTree.SubElement(case, "skipped", message=printable(attribute.level))
     sentences = [f"{attribute.level.capitalize()}. {attribute.headline}", *_worst(attribute)]
-    ElementTree.SubElement(case, "system-out").text = "\n".join(map(visible, sentences))
+    ElementTree.SubElement(case, "system-out").text = "\n".join(map(printable, sentences))
     return case
 
 
 def _case(suite: str, name: str, seconds: float = 0.0) -> ElementTree.Element:
-    places = {"classname": f"neuronfair.{visible(suite)}", "name": visible(name), "time": f"{seconds:.3f}"}
+    places = {"classname": f"neuronfair.{printable(suite)}", "name": printable(name), "time": f"{seconds:.3f}"}
     return ElementTree.Element("testcase", places)
 
 
 def _fail(case: ElementTree.Element, message: str, details: Sequence[str]) -> None:
-    failure = ElementTree.SubElement(case, "failure", message=visible(message), type="threshold")
-    failure.text = "\n".join(map(visible, (message, *details)))
+    failure = ElementTree.SubElement(case, "failure", message=printable(message), type="threshold")
+    failure.text = "\n".join(map(printable, (message, *details)))
 
 
 def _worst(attribute: AttributeReport) -> list[str]:

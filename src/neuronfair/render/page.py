@@ -30,7 +30,7 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval, MoveReport
 from neuronfair.audits.wording import summary
 from neuronfair.audits.wording.phrases import AMONG
-from neuronfair.formatting import visible
+from neuronfair.formatting import printable
 from neuronfair.render.tables import left_out
 
 
@@ -60,7 +60,7 @@ def rendered(template: str, *, version: str = __version__, **values: Any) -> str
         for name, end in (("style", "css"), ("script", "js"))
     }
     values["version"] = version
-    return visible(_environment().get_template(template).render(values), keep="\n\r\t")
+    return printable(_environment().get_template(template).render(values), keep="\n\r\t")
 
 
 def _worst_first(attributes: Sequence[AttributeReport]) -> list[AttributeReport]:
@@ -105,8 +105,8 @@ def _distance(finding: Finding) -> float:
 
 def _gap(finding: Finding) -> str:
     if finding.probability is None:
-        return formatting.number(finding.gap)
-    return formatting.points(_distance(finding))
+        return formatting.short_number(finding.gap)
+    return formatting.pp(_distance(finding))
 
 
 def _digest(script: str) -> str:
@@ -151,7 +151,7 @@ def _environment() -> Environment:
     }
     environment.globals.update(
         AMONG=AMONG, UNREAD=(NOT_READ, UNMOVED), TONES=TONES, FEW_RECORDS=FEW_RECORDS, MIN_GROUP_ROWS=MIN_GROUP_ROWS,
-        POPULATIONS=formatting.POPULATIONS, TWINS=formatting.TWINS, at=at, ticks=ticks, axis_end=axis_end,
+        POPULATIONS=formatting.POPULATIONS, TWINS=formatting.TWINS_OF_POPULATION, at=at, ticks=ticks, axis_end=axis_end,
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment

@@ -24,9 +24,9 @@ from neuronfair.formatting import (
     distinct_numbers,
     distinct_percents,
     likelihood,
-    listed,
+    listing,
     percent,
-    times,
+    ratio,
     with_interval,
 )
 from neuronfair.model.blackbox import Model
@@ -48,7 +48,7 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
     `replay` is what `neuronfair show` must be told to open the model again.
     """
     figures = outcome.summary()
-    counterfactuals, by = counterfactuals_of(outcome.domain), listed(outcome.domain.sensitive)
+    counterfactuals, by = counterfactuals_of(outcome.domain), listing(outcome.domain.sensitive)
     flips = f"Discriminatory inputs by {by}"
     twins = f"Records whose counterfactual twin by {by} gets a different decision"
     table = Table(title=flips if counterfactuals is None else twins)
@@ -61,7 +61,7 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
         (figures["random_direction"], figures["lift_over_random_direction"], "random directions"),
     ):
         if control is not None:
-            table.add_row(label, *_cells(control), "found none" if lift is None else times(lift))
+            table.add_row(label, *_cells(control), "found none" if lift is None else ratio(lift))
     per_1000 = figures["seconds_per_1000"]
     cost = f", {per_1000:.3f} seconds per 1,000 findings" if per_1000 is not None else ""
     lines = [f"{note.seen} {note.remedy}" for note in outcome.health if note.name == WEAK]  # the verdict on the search
@@ -224,7 +224,7 @@ FLIPS = {"flip": "Flip rate:", "counterfactual": "A typical counterfactual twin 
 def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableType:
     """Return one line per method, the random rate, and what the columns mean."""
     config = comparison.config
-    title = f"{domain.name}, {listed(domain.sensitive)}: {comparison.seeds:,} seeds"
+    title = f"{domain.name}, {listing(domain.sensitive)}: {comparison.seeds:,} seeds"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for heading in COLUMNS:
@@ -241,7 +241,7 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
             for rate in comparison.rates
         ]
         flips = FLIPS[config.twins]
-        lines.append(f"{flips} {listed(shares)} (95% intervals).")
+        lines.append(f"{flips} {listing(shares)} (95% intervals).")
     if (strongest := comparison.strongest) is not None:
         lines.append(
             f"Lift: the success rate over that of the strongest control, {strongest.name} ({percent(strongest.gsr)})."

@@ -11,7 +11,7 @@ from neuronfair.audits.report import Gate, RegressionSetReport, Report, worst_of
 from neuronfair.audits.report.attribute import AttributeReport, Gap, left_out_pairs, notes_of
 from neuronfair.audits.wording import summary
 from neuronfair.audits.wording.summary import by, described, limits_of, metrics, next_steps, realistic_pairs, status
-from neuronfair.formatting import POPULATIONS, UNKNOWN, first_few, many, percent, times, visible, with_interval
+from neuronfair.formatting import POPULATIONS, UNKNOWN, first_few, percent, printable, ratio, tally, with_interval
 from neuronfair.proof.report import ShareInterval
 
 SET_FAVOURABLE = "set `favourable`"
@@ -137,15 +137,15 @@ def _certified(attributes: Sequence[AttributeReport]) -> Tabulated:
             continue
         if (table := proved.data_set) is not None:
             parts = (table.certified_fair, table.undecided, table.certified_discriminatory)
-            rows.append((name, "data set", *(percent(part.share) for part in parts), many(table.of)))
+            rows.append((name, "data set", *(percent(part.share) for part in parts), tally(table.of)))
             if 0 < (alone := table.without_twin) < table.of:
                 counts = (part.count / (table.of - alone) for part in (table.with_twin, *parts[1:]))
-                rows.append((name, "data set, with an allowed twin", *map(percent, counts), many(table.of - alone)))
+                rows.append((name, "data set, with an allowed twin", *map(percent, counts), tally(table.of - alone)))
         if (drawn := proved.fresh) is not None:
             shares = (drawn.certified_fair, drawn.undecided, drawn.certified_discriminatory)
-            rows.append((name, "realistic synthetic", *(_interval(one) for one in shares), many(drawn.of)))
+            rows.append((name, "realistic synthetic", *(_interval(one) for one in shares), tally(drawn.of)))
         space = (percent(part.share) for part in (proved.proved_fair, proved.undecided, proved.proved_discriminatory))
-        rows.append((name, "input space", *space, many(int(proved.people))))
+        rows.append((name, "input space", *space, tally(int(proved.people))))
     heads = ("by", "of", "certified", "undecided", "certified to depend", "records") if proofs else ()
     refused = _once(proved.sentence for _, proved in proofs if not proved.method)
     return Tabulated("Certified shares", heads, rows, refused)
@@ -163,7 +163,7 @@ def _searches(attributes: Sequence[AttributeReport]) -> Tabulated:
             f"{search.findings:,}",
             "–" if search.plausible_share is None else percent(search.plausible_share),
             f"{search.tried:,}",
-            "–" if search.lift is None else times(search.lift),
+            "–" if search.lift is None else ratio(search.lift),
         )
         for one in attributes
         for search in one.searches
@@ -188,7 +188,7 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def escaped(text: str) -> str:
     """Return a text that Markdown and HTML show as it is, on one line: no table, list, link, formula or mention."""
-    line = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", visible(" ".join(text.split())))
+    line = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", printable(" ".join(text.split())))
     line = re.sub(r"^(\d*)([-+.)])(?= |$)", r"\1\\\2", line)
     # GitHub makes links of bare addresses, and writes to whom an @ names.
     return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?=@)", "<!-- -->", html.escape(line, quote=False))
@@ -196,7 +196,7 @@ def escaped(text: str) -> str:
 
 def code_span(text: str) -> str:
     """Return a text as code, whatever backticks are in it."""
-    text = visible(" ".join(text.split()))
+    text = printable(" ".join(text.split()))
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     inner = f" {text} " if text.startswith("`") or text.endswith("`") else text
     return f"{ticks}{inner}{ticks}"

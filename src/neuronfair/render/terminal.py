@@ -30,7 +30,7 @@ from neuronfair.audits.wording.summary import (
     status,
 )
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import duration, listed, percent, plural, visible
+from neuronfair.formatting import duration, listing, percent, plural, printable
 from neuronfair.measure.rate import Ablation, AblationOutcome
 from neuronfair.model.profile import BiasProfile
 from neuronfair.proof.report import ProofReport, Region
@@ -47,11 +47,11 @@ class _Console(Console):
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:  # before it is measured, so that tables stay straight
-        return super().render_str(visible(text), **options)
+        return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for part in super().render(renderable, options):
-            yield part if part.control else part._replace(text=visible(part.text, keep="\n"))
+            yield part if part.control else part._replace(text=printable(part.text, keep="\n"))
 
 
 def make_console(*, quiet: bool = False) -> Console:
@@ -77,10 +77,10 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=quiet or not shown) as bar:
-        task = bar.add_task(visible(what), total=None, note="")
+        task = bar.add_task(printable(what), total=None, note="")
 
         def show(done: int, total: int | None, note: str = "", what: str = what) -> None:
-            bar.update(task, completed=done, total=total, note=visible(note), description=visible(what))
+            bar.update(task, completed=done, total=total, note=printable(note), description=printable(what))
 
         yield show
 
@@ -94,7 +94,7 @@ def stage_progress(what: str, *, quiet: bool = False) -> Iterator[progress.Progr
 
 def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
     """Return the reaction of every layer as a table, the most biased one marked."""
-    table = Table(title=f"Reaction to {listed(domain.sensitive)}, layer by layer")
+    table = Table(title=f"Reaction to {listing(domain.sensitive)}, layer by layer")
     for heading in ("layer", "neurons", "AUC", "cut", "biased", "strongest"):
         table.add_column(heading, justify="left" if heading == "layer" else "right")
     for layer in profile.layers:
@@ -113,7 +113,7 @@ def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
 
 def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain) -> str:
     """Return in plain words what the interpretation found; nothing about an accuracy that is not known."""
-    worst, sensitive = profile.worst, listed(domain.sensitive)
+    worst, sensitive = profile.worst, listing(domain.sensitive)
     if not worst.reacts:
         return f"No neuron reacted to {sensitive} in {profile.pairs:,} pairs of a record and a twin."
     count = len(worst.biased)
@@ -185,7 +185,7 @@ def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
     said = [] if len(gate) == 1 and report.verdict.thresholds == "failed" else [status(report)]  # the line says it
     style = _STYLE[report.verdict.tone]
     headline = f"{report.verdict.headline} {summary.twin_explained(attributes)}".rstrip()
-    lines: list[RenderableType] = [headline, *(Text(visible(one), style=style) for one in said), *gate]
+    lines: list[RenderableType] = [headline, *(Text(printable(one), style=style) for one in said), *gate]
     if attributes:
         lines += ["", _metrics(worst_of(attributes))]
     if len(attributes) > 1:
@@ -199,7 +199,7 @@ def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
     for pair in pairs:
         lines.append(f"{'• ' if verbose else 'Worst pair, '}{described(pair)}")
         if pair.replay and verbose:
-            lines.append(Text(visible(f"  {pair.replay}"), style="dim", overflow="fold"))
+            lines.append(Text(printable(f"  {pair.replay}"), style="dim", overflow="fold"))
     if verbose:
         lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
     lines += _build(report)
@@ -246,7 +246,7 @@ def _gate(report: Report, *, verbose: bool) -> list[RenderableType]:
     for check in report.gate.checks if report.gate is not None else ():
         if check.fired or verbose:
             mark, style = ("FAILED", "bold red") if check.fired else ("passed", "green")
-            text = visible(f" {check.expression}: {check.explained if verbose else check.text}")
+            text = printable(f" {check.expression}: {check.explained if verbose else check.text}")
             lines.append(Text.assemble((mark, style), text))
     return lines
 
@@ -286,12 +286,12 @@ def index_table(index: AuditIndex) -> RenderableType:
             duration(line.seconds) if line.level else "–",
         )
     remarks = [
-        Text(visible(f"{line.name}: {why}"))
+        Text(printable(f"{line.name}: {why}"))
         for line in index.audits
         for why in ((line.error,) if line.error is not None else line.fired)
     ]
     states = dict.fromkeys(line.state for line in index.audits)
-    counts = listed([f"{index.count(state):,} {state.replace('no ', 'without ')}" for state in states])
+    counts = listing([f"{index.count(state):,} {state.replace('no ', 'without ')}" for state in states])
     return Group(table, *remarks, f"{plural(len(index.audits), 'audit')}: {counts}.")
 
 
@@ -321,7 +321,7 @@ def _shares(report: ProofReport) -> tuple[float, float, float]:
 
 def sentences(report: ProofReport) -> list[str]:
     """Return what is certified, what is not, and for which records, in plain words."""
-    lines, by_name, rows = certified_sentences(report), listed(report.sensitive), report.data_set
+    lines, by_name, rows = certified_sentences(report), listing(report.sensitive), report.data_set
     if rows is not None:
         without = f" ({rows.without_twin:,} without an allowed twin)" if rows.without_twin else ""
         lines.append(

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 from neuronfair.errors import NeuronFairError
-from neuronfair.limits import TEXT, VARIABLE, TooLarge, max_bytes
+from neuronfair.limits import SIZE_VARIABLE, TEXT_FACTOR, TooLargeError, max_bytes
 
 SECONDS = 20  # for a small file; a large one gets a second more for every 10 MB
 START = 60  # seconds more, in which Python and the library must have been imported
@@ -50,9 +50,9 @@ def read_sandboxed(reader: str, content: bytes, what: object) -> bytes:
     if kind == b"+":
         return rest
     if kind == b"m":
-        raise TooLarge(
+        raise TooLargeError(
             f"{what}: takes more than {memory / 1e9:,.1f} GB of memory when it is read. "
-            f"If you trust it, set {VARIABLE} to a larger number of bytes"
+            f"If you trust it, set {SIZE_VARIABLE} to a larger number of bytes"
         )
     raise Unreadable(rest.decode() if kind == b"-" else "it is damaged, or not of this format")
 
@@ -81,7 +81,7 @@ class _Server:
         """Return the answer to one file: a letter and its content."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        most = memory // TEXT
+        most = memory // TEXT_FACTOR
         timer = threading.Timer(START + seconds, self.process.kill)
         timer.start()
         answered = False

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pickle import PicklingError
 from typing import Any, TypeVar
 
-from neuronfair.errors import NeuronFairError, needs, one_line
+from neuronfair.errors import NeuronFairError, one_line, require
 from neuronfair.progress import PieceProgress, PoolProgress
 
 Shared = TypeVar("Shared")
@@ -230,7 +230,7 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
 
 def check_address(address: str) -> Any:
     """Return the module `ray`; refuse an address where no cluster listens: Ray itself would wait for ever."""
-    ray = needs("ray", "ray", "--ray", NeuronFairError)
+    ray = require("ray", "ray", "--ray", NeuronFairError)
     if not ADDRESS.fullmatch(address):
         raise NeuronFairError(f"--ray {address}: expected auto, HOST:PORT or ray://HOST:PORT, or nothing behind --ray")
     host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -243,7 +243,7 @@ def check_address(address: str) -> Any:
 
 
 def _resource(name: str) -> float:
-    return float(needs("ray", "ray").cluster_resources().get(name, 0.0))
+    return float(require("ray", "ray").cluster_resources().get(name, 0.0))
 
 
 @dataclass(frozen=True)

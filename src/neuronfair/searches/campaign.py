@@ -23,7 +23,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
-from neuronfair.progress import PieceProgress, Progress, silent
+from neuronfair.progress import PieceProgress, Progress, show_nothing
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import counterfactuals_of, with_twins
@@ -274,7 +274,7 @@ def search(
         raise ModelError("in float64, in which findings are checked, the module gives another number of scores")
     if recorder is not None:
         recorder.begin(seeds, context.population, counterfactuals_of(searched))
-    runs = _Runs(config, context, runner, progress or silent, recorder)
+    runs = _Runs(config, context, runner, progress or show_nothing, recorder)
     with _kept(recorder):
         first, local = runs.both_phases(seeds)
         queries = network.rows_forward - queries_before
@@ -360,7 +360,7 @@ class _Runs:
     config: SearchConfig
     context: SearchContext
     runner: PhaseRunner = in_one_piece
-    progress: Progress = silent
+    progress: Progress = show_nothing
     recorder: Recorder | None = None
     label: str = ""  # of a control, before the names of its phases
 
@@ -446,7 +446,7 @@ class _Runs:
             self.progress(what, done, total, f"{findings:,} findings ({rate:,.0f} a second)")
 
         task = PhaseTask(name, context, rule, starts, budget, origin, seen, keep, self.recorder)
-        return self.runner(task if self.progress is silent else replace(task, progress=show))
+        return self.runner(task if self.progress is show_nothing else replace(task, progress=show))
 
     def _saved(self, pilot: PhaseResult | None, seeds: Tensor) -> PhaseResult | None:
         """Save a pilot, which starts from no seed. It is short and repeated after a kill, so it saves no state."""

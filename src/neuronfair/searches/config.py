@@ -79,12 +79,12 @@ class SearchConfig:
         f"{_OTHERS}.",
         panel=INPUT,
     )
-    seeds: int = parameter(1000, "Rows to start from.", "--starts", panel=BUDGET, least=0)
+    seeds: int = parameter(1000, "Rows to start from.", "--starts", panel=BUDGET, low=0)
     # Of the local phase, not counting the evaluation of the row that a chain starts from.
-    steps: int = parameter(1000, "Steps of the local phase.", panel=BUDGET, least=0)
+    steps: int = parameter(1000, "Steps of the local phase.", panel=BUDGET, low=0)
     global_steps: int = 40  # 0: the local phase starts from the seeds, which do not count
     instances: int | None = None  # distinct records evaluated, at most, in each phase
-    seconds: float | None = parameter(None, "Time limit in seconds, of both phases.", panel=BUDGET, least=0)
+    seconds: float | None = parameter(None, "Time limit in seconds, of both phases.", panel=BUDGET, low=0)
     seed: int = parameter(0, "Seed of all random numbers.")
     decision: Decision = field(default_factory=_most_likely)
     # The help text is that of --no-controls.

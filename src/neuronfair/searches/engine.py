@@ -20,7 +20,7 @@ from neuronfair.domain.population.model import PopulationModel
 from neuronfair.errors import NeuronFairError, OtherRunError
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.network import Network
-from neuronfair.progress import PieceProgress, interruptible
+from neuronfair.progress import PieceProgress, record_interruption
 from neuronfair.scale.tasks import one_torch_thread
 from neuronfair.searches.evaluate import not_finite
 from neuronfair.searches.findings import Findings, FindingsSummary
@@ -144,7 +144,7 @@ def run_phase(
         return run.ended
     with run.in_processes():
         with (
-            interruptible() as interruption,
+            record_interruption() as interruption,
             one_torch_thread(run.needs_one_thread),
             BackgroundWriter(run.writes_in_background) as writer,
         ):

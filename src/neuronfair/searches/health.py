@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import listed, percent
+from neuronfair.formatting import listing, percent
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import Evaluation, evaluate
 from neuronfair.searches.method import SearchContext
@@ -61,7 +61,7 @@ def weak_guidance(
         result = "not measurably more often than the same method in random directions: the 95% intervals overlap"
     return HealthNote(
         WEAK,
-        f"{method} ({listed(sensitive)}) succeeded {result}. Success rates: {percent(share)} of {own[1]:,} records "
+        f"{method} ({listing(sensitive)}) succeeded {result}. Success rates: {percent(share)} of {own[1]:,} records "
         f"({percent(low)} to {percent(high)}) versus {percent(other)} of {blind[1]:,} ({percent(blind_low)} to "
         f"{percent(blind_high)}).",
         "Compare methods: neuronfair compare.",

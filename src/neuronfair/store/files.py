@@ -28,8 +28,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from neuronfair.errors import RunError
-from neuronfair.formatting import visible
-from neuronfair.limits import TEXT, check_array, check_tensors, read_bytes
+from neuronfair.formatting import printable
+from neuronfair.limits import TEXT_FACTOR, check_array, check_tensors, read_bytes
 
 _CHUNK = 1 << 20
 
@@ -60,7 +60,7 @@ def _reading(path: Path) -> Iterator[None]:
 def read_text(path: Path) -> bytes:
     """Return the bytes of a text file."""
     with _reading(path):
-        return read_bytes(path, times=TEXT)
+        return read_bytes(path, times=TEXT_FACTOR)
 
 
 def crc32(path: Path) -> int:
@@ -160,7 +160,7 @@ def seal(entry: Json) -> bytes:
       "a": 1,
       "digest": "
     """
-    text = visible(json.dumps(entry, indent=2, allow_nan=False), keep="\n")  # DEL; the rest is ASCII
+    text = printable(json.dumps(entry, indent=2, allow_nan=False), keep="\n")  # DEL; the rest is ASCII
     body = text.removesuffix("\n}").encode()
     return body + _MARK + _end(body)
 

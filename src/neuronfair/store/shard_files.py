@@ -24,7 +24,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from neuronfair.errors import RunError, one_line
-from neuronfair.limits import TEXT, check_size, check_tensors
+from neuronfair.limits import TEXT_FACTOR, check_size, check_tensors
 from neuronfair.searches.engine import Checkpoint, Stop
 from neuronfair.searches.findings import Findings
 from neuronfair.store.files import Json, current_keys, packed_state, seal, unseal, write_whole, writing
@@ -236,7 +236,7 @@ class ShardStore:
 
     def _part(self, number: int) -> ShardPart:
         name = _MARKER.format(number)
-        content = self._place.read(name, times=TEXT)
+        content = self._place.read(name, times=TEXT_FACTOR)
         with self._place.reading(name):
             entry: Json = current_keys(unseal(content))
             files = {kind: _File(*map(int, entry["files"][kind])) for kind in (LINES, FINDINGS, STATE)}

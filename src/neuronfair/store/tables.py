@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, RunError, one_line
@@ -37,7 +37,7 @@ class Texts:
 def write_columns(path: Path, columns: Mapping[str, npt.NDArray[np.int32] | list[str]], note: str) -> None:
     """Write columns of equal length and a note, whole or not at all."""
     table = pa.table({name: pa.array(column) for name, column in columns.items()})
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         pq.write_table(table.replace_schema_metadata({_KEY: note}), temporary, compression="zstd")
 
 

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 from neuronfair import __version__
-from neuronfair.atomic import replacing, write_text
+from neuronfair.atomic import replace_file, write_text
 from neuronfair.audits.folder import FIGURES, PAGE, claimed
 from neuronfair.audits.wording.summary import NOT_MEASURED
 from neuronfair.domain.draws import Draws, random_order
 from neuronfair.domain.twins import digest
-from neuronfair.errors import DataError, NeuronFairError, did_you_mean, needs
+from neuronfair.errors import DataError, NeuronFairError, did_you_mean, require
 from neuronfair.formatting import percent, plural
 from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
-from neuronfair.progress import Progress, silent
+from neuronfair.progress import Progress, show_nothing
 from neuronfair.render.export import neutral, save_as
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import check_method
@@ -237,7 +237,7 @@ class TextAudit:
             | {"low": p.flips.low, "high": p.flips.high, "lost": p.lost, "gained": p.gained, "shift": p.shift}
             for p in self.report.pairs
         ]
-        return needs("pandas", "sklearn", "to_frame()").DataFrame(lines)
+        return require("pandas", "sklearn", "to_frame()").DataFrame(lines)
 
     def to_junit(self) -> str:
         """Return the thresholds as JUnit XML."""
@@ -277,7 +277,7 @@ def audit_texts(
     >>> audit_texts(lambda texts: [float(text.startswith("He")) for text in texts], texts, "gender").verdict
     'Decisions depend on gender for 100% of texts that mention it (2 of 2); 100% of these flips disadvantage female.'
     """
-    begun, settings, show = time.perf_counter(), settings or TextSettings(), progress or silent
+    begun, settings, show = time.perf_counter(), settings or TextSettings(), progress or show_nothing
     lexicon = sensitive if isinstance(sensitive, Lexicon) else read_lexicon(sensitive)
     thresholds = [
         reports.read_threshold(text, lexicon.name, searches=settings.steps > 0) for text in options.get("fail_if", ())
@@ -395,7 +395,7 @@ def write_results(folder: Path, audit: TextAudit) -> None:
     """Write figures, page and all findings of an audit."""
     write_text(folder / FIGURES, audit.report.to_json())
     write_text(folder / PAGE, audit.to_html())
-    with replacing(folder / FINDINGS) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with replace_file(folder / FINDINGS) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["found_by", "text", "twin", "group", "other"])
         groups = audit.domain.lexicon.groups

@@ -17,7 +17,7 @@ import torch
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.twins import TwinRows
 from neuronfair.measure.stats import Estimate, clopper_pearson
-from neuronfair.progress import Progress, silent
+from neuronfair.progress import Progress, show_nothing
 from neuronfair.text.domain import GROUP, TEXT, TextDomain
 from neuronfair.text.english import WORD, in_case_of
 from neuronfair.text.lexicon import IdentityText, replaced
@@ -74,7 +74,7 @@ class TextPairs:
 
 
 def compare_with_twins(
-    model: TextModel, domain: TextDomain, *, favourable: int, seed: int = 0, progress: Progress = silent
+    model: TextModel, domain: TextDomain, *, favourable: int, seed: int = 0, progress: Progress = show_nothing
 ) -> Iterator[TextPairs]:
     """Ask a model about all texts and their twins, in random order, and yield the pairs of each batch.
 
@@ -206,7 +206,7 @@ def measure_baseline(
     favourable: int,
     rounds: int = NEUTRAL_SWAPS_PER_TWIN,
     seed: int = 0,
-    progress: Progress = silent,
+    progress: Progress = show_nothing,
 ) -> tuple[NeutralWordsReport | None, bool]:
     """Swap neutral words of the texts that were measured, as many times as each has twins.
 

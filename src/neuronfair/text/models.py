@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.atomic import write_text
-from neuronfair.errors import ModelError, NeuronFairError, RunError, did_you_mean, needs, one_line
-from neuronfair.limits import TREE, read_bytes
+from neuronfair.errors import ModelError, NeuronFairError, RunError, did_you_mean, one_line, require
+from neuronfair.limits import TREE_FACTOR, read_bytes
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import estimators, user_code
 from neuronfair.model.open.opened import ModelFile
@@ -180,7 +180,7 @@ def _answer(one: Any) -> Answer:
 
 def read_answers(path: Path) -> list[tuple[str, Answer]]:
     """Read the answers that an audit has kept; a last line that a kill has cut off is left out."""
-    content = read_bytes(path, times=TREE).decode("utf-8", "replace")
+    content = read_bytes(path, times=TREE_FACTOR).decode("utf-8", "replace")
     found = []
     lines = content.split("\n")
     for number, line in enumerate(lines[:-1], 1):
@@ -342,7 +342,7 @@ def _pretrained(file: ModelFile) -> tuple[nn.Module, Callable[[list[str]], Any]]
     """Open a sequence classifier of Hugging Face from its folder: safetensors only, no code of its own, no network."""
     if not (file.path / "config.json").exists() or not any(file.path.glob("*.safetensors")):
         raise file.error("expected a folder with config.json and model.safetensors, as save_pretrained() writes it")
-    transformers = needs("transformers", "text", "a Hugging Face model")
+    transformers = require("transformers", "text", "a Hugging Face model")
     options = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(file.source, **options)

@@ -14,7 +14,7 @@ from neuronfair.audits.report.counterfactual import Interval
 from neuronfair.audits.wording.summary import NOT_MEASURED, SIGNS, Metric, Step
 from neuronfair.audits.wording.verdict import SET_ONE, threshold_state
 from neuronfair.errors import NeuronFairError
-from neuronfair.formatting import interval_ends, listed, many, percent, plural, with_interval
+from neuronfair.formatting import interval_ends, listing, percent, plural, tally, with_interval
 from neuronfair.measure.stats import Estimate
 from neuronfair.render.export import junit_of_texts
 from neuronfair.render.page import rendered
@@ -251,10 +251,13 @@ def lines(report: TextReport) -> list[str]:
             f"Search            {search.method}: {plural(search.findings, 'finding')} in {search.tried:,} texts "
             f"({percent(search.rate)}; {controls})"
         )
-    found += ["", f"Texts: {texts.tested:,} of {many(texts.all)} mention {report.attribute} so that it can be swapped."]
+    found += [
+        "",
+        f"Texts: {texts.tested:,} of {tally(texts.all)} mention {report.attribute} so that it can be swapped.",
+    ]
     left = [f"{count:,} {REASON_TEXT[reason]}" for reason, count in texts.left_out.items() if count]
     if left:
-        found.append(f"Left out: {listed(left)}.")
+        found.append(f"Left out: {listing(left)}.")
     if report.worst:
         one = report.worst[0]
         found += [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.model.blackbox import BlackBox, Model
-from neuronfair.progress import Progress, silent
+from neuronfair.progress import Progress, show_nothing
 from neuronfair.searches import campaign
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings
@@ -77,7 +77,7 @@ def rows_model(model: TextModel, domain: TextDomain) -> Model:
 
 
 def search_texts(
-    context: SearchContext, method: str, seeds: Tensor, *, steps: int, progress: Progress = silent
+    context: SearchContext, method: str, seeds: Tensor, *, steps: int, progress: Progress = show_nothing
 ) -> TextSearch:
     """Search from seed texts with a method, and with its controls at an equal number of texts.
 
@@ -90,7 +90,7 @@ def search_texts(
         random, stopped = _random(context, seeds, found.tried, progress)
         search = replace(search, random=random, interrupted=stopped)
     if METHODS[method].gradients and not search.interrupted:
-        walked, stopped = _both_phases(replace(context, blind=True), method, seeds, steps, silent)
+        walked, stopped = _both_phases(replace(context, blind=True), method, seeds, steps, show_nothing)
         search = replace(search, random_direction=None if stopped else campaign.Count.of(walked), interrupted=stopped)
     return search
 

@@ -9,7 +9,7 @@ from neuronfair.audits.gate.checks import compare_with
 from neuronfair.audits.report import DecisionReport
 from neuronfair.audits.report.attribute import Interpretation, Rates
 from neuronfair.errors import DataError
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from tests.reports import MODEL, REPRODUCTION, attribute, counterfactual, fair, layer, proved, report, search
 
 
@@ -121,7 +121,7 @@ def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch
     path = tmp_path / "audit.json"
     path.write_text("[" + "[]," * 1000 + "[]]")
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "90000")
-    with pytest.raises(TooLarge, match=r"audit\.json"):
+    with pytest.raises(TooLargeError, match=r"audit\.json"):
         read_report(path)
 
 

@@ -14,7 +14,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.model.decision import Decision
 from tests import reports
 from tests.planted import networks
@@ -202,7 +202,7 @@ def test_a_file_that_would_take_too_much_memory_is_refused(path, domain, monkeyp
     path.write_text("\n" * 10_000)
     assert len(read_regression_set(path, domain)) == 0
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "300000")
-    with pytest.raises(TooLarge, match=path.name):
+    with pytest.raises(TooLargeError, match=path.name):
         read_regression_set(path, domain)
 
 

@@ -22,7 +22,7 @@ from neuronfair.domain.population.storage import (
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError
-from neuronfair.limits import VARIABLE, TooLarge
+from neuronfair.limits import SIZE_VARIABLE, TooLargeError
 from tests.planted.proxies import moved_domain, moved_rows
 
 DOMAIN = TableDomain(
@@ -71,8 +71,8 @@ def test_another_domain_is_refused(path):
 def test_a_file_that_is_not_there_or_too_large(path, monkeypatch):
     with pytest.raises(DataError, match=r"gone.*Fit it again"):
         load_population(path.with_name("gone"), DOMAIN)
-    monkeypatch.setenv(VARIABLE, "1000")
-    with pytest.raises(TooLarge):
+    monkeypatch.setenv(SIZE_VARIABLE, "1000")
+    with pytest.raises(TooLargeError):
         load_population(path, DOMAIN)
 
 
@@ -250,6 +250,6 @@ def test_a_file_that_is_damaged_gone_or_too_large(counterfactual_path, monkeypat
             load_counterfactuals(counterfactual_path, TWINNED)
     with pytest.raises(DataError, match=r"gone.*Fit it again"):
         load_counterfactuals(counterfactual_path.with_name("gone"), TWINNED)
-    monkeypatch.setenv(VARIABLE, "1000")
-    with pytest.raises(TooLarge):
+    monkeypatch.setenv(SIZE_VARIABLE, "1000")
+    with pytest.raises(TooLargeError):
         load_counterfactuals(counterfactual_path, TWINNED)

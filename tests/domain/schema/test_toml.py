@@ -13,7 +13,7 @@ from neuronfair.domain.schema.toml import allowed_codes, format_domain, parse_do
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import limited
 from neuronfair.errors import DomainError
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.model.encoding import TableEncoding
 from tests.conftest import PEOPLE
 
@@ -75,7 +75,7 @@ def test_a_file_that_would_take_too_much_memory_is_refused(tmp_path, monkeypatch
     path.write_text(PEOPLE)
     read_domain(path)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(100 * len(PEOPLE)))
-    with pytest.raises(TooLarge, match=r"people\.toml: would take"):
+    with pytest.raises(TooLargeError, match=r"people\.toml: would take"):
         read_domain(path)
 
 
@@ -119,7 +119,7 @@ def test_the_tables_of_rules_are_limited(monkeypatch):
     text = PEOPLE.replace("high = 20", "high = 99999")
     parse_domain(text)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "3300000")
-    with pytest.raises(TooLarge, match="the tables of the rules"):
+    with pytest.raises(TooLargeError, match="the tables of the rules"):
         parse_domain(text)
 
 
@@ -130,7 +130,7 @@ def test_one_hot_blocks_are_limited(monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "12800000")
     assert TableEncoding.of(parse_domain(text)).width == 100_000 + 14
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "12799999")
-    with pytest.raises(TooLarge, match="the one-hot blocks"):
+    with pytest.raises(TooLargeError, match="the one-hot blocks"):
         TableEncoding.of(parse_domain(text))
 
 
@@ -142,7 +142,7 @@ def test_rules_that_multiply_are_refused_before_they_do(monkeypatch):
     for value in range(90):
         text += f"[[rules]]\nforbid = {{ {', '.join(f'{name} = {value}' for name in names)} }}\n"
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
-    with pytest.raises(TooLarge, match="the cases of the rules"):
+    with pytest.raises(TooLargeError, match="the cases of the rules"):
         parse_domain(text)
 
 

@@ -22,7 +22,7 @@ from neuronfair.domain.tables import MAX_COLUMNS, files
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.domain.tables.files import read_header, read_sheet, table_file
 from neuronfair.errors import DataError
-from neuronfair.limits import VARIABLE, TooLarge
+from neuronfair.limits import SIZE_VARIABLE, TooLargeError
 from tests.bombs import lying_archive, zipped
 
 
@@ -125,7 +125,7 @@ def test_a_packed_table_is_unpacked_up_to_the_limit_only(tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
     content = gzip.compress(b'a,b\n1,"' + b"x" * 30_000_000 + b'"\n', mtime=0)
     assert len(content) < 100_000
-    with pytest.raises(TooLarge, match=r"t\.csv\.gz"):
+    with pytest.raises(TooLargeError, match=r"t\.csv\.gz"):
         sheet(tmp_path, content, "t.csv.gz")
 
 
@@ -134,11 +134,11 @@ def test_the_cells_of_a_table_are_counted(tmp_path, monkeypatch, large):
     """32 bytes a cell before it is read; while it is read, different texts count for more than equal ones."""
     monkeypatch.setattr(files, "LARGE", large)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         sheet(tmp_path, "a,b,c,d\n" + ",,,\n" * 8000)
     same = "a,b\n" + "xy,xy\n" * 4000
     assert len(sheet(tmp_path, same).lines) == 4000
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         sheet(tmp_path, "a,b\n" + "".join(f"{i:x},{-i:x}\n" for i in range(4000)))
 
 
@@ -168,7 +168,7 @@ def test_what_a_parquet_file_says_of_itself_is_checked_first(tmp_path, monkeypat
     assert path.stat().st_size < 2000
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
     monkeypatch.setattr("neuronfair.domain.tables.arrow.read_sandboxed", lambda *_: b"")
-    with pytest.raises(TooLarge, match=r"t\.parquet: would take"):
+    with pytest.raises(TooLargeError, match=r"t\.parquet: would take"):
         read_sheet(path)
     names = [f"c{i}" for i in range(50)]
     pyarrow.parquet.write_table(pyarrow.table([[1]] * 50, names=names), path)
@@ -185,7 +185,7 @@ def test_a_parquet_file_that_unpacks_to_more_than_it_says(tmp_path, monkeypatch)
     pyarrow.parquet.write_table(table, path, **options)
     assert path.stat().st_size < 100_000
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "30000000")
-    with pytest.raises(TooLarge, match=r"t\.parquet: takes more than"):
+    with pytest.raises(TooLargeError, match=r"t\.parquet: takes more than"):
         read_sheet(path)
     pyarrow.parquet.write_table(table.slice(0, 3), path, **options)
     assert [len(cell) for cell in read_sheet(path).columns["a"]] == [1_000_000] * 3
@@ -319,14 +319,14 @@ def test_what_a_feather_file_unpacks_to_is_limited(tmp_path, monkeypatch):
     path = tmp_path / "t.feather"
     pyarrow.feather.write_feather(pyarrow.table({"a": ["x" * 50_000_000]}), path, compression="zstd")
     assert path.stat().st_size < 10_000
-    with pytest.raises(TooLarge, match=r"t\.feather: takes more than"):
+    with pytest.raises(TooLargeError, match=r"t\.feather: takes more than"):
         read_sheet(path)
     pyarrow.feather.write_feather(pyarrow.table({"a": pyarrow.nulls(1_000_000_000)}), path)  # rows of no bytes
-    with pytest.raises(TooLarge, match=r"t\.feather: would take"):
+    with pytest.raises(TooLargeError, match=r"t\.feather: would take"):
         read_sheet(path)
     repeated = pyarrow.array(["x" * 20_000] * 1000).cast(pyarrow.string_view())
     pyarrow.feather.write_feather(pyarrow.table({"a": repeated}), path, compression="zstd")
-    with pytest.raises(TooLarge):  # 20 MB, although the file is small
+    with pytest.raises(TooLargeError):  # 20 MB, although the file is small
         read_sheet(path)
 
 
@@ -400,9 +400,9 @@ def test_a_zip_archive_of_one_table(tmp_path):
 
 def test_a_zip_archive_in_a_zip_and_bombs_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "t.zip"
-    monkeypatch.setenv(VARIABLE, "1000000")
+    monkeypatch.setenv(SIZE_VARIABLE, "1000000")
     path.write_bytes(zipped({"t.csv": b"a,b\n" + b"1,2\n" * 100_000}))
-    with pytest.raises(TooLarge, match=r"t\.zip"):
+    with pytest.raises(TooLargeError, match=r"t\.zip"):
         read_sheet(path)
     path.write_bytes(lying_archive("t.csv", b"a,b\n" + b"1,2\n" * 100_000, said=100))
     assert len(read_sheet(path).lines) < 100  # no more is unpacked than was said
@@ -448,8 +448,8 @@ def test_a_hostile_workbook(tmp_path, monkeypatch):
         read_sheet(path)
     far = files[sheet].replace(b'r="A2"', b'r="XFD1048576"').replace(b'<row r="2"', b'<row r="1048576"')
     path.write_bytes(zipped({**files, sheet: far}))
-    monkeypatch.setenv(VARIABLE, "20000000")
-    with pytest.raises((TooLarge, DataError)):
+    monkeypatch.setenv(SIZE_VARIABLE, "20000000")
+    with pytest.raises((TooLargeError, DataError)):
         read_sheet(path)
     path.write_bytes(zipped({**files, sheet: files[sheet][:200]}))
     with pytest.raises(DataError, match=r"cannot be read as \.xlsx"):
@@ -512,10 +512,10 @@ def test_a_hostile_database(tmp_path, monkeypatch):
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 20000)"
     many = f"{numbers} INSERT INTO people SELECT i, i, i FROM n"
     path = database(tmp_path / "large.db", PEOPLE[0], many)
-    monkeypatch.setenv(VARIABLE, str(9 * path.stat().st_size))
-    with pytest.raises(TooLarge, match=r"large\.db"):
+    monkeypatch.setenv(SIZE_VARIABLE, str(9 * path.stat().st_size))
+    with pytest.raises(TooLargeError, match=r"large\.db"):
         read_sheet(path)
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(SIZE_VARIABLE)
     (tmp_path / "large.db-wal").write_bytes(b"changes")
     with pytest.raises(DataError, match="holds changes that are not in the file yet"):
         read_sheet(path)
@@ -560,7 +560,7 @@ def test_an_audit_of_a_table_in_a_database(run, tmp_path):
 
 def test_an_archive_of_very_many_members_is_refused_before_its_directory_is_read(tmp_path, monkeypatch):
     content = zipped({f"{i}": b"" for i in range(200)})
-    monkeypatch.setenv(VARIABLE, "199999")
+    monkeypatch.setenv(SIZE_VARIABLE, "199999")
     monkeypatch.setattr(zipfile, "ZipFile", None)
-    with pytest.raises(TooLarge, match=r"t\.zip"):
+    with pytest.raises(TooLargeError, match=r"t\.zip"):
         sheet(tmp_path, content, "t.zip")

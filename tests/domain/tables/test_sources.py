@@ -17,7 +17,7 @@ import pytest
 from neuronfair.domain.tables import sources
 from neuronfair.domain.tables.sources import Source, SourceFile
 from neuronfair.errors import DataError
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from tests.bombs import zipped as packed
 
 CONTENT = b"a,b\n1,2\n3,4\n"
@@ -222,5 +222,5 @@ def test_a_packed_file_is_unpacked_up_to_the_limit_only(monkeypatch, cache):
     declare(monkeypatch)
     cache.mkdir()
     (cache / "table.csv").write_bytes(gzip.compress(bytes(10_000_000)))
-    with pytest.raises(TooLarge, match=r"table\.csv"):
+    with pytest.raises(TooLargeError, match=r"table\.csv"):
         sources.read("toy")

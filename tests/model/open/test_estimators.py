@@ -40,7 +40,7 @@ from neuronfair.domain.schema.infer import infer_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError
-from neuronfair.limits import TooLarge, members
+from neuronfair.limits import TooLargeError, read_members
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import wrap_model
@@ -452,7 +452,7 @@ def test_scores_that_float32_cannot_reproduce(case):
 def skops_file(case, **changes: bytes) -> Path:
     """A perceptron in an archive with other members."""
     path = save(fitted(perceptron(), TableEncoding.of(case.domain).encode(case.rows).numpy(), case.y), case, ".skops")
-    files = members(path.read_bytes(), path)
+    files = read_members(path.read_bytes(), path)
     path.write_bytes(zipped(files | {name.replace("_", "."): content for name, content in changes.items()}))
     return path
 
@@ -462,10 +462,10 @@ def test_an_archive_is_limited(case, monkeypatch):
     assert path.stat().st_size < 500_000
     assert wrap_model(path, case.domain, case.rows).white_box
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "30000000")
-    with pytest.raises(TooLarge, match=r"model\.skops"):
+    with pytest.raises(TooLargeError, match=r"model\.skops"):
         wrap_model(path, case.domain, case.rows)
     path = skops_file(case, schema_json=b" " * 2_000_000)
-    with pytest.raises(TooLarge, match=r"model\.skops"):
+    with pytest.raises(TooLargeError, match=r"model\.skops"):
         wrap_model(path, case.domain, case.rows)
 
 
@@ -474,7 +474,7 @@ def test_archives_in_an_archive_are_limited_together(case, monkeypatch):
     path = skops_file(case, **{f"m{i}_npz": inner for i in range(5)})
     assert wrap_model(path, case.domain, case.rows).white_box
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "30000000")
-    with pytest.raises(TooLarge, match=r"model\.skops"):
+    with pytest.raises(TooLargeError, match=r"model\.skops"):
         wrap_model(path, case.domain, case.rows)
 
 
@@ -489,7 +489,7 @@ def test_an_array_that_is_asked_for_many_times_counts_many_times(case, monkeypat
     schema = json.dumps({"a": [{"file": "more.npy"}] * 100}).replace("file", "f\\u0069le").encode()
     path = skops_file(case, more_npy=npy((10_000,), 8, 80_000), schema_json=schema)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "10000000")
-    with pytest.raises(TooLarge, match=r"model\.skops"):
+    with pytest.raises(TooLargeError, match=r"model\.skops"):
         wrap_model(path, case.domain, case.rows)
 
 

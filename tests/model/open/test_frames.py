@@ -11,7 +11,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import ColumnType
 from neuronfair.errors import ModelError
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import cells_of, table_inputs
 
@@ -113,7 +113,7 @@ def test_an_unknown_column_is_named(people):
 
 
 def test_a_table_over_very_many_values_is_not_made():
-    with pytest.raises(TooLarge, match="attribute 'a', which has 1,000,000,000,001 values"):
+    with pytest.raises(TooLargeError, match="attribute 'a', which has 1,000,000,000,001 values"):
         cells_of(Attribute("a", "ordinal", low=0, high=10**12))
 
 

@@ -23,9 +23,9 @@ from neuronfair.audits.report.counterfactual import CounterfactualReport, Interv
 from neuronfair.audits.stages.rates import favourable_missing
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import EncodingError, NeuronFairError
-from neuronfair.formatting import TwinKind, exact, listed, percent, with_interval
+from neuronfair.formatting import TwinKind, exact_number, listing, percent, with_interval
 from neuronfair.model.open import OpenedModel
-from neuronfair.parameters import takes_old_names
+from neuronfair.parameters import accept_old_names
 
 RateWithInterval = RateOf | CounterfactualReport | Interval
 
@@ -53,7 +53,7 @@ def compare_with(report: Report, earlier: Report, file: str | Path = "") -> Base
     if report.reproduction.rows != earlier.reproduction.rows:
         sentences.append("The data set has other records than then, so its flip rates are those of other people.")
     sentences += [
-        f"The counterfactual metrics of {name} are not compared: the two audits declare different {listed(keys)} "
+        f"The counterfactual metrics of {name} are not compared: the two audits declare different {listing(keys)} "
         "attributes."
         for name, keys in declared.items()
         if keys
@@ -71,7 +71,7 @@ def _incomparable(report: Report, earlier: Report) -> str:
             "--domain to the domain.toml of that audit."
         )
     rules = [one.decision for one in (earlier, report)]
-    then, now = (one.kind if one.kind == "argmax" else f"{one.kind} {exact(one.value)}" for one in rules)
+    then, now = (one.kind if one.kind == "argmax" else f"{one.kind} {exact_number(one.value)}" for one in rules)
     return "" if now == then else f"The decision rule was {then} and is now {now}, so nothing is compared."
 
 
@@ -127,7 +127,7 @@ def _changes(
             yield FigureChange(metric, before, after, None, None, False, text)
 
 
-@takes_old_names
+@accept_old_names
 @dataclass(frozen=True)
 class Checks:
     """What an audit is compared with: thresholds such as "flip_rate > 1%", a regression set, and an earlier audit.

@@ -24,7 +24,7 @@ from neuronfair.audits.report import BaselineReport, Gate, GateCheck, Report
 from neuronfair.audits.report.attribute import AUDITED, AttributeReport, Disparity, Gap, Proved, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS, CounterfactualReport, Interval
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.formatting import POPULATIONS, aligned_percents, first_few, listed, many, percent
+from neuronfair.formatting import POPULATIONS, aligned_percents, first_few, listing, percent, tally
 from neuronfair.measure.rate import Rate
 from neuronfair.proof.report import Part, RecordPart
 
@@ -389,7 +389,7 @@ def _strictest(limit: Threshold, measured: Mapping[str, _Measured], why: str) ->
         for other, one in compared.items()
         if other != name
     ]
-    note = f"{compared[name].note} {f'Other populations: {listed(others)}.' if others else ''}".strip()
+    note = f"{compared[name].note} {f'Other populations: {listing(others)}.' if others else ''}".strip()
     return replace(compared[name], name=name, note=note)
 
 
@@ -441,7 +441,8 @@ def _proved(limit: Threshold, attribute: str, proved: Proved | None) -> _Measure
         return _Measured(part.share, note=f"{part.count:,} of {rows.of:,} records in the data set.")
     space: Part = getattr(proved, limit.figure)
     return _Measured(
-        space.share, note=f"{many(int(space.count))} of {many(int(proved.people))} records of the declared input space."
+        space.share,
+        note=f"{tally(int(space.count))} of {tally(int(proved.people))} records of the declared input space.",
     )
 
 

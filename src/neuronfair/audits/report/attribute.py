@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.domain.population.plausible import PLAUSIBLE
-from neuronfair.formatting import POPULATIONS, Population, likelihood, listed, plural
+from neuronfair.formatting import POPULATIONS, Population, likelihood, listing, plural
 from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, ProofReport
 
 
@@ -129,7 +129,7 @@ def notes_of(attributes: Sequence[AttributeReport]) -> list[str]:
     about: dict[Note, list[str]] = {}
     for one in attributes:
         for note in one.health:
-            about.setdefault(note, []).append(f"by {listed(one.sensitive)}")
+            about.setdefault(note, []).append(f"by {listing(one.sensitive)}")
     return [
         f"{'' if len(names) == len(attributes) else '(' + ', '.join(names) + ') '}{note.seen} {note.remedy}"
         for note, names in about.items()

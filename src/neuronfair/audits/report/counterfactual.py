@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from neuronfair.formatting import first_few, listed, plain, plural
+from neuronfair.formatting import first_few, listing, plural, spell
 
 Assumptions = Literal["none declared", "held fixed", "graph declared"]
 UNTESTED = "This rests on causal assumptions that the data cannot test"
@@ -128,7 +128,7 @@ class CounterfactualReport:
         )
         return (
             *([self.graph_note] if self.graph_note else []),
-            *([f"Twins keep {listed([plain(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
+            *([f"Twins keep {listing([spell(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
             *(one.text for one in self.legitimate),
             *([none] if self.without else []),
             *([f"{first_few(self.left_out)} {few}"] if self.left_out else []),

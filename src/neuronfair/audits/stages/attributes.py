@@ -33,7 +33,7 @@ from neuronfair.measure.counterfactual_effect import CounterfactualTest
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Scale
 from neuronfair.model.open import OpenedModel
-from neuronfair.progress import PieceProgress, Progress, counter, labelled, silent
+from neuronfair.progress import PieceProgress, Progress, count_progress, label_progress, show_nothing
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem, problem_of
 from neuronfair.proof.records import EvaluatedRecords, ProofRecords, check_against_model
@@ -65,7 +65,7 @@ class ProofStage:
     def _problem(self) -> Problem:
         return problem_of(self.opened, self.data.domain, device=self.opened.model.encoding.device)
 
-    def prove(self, progress: Progress = silent, *, has_table: bool = True) -> StagedProof:
+    def prove(self, progress: Progress = show_nothing, *, has_table: bool = True) -> StagedProof:
         """Return what can be proved. Ctrl-C ends the proof, and what was proved by then is kept.
 
         A proof that a record of the data set contradicts is an error.
@@ -169,7 +169,7 @@ class AttributeChoices:
         """Go through all stages by one choice; the proof and the counterfactual test run next to the others."""
         case = self._case(opened, number)
         if len(self.views) > 1:
-            show = labelled(show, f"{'+'.join(case.domain.sensitive)}: ")
+            show = label_progress(show, f"{'+'.join(case.domain.sensitive)}: ")
         remarks = unread(case, self.origin.reads)
 
         def measure() -> None:
@@ -190,7 +190,7 @@ class AttributeChoices:
         if self.settings.prove > 0:
             proof = ProofStage(opened, case.data, self.population, self.settings.prove / len(self.views))
         side = _SideStages(case, one, test, proof, clock, show)
-        with Tasks(side.works(silent if self.processes > 1 else show), self.processes) as tasks:
+        with Tasks(side.works(show_nothing if self.processes > 1 else show), self.processes) as tasks:
             try:
                 if not measured:
                     measure()
@@ -310,7 +310,7 @@ class _SideStages:
             self.clock.add({"counterfactuals": tasks.seconds(self._tables)})
         with self.clock.of("counterfactuals"):
             if not tasks.forked:
-                tables = self.test.tables(counter(self.show, what))
+                tables = self.test.tables(count_progress(self.show, what))
             report_counterfactuals(self.case, self.audit, self.test, tables)
 
     @property
@@ -348,6 +348,6 @@ def _audit_in_worker(
     note(0, 1, 0)
     with chdir(folder):  # paths are relative to it
         opened = opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
-        choices.audit_one(opened, number, one, clock, silent)
+        choices.audit_one(opened, number, one, clock, show_nothing)
     note(1, 1, 0)
     return one, clock.parts

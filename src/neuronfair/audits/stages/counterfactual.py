@@ -19,7 +19,7 @@ from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
-from neuronfair.formatting import listed, plain
+from neuronfair.formatting import listing, spell
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualTest, ResampledTable
 from neuronfair.model.blackbox import Model
 from neuronfair.progress import Progress
@@ -118,7 +118,7 @@ def report_counterfactuals(
 
 def unread(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:
     """Return a note if the model does not read the sensitive attributes: by its inputs, or because no score changes."""
-    by = listed([plain(name) for name in case.domain.sensitive])
+    by = listing([spell(name) for name in case.domain.sensitive])
     if reads is not None and not set(case.domain.sensitive) & set(reads):
         name, why = NOT_READ, f"The model does not use {by}, so no decision depends on it directly."
     elif _moves(case.model, case.domain, case.data.rows):

@@ -34,7 +34,7 @@ from neuronfair.domain.schema.infer import SMALL_GROUP_RECORDS, SMALL_GROUP_SHAR
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
-from neuronfair.formatting import Population, exact, listed, percent, plural
+from neuronfair.formatting import Population, exact_number, listing, percent, plural
 from neuronfair.measure.groups import Group as Counted
 from neuronfair.measure.groups import Spread, difference, groups, ratio
 from neuronfair.measure.rate import Rate
@@ -42,7 +42,7 @@ from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.records import Records
-from neuronfair.progress import Progress, counter
+from neuronfair.progress import Progress, count_progress
 
 
 def fit_plausible_population(
@@ -115,7 +115,7 @@ def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress
     for population, what in populations:
         if population is None:
             continue
-        rate = case.rate(population, progress=counter(progress, what))
+        rate = case.rate(population, progress=count_progress(progress, what))
         if rate.population != "table":
             audit.rate = audit.rate or rate
         losers = () if rate.population == "combinations" else direction(case.domain, rate.population, rate.direction)
@@ -159,11 +159,11 @@ def _small_groups(case: AttributeCase) -> tuple[Note, ...]:
     notes = []
     if out:
         remedy = "Delete its rule from the domain file to include a group."
-        seen = f"Nobody is compared with {listed(out)}: too few records, or their group is not known."
+        seen = f"Nobody is compared with {listing(out)}: too few records, or their group is not known."
         notes.append(Note("groups-left-out", seen, remedy))
     if kept:
         remedy = "Forbid the value by a rule in the domain file to leave a group out."
-        seen = f"People are compared with small groups, too: {listed(kept)}. A flip against one of them counts fully."
+        seen = f"People are compared with small groups, too: {listing(kept)}. A flip against one of them counts fully."
         notes.append(Note("small-groups", seen, remedy))
     return tuple(notes)
 
@@ -196,7 +196,7 @@ def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progres
     """Estimate the flip rate over plausible pairs, where it is known which twins are plausible."""
     if case.pair_domain is case.domain:
         return
-    pairs = case.pair_rate(counter(progress, "Comparing people with their plausible twins"))
+    pairs = case.pair_rate(count_progress(progress, "Comparing people with their plausible twins"))
     if pairs is None:
         seen = "Nobody in the data set has a plausible twin, so no flip rate over plausible pairs is known."
         audit.note(Note(NO_TWIN, seen, "Check the rules of the domain file, or choose another attribute."))
@@ -222,7 +222,7 @@ def favourable_missing(figure: str, target: Target | None, favourable: str | Non
         )
     guess = suggested(target.column, classes)
     hint = f"; probably '{guess}'" if guess is not None else ""
-    names = listed([f"'{name}'" for name in classes])
+    names = listing([f"'{name}'" for name in classes])
     return f"{needs}. Set --favourable, or favourable in the domain file, to one of {names}{hint}"
 
 
@@ -262,7 +262,7 @@ def group_metrics(
     names = domain.target.classes if domain.target is not None else ()
     is_named = len(names) == classes
     chosen = names.index(domain.favourable) if is_named and domain.favourable is not None else classes - 1
-    nameless = f"at least {exact(decision.value)}" if decision.kind == "threshold" else f"class {chosen}"
+    nameless = f"at least {exact_number(decision.value)}" if decision.kind == "threshold" else f"class {chosen}"
     selected = names[chosen] if is_named else nameless
     has_labels = is_named and data.labelled
     counted = groups(model, domain, data.rows, data.labels if has_labels else None, decision=decision)

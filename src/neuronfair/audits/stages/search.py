@@ -37,7 +37,7 @@ from neuronfair.model.decision import find_probabilities
 from neuronfair.model.encoding import split_families
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
-from neuronfair.progress import Progress, counter, labelled
+from neuronfair.progress import Progress, count_progress, label_progress
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import SearchResult, SearchSummary
 from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
@@ -53,7 +53,7 @@ def interpret_layers(case: AttributeCase, audit: AttributeAudit, progress: Progr
     """Look which layers and neurons react to the sensitive attributes; a black box or a linear model shows nothing."""
     if not isinstance(case.model, Network) or not case.model.layers:
         return
-    show = counter(progress, "Comparing rows with their twins")
+    show = count_progress(progress, "Comparing rows with their twins")
     audit.profile = interpret(case.model, case.domain, case.interpreted_rows, progress=show)
     audit.report = replace(audit.report, interpretation=_interpretation(audit.profile))
 
@@ -103,7 +103,7 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
             profile=audit.profile,
             population=case.population,
             recorder=run,
-            progress=labelled(progress, f"{config.method}: "),
+            progress=label_progress(progress, f"{config.method}: "),
         )
         audit.outcomes.append(outcome)
         figures = outcome.summary()

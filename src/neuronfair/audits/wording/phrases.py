@@ -36,17 +36,17 @@ from neuronfair.domain.population.plausible import PlausibleTwins
 from neuronfair.domain.population.trees import parents_from_graph
 from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import (
-    APART,
+    ALSO_OF,
     aligned_percents,
     distinct_numbers,
     distinct_percents,
-    exact,
-    listed,
-    number,
-    part_of,
+    exact_number,
+    fraction_words,
+    listing,
     percent,
-    plain,
     plural,
+    short_number,
+    spell,
 )
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Sensitivity
 from neuronfair.measure.groups import Cut, Subgroup
@@ -68,7 +68,7 @@ def class_names(domain: TableDomain, decision: Decision, outputs: int) -> Sequen
     if len(classes) == count:
         return classes
     if decision.kind == "threshold":
-        return f"below {exact(decision.value)}", f"at least {exact(decision.value)}"
+        return f"below {exact_number(decision.value)}", f"at least {exact_number(decision.value)}"
     return [f"class {number}" for number in range(count)]
 
 
@@ -98,12 +98,12 @@ def person(domain: TableDomain, row: Mapping[str, Cell], named: Sequence[str], l
     ages = (domain.attributes[domain.column(n)] for n in named if n.casefold() == "age" and not isinstance(row[n], str))
     age = next((a.name for a in ages if not a.values and a.high >= ADULT), None)
     others = [n for n in named if n != age]
-    parts = [f"{plain(n)} {row[n]}" for n in others]
+    parts = [f"{spell(n)} {row[n]}" for n in others]
     if left > 0:
         parts.append(f"{left} more attribute{'s' if left > 1 else ''}")
     an = "an" if age is not None and (str(row[age])[:1] == "8" or row[age] in (11, 18)) else "a"
     who = "a person" if age is None else f"{an} {row[age]}-year-old"
-    return f"{who} with {listed(parts)}" if parts else who
+    return f"{who} with {listing(parts)}" if parts else who
 
 
 class DescribedPair(NamedTuple):
@@ -126,14 +126,14 @@ def twin_phrase(domain: TableDomain, changed: Sequence[Change], most: int = MOVE
 
     At most `most` other attributes of a counterfactual twin are named.
     """
-    said = {change.attribute: f"{plain(change.attribute)} {change.twin} instead of {change.own}" for change in changed}
-    group = f"with {listed([said.pop(name) for name in domain.sensitive if name in said])}"
+    said = {change.attribute: f"{spell(change.attribute)} {change.twin} instead of {change.own}" for change in changed}
+    group = f"with {listing([said.pop(name) for name in domain.sensitive if name in said])}"
     if not said and counterfactuals_of(domain) is None:
         return group
     others = [*said.values()][:most]
     if (left := len(said) - len(others)) > 0:
         others.append(plural(left, "more attribute"))
-    return f"the counterfactual twin {group} ({'also ' + listed(others) if others else 'nothing else differs'})"
+    return f"the counterfactual twin {group} ({'also ' + listing(others) if others else 'nothing else differs'})"
 
 
 def finding(
@@ -213,7 +213,7 @@ def condition(domain: TableDomain, cut: Cut) -> Condition:
 
 def _condition_text(attribute: Attribute, cut: Cut) -> str:
     codes = cut.table.nonzero()[:, 0].tolist()
-    name = plain(attribute.name)
+    name = spell(attribute.name)
     if attribute.values and not (attribute.ordered and len(codes) > 2):
         labels = [str(attribute.value(code)) for code in codes]
         return f"{name} {' or '.join([', '.join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)}"
@@ -227,8 +227,8 @@ def _condition_text(attribute: Attribute, cut: Cut) -> str:
 
 def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     """Return a subgroup as values and as a sentence."""
-    text = listed([_condition_text(domain.attributes[cut.column], cut) for cut in group.conditions])
-    by = listed([plain(name) for name in domain.sensitive])
+    text = listing([_condition_text(domain.attributes[cut.column], cut) for cut in group.conditions])
+    by = listing([spell(name) for name in domain.sensitive])
     times = f", {group.lift:.2g} times the overall rate" if group.lift is not None else ""
     flips = f"the decision depends on {by}"
     if counterfactuals_of(domain) is not None:
@@ -279,7 +279,7 @@ def direction(
         return ()
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
     values = [[a.group_name(code) for a, code in zip(columns, side.codes, strict=True)] for side in counted.sides]
-    names = [listed([f"{plain(a.name)} {value}" for a, value in zip(columns, own, strict=True)]) for own in values]
+    names = [listing([f"{spell(a.name)} {value}" for a, value in zip(columns, own, strict=True)]) for own in values]
     said = list(zip(names, counted.sides, strict=True))
     losers = _losers(columns, counted.sides) if len(said) > 2 else ()
     outcome, among = f"'{domain.favourable}'", AMONG[population]
@@ -288,8 +288,8 @@ def direction(
         pairs = f"{side.loses:,} of {plural(counted.people, 'pair')} {among}"
         sentence = f"In {pairs}, the decision is worse for {loser}: not {outcome}."
     else:
-        by = listed([plain(name) for name in domain.sensitive])
-        most = f"mostly to the disadvantage of {APART.join(losers)}" if losers else NO_LOSER
+        by = listing([spell(name) for name in domain.sensitive])
+        most = f"mostly to the disadvantage of {ALSO_OF.join(losers)}" if losers else NO_LOSER
         sentence = f"In {plural(counted.people, 'case')} {among}, {outcome} depends on {by}, {most}."
     sides = [SideReport(", ".join(own), side.gets, side.loses) for own, side in zip(values, counted.sides, strict=True)]
     return (DirectionReport(population, counted.people, tuple(sides[:KEPT]), sentence, losers),)
@@ -312,11 +312,11 @@ def _losers(attributes: Sequence[Attribute], sides: Sequence[Count]) -> tuple[st
             beyond = {code: n - (n + gains[code]) * lost / every for code, n in losses.items()}
             code = max(beyond, key=lambda one: beyond[one])
             if beyond[code] >= CLEAR * (losses[code] + gains[code]):
-                found.append(f"{plain(attribute.name)} {attribute.group_name(code)}")
+                found.append(f"{spell(attribute.name)} {attribute.group_name(code)}")
         elif losses.total() and gains.total():
             means = [sum(code * n for code, n in part.items()) / part.total() for part in (losses, gains)]
             if abs(means[0] - means[1]) >= CLEAR * (attribute.points - 1):
-                found.append(f"{'lower' if means[0] < means[1] else 'higher'} {plain(attribute.name)}")
+                found.append(f"{'lower' if means[0] < means[1] else 'higher'} {spell(attribute.name)}")
     return tuple(found)
 
 
@@ -435,7 +435,7 @@ def _graph_note(domain: TableDomain) -> str:
             moved.add(column)
     if len(moved) > len(domain.sensitive_columns):
         return ""
-    by = listed([plain(name) for name in domain.sensitive])
+    by = listing([spell(name) for name in domain.sensitive])
     empty = "so twins differ in nothing else and this test is empty."
     return f"By the declared causal graph no attribute that twins may change depends on {by}, {empty}"
 
@@ -460,7 +460,7 @@ def _disadvantaged(domain: TableDomain, moves: Sequence[Move]) -> str:
     own, other = _group(domain, clear.own), _group(domain, clear.other)
     loser = other if clear.lost > clear.gained else own
     return (
-        f"Disadvantaged group: {loser}. With {listed([plain(name) for name in domain.sensitive])} {other} instead of "
+        f"Disadvantaged group: {loser}. With {listing([spell(name) for name in domain.sensitive])} {other} instead of "
         f"{own}, people lose '{domain.favourable}' in {percent(clear.lost)} of cases and gain it in "
         f"{percent(clear.gained)}."
     )
@@ -475,14 +475,14 @@ def _mediators_text(domain: TableDomain, mediators: Sequence[Mediator]) -> str:
     one = next((one for one in named if one.share >= ENOUGH * most), max(named, key=lambda one: one.share))
     if one.share <= 0:
         return ""
-    names = listed([plain(name) for name in _names(domain, one)])
-    return f"Holding {names} fixed removes {part_of(one.share)} of the excess."
+    names = listing([spell(name) for name in _names(domain, one)])
+    return f"Holding {names} fixed removes {fraction_words(one.share)} of the excess."
 
 
 def _group_predictability(domain: TableDomain, auc: float | None) -> str:
     if auc is None:
         return ""
-    by = listed([plain(name) for name in domain.sensitive])
+    by = listing([spell(name) for name in domain.sensitive])
     return f"The model's other inputs predict {by} with an AUC of {auc:.2f} (0.5: no better than chance)."
 
 
@@ -497,7 +497,7 @@ def _differs(domain: TableDomain, rows: Tensor, column: int, left_out: Sequence[
         if tuple(values) not in left_out
     }
     known = {name: group for name, group in known.items() if len(group)}
-    kept = f"Twins keep {plain(attribute.name)}, which is declared as resolving (legitimate)"
+    kept = f"Twins keep {spell(attribute.name)}, which is declared as resolving (legitimate)"
     if not known:
         return f"{kept}."
     if attribute.values:
@@ -510,7 +510,7 @@ def _differs(domain: TableDomain, rows: Tensor, column: int, left_out: Sequence[
         values = [f"for {percent(figures[name])} of {name}" for name in _ends(figures)]
         return f"{kept}: it is {what} {' and '.join(values)}."
     figures = {name: float(attribute.low + attribute.step * group.mean()) for name, group in known.items()}
-    values = [f"{number(figures[name])} for {name}" for name in _ends(figures)]
+    values = [f"{short_number(figures[name])} for {name}" for name in _ends(figures)]
     return f"{kept}: on average it is {' and '.join(values)}."
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 
 from neuronfair.audits.report import Report, Tone, worst_of
 from neuronfair.audits.report.attribute import AttributeReport, Finding, notes_of, worst_cases
-from neuronfair.formatting import aligned_percents, duration, interval_ends, listed, many, percent, plain, plural
+from neuronfair.formatting import aligned_percents, duration, interval_ends, listing, percent, plural, spell, tally
 from neuronfair.proof.report import DataSetClaims, FreshClaims, ProofReport
 
 NOT_MEASURED = "–"
@@ -65,7 +65,7 @@ def metrics(one: AttributeReport) -> tuple[Metric, Metric, Metric, Metric]:
 
 def by(one: AttributeReport) -> str:
     """Return the sensitive attributes in words."""
-    return listed([plain(name) for name in one.sensitive])
+    return listing([spell(name) for name in one.sensitive])
 
 
 def twin_explained(attributes: Sequence[AttributeReport]) -> str:
@@ -185,7 +185,7 @@ def _certified(one: AttributeReport) -> Metric:
         return Metric(name, NOT_MEASURED, proved.sentence)
     shown = f"proved not to depend on {_either(one)}"
     if proved.data_set is None:
-        space = f"of the declared input space ({many(int(proved.people))} records) {shown}"
+        space = f"of the declared input space ({tally(int(proved.people))} records) {shown}"
         undecided = percent(proved.undecided.share)
         return Metric(name, percent(proved.proved_fair.share), space, note=f"{undecided} undecided")
     rows = proved.data_set
@@ -212,7 +212,7 @@ def certified_sentences(report: ProofReport) -> list[str]:
 
     The first sentence says most: what holds for the whole input space, or else what holds for the data set.
     """
-    by_name = listed([plain(name) for name in report.sensitive])
+    by_name = listing([spell(name) for name in report.sensitive])
     space = f"the records where {report.where}" if report.where else "the declared input space"
     fair, flips, undecided = report.proved_fair, report.proved_discriminatory, report.undecided
     rows = [] if report.data_set is None else [_rows_certified(report.data_set, by_name, report.seconds)]

@@ -9,7 +9,7 @@ from neuronfair.audits.report import Gate, GateCheck, Report, ThresholdState, Ve
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
 from neuronfair.audits.wording.summary import by
-from neuronfair.formatting import APART, POPULATIONS, listed, many, percent, plain, plural, points
+from neuronfair.formatting import ALSO_OF, POPULATIONS, listing, percent, plural, pp, spell, tally
 
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
 SET_ONE = "No threshold was set, so this report does not pass or fail the model."
@@ -123,17 +123,17 @@ def _headline(one: AttributeReport, rows: int) -> str:
         drawn = [rate for rate in one.rates.measured if rate.population in SYNTHETIC and rate.rate]
         if not drawn and not one.people_found and one.proved is not None:
             count, every = int(one.proved.proved_discriminatory.count), int(one.proved.people)
-            records = f"{many(count)} of all {many(every)} records of the declared input space do"
+            records = f"{tally(count)} of all {tally(every)} records of the declared input space do"
             return f"{known}; {records}." if known else f"Decisions depend on {either}: for {records}."
         if not drawn:
             records = f"a search found {plural(one.people_found, 'synthetic record')} for which it does"
             return f"{known}; {records}." if known else f"Decisions may depend on {either}: {records}."
-        flips, does = listed([f"{_count(rate)} {POPULATIONS[rate.population]}" for rate in drawn]), "do"
+        flips, does = listing([f"{_count(rate)} {POPULATIONS[rate.population]}" for rate in drawn]), "do"
         if len(drawn) == drawn[0].discriminated == 1:
             does = "does"
         return f"{known}; {flips} {does}." if known else f"Decisions depend on {either} for {flips}."
     if one.is_unused and one.claimed_effect is not None:
-        more = f"{points(one.claimed_effect.rate).replace('pp', 'percentage points')} more often than by chance"
+        more = f"{pp(one.claimed_effect.rate).replace('pp', 'percentage points')} more often than by chance"
         proxies = f"there is proxy evidence: counterfactual twins get a different decision {more}"
         return f"The model does not use {either}, but {proxies}."
     if one.is_unused:
@@ -151,7 +151,7 @@ def _against(one: AttributeReport, rate: RateOf) -> str:
     if found is None:
         return ""
     if len(found.sides) != 2:
-        most = f"mostly to the disadvantage of {APART.join(found.losers)}"
+        most = f"mostly to the disadvantage of {ALSO_OF.join(found.losers)}"
         return f", {most if found.losers else 'with no group clearly at a disadvantage'}"
     loser = max(found.sides, key=lambda side: side.loses)
     if 2 * loser.loses <= found.people:
@@ -185,7 +185,7 @@ def _synthetic(one: AttributeReport) -> list[str]:
         return []
     if _hit(one):
         rates = [f"{percent(rate.rate)} of {_who(rate)}" for rate in one.rates.measured if rate.population in SYNTHETIC]
-        return [f"Decisions also depend on {by(one)} for {listed(rates)}."] if rates else []
+        return [f"Decisions also depend on {by(one)} for {listing(rates)}."] if rates else []
     assessed = [rate for rate in one.rates.measured if rate.population != "pairs" or rate.omission]
     none = [rate for rate in assessed if not rate.rate and rate.high > 0]
     return [
@@ -203,9 +203,9 @@ def _others(attributes: Sequence[AttributeReport], worst: AttributeReport) -> st
     rest = [one for one in attributes if one is not worst and one.depends]
     known = [f"{by(one)} ({percent(hit.rate)} of {_who(hit)})" for one in rest if (hit := _hit(one))]
     drawn = [by(one) for one in rest if not _hit(one)]
-    real = [f"Decisions also depend on {listed(known)}."] if known else []
+    real = [f"Decisions also depend on {listing(known)}."] if known else []
     return " ".join(
-        [*real, f"For synthetic records only, decisions also depend on {listed(drawn)}."] if drawn else real
+        [*real, f"For synthetic records only, decisions also depend on {listing(drawn)}."] if drawn else real
     )
 
 
@@ -229,8 +229,8 @@ def _untested(attributes: Sequence[AttributeReport], worst: AttributeReport) -> 
     unmoved = [by(one) for one in unread if not one.is_unused]
     untested = any(one.counterfactual is None for one in unread)
     return [
-        *([f"The model does not use {listed(unused)}."] if unused else []),
-        *([f"No score in the data set changes with {listed(unmoved)}."] if unmoved else []),
+        *([f"The model does not use {listing(unused)}."] if unused else []),
+        *([f"No score in the data set changes with {listing(unmoved)}."] if unmoved else []),
         *(["Without a counterfactual test nothing is known about proxies."] if untested else []),
     ]
 
@@ -271,5 +271,5 @@ def _doubt(report: Report, level: Conclusion) -> str:
 
 def _either(attribute: AttributeReport) -> str:
     """Return the attributes as alternatives: twins of several differ in at least one of them."""
-    names = [plain(name) for name in attribute.sensitive]
+    names = [spell(name) for name in attribute.sensitive]
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]

@@ -19,7 +19,7 @@ from neuronfair.domain.population.trees import branch_taken, on_device
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinRows, key_coefficients
 from neuronfair.errors import DomainError
-from neuronfair.formatting import listed
+from neuronfair.formatting import listing
 
 AT_ONCE = 1 << 16  # counterfactual twins in one batch: bounds the memory
 DRAWS = 32  # counterfactual twins of one record in each other group
@@ -342,6 +342,6 @@ def _too_few(domain: TableDomain, counts: Tensor) -> str:
         f"{' '.join(str(a.value(code)) for a, code in zip(columns, values[i], strict=True))} ({n:,})" for n, i in sizes
     ]
     return (
-        f"counterfactuals need two groups of at least {MIN_GROUP_RECORDS} records; by {listed(domain.sensitive)} the "
-        f"table has {listed(groups) if groups else 'none'}"
+        f"counterfactuals need two groups of at least {MIN_GROUP_RECORDS} records; by {listing(domain.sensitive)} the "
+        f"table has {listing(groups) if groups else 'none'}"
     )

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.domain.population.bins import Bins, Coupling
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.latent import REST_GRID, SCORE_CUTS, SCORE_KNOTS, GroupShift, Latent
@@ -21,7 +21,7 @@ from neuronfair.domain.population.trees import ChanceForest, on_device
 from neuronfair.domain.rules import RuleBook
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, one_line
-from neuronfair.limits import TooLarge, check_tensors, read_bytes
+from neuronfair.limits import TooLargeError, check_tensors, read_bytes
 
 # The names of the fields of `Bins` and `ChanceForest` in files, in their order.
 _BINS = ("starts", "lengths", "place", "chance", "classes")
@@ -39,7 +39,7 @@ def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tenso
     parts |= {"order": torch.tensor(model.order), "usual": model.reference, **(more or {})}
     parts = {name: part.cpu().contiguous().clone() for name, part in parts.items()}
     seal = {"domain": _bytes(model.domain.fingerprint), "digest": _bytes(_digest(parts))}
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_bytes(save(parts | seal))
 
 
@@ -60,7 +60,7 @@ def _reading(path: Path) -> Iterator[None]:
     """Name the file that cannot be read."""
     try:
         yield
-    except TooLarge:
+    except TooLargeError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the reader
         raise DataError(f"{path}: not a population that can be read ({one_line(error)}). Fit it again") from None

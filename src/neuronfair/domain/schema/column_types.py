@@ -26,7 +26,7 @@ from neuronfair.domain.cells import (
 )
 from neuronfair.domain.schema.toml import quoted, toml_value
 from neuronfair.domain.tables import Cells
-from neuronfair.formatting import visible
+from neuronfair.formatting import printable
 
 MAX_LABELS = 100  # in a column with more, the most frequent ones are kept and all others are "other"
 MAX_GRID = 10_000  # points of the grid proposed for a column of decimal numbers, unless outliers stretch it
@@ -67,7 +67,7 @@ class ColumnEntry:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{key} = {toml_value(value)}" for key, value in self.parts.items())
-        return f"{quoted(self.column)} = {{ {parts} }}  # {visible('; '.join([self.comment, *self.remarks]))}"
+        return f"{quoted(self.column)} = {{ {parts} }}  # {printable('; '.join([self.comment, *self.remarks]))}"
 
 
 def infer_column(name: str, column: Cells, decimals: Sequence[str], *, keep: bool) -> ColumnEntry | LeftOut:

@@ -20,7 +20,7 @@ from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables import Cells, Sheet
 from neuronfair.domain.tables.files import read_sheet
 from neuronfair.errors import DataError, DomainError, did_you_mean
-from neuronfair.formatting import listed, plural, visible
+from neuronfair.formatting import listing, plural, printable
 
 MAX_CLASSES = 50  # a target of more different numbers is a quantity
 # Below both, a demographic group is too small for twins.
@@ -140,15 +140,15 @@ def draft_domain(
     small, small_remarks = _small_groups(domain, sheet.columns)
     proposals = propose(domain, sheet.columns)
     head = _HEAD.format(
-        file=visible(sheet.path.name),
+        file=printable(sheet.path.name),
         rows=len(sheet.lines),
-        remarks="".join(f"# - {visible(remark)}\n" for remark in sheet.remarks),
+        remarks="".join(f"# - {printable(remark)}\n" for remark in sheet.remarks),
         name=quoted(domain.name),
         sensitive=toml_value(sensitive),
         target="" if aim is None else _target_lines(aim),
     )
     lines = [
-        f"# {quoted(one.column)}: left out, {visible(one.reason)}" if isinstance(one, LeftOut) else str(one)
+        f"# {quoted(one.column)}: left out, {printable(one.reason)}" if isinstance(one, LeftOut) else str(one)
         for one in entries
     ]
     groups = [line for rule in small for line in written_rule(rule, {a.name: a for a in domain.attributes})]
@@ -249,7 +249,7 @@ def _small_groups(domain: TableDomain, columns: Mapping[str, Cells]) -> tuple[li
         if out:
             shown = [f"{label} ({count})" for label, count in out.items()]
             shown[SHOWN:] = [f"{len(shown) - SHOWN} more"] if len(shown) > SHOWN else []
-            remarks.append(f"{attribute.name}: {listed(shown)} left out of the twins; delete the rule to include it")
+            remarks.append(f"{attribute.name}: {listing(shown)} left out of the twins; delete the rule to include it")
     return rules, remarks
 
 

@@ -21,7 +21,7 @@ from neuronfair.domain.schema.toml import rule_lines, toml_value
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Cells
 from neuronfair.errors import DomainError
-from neuronfair.formatting import plural, visible
+from neuronfair.formatting import plural, printable
 
 # With these two numbers the upper end of Wilson's interval (95%) of the share of exceptions is below 2%: see the tests.
 MIN_RECORDS = 200  # records that must meet a condition
@@ -329,13 +329,13 @@ class Proposals:
         for proposal in self.proposals:
             mark = "" if proposal.taken(take) else "# "
             counted = f"{plural(proposal.people, 'person', 'people')}, {plural(proposal.exceptions, 'exception')}"
-            lines += ["", f"## {visible(proposal.title)}: {counted}" if len(proposal.rules) > 1 else f"## {counted}"]
+            lines += ["", f"## {printable(proposal.title)}: {counted}" if len(proposal.rules) > 1 else f"## {counted}"]
             if proposal.ties:
-                ties = " and ".join(visible(brief(name)) for name in proposal.ties)
+                ties = " and ".join(printable(brief(name)) for name in proposal.ties)
                 lines.append(f"## ties {ties}, which is sensitive: such people then have no twin")
             lines += [mark + line for rule in proposal.rules for line in written_rule(rule, named)]
         if self.dropped:
-            lines += ["", f"## Dropped, as all together would be too many cases: {visible('; '.join(self.dropped))}"]
+            lines += ["", f"## Dropped, as all together would be too many cases: {printable('; '.join(self.dropped))}"]
         return "\n".join(lines) + "\n"
 
 
@@ -435,7 +435,7 @@ def implied(a: Attribute, codes: Mask, b: Attribute, excluded: Mask) -> Rule | N
 
 def written_rule(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
     """Return the lines of a rule in a domain file; whatever its names hold, each stays one line."""
-    return [visible(line) for line in rule_lines(rule, lambda name, one: _written(attributes[name], one))]
+    return [printable(line) for line in rule_lines(rule, lambda name, one: _written(attributes[name], one))]
 
 
 def brief(text: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.errors import DataError, did_you_mean
-from neuronfair.formatting import listed, plural
+from neuronfair.formatting import listing, plural
 from neuronfair.limits import check_size, max_bytes
 
 MAX_COLUMNS = 50_000  # the domain file of a wider table would be too large to be read again
@@ -230,7 +230,7 @@ def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | 
     added = tuple(name for name in names if name in other.columns)
     if not added:
         raise DataError(
-            f"{other.path}: has none of the sensitive columns; {table.path} has {listed(names)}. Name a column of the "
+            f"{other.path}: has none of the sensitive columns; {table.path} has {listing(names)}. Name a column of the "
             "file, or do without it"
         )
     for sheet in (other, table):
@@ -238,7 +238,7 @@ def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | 
     rows: Sequence[int] = _by_position(table, other) if key is None else _by_key(table, other, key)
     columns = {name: Cells.of([other.columns[name][row] for row in rows]) for name in added}
     manner = "row by row" if key is None else f"by '{key}'"
-    remarks = (f"{listed(added)} from {other.path.name}, joined {manner}: they are not passed to the model",)
+    remarks = (f"{listing(added)} from {other.path.name}, joined {manner}: they are not passed to the model",)
     return replace(
         table,
         columns={**table.columns, **columns},

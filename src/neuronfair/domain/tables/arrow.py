@@ -37,7 +37,7 @@ from neuronfair.domain.tables import (
     check_width,
     with_unique_names,
 )
-from neuronfair.errors import DataError, one_line, repeated
+from neuronfair.errors import DataError, find_repeated, one_line
 from neuronfair.limits import check_size
 from neuronfair.sandbox import Unreadable, read_sandboxed
 from neuronfair.sandbox.readers import feather_table, parquet_table
@@ -182,7 +182,7 @@ def _columns(table: Any) -> tuple[Sequence[Any], Sequence[Any]]:
 def _check_names(labels: Iterable[Any]) -> tuple[str, ...]:
     """Return the labels of columns as names; refuse duplicates."""
     names = tuple(map(str, labels))
-    if (twice := repeated(names)) is not None:
+    if (twice := find_repeated(names)) is not None:
         raise DataError(f"{IN_MEMORY}: has two columns named '{twice}'. Rename one of them")
     return names
 

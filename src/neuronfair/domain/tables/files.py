@@ -30,8 +30,17 @@ from neuronfair.domain.tables import (
     joined_columns,
     with_unique_names,
 )
-from neuronfair.errors import DataError, did_you_mean, needs, one_line
-from neuronfair.limits import TEXT, TooLarge, check_size, members, open_archive, read_bytes, repacked, unpacked
+from neuronfair.errors import DataError, did_you_mean, one_line, require
+from neuronfair.limits import (
+    TEXT_FACTOR,
+    TooLargeError,
+    check_size,
+    open_archive,
+    read_bytes,
+    read_members,
+    repack,
+    unpack_gzip,
+)
 
 LARGE, _WIDE = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
 _SEPARATORS = ",;\t|"
@@ -69,7 +78,9 @@ def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
             start = file.read(16)
         if start == _SQLITE:
             return read_sqlite(path, inner)
-        return _read(read_bytes(path, times=_TIMES.get(path.suffix.lower(), TEXT)), path, path.suffix.lower(), inner)
+        return _read(
+            read_bytes(path, times=_TIMES.get(path.suffix.lower(), TEXT_FACTOR)), path, path.suffix.lower(), inner
+        )
     except (EOFError, zlib.error):
         raise DataError(f"{path}: the gzip file is damaged or ends too early") from None
     except OSError as error:
@@ -95,7 +106,7 @@ def _read(content: bytes, path: Path, suffix: str, inner: str | None) -> Sheet:
     if suffix in _TIMES:
         return arrow.read(content, path, suffix)
     if content[:2] == b"\x1f\x8b":
-        content, suffix = unpacked(content, path, times=TEXT), Path(path.stem).suffix.lower()
+        content, suffix = unpack_gzip(content, path, times=TEXT_FACTOR), Path(path.stem).suffix.lower()
     if content.startswith(b"PK\3\4"):
         if is_workbook(content, path):
             return read_workbook(content, path, inner)
@@ -222,7 +233,7 @@ def one_of(path: Path, kind: str, names: Sequence[str], wanted: str | None) -> s
 def archive_member(content: bytes, path: Path, wanted: str | None) -> tuple[str, bytes]:
     """Return the name and the content of the table in a zip archive, unpacked if it is not too large."""
     try:
-        files = members(content, path, times=TEXT)
+        files = read_members(content, path, times=TEXT_FACTOR)
     except zipfile.BadZipFile as error:
         raise DataError(f"{path}: the zip archive is damaged ({one_line(error)})") from None
     tables = [name for name in files if not name.startswith("__MACOSX/") and PurePosixPath(name).name[:1] != "."]
@@ -241,19 +252,19 @@ def is_workbook(content: bytes, path: Path) -> bool:
 
 def read_workbook(content: bytes, path: Path, wanted: str | None) -> Sheet:
     """Read a sheet of a workbook (.xlsx): the values of its cells, no formulas, links or programs."""
-    openpyxl = needs("openpyxl", "excel", "reading .xlsx", DataError)
+    openpyxl = require("openpyxl", "excel", "reading .xlsx", DataError)
     try:
-        files = members(content, path, times=TEXT)
+        files = read_members(content, path, times=TEXT_FACTOR)
         for name, part in files.items():
             if name.endswith((".xml", ".rels")) and (b"<!DOCTYPE" in part or b"<!ENTITY" in part or b"\0" in part):
                 raise DataError(f"{path}: '{name}' declares entities, or is not UTF-8, which no workbook needs")
-        book = openpyxl.load_workbook(io.BytesIO(repacked(files)), read_only=True, data_only=True, keep_links=False)
+        book = openpyxl.load_workbook(io.BytesIO(repack(files)), read_only=True, data_only=True, keep_links=False)
         with closing(book):
             name = one_of(path, "sheet", [page.title for page in book.worksheets], wanted)
             rows = enumerate(book[name].iter_rows(values_only=True), 1)
             texts = ((number, [_container_text(cell) for cell in row]) for number, row in rows)
             return _table(_padded(_filled(texts, path)), path, Meter(path))
-    except (DataError, TooLarge):
+    except (DataError, TooLargeError):
         raise
     except Exception as error:  # a damaged workbook can fail anywhere in the reader
         raise DataError(f"{path}: cannot be read as .xlsx: {one_line(error)}") from None
@@ -293,7 +304,7 @@ class _Pairs(list[tuple[str, Any]]):
 
 def read_sqlite(path: Path, wanted: str | None) -> Sheet:
     """Read a table of an SQLite database, opened read-only and without running anything that it contains."""
-    check_size(path.stat().st_size, path, times=TEXT)
+    check_size(path.stat().st_size, path, times=TEXT_FACTOR)
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
         raise DataError(f"{path}: {log.name} holds changes that are not in the file yet. Close what writes to it first")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronfair import limits
-from neuronfair.atomic import replacing
+from neuronfair.atomic import replace_file
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean, one_line
 
 CATALOG = Path(__file__).parent / "catalog"
@@ -119,7 +119,7 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a file, unpacked if it is a gzip file."""
     try:
         content = limits.read_bytes(path)
-        return limits.unpacked(content, path) if content[:2] == b"\x1f\x8b" else content
+        return limits.unpack_gzip(content, path) if content[:2] == b"\x1f\x8b" else content
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {one_line(error)}") from None
 
@@ -182,7 +182,7 @@ def _fetch(url: str, progress: DownloadProgress | None) -> bytes:
 def _write(content: bytes, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
+        with replace_file(path) as partial:
             partial.write_bytes(content)
     except OSError as error:
         raise DataError(

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from neuronfair.errors import NeuronFairError, needs, one_line
-from neuronfair.limits import TREE, TooLarge, check_array, check_size, members, repacked
+from neuronfair.errors import NeuronFairError, one_line, require
+from neuronfair.limits import TREE_FACTOR, TooLargeError, check_array, check_size, read_members, repack
 from neuronfair.model.blackbox import BlackBox, as_scores
 from neuronfair.model.decision import Scale
 from neuronfair.model.open.estimator_networks import NotLinear, has_unknown_code, is_network, is_perceptron, network_of
@@ -224,7 +224,7 @@ def _fitted_model(request: Request, estimator: Any, final: Any) -> FittedModel:
         trees = None if booster else tree_columns(reader, request.domain)
         bare, columns = not _split(reader)[0], input_names(estimator)
         ways = estimator_inputs(request, reader, bare=bare, names=columns, trees=trees)
-    detects = isinstance(final, needs("sklearn.base", "sklearn").OutlierMixin)
+    detects = isinstance(final, require("sklearn.base", "sklearn").OutlierMixin)
     return replace(
         FittedModel.of(request, kind, method, ways),
         # Margins are plain numbers: a sigmoid would not turn them into probabilities.
@@ -252,7 +252,7 @@ def _network(fitted: FittedModel, estimator: Any, parts: EstimatorParts, remark:
             probability=bool(fitted.method.probability),
             hidden=is_perceptron(final),
         )
-    except TooLarge:
+    except TooLargeError:
         raise
     except NotLinear as reason:
         return None, str(reason)
@@ -443,11 +443,11 @@ def read_file(file: ModelFile) -> tuple[Any, str]:
     if suffix in FILES:
         found: tuple[Any, str] = FILES[suffix].read(file)
         return found
-    needs("sklearn", "sklearn")
+    require("sklearn", "sklearn")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            estimator = _read_skops(file) if suffix == ".skops" else needs("joblib", "sklearn").load(file.path)
+            estimator = _read_skops(file) if suffix == ".skops" else require("joblib", "sklearn").load(file.path)
         except (Exception, SystemExit) as error:
             if isinstance(error, NeuronFairError):
                 raise
@@ -465,7 +465,7 @@ def is_estimator(thing: Any) -> bool:
 
 
 def _read_skops(file: ModelFile) -> Any:
-    skops = needs("skops.io", "sklearn")
+    skops = require("skops.io", "sklearn")
     content = _checked(file)
     unknown = skops.get_untrusted_types(data=content)
     doubtful = [name for name in unknown if name not in _PLAIN]
@@ -477,15 +477,15 @@ def _read_skops(file: ModelFile) -> Any:
 
 def _checked(file: ModelFile) -> bytes:
     """Return an unpacked .skops archive; refuse one that is too large, or whose arrays are."""
-    files = members(file.content, file.source)
-    check_size(len(files["schema.json"]), file.source, times=TREE)
+    files = read_members(file.content, file.source)
+    check_size(len(files["schema.json"]), file.source, times=TREE_FACTOR)
     total = sum(map(len, files.values()))
     for name, content in files.items():
         arrays = {name: content}
         if name.endswith(".npz"):  # a sparse matrix: an archive in the archive
-            arrays = members(content, file.source, besides=total)
+            arrays = read_members(content, file.source, extra_bytes=total)
             total += sum(map(len, arrays.values()))
-            files[name] = repacked(arrays)
+            files[name] = repack(arrays)
         for array in arrays:
             if array.endswith(".npy"):
                 check_array(arrays[array])
@@ -497,4 +497,4 @@ def _checked(file: ModelFile) -> bytes:
 
     json.loads(files["schema.json"], object_hook=note)
     check_size(read, file.source, times=2)  # an array that is named twice is read twice
-    return repacked(files)
+    return repack(files)

@@ -16,7 +16,7 @@ from neuronfair.domain.attribute import MISSING, Attribute
 from neuronfair.domain.cells import canonical_number, cell_text, is_missing, plain_float, plain_int
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import ColumnType
-from neuronfair.errors import ModelError, did_you_mean, needs
+from neuronfair.errors import ModelError, did_you_mean, require
 from neuronfair.limits import check_size
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.names import input_names, selected_columns, steps_of
@@ -57,7 +57,7 @@ def inputs_of_columns(columns: Sequence[FrameColumn], note: str = "") -> ModelIn
 
 def _frame_of(columns: Sequence[FrameColumn], note: str = "") -> ModelInputs:
     """Return a DataFrame with these columns."""
-    pandas = needs("pandas", "sklearn")
+    pandas = require("pandas", "sklearn")
 
     def table(parts: Sequence[Any]) -> Any:
         made = pandas.DataFrame(dict(enumerate(parts)))
@@ -83,7 +83,7 @@ def table_inputs(
     spelling of labels that they were fitted to. `categorical` makes texts categories. `types` are the names, dtypes
     and cells of the table that the rows came from. `dates` parses dates that are texts in the table.
     """
-    pandas = needs("pandas", "sklearn")
+    pandas = require("pandas", "sklearn")
     made, own = list[FrameColumn](), set(domain.names)
     for name in domain.names if columns is None else columns:
         if name not in own:
@@ -108,7 +108,7 @@ def table_inputs(
 
 def _original(attribute: Attribute, content: Mapping[int, Any], lookup: Any) -> ColumnCells:
     """Return the original cells of an attribute; `lookup` is an array of the cells in `content`, by code."""
-    pandas = needs("pandas", "sklearn")
+    pandas = require("pandas", "sklearn")
     index = pandas.Index(list(content))
 
     def of_codes(codes: np.ndarray) -> Any:
@@ -148,7 +148,7 @@ def category_cells(attribute: Attribute, categories: Sequence[Any] | None) -> Co
 
     Unknown categories are empty, and an empty text is 'nan'.
     """
-    pandas = needs("pandas", "sklearn")
+    pandas = require("pandas", "sklearn")
     texts = [label for label in attribute.values if label != MISSING or label != attribute.missing]
     content = cells_of(attribute, texts if categories is None else categories)
     dtype = None if categories is None else pandas.CategoricalDtype(list(categories))
@@ -179,7 +179,7 @@ def category_cells(attribute: Attribute, categories: Sequence[Any] | None) -> Co
 def number_cells(attribute: Attribute) -> ColumnCells:
     """Return the cells of an attribute as numbers; an empty one is NaN."""
     content = cells_of(attribute)
-    numbers = needs("pandas", "sklearn").array(np.array(list(content.values()), dtype=np.float64))
+    numbers = require("pandas", "sklearn").array(np.array(list(content.values()), dtype=np.float64))
     original = _original(attribute, content, numbers)
 
     def of_cells(cells: Any) -> Any:
@@ -258,9 +258,9 @@ def _with_dtype(cells: Any, dtype: Any) -> Any:
         return cells
     try:
         if dtype.kind == "m":  # durations are read as seconds
-            return needs("pandas", "sklearn").to_timedelta(cells, unit="s").astype(dtype)
+            return require("pandas", "sklearn").to_timedelta(cells, unit="s").astype(dtype)
         if dtype.kind == "M":
-            return needs("pandas", "sklearn").to_datetime(cells).astype(dtype)
+            return require("pandas", "sklearn").to_datetime(cells).astype(dtype)
         made = cells.astype(dtype)
     except (TypeError, ValueError, OverflowError):
         return cells

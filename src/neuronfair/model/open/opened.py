@@ -19,8 +19,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import ColumnType
 from neuronfair.domain.tables.dataset import limited
-from neuronfair.errors import ModelError, needs, one_line
-from neuronfair.formatting import listed
+from neuronfair.errors import ModelError, one_line, require
+from neuronfair.formatting import listing
 from neuronfair.limits import read_bytes
 from neuronfair.model.blackbox import BlackBox, uncounted
 from neuronfair.model.decision import Decision, Scale
@@ -112,9 +112,9 @@ class Request(ModelFile):
     def without_sensitive(self, count: Callable[[Sequence[Attribute]], int]) -> str:
         """Return the end of a sentence: the same count without the sensitive attributes."""
         if self.unused:
-            return f" without {listed(self.unused)}"
+            return f" without {listing(self.unused)}"
         others = [attribute for attribute in self.domain.attributes if attribute.name not in self.domain.sensitive]
-        return f", and {count(others)} without {listed(self.domain.sensitive)}" if others else ""
+        return f", and {count(others)} without {listing(self.domain.sensitive)}" if others else ""
 
 
 @dataclass(frozen=True)
@@ -361,7 +361,7 @@ def for_whole_domain(request: Request, opened: OpenedModel) -> OpenedModel:
     if len(columns) == len(domain.attributes):
         return opened
     unused = [name for column, name in enumerate(domain.names) if column not in columns]
-    opened = replace(opened, note=f"{opened.note} It does not get {listed(unused)}.")
+    opened = replace(opened, note=f"{opened.note} It does not get {listing(unused)}.")
     if isinstance(model, Network):
         assert isinstance(model.encoding, TableEncoding)
         read = dict(zip(columns, model.encoding.attributes, strict=True))
@@ -396,7 +396,7 @@ def _input_columns(domain: TableDomain) -> list[int]:
 def estimator_digest(estimator: Any) -> str | None:
     """Return the fingerprint of a fitted model; None if it cannot be pickled, because of a lock or a lambda."""
     try:
-        content: str = needs("joblib", "sklearn").hash(estimator)
+        content: str = require("joblib", "sklearn").hash(estimator)
     except (pickle.PicklingError, TypeError, AttributeError):
         return None
     return hashlib.sha256(content.encode()).hexdigest()

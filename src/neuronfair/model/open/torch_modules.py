@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
-from neuronfair.limits import TooLarge, check_size
+from neuronfair.limits import TooLargeError, check_size
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.network import ACTIVATIONS, eval_mode, with_functions_as_modules
@@ -268,7 +268,7 @@ def open_module(request: Request, kind: str, module: nn.Module) -> OpenedModel:
         if not network.sites(request.random_rows)[1]:
             return white_box(request, kind, module)
         encoding, whole = with_input_layer(request, network)
-    except TooLarge:
+    except TooLargeError:
         raise
     except Exception:  # it refuses these numbers, which white_box reports, or has no gradients by its lookups
         return white_box(request, kind, module)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open.graphs import STEPS, Graph, GraphStep, Ref, Unsupported
 
@@ -34,7 +34,7 @@ def test_a_pass_as_large_as_the_limit_allows(monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(16 * 4 * ROWS_PER_PASS))
     small().check_memory([torch.empty(1, 3)])
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(16 * 4 * ROWS_PER_PASS - 1))
-    with pytest.raises(TooLarge, match=r"its step 'relu' for a pass of 32,768 rows: would"):
+    with pytest.raises(TooLargeError, match=r"its step 'relu' for a pass of 32,768 rows: would"):
         small().check_memory([torch.empty(1, 3)])
 
 
@@ -74,7 +74,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused(name):
-    with pytest.raises(TooLarge, match=r"GB of memory; 2.0 GB are allowed|more than 32 dimensions"):
+    with pytest.raises(TooLargeError, match=r"GB of memory; 2.0 GB are allowed|more than 32 dimensions"):
         small(*BOMBS[name]).check_memory([torch.empty(1, 3)])
 
 
@@ -129,9 +129,9 @@ def test_sizes_that_jump_are_measured_for_each_batch():
         GraphStep("y", "y", torch.sum, (Ref("wide"), [1], True)),
     )
     assert graph(torch.ones(14, 3)).tolist() == [[0.0]] * 14
-    with pytest.raises(TooLarge, match=r"its step 'wide' for a pass of 10 rows: would take about 12.0 GB"):
+    with pytest.raises(TooLargeError, match=r"its step 'wide' for a pass of 10 rows: would take about 12.0 GB"):
         graph(torch.ones(10, 3))
-    with pytest.raises(TooLarge, match="3 rows"):
+    with pytest.raises(TooLargeError, match="3 rows"):
         graph.check_memory([torch.empty(1, 3)])
 
 
@@ -185,7 +185,7 @@ def test_gradients_keep_every_step(monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(20 * 50 * 1000 * 4 // 4))  # four times as much is allowed then
     assert graph(x.clone().requires_grad_()).requires_grad
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(20 * 50 * 1000 * 4 // 4 - 1))
-    with pytest.raises(TooLarge, match="a pass of 1,000 rows"):
+    with pytest.raises(TooLargeError, match="a pass of 1,000 rows"):
         graph(x.clone().requires_grad_())
     graph(x)
 
@@ -202,7 +202,7 @@ def test_convolutions_in_float64_lay_windows_side_by_side(monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(10 * 100 * 4))
     assert graph(x)[0, 0, 5] == 5.0
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(10 * 100 * 4 - 1))
-    with pytest.raises(TooLarge, match="a pass of 10 rows"):
+    with pytest.raises(TooLargeError, match="a pass of 10 rows"):
         graph(x)
     graph.float()(x.float())
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from neuronfair.errors import ModelError
-from neuronfair.limits import TooLarge, members
+from neuronfair.limits import TooLargeError, read_members
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.graphs import keras_layers
@@ -228,7 +228,7 @@ def test_weights_inside_an_archive_are_read_apart_first(crowd, tmp_path):
     """The archive's own checksums are right, but what stands in it is no HDF5 file, on which the library could hang."""
     model = trained(crowd, layers.Dense(4, activation="relu"), layers.Dense(2, activation="softmax"))
     path = save(model, tmp_path / "net.keras")
-    weights = members(path.read_bytes(), path)["model.weights.h5"]
+    weights = read_members(path.read_bytes(), path)["model.weights.h5"]
     rewritten(path, {"model.weights.h5": weights[:900]})
     with pytest.raises(ModelError, match=r"not a readable Keras file .*truncated file"):
         wrap_model(path, crowd.domain, crowd.rows)
@@ -295,13 +295,13 @@ def test_what_a_file_declares_is_limited(change, crowd, tmp_path, monkeypatch):
     with h5py.File(path, "a") as file:
         change(file)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100000000")
-    with pytest.raises(TooLarge, match=r"net\.h5: takes more than"):
+    with pytest.raises(TooLargeError, match=r"net\.h5: takes more than"):
         wrap_model(path, crowd.domain, crowd.rows)
 
 
 def rewritten(path, changes):
     """Put other members into an archive."""
-    path.write_bytes(zipped(members(path.read_bytes(), path) | changes))
+    path.write_bytes(zipped(read_members(path.read_bytes(), path) | changes))
     return path
 
 
@@ -322,7 +322,7 @@ def test_an_archive_is_limited(name, limit, crowd, tmp_path, monkeypatch):
     path = rewritten(plain(crowd, ".keras", tmp_path), {name: b" " * 20_000_000})
     assert path.stat().st_size < 200_000
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(limit))
-    with pytest.raises(TooLarge, match=r"net\.keras"):
+    with pytest.raises(TooLargeError, match=r"net\.keras"):
         wrap_model(path, crowd.domain, crowd.rows)
 
 
@@ -331,7 +331,7 @@ def test_layers_that_are_larger_than_their_weights_are_never_made(suffix, crowd,
     """Two layers of 10,000,000 x 10,000,000 would take 800 TB; the error is that the weights do not fit."""
     path = plain(crowd, suffix, tmp_path)
     if suffix == ".keras":
-        config = members(path.read_bytes(), path)["config.json"]
+        config = read_members(path.read_bytes(), path)["config.json"]
         rewritten(path, {"config.json": config.replace(b'"units": 4', b'"units": 10000000')})
     else:
         with h5py.File(path, "a") as file:
@@ -344,5 +344,5 @@ def test_a_layer_that_makes_very_many_numbers_of_a_row_is_refused(crowd, tmp_pat
     given = keras.Input((crowd.x.shape[1],))
     wide = keras.Sequential([layers.RepeatVector(10**9), layers.GlobalAveragePooling1D()])
     path = save(keras.Model(given, layers.Dense(2)(wide(given))), tmp_path / "net.keras")
-    with pytest.raises(TooLarge, match=r"net\.keras, one row: would take about 112\.0 GB"):
+    with pytest.raises(TooLargeError, match=r"net\.keras, one row: would take about 112\.0 GB"):
         wrap_model(path, crowd.domain, crowd.rows)

@@ -12,7 +12,7 @@ import pytest
 import neuronfair as nf
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
-from neuronfair.limits import TooLarge, members
+from neuronfair.limits import TooLargeError, read_members
 from neuronfair.model.open import wrap_model
 from tests.bombs import zipped
 from tests.model.open.conftest import check_black_box, check_white_box
@@ -153,7 +153,7 @@ def lookups(tmp_path, *, vocabulary=None, asset=None, **settings):
     hidden = layers.Dense(4, activation="relu")(layers.Concatenate()([text, years]))
     model = keras.Model({"race": race, "age": age}, layers.Dense(1)(hidden))
     path = save(model, tmp_path / "net.keras")
-    files = members(path.read_bytes(), path)
+    files = read_members(path.read_bytes(), path)
     config = json.loads(files["config.json"])
     for layer in config["config"]["layers"]:
         if layer["class_name"] in made:
@@ -215,10 +215,12 @@ def test_what_cannot_be_looked_up_is_said(settings, crowd, tmp_path):
 
 def test_an_endless_depth_is_refused(crowd, tmp_path):
     _, path = lookups(tmp_path, vocabulary=["C", "A"], output_mode="one_hot", max_tokens=6, pad_to_max_tokens=True)
-    files = members(path.read_bytes(), path)
+    files = read_members(path.read_bytes(), path)
     files["config.json"] = files["config.json"].replace(b'"max_tokens": 6', b'"max_tokens": 600000000000')
     path.write_bytes(zipped(files))
-    with pytest.raises((TooLarge, ModelError), match=r"would take about .* GB of memory|not a readable Keras file"):
+    with pytest.raises(
+        (TooLargeError, ModelError), match=r"would take about .* GB of memory|not a readable Keras file"
+    ):
         wrap_model(path, crowd.domain, crowd.rows)
 
 
@@ -226,7 +228,7 @@ def test_an_endless_depth_is_refused(crowd, tmp_path):
 def test_an_impossible_number_of_places_is_refused(count):
     from neuronfair.model.open.graphs.keras_layers import stand_ins
 
-    with pytest.raises((TooLarge, ValueError), match=r"would take about 2\.4 GB|is -1; 0 or more were expected"):
+    with pytest.raises((TooLargeError, ValueError), match=r"would take about 2\.4 GB|is -1; 0 or more were expected"):
         stand_ins(keras)["StringLookup"](num_oov_indices=count)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from neuronfair.errors import ModelError
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.graphs import onnx_file, onnx_operators
@@ -193,7 +193,7 @@ def test_onnxruntime_is_held_to_the_limit(nodes, crowd, tmp_path, monkeypatch):
     end = [node("ReduceSum", ["c"], ["s"], keepdims=0), node("Add", ["r", "s"], ["y"])]
     arrays = WEIGHTS | {"size": ints(20000, 20000), "one": np.ones((1, 1), np.float32)}
     path = graph(tmp_path / "g.onnx", [*FIRST, *nodes, *end], arrays)
-    with pytest.raises(TooLarge, match=r"g.onnx: takes more than 0.2 GB of memory"):
+    with pytest.raises(TooLargeError, match=r"g.onnx: takes more than 0.2 GB of memory"):
         wrap_model(path, crowd.domain, crowd.rows)
     path = graph(tmp_path / "g.onnx", [*FIRST, *nodes, *end], arrays | {"size": ints(2, 2)})
     if nodes[0].op_type != "RandomNormal":
@@ -222,7 +222,7 @@ def test_a_small_file_of_many_parts(crowd, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100000000")
     thousand = onnx.ModelProto(graph=onnx.GraphProto(node=[onnx.NodeProto()] * 1000))
     (tmp_path / "g.onnx").write_bytes(thousand.SerializeToString() * 4000)  # graphs that follow each other are one
-    with pytest.raises(TooLarge, match=r"g.onnx: takes more than 0.1 GB of memory"):
+    with pytest.raises(TooLargeError, match=r"g.onnx: takes more than 0.1 GB of memory"):
         wrap_model(tmp_path / "g.onnx", crowd.domain, crowd.rows)
 
 
@@ -238,13 +238,13 @@ def test_tensors_are_not_larger_than_allowed(crowd, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "6500000")
     assert wrap_model(written(tmp_path, lambda m: sparse(m, 10**5)), crowd.domain, crowd.rows).white_box
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "6300000")
-    with pytest.raises(TooLarge, match=r"g.onnx"):
+    with pytest.raises(TooLargeError, match=r"g.onnx"):
         wrap_model(written(tmp_path, lambda m: sparse(m, 10**5)), crowd.domain, crowd.rows)
 
 
 def test_a_file_is_not_larger_than_allowed(crowd, tmp_path, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "7000")
-    with pytest.raises(TooLarge, match=r"g.onnx"):
+    with pytest.raises(TooLargeError, match=r"g.onnx"):
         wrap_model(graph(tmp_path / "g.onnx", HEAD, ARRAYS), crowd.domain, crowd.rows)
 
 

@@ -15,7 +15,7 @@ from neuronfair.domain.schema.infer import infer_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import TreeColumns, estimator_inputs
@@ -226,7 +226,7 @@ def test_a_file_that_is_too_large_is_refused(case, tmp_path, monkeypatch):
     paths += [sources(cats().fit(texts(case.x), case.classes), tmp_path / "model")["file"]]
     for path in paths:
         monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(path.stat().st_size - 1))
-        with pytest.raises(TooLarge, match=path.name):
+        with pytest.raises(TooLargeError, match=path.name):
             wrap_model(path, case.domain, case.rows)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from neuronfair.errors import ModelError
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import table_inputs
@@ -156,7 +156,7 @@ def test_a_model_that_is_too_large_is_refused(crowd, tmp_path, monkeypatch):
     size = path.stat().st_size
     for limit in (size - 1, 2 * size):  # the file itself, and then what is made of it
         monkeypatch.setenv("NEURONFAIR_MAX_BYTES", str(limit))
-        with pytest.raises(TooLarge, match=r"trees\.ubj"):
+        with pytest.raises(TooLargeError, match=r"trees\.ubj"):
             wrap_model(path, crowd.domain, crowd.rows)
 
 

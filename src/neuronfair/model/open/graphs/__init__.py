@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from neuronfair.errors import NeuronFairError
-from neuronfair.limits import TooLarge, check_size
+from neuronfair.limits import TooLargeError, check_size
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open.opened import Request
 
@@ -132,7 +132,7 @@ def _numbers(value: Any) -> int:
     """Return how many numbers there are in a result; an empty tensor may be long, too, and then cut into parts."""
     tensors = _tensors(value)
     if any(tensor.dim() > RANK for tensor in tensors):
-        raise TooLarge(f"a tensor of more than {RANK} dimensions")
+        raise TooLargeError(f"a tensor of more than {RANK} dimensions")
     return sum(math.prod(max(1, length) for length in tensor.shape) for tensor in tensors)
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from neuronfair.errors import ModelError, needs, one_line
-from neuronfair.limits import TREE, TooLarge, check_size, members, repacked
+from neuronfair.errors import ModelError, one_line, require
+from neuronfair.limits import TREE_FACTOR, TooLargeError, check_size, read_members, repack
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.frames import declared_numbers
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
@@ -73,7 +73,7 @@ class _GraphBuilder:
         """Add the steps of a layer with these inputs; return the names of its outputs."""
         if type(layer).__name__ in ("Sequential", "Functional"):
             return self.model(layer, values, depth + 1)
-        if not isinstance(layer, needs("keras", "keras").layers.Layer):
+        if not isinstance(layer, require("keras", "keras").layers.Layer):
             raise Unsupported(f"its operation '{layer.name}' has no counterpart in torch here")
         for name, part in convert(layer, len(values), self.texts).items():
             result = f"value {len(self.steps)}"
@@ -129,7 +129,7 @@ def _open(request: Request, model: Any, known: str | None) -> OpenedModel:
             return black_box(request, "Keras", scores, why, digest=known)
         except ModelError as error:
             raise ModelError(f"{error}; and {why}") from error
-    if found is not None and texts and needs("keras", "keras").config.backend() != "tensorflow":
+    if found is not None and texts and require("keras", "keras").config.backend() != "tensorflow":
         remark = "not compared with Keras itself, which takes text with TensorFlow only"
         opened = open_with_inputs(request, "Keras", graph, found, remark=remark)
     elif found is not None:
@@ -152,7 +152,7 @@ def names(file: ModelFile) -> list[str] | None:
 
 def _load(request: ModelFile) -> Any:
     os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
-    keras = needs("keras", "keras")
+    keras = require("keras", "keras")
     content = _checked(request)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")  # Keras warns about optimizers in old files, which are not used
@@ -180,17 +180,17 @@ def _checked(request: ModelFile) -> bytes:
     content = weights = request.content
     try:
         if request.path.suffix.lower() == ".keras":
-            files = members(content, request.source, times=2)
+            files = read_members(content, request.source, times=2)
             odd = [name for name in files if name not in _MEMBERS and not name.startswith("assets/")]
             if odd:
                 raise ValueError(f"the archive holds '{odd[0]}'")
-            check_size(len(files["config.json"]), request.source, times=TREE)
+            check_size(len(files["config.json"]), request.source, times=TREE_FACTOR)
             files["config.json"] = json.dumps(json.loads(files["config.json"], object_hook=_with_stand_in)).encode()
-            content, weights = repacked(files), files["model.weights.h5"]
+            content, weights = repack(files), files["model.weights.h5"]
         read_sandboxed("hdf5", weights, request.source)
         if content is request.content:
             content = _as_keras3(content)
-    except TooLarge:
+    except TooLargeError:
         raise
     except Exception as error:  # a damaged archive can fail anywhere in the reader
         raise request.error(f"not a readable Keras file ({one_line(error)})") from error
@@ -200,7 +200,7 @@ def _checked(request: ModelFile) -> bytes:
 def _as_keras3(content: bytes) -> bytes:
     """Return an HDF5 file that Keras 1 or 2 has written, its layers described as Keras 3 reads them."""
     held = io.BytesIO(content)
-    with needs("h5py", "keras").File(held, "r+") as file:
+    with require("h5py", "keras").File(held, "r+") as file:
         texts = (file.attrs.get(name, "") for name in ("keras_version", "model_config"))
         version, config = (text.decode() if isinstance(text, bytes) else str(text) for text in texts)
         if not version.startswith(("1.", "2.")) or not config:
@@ -254,7 +254,7 @@ def _scores_of(request: Request, model: Any, inputs: ModelInputs | None, texts: 
     is_text = [tensor.dtype == "string" for tensor in getattr(model, "inputs", None) or ()] or [False]
 
     def arrays_of(tensors: Sequence[Tensor]) -> Any:
-        if texts and needs("keras", "keras").config.backend() != "tensorflow":
+        if texts and require("keras", "keras").config.backend() != "tensorflow":
             raise ModelError("Keras takes text with TensorFlow only")
         numbers = zip(tensors, is_text, strict=True)
         arrays = [words[x.numpy()] if text else x.numpy() for x, text in numbers]

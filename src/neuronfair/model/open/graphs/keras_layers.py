@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from neuronfair.errors import needs
+from neuronfair.errors import require
 from neuronfair.limits import check_size
 from neuronfair.model.open.graphs import Unsupported
 
@@ -395,7 +395,7 @@ def without_numpy_warning() -> Iterator[None]:
 
 def _array(weight: Any) -> np.ndarray:
     with without_numpy_warning():
-        return np.array(needs("keras", "keras").ops.convert_to_numpy(weight), dtype=np.float64)
+        return np.array(require("keras", "keras").ops.convert_to_numpy(weight), dtype=np.float64)
 
 
 def _parameter(numbers: Any) -> nn.Parameter:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuronfair.errors import ModelError, NeuronFairError, needs, one_line
-from neuronfair.limits import TEXT, VARIABLE, TooLarge, check_size, max_bytes
+from neuronfair.errors import ModelError, NeuronFairError, one_line, require
+from neuronfair.limits import SIZE_VARIABLE, TEXT_FACTOR, TooLargeError, check_size, max_bytes
 from neuronfair.model.open.frames import declared_numbers, table_inputs
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.onnx_operators import SHAPED, activation, operator
@@ -32,8 +32,8 @@ _ENDLESS = {"Loop", "StringConcat"}  # can run, or grow outside of what onnxrunt
 
 def read_model(request: ModelFile) -> Any:
     """Return the model of an ONNX file with all its tensors; it refers to no other file any more."""
-    onnx = needs("onnx", "onnx")
-    check_size(len(request.content), request.path, times=TEXT)
+    onnx = require("onnx", "onnx")
+    check_size(len(request.content), request.path, times=TEXT_FACTOR)
     try:
         read_sandboxed("onnx", request.content, request.path)  # two bytes can become a message of 160
         model = onnx.load_model_from_string(request.content)
@@ -60,7 +60,7 @@ def _check(request: ModelFile, onnx: Any, model: Any) -> None:
                 math.prod(max(1, length) for length in part.dims) * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
             )
             total += size
-            check_size(total, request.path, times=TEXT)
+            check_size(total, request.path, times=TEXT_FACTOR)
             if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
                 part.raw_data = _external_data(request, part, size)
                 part.ClearField("external_data")
@@ -139,7 +139,7 @@ def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a fun
     described = [one for one in map(_input, inputs) if one is not None]
     found = graph_inputs(request, described, raw="named") if len(described) == len(inputs) else None
     try:
-        graph = _graph(needs("onnx", "onnx"), model, [one.name for one in inputs])
+        graph = _graph(require("onnx", "onnx"), model, [one.name for one in inputs])
         if found is None and len(inputs) > 1:
             raise Unsupported("an input of text or of no fixed width")
         examples = (found or declared_numbers(request)).of_rows(request.trial_rows[:2])
@@ -321,7 +321,8 @@ def _scores_of(request: Request, model: Any, inputs: list[Any], found: ModelInpu
             if "smaller than requested" not in str(error):
                 raise
             raise request.error(
-                f"needs more memory than {max_bytes() / 1e9:,.1f} GB. If you trust it, set {VARIABLE} to more bytes"
+                f"needs more memory than {max_bytes() / 1e9:,.1f} GB. "
+                f"If you trust it, set {SIZE_VARIABLE} to more bytes"
             ) from error
         tables = [answer for answer in answers if isinstance(answer, list)]
         if tables:  # a list with one dictionary of class and probability for each row
@@ -336,7 +337,7 @@ def _scores_of(request: Request, model: Any, inputs: list[Any], found: ModelInpu
 def _session(request: Request, model: bytes) -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it keeps a device id and a database
     try:
-        runtime = needs("onnxruntime", "onnx")
+        runtime = require("onnxruntime", "onnx")
         read_sandboxed("onnxruntime", model, request.path)  # a graph that crashes ends another process
         _bound(runtime, max_bytes())
         options = runtime.SessionOptions()
@@ -345,7 +346,7 @@ def _session(request: Request, model: bytes) -> Any:
         # Given the bytes that were checked, it has no path from which to read other files. Its fallback would only try
         # the same again, and print about it.
         return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-    except TooLarge:
+    except TooLargeError:
         raise
     except Exception as error:
         raise ModelError(f"onnxruntime cannot run it ({one_line(error)})") from error

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
-from neuronfair.limits import TooLarge
+from neuronfair.limits import TooLargeError
 from neuronfair.model.forest import FittedTrees, Floats, Forest, GoesLeft, Link, Tree, below_limit, forest
 from neuronfair.model.open.frames import TreeColumns
 from neuronfair.model.open.trees import catboost, lightgbm, xgboost
@@ -70,7 +70,7 @@ def forest_of(
                 emptied[:, column] = attribute.empty
                 tried = torch.cat([tried, emptied])
         made = forest(fitted, partial(_numbers, inputs, before), domain, tried[0])
-    except TooLarge as error:  # the model still has scores
+    except TooLargeError as error:  # the model still has scores
         raise ModelError(f"its trees are too large ({one_line(error)})") from error
     scores = torch.from_numpy(np.asarray(predict(tried), dtype=np.float64).reshape(len(tried), -1))
     made = _with_classes(made, scores.shape[1], order)

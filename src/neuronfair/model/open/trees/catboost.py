@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, needs, one_line
+from neuronfair.errors import ModelError, one_line, require
 from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
 from neuronfair.model.open.frames import TreeColumns
 from neuronfair.model.open.opened import ModelFile
@@ -28,7 +28,7 @@ TreesJson = Any  # a part of what CatBoost writes
 
 def read(file: ModelFile) -> tuple[Any, str]:
     """Return the classifier or regressor in a file, after CatBoost has rewritten it in a sandbox."""
-    catboost = needs("catboost", "catboost")
+    catboost = require("catboost", "catboost")
     if not file.content.startswith(b"CBM1"):
         raise file.error("not a CatBoost model: it does not begin with 'CBM1'")
     try:
@@ -88,7 +88,7 @@ class CategoryHashes:
         cells = np.asarray(table, dtype=object)
         texts = {str(text) for column in kinds for text in cells[:, column]}
         if not texts <= self._known.keys():
-            pool = needs("catboost", "catboost").Pool(table, cat_features=sorted(kinds))
+            pool = require("catboost", "catboost").Pool(table, cat_features=sorted(kinds))
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "model.json"
                 self._model.save_model(str(path), format="json", pool=pool)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from neuronfair.domain.cells import canonical_number
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, needs, one_line
-from neuronfair.limits import TEXT, check_size
+from neuronfair.errors import ModelError, one_line, require
+from neuronfair.limits import TEXT_FACTOR, check_size
 from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
 from neuronfair.model.open.frames import TreeColumns, cells_of
 from neuronfair.model.open.opened import TRIED, ModelFile
@@ -27,10 +27,10 @@ _KINDS = (str, int, float, bool)
 
 def read(file: ModelFile) -> tuple[Any, str]:
     """Return the booster that LightGBM has saved as text."""
-    lightgbm = needs("lightgbm", "lightgbm")
+    lightgbm = require("lightgbm", "lightgbm")
     if not file.content.startswith((b"tree\n", b"tree\r\n")):
         raise file.error("not a LightGBM model: it does not begin with the line 'tree'. Other text is no model")
-    check_size(len(file.content), file.source, times=TEXT)
+    check_size(len(file.content), file.source, times=TEXT_FACTOR)
     try:
         _checked(file.content.decode(), file.source)  # first, since LightGBM would loop for ever
         text = read_sandboxed("lightgbm", file.content, file.source).decode()

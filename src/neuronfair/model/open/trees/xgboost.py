@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.errors import ModelError, needs, one_line
+from neuronfair.errors import ModelError, one_line, require
 from neuronfair.limits import check_size
 from neuronfair.model.forest import FittedTrees, Floats, GoesLeft, Link, Tree, below_limit
 from neuronfair.model.open.opened import TRIED, ModelFile
@@ -22,7 +22,7 @@ SCORE_SIZE = 80  # bytes that opening a model takes for each score of a tried ro
 
 def read(file: ModelFile) -> tuple[Any, str]:
     """Return the booster in a file, up to the best round where training was stopped early, and a remark on that."""
-    xgboost = needs("xgboost", "xgboost")
+    xgboost = require("xgboost", "xgboost")
     content, learner = _checked(file)
     best, rounds, note = best_rounds(learner), _rounds(learner), ""
     if best is not None and best < rounds:
@@ -36,7 +36,7 @@ class BoosterPredictor:
     """Predicts with a booster, and describes its inputs as estimators of scikit-learn do."""
 
     def __init__(self, booster: Any) -> None:
-        self._booster, self._xgboost = booster, needs("xgboost", "xgboost")
+        self._booster, self._xgboost = booster, require("xgboost", "xgboost")
         learner = learner_of(booster)
         objective, best = learner["objective"]["name"], best_rounds(learner)
         self._margin = objective == "multi:softmax"  # it would return the number of a class instead of scores
@@ -54,7 +54,7 @@ class BoosterPredictor:
     def __call__(self, table: Any) -> Any:
         """Return the booster's scores."""
         if self._numbers and hasattr(table, "assign"):  # else XGBoost would read a number as the position of a category
-            kind = needs("pandas", "xgboost").Categorical
+            kind = require("pandas", "xgboost").Categorical
             table = table.assign(**{name: kind(table[name], values) for name, values in self._numbers.items()})
         return self._booster.predict(self._xgboost.DMatrix(table, enable_categorical=True), output_margin=self._margin)
 
