@@ -28,7 +28,7 @@ from torch import Tensor
 
 def compare_threads(options: argparse.Namespace, x: Tensor, y: Tensor, held: tuple[Tensor, Tensor]) -> None:
     """Print the time of a step against the number of products in it, for each number of threads."""
-    training.FEW_PRODUCTS = 0  # leave the threads alone
+    training.MAX_PRODUCTS = 0  # leave the threads alone
     settings = TrainingSettings(epochs=options.epochs, restarts=1)
     every = torch.arange(len(x)).expand(1, -1)
     train_stack(

@@ -11,7 +11,7 @@ from neuronfair.domain.tables.dataset import Split
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import percent
 from neuronfair.model.profile import BiasProfile
-from neuronfair.model.train import linear_layers
+from neuronfair.model.train import list_linear_layers
 
 import torch
 from torch import nn
@@ -36,7 +36,7 @@ class Turn:
         """
         turned = copy.deepcopy(module)
         with torch.no_grad():
-            linear_layers(turned)[self.layer + 1].weight[:, list(self.neurons)] *= self.factor
+            list_linear_layers(turned)[self.layer + 1].weight[:, list(self.neurons)] *= self.factor
         return turned
 
 

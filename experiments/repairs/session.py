@@ -18,7 +18,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
 from neuronfair.model.profile import interpret
-from neuronfair.model.train import linear_layers
+from neuronfair.model.train import list_linear_layers
 from neuronfair.model.weights import Card, fingerprint
 from neuronfair.progress import Progress
 from neuronfair.searches.evaluate import counterfactuals_of
@@ -121,7 +121,7 @@ def _card(module: nn.Sequential, table: Dataset, accuracy: dict[str, float], see
     """Return the card of a repaired network; its seed is that of the split, so that the test rows stay the same."""
     domain = table.domain
     assert domain.target is not None
-    *hidden, outputs = [layer.out_features for layer in linear_layers(module)]
+    *hidden, outputs = [layer.out_features for layer in list_linear_layers(module)]
     return Card(
         domain=domain.name,
         encoding=domain.encoding,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from neuronfair.model.train import linear_layers, train_modules
+from neuronfair.model.train import list_linear_layers, train_modules
 from neuronfair.model.training_loop import (
     EpochCallback,
     Rows,
     TrainingResult,
     TrainingSettings,
     TrainingTask,
+    build_modules,
     check_rows,
-    initialised,
 )
 
 from torch import Tensor, nn
@@ -39,8 +39,8 @@ def train_stack(
     check_rows(*rows, "training")
     check_rows(*validation, "validation")
     device, numbers = rows[0].device, range(1, len(chosen) + 1)
-    members = initialised(build, numbers, seed, device)
+    members = build_modules(build, numbers, seed, device)
     for member in members:
-        linear_layers(member)  # refuses others
+        list_linear_layers(member)  # refuses others
     task = TrainingTask(rows, validation, settings or TrainingSettings(), seed, fresh)
-    return train_modules(members, numbers, task.on(device), chosen=chosen.to(device), progress=progress)
+    return train_modules(members, numbers, task.on(device), row_choice=chosen.to(device), progress=progress)

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import ModelError
-from neuronfair.model.forest import Forest, _cells, _levels
+from neuronfair.model.forest import Forest, _group_codes, _list_levels
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -31,7 +31,7 @@ def test_codes_share_a_cell_exactly_if_every_cut_sends_them_the_same_way(seed):
         0: [np.arange(high) < rng.integers(0, high + 1) for _ in range(rng.integers(0, 6))],
         1: [rng.random(labels) < 0.5 for _ in range(rng.integers(0, 4))],
     }
-    cells, sides = _cells(cuts, domain)
+    cells, sides = _group_codes(cuts, domain)
     for column, marks in cuts.items():
         cell = cells[column].numpy()
         ways = [tuple(bool(mark[code]) for mark in marks) for code in range(len(cell))]
@@ -62,7 +62,7 @@ def random_forest(seed: int, leaves: list[int]) -> Forest:
     attribute, left, right = (torch.tensor(part) for part in lists[:3])
     value, side = (torch.from_numpy(np.stack(part)) for part in lists[3:])
     cells = tuple(torch.from_numpy(rng.permutation(size)) for size in sizes)
-    levels = _levels(np.array(roots), left.numpy(), right.numpy())
+    levels = _list_levels(np.array(roots), left.numpy(), right.numpy())
     base = torch.tensor([0.5, -0.25], dtype=torch.float64)
     return Forest(torch.tensor(roots), attribute, left, right, value, side, cells, base, "none", len(levels))
 

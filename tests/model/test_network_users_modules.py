@@ -15,7 +15,7 @@ from neuronfair.errors import ModelError
 from neuronfair.measure.rate import ablate, flip_rate
 from neuronfair.model.open import wrap_model
 from neuronfair.model.train import train_module
-from neuronfair.model.training_loop import TrainingSettings, scores_of
+from neuronfair.model.training_loop import TrainingSettings, compute_scores
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
@@ -115,7 +115,7 @@ def test_a_module_that_writes_is_trained_as_without(step):
     assert results[0].history == results[1].history
     for ours, theirs in zip(*(result.module.parameters() for result in results), strict=True):
         assert torch.equal(ours, theirs)
-    assert torch.equal(scores_of(results[0].module, x), scores_of(results[1].module, x))
+    assert torch.equal(compute_scores(results[0].module, x), compute_scores(results[1].module, x))
 
 
 def test_a_function_may_write_into_its_table():

@@ -64,7 +64,7 @@ def test_a_model_of_tables_is_given_the_cells_as_they_came():
     last = tables[-1]
     assert last["util"].tolist() == CELLS["util"]
     assert last["city"].tolist() == CELLS["city"]
-    assert records.model.own[:, 0].tolist() == [0, 1, 1, 1]
+    assert records.model.record_scores[:, 0].tolist() == [0, 1, 1, 1]
 
 
 def test_only_the_changed_cells_of_a_twin_are_those_of_codes():
@@ -87,7 +87,7 @@ def test_records_that_are_taken_keep_their_own_cells():
     data = people().take(torch.tensor([3, 1]))
     model, tables = seen_by(lambda table: table["util"].to_numpy(float))
     records = prepare_records(wrap_model(model, DOMAIN, data, decision=HALF), data)
-    assert records.model.own[:, 0].tolist() == [2.75, 400.5]
+    assert records.model.record_scores[:, 0].tolist() == [2.75, 400.5]
     assert tables[-1]["city"].tolist() == ["b", "c"]
 
 
@@ -97,7 +97,7 @@ def test_a_file_gives_numbers_and_labels_beyond_the_domain(tmp_path):
     data = read_table(path, DOMAIN)
     model, tables = seen_by(lambda table: table["util"].to_numpy(float))
     records = prepare_records(wrap_model(model, DOMAIN, data.rows, decision=HALF), data)
-    assert records.model.own[:, 0].tolist() == CELLS["util"]
+    assert records.model.record_scores[:, 0].tolist() == CELLS["util"]
     assert tables[-1]["city"].tolist() == CELLS["city"]
 
 
@@ -112,7 +112,7 @@ def test_a_network_is_given_the_numbers_between_two_codes():
     scaled = [(number - 2) / 4 for number in CELLS["util"]]
     sexes = [0, 1, 0, 1]
     expected = [0.5 * sex + number for sex, number in zip(sexes, scaled, strict=True)]
-    assert records.model.own[:, 0].tolist() == pytest.approx(expected)
+    assert records.model.record_scores[:, 0].tolist() == pytest.approx(expected)
     twins = records.data.rows.clone()
     twins[:, 0] = 1 - twins[:, 0]
     expected = [0.5 * (1 - sex) + number for sex, number in zip(sexes, scaled, strict=True)]
@@ -128,7 +128,9 @@ def test_a_module_of_columns_is_given_the_numbers_between_two_codes():
     records = prepare_records(wrap_model(Scaled(), DOMAIN, data, decision=HALF), data)
     assert records.form == "cells"
     expected = [(number - 2) / 4 + 0.5 * sex for sex, number in zip([0, 1, 0, 1], [0.25, 400.5, 3, 2.75], strict=True)]
-    assert records.model.own[:, 0].tolist() == pytest.approx(expected)  # an empty cell is 3, as the domain says
+    assert records.model.record_scores[:, 0].tolist() == pytest.approx(
+        expected
+    )  # an empty cell is 3, as the domain says
 
 
 def test_a_graph_of_columns_is_given_the_cells_as_they_came(tmp_path):
@@ -144,7 +146,7 @@ def test_a_graph_of_columns_is_given_the_cells_as_they_came(tmp_path):
     data = people()
     records = prepare_records(wrap_model(path, DOMAIN, data, decision=HALF), data)
     assert records.form == "cells"
-    assert records.model.own[:, 0].tolist() == pytest.approx([2 * number for number in CELLS["util"]])
+    assert records.model.record_scores[:, 0].tolist() == pytest.approx([2 * number for number in CELLS["util"]])
 
 
 def test_cells_on_the_grid_leave_a_network_alone():
@@ -174,7 +176,7 @@ def test_empty_cells_are_given_as_they_are_and_filled_only_where_they_are_refuse
     records = prepare_records(
         wrap_model(lambda t: t["util"].fillna(9).to_numpy(), DOMAIN, data.rows, decision=HALF), data
     )
-    assert records.model.own[:, 0].tolist() == [0.25, 9, 7, 2.75]
+    assert records.model.record_scores[:, 0].tolist() == [0.25, 9, 7, 2.75]
     assert not records.reason
 
     def refuses(table):
@@ -183,7 +185,7 @@ def test_empty_cells_are_given_as_they_are_and_filled_only_where_they_are_refuse
         return table["util"].to_numpy(float)
 
     records = prepare_records(wrap_model(refuses, DOMAIN, data.rows, decision=HALF), data)
-    assert records.model.own[:, 0].tolist() == [0.25, 3, 7, 2.75]  # as the domain says
+    assert records.model.record_scores[:, 0].tolist() == [0.25, 3, 7, 2.75]  # as the domain says
     assert records.reason == REFUSES_EMPTY
 
 

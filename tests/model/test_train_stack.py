@@ -14,8 +14,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from experiments.repairs.stacks import train_stack
 from neuronfair.errors import ModelError
 from neuronfair.model import train as training
-from neuronfair.model.train import Stack, accuracy, linear_layers, stackable, train_module, train_modules
-from neuronfair.model.training_loop import TrainingCourse, TrainingSettings, TrainingTask, initialised
+from neuronfair.model.train import Stack, accuracy, as_stackable, list_linear_layers, train_module, train_modules
+from neuronfair.model.training_loop import TrainingCourse, TrainingSettings, TrainingTask, build_modules
 from neuronfair.model.weights import fully_connected
 
 QUICK = TrainingSettings(epochs=5, batch=32, patience=5, restarts=1)
@@ -54,7 +54,7 @@ def test_unstacking_gives_the_weights_back() -> None:
 def test_every_member_learns_as_a_restart_of_train_does(monkeypatch) -> None:
     (x, y), held = rule(200), rule(60, 1)
     seen: dict[int, list[float]] = {}
-    monkeypatch.setattr(training, "stackable", lambda modules: None)  # one after the other, each by its own forward
+    monkeypatch.setattr(training, "as_stackable", lambda modules: None)  # one after the other, each by its own forward
     train_module(
         lambda: fully_connected(4, (6, 3)),
         x,
@@ -113,7 +113,7 @@ def test_a_member_goes_on_as_if_alone_when_others_have_left() -> None:
     settings = TrainingSettings(epochs=60, batch=32, lr=0.02, patience=2)
 
     def trained(numbers: list[int]) -> list[tuple[nn.Sequential, TrainingCourse]]:
-        members = initialised(lambda: fully_connected(4, (6, 3)), numbers, 0, x.device)
+        members = build_modules(lambda: fully_connected(4, (6, 3)), numbers, 0, x.device)
         courses = train_modules(members, numbers, TrainingTask((x, y), held, settings))
         return list(zip(members, courses, strict=True))
 
@@ -129,12 +129,12 @@ def test_a_member_goes_on_as_if_alone_when_others_have_left() -> None:
 
 def test_what_can_be_stacked() -> None:
     plain = networks(2)
-    assert stackable(plain) == plain
+    assert as_stackable(plain) == plain
     frozen = copy.deepcopy(plain)
     frozen[1].requires_grad_(False)
     with_dropout = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 2))
     for others in (frozen, [plain[0], with_dropout], [plain[0], fully_connected(4, (5, 3))], [nn.Linear(4, 2)]):
-        assert stackable(others) is None
+        assert as_stackable(others) is None
 
 
 class Doubled(nn.Sequential):
@@ -157,7 +157,7 @@ OTHERS: dict[str, Callable[[], nn.Sequential]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_does_more_than_its_layers_is_trained_by_its_own_forward(name: str) -> None:
     build = OTHERS[name]
-    assert stackable([build()]) is None
+    assert as_stackable([build()]) is None
     (x, y), held = rule(60), rule(20, 1)
     with pytest.raises(ModelError, match="fully connected"):
         train_stack(build, (x, y), chosen=everything(1, 60), validation=held, settings=QUICK)
@@ -170,7 +170,7 @@ def test_what_does_more_than_its_layers_is_trained_by_its_own_forward(name: str)
 def test_networks_in_float64_are_trained_too(plain: bool, monkeypatch) -> None:
     (x, y), held = rule(60), rule(20, 1)
     if not plain:
-        monkeypatch.setattr(training, "stackable", lambda modules: None)
+        monkeypatch.setattr(training, "as_stackable", lambda modules: None)
     result = train_module(lambda: fully_connected(4, (6, 3)).double(), x, y, validation=held, settings=QUICK)
     assert {p.dtype for p in result.module.parameters()} == {torch.float64}
 
@@ -178,7 +178,7 @@ def test_networks_in_float64_are_trained_too(plain: bool, monkeypatch) -> None:
 @pytest.mark.parametrize("few", [0, 10**9])
 def test_small_networks_learn_on_one_thread_and_all_are_given_back(few: int, monkeypatch) -> None:
     (x, y), held = rule(50), rule(20, 1)
-    monkeypatch.setattr(training, "FEW_PRODUCTS", few)
+    monkeypatch.setattr(training, "MAX_PRODUCTS", few)
     before = torch.get_num_threads()
     seen = []
 
@@ -224,7 +224,7 @@ def test_torch_is_left_alone() -> None:
 )
 def test_other_networks_are_refused(module: nn.Sequential) -> None:
     with pytest.raises(ModelError, match="fully connected"):
-        linear_layers(module)
+        list_linear_layers(module)
 
 
 def test_networks_of_other_sizes_are_refused() -> None:

@@ -41,7 +41,7 @@ from neuronfair.model.open.estimators import is_estimator, read_file
 from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import import_object
 from neuronfair.model.profile import interpret
-from neuronfair.model.train import linear_layers, train_module
+from neuronfair.model.train import list_linear_layers, train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import Card, fingerprint, fully_connected
 
@@ -111,7 +111,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return a copy of a network of two classes with another threshold for one of them, as part of its weights."""
         made = copy.deepcopy(self)
         with torch.no_grad():
-            linear_layers(made.module_)[-1].bias[positive] -= float(np.log(threshold / (1 - threshold)))
+            list_linear_layers(made.module_)[-1].bias[positive] -= float(np.log(threshold / (1 - threshold)))
         return made
 
     def save(self, path: Path, accuracy: float) -> None:
@@ -144,7 +144,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         layer = min(self.layer, len(profile.layers) - 1)
         order = torch.argsort(profile.layers[layer].act_diff, descending=True)
         with torch.no_grad():
-            linear_layers(module)[layer + 1].weight[:, order[: max(1, round(self.silenced_share * len(order)))]] = 0.0
+            silenced = order[: max(1, round(self.silenced_share * len(order)))]
+            list_linear_layers(module)[layer + 1].weight[:, silenced] = 0.0
         return module
 
 
@@ -243,7 +244,7 @@ def _of_file(source: str, table: SearchTable, names: tuple[str, ...], trust_pick
         raise ModelError(f"{source}: neither a file nor a name. {did_you_mean(source, NAMES)}")
     suffix = path.suffix.lower()
     if suffix in OWN:
-        layers = linear_layers(weights.load_weights(path)[0])
+        layers = list_linear_layers(weights.load_weights(path)[0])
         hidden = tuple(layer.out_features for layer in layers[:-1])
         return Recipe(NetworkClassifier(table.data.domain, hidden=hidden), names, source, ".safetensors")
     if suffix not in REFITTED:

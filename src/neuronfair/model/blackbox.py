@@ -76,21 +76,21 @@ class BlackBox:
         self.inputs: Callable[[np.ndarray], Any] | None = None  # the same function of encoded rows, where there is one
         self.trees: Callable[[], Forest] | None = None  # makes its trees over codes, where it has trees
         self.rows_forward = 0
-        self.outputs = self._predict(self.encoding.example).shape[1]
+        self.outputs = self._compute_scores(self.encoding.example).shape[1]
 
     @staticmethod
     def of_inputs(predict: Callable[[np.ndarray], Any], encoding: Encoding | TableDomain) -> BlackBox:
         """Return a function of encoded rows, float64 arrays (n, width), as a black box."""
-        how: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
-        made = BlackBox(lambda rows: predict(how.encode(rows, torch.float64).cpu().numpy()), how)
-        made.inputs = predict
-        return made
+        reader: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
+        box = BlackBox(lambda rows: predict(reader.encode(rows, torch.float64).cpu().numpy()), reader)
+        box.inputs = predict
+        return box
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return the scores of rows: float64, (n, outputs)."""
         if len(rows) == 0:  # many functions refuse an empty table
             return torch.empty(0, self.outputs, dtype=self.dtype, device=rows.device)
-        scores = self._predict(rows)
+        scores = self._compute_scores(rows)
         if scores.shape[1] != self.outputs:
             raise ModelError(f"the black box gave {self.outputs} scores a row at first and {scores.shape[1]} now")
         self.rows_forward += len(rows)
@@ -108,19 +108,19 @@ class BlackBox:
         """Return the same black box: its scores are float64 already."""
         return self
 
-    def _predict(self, rows: Tensor) -> Tensor:
+    def _compute_scores(self, rows: Tensor) -> Tensor:
         try:
-            answer = as_scores(self.predict(rows.clone()))  # the function may change them
+            scores = as_scores(self.predict(rows.clone()))  # the function may change them
         except NeuronFairError:
             raise
         except Exception as error:
             raise ModelError(f"the black box failed on rows of shape {tuple(rows.shape)}: {one_line(error)}") from error
-        if answer.ndim != 2 or len(answer) != len(rows):
-            raise ModelError(f"the black box must return {len(rows)} scores or rows of scores, got {answer.shape}")
-        return torch.from_numpy(answer.copy()).to(rows.device)  # it may be a view that torch does not support
+        if scores.ndim != 2 or len(scores) != len(rows):
+            raise ModelError(f"the black box must return {len(rows)} scores or rows of scores, got {scores.shape}")
+        return torch.from_numpy(scores.copy()).to(rows.device)  # it may be a view that torch does not support
 
 
-def as_scores(answer: Any) -> np.ndarray:
+def as_scores(output: Any) -> np.ndarray:
     """Return scores as float64, (n, outputs); a single score per row may come as (n,)."""
-    scores = np.asarray(answer, dtype=np.float64)
+    scores = np.asarray(output, dtype=np.float64)
     return scores[:, None] if scores.ndim == 1 else scores

@@ -82,7 +82,7 @@ class TableEncoding:
     def __init__(self, attributes: Sequence[Attribute], device: torch.device = _CPU) -> None:
         blocks = [a.encode == "onehot" for a in attributes]
         widths = [a.size if block else int(a.is_input) for a, block in zip(attributes, blocks, strict=True)]
-        self.lines = [_line(a) for a in attributes]  # factor and shift from a code to a number
+        self.lines = [_find_line(a) for a in attributes]  # factor and shift from a code to a number
         factor, shift = zip(*self.lines, strict=True)
         self.attributes, self.device = tuple(attributes), device
         self.width = sum(widths)
@@ -93,26 +93,26 @@ class TableEncoding:
         starts = [0, *accumulate(widths[:-1])]
         self.offset = torch.tensor([s if width else 0 for s, width in zip(starts, widths, strict=True)], device=device)
         self.size = torch.tensor([a.size for a in attributes], device=device)
-        self._empty = [
-            (column, a.empty, middle_of(a))
+        self._empty_cells = [
+            (column, a.empty, find_middle(a))
             for column, a in enumerate(attributes)
             if a.empty is not None and a.is_input and not blocks[column]  # a block has an input for it
         ]
-        self._lines = {torch.float64: torch.tensor([factor, shift], dtype=torch.float64, device=device)}
+        self._lines_by_dtype = {torch.float64: torch.tensor([factor, shift], dtype=torch.float64, device=device)}
         # Whether every attribute is one input, in the same order; then there are no lookups.
-        self._plain = not any(blocks) and all(widths)
+        self._is_plain = not any(blocks) and all(widths)
         self._columns = torch.arange(len(attributes), device=device)
         single = [column for column, a in enumerate(attributes) if a.is_input and not blocks[column]]
-        self._numbers = torch.tensor(single, dtype=torch.int64, device=device)
-        self._blocks = self.is_block.nonzero()[:, 0]
-        self._number_inputs = self.offset[self._numbers]
-        self._block_offset, self._block_size = self.offset[self._blocks], self.size[self._blocks]
+        self._number_columns = torch.tensor(single, dtype=torch.int64, device=device)
+        self._block_columns = self.is_block.nonzero()[:, 0]
+        self._number_inputs = self.offset[self._number_columns]
+        self._block_offset, self._block_size = self.offset[self._block_columns], self.size[self._block_columns]
         # For every block the inputs of its values, and which of these exist: (blocks, values of the largest block).
         largest = max([1, *(a.size for a, b in zip(attributes, blocks, strict=True) if b)])
         check_size(largest * sum(blocks), "the one-hot blocks of the domain", times=32)
         values = torch.arange(largest, device=device)
         self._exists = values < self._block_size[:, None]
-        self._inputs = self._block_offset[:, None] + torch.where(self._exists, values, 0)
+        self._block_inputs = self._block_offset[:, None] + torch.where(self._exists, values, 0)
 
     @staticmethod
     def of(domain: TableDomain) -> TableEncoding:
@@ -129,17 +129,17 @@ class TableEncoding:
 
         A code outside a one-hot block leaves the block empty.
         """
-        factor, shift = self._line_in(dtype).unbind(0)
-        rows = self._placed(rows)
-        if self._plain:
+        factor, shift = self._lines_as(dtype).unbind(0)
+        rows = self._place_empty_cells(rows)
+        if self._is_plain:
             return rows.to(dtype) * factor + shift
         x = torch.zeros(*rows.shape[:-1], self.width, dtype=dtype, device=rows.device)
-        numbers, blocks = self._numbers, self._blocks
+        numbers, blocks = self._number_columns, self._block_columns
         x[..., self._number_inputs] = rows[..., numbers].to(dtype) * factor[numbers] + shift[numbers]
-        code = rows[..., blocks].long()
-        inside = (code >= 0) & (code < self._block_size)
-        place = self._block_offset + torch.where(inside, code, 0)
-        return x.scatter_add_(-1, place, inside.to(dtype))
+        block_codes = rows[..., blocks].long()
+        in_block = (block_codes >= 0) & (block_codes < self._block_size)
+        input_index = self._block_offset + torch.where(in_block, block_codes, 0)
+        return x.scatter_add_(-1, input_index, in_block.to(dtype))
 
     def effects(self, gradient: Tensor, rows: Tensor, columns: Tensor | None, codes: Tensor) -> Tensor:
         """Return the first-order effect of each single move on the quantity with this gradient.
@@ -147,23 +147,23 @@ class TableEncoding:
         Move m of row i takes the attribute `columns[i, m]` to the code `codes[i, m]`; all are (n, m), the gradient is
         (n, width) and the result is (n, m). Without `columns` there is one move of each attribute in turn.
         """
-        factor, simple = self._line_in(gradient.dtype)[0], self._plain and not self._empty
+        factor, simple = self._lines_as(gradient.dtype)[0], self._is_plain and not self._empty_cells
         if columns is None:
             if simple:
                 return gradient * factor * (codes - rows)
             columns = self._columns.expand(rows.shape)
-        now = rows.gather(1, columns)
-        way = codes - now
+        current_codes = rows.gather(1, columns)
+        change = codes - current_codes
         if simple:
-            return (gradient * factor).gather(1, columns) * way
+            return (gradient * factor).gather(1, columns) * change
         block = self.is_block[columns]
-        for column, empty, middle in self._empty:
-            placed = [torch.where(part == empty, middle, part.double()) for part in (codes, now)]
-            way = torch.where(columns == column, placed[0] - placed[1], way).to(gradient.dtype)
+        for column, empty, middle in self._empty_cells:
+            positions = [torch.where(part == empty, middle, part.double()) for part in (codes, current_codes)]
+            change = torch.where(columns == column, positions[0] - positions[1], change).to(gradient.dtype)
         offset = self.offset[columns]
-        there = gradient.gather(1, offset + torch.where(block, codes, 0))
-        here = gradient.gather(1, offset + torch.where(block, now, 0))
-        return torch.where(block, there - here, here * factor[columns] * way)
+        slope_at_code = gradient.gather(1, offset + torch.where(block, codes, 0))
+        slope_at_row = gradient.gather(1, offset + torch.where(block, current_codes, 0))
+        return torch.where(block, slope_at_code - slope_at_row, slope_at_row * factor[columns] * change)
 
     def step_uphill(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the code that the smallest step uphill leads each attribute to: (n, d).
@@ -172,12 +172,12 @@ class TableEncoding:
         Where no step gains anything the code stays.
         """
         codes = rows + self._slopes(gradient).sign().long()
-        for column, empty, _ in self._empty:  # no step leads to an empty cell or away from it
+        for column, empty, _ in self._empty_cells:  # no step leads to an empty cell or away from it
             codes[:, column] = torch.where(rows[:, column] == empty, empty, codes[:, column].clamp(max=empty - 1))
-        if len(self._blocks):
+        if len(self._block_columns):
             effects = self._block_effects(gradient, rows)
             best = effects.max(2)
-            codes[:, self._blocks] = torch.where(best.values > 0, best.indices, rows[:, self._blocks])
+            codes[:, self._block_columns] = torch.where(best.values > 0, best.indices, rows[:, self._block_columns])
         return codes
 
     def step_where_agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
@@ -188,38 +188,38 @@ class TableEncoding:
     def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return how much one step of each attribute changes at most, to first order and without sign: (n, d)."""
         size = self._slopes(gradient).abs()
-        if len(self._blocks):
+        if len(self._block_columns):
             effects = self._block_effects(gradient, rows)
-            size[:, self._blocks] = effects.masked_fill(~self._exists, 0.0).abs().amax(2)
+            size[:, self._block_columns] = effects.masked_fill(~self._exists, 0.0).abs().amax(2)
         return size
 
-    def _line_in(self, dtype: torch.dtype) -> Tensor:
+    def _lines_as(self, dtype: torch.dtype) -> Tensor:
         """Return factor and shift of every attribute in a type, cached: (2, d)."""
-        if dtype not in self._lines:
-            self._lines[dtype] = self._lines[torch.float64].to(dtype)
-        return self._lines[dtype]
+        if dtype not in self._lines_by_dtype:
+            self._lines_by_dtype[dtype] = self._lines_by_dtype[torch.float64].to(dtype)
+        return self._lines_by_dtype[dtype]
 
     def _slopes(self, gradient: Tensor) -> Tensor:
         """Return the slope of each attribute that is a number, per code: (n, d)."""
-        return (gradient if self._plain else gradient[:, self.offset]) * self._line_in(gradient.dtype)[0]
+        return (gradient if self._is_plain else gradient[:, self.offset]) * self._lines_as(gradient.dtype)[0]
 
-    def _placed(self, rows: Tensor) -> Tensor:
+    def _place_empty_cells(self, rows: Tensor) -> Tensor:
         """Return the codes with those of empty cells in the middle of their attribute."""
-        if not self._empty:
+        if not self._empty_cells:
             return rows
         rows = rows.double()
-        for column, empty, middle in self._empty:
+        for column, empty, middle in self._empty_cells:
             rows[..., column] = torch.where(rows[..., column] == empty, middle, rows[..., column])
         return rows
 
     def _block_effects(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the effect of moving each block to each of its values: (n, blocks, values of the largest block)."""
-        per_value = gradient[:, self._inputs]
-        here = per_value.gather(2, rows[:, self._blocks, None])
-        return (per_value - here).masked_fill(~self._exists, -torch.inf)
+        per_value = gradient[:, self._block_inputs]
+        at_row = per_value.gather(2, rows[:, self._block_columns, None])
+        return (per_value - at_row).masked_fill(~self._exists, -torch.inf)
 
 
-def _line(attribute: Attribute) -> tuple[float, float]:
+def _find_line(attribute: Attribute) -> tuple[float, float]:
     """Return factor and shift of the straight line from a code to the network's number."""
     if not attribute.is_input:
         return 0.0, 0.0
@@ -229,13 +229,13 @@ def _line(attribute: Attribute) -> tuple[float, float]:
     return step, low
 
 
-def middle_of(attribute: Attribute) -> float:
+def find_middle(attribute: Attribute) -> float:
     """Return the position of an empty cell among the codes of numbers: the center, or the middle."""
     center = (attribute.center - attribute.low) / attribute.step
     return center if 0 <= center <= attribute.points - 1 else (attribute.points - 1) / 2
 
 
-CLUSTERS = 4  # N_c of the paper
+SEED_CLUSTERS = 4  # N_c of the paper
 
 
 def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0) -> Tensor:
@@ -249,7 +249,7 @@ def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0
     from sklearn.cluster import KMeans
 
     points = encoding.encode(rows).cpu().numpy()
-    clusters = min(CLUSTERS, len({point.tobytes() for point in points}))
+    clusters = min(SEED_CLUSTERS, len({point.tobytes() for point in points}))
     labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
     order = random_order(len(rows), seed)
     labels = labels[order]

@@ -16,12 +16,12 @@ READERS = {
     **dict.fromkeys((".keras", ".h5", ".hdf5"), "graphs.keras_file:open"),
     **dict.fromkeys((".skops", ".joblib", ".pkl", ".pickle", ".ubj", ".json", ".txt", ".cbm"), "estimators:open"),
 }
-PICKLES = {".joblib", ".pkl", ".pickle"}
+OPENABLE_PICKLES = {".joblib", ".pkl", ".pickle"}
 # Models that `neuronfair alternatives` clones and fits again; of others, the code that makes them is needed.
 REFITTED = (".skops", ".joblib", ".pkl", ".pickle", ".safetensors", ".npz")
-_IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_PICKLED_TORCH = {".pt", ".pth", ".ckpt", ".bin"}
-PICKLE_SUFFIXES = PICKLES | _PICKLED_TORCH
+_IMPORTABLE_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_PICKLED_TORCH_SUFFIXES = {".pt", ".pth", ".ckpt", ".bin"}
+PICKLE_SUFFIXES = OPENABLE_PICKLES | _PICKLED_TORCH_SUFFIXES
 
 
 def reader_of(source: str, *, weights: str | Path | None = None, trust_pickle: bool = False) -> str:
@@ -31,7 +31,7 @@ def reader_of(source: str, *, weights: str | Path | None = None, trust_pickle: b
     'user_code:open'
     """
     path = Path(source)
-    if _IMPORTABLE.fullmatch(source) and not path.exists():
+    if _IMPORTABLE_NAME.fullmatch(source) and not path.exists():
         if weights is not None:
             _check_weights(source, Path(weights))
         return "user_code:open"
@@ -41,17 +41,17 @@ def reader_of(source: str, *, weights: str | Path | None = None, trust_pickle: b
         raise ModelError(f"{source}: is a folder, not a model file")
     suffix = path.suffix.lower()
     if not path.is_file():
-        known = "" if suffix in READERS else f" A model is a file ({', '.join(READERS)}) or package.module:name"
-        raise ModelError(f"{source}: there is no such file.{known}")
-    if suffix in _PICKLED_TORCH:
+        remedy = "" if suffix in READERS else f" A model is a file ({', '.join(READERS)}) or package.module:name"
+        raise ModelError(f"{source}: there is no such file.{remedy}")
+    if suffix in _PICKLED_TORCH_SUFFIXES:
         raise ModelError(
             f"{source}: pickled models are refused, because opening one runs any program hidden in it. Name the "
             "function that makes the module (package.module:name) with its weights as safetensors, or save it as ONNX. "
-            f"Weights are converted by {_conversion(path)}"
+            f"Weights are converted by {_conversion_command(path)}"
         )
     if suffix not in READERS:
         raise ModelError(f"{source}: a file that ends in '{suffix}' is no model. {did_you_mean(suffix, READERS)}")
-    if suffix in PICKLES and not trust_pickle:
+    if suffix in OPENABLE_PICKLES and not trust_pickle:
         raise ModelError(
             f"{source}: a pickle, and opening one runs any program hidden in it. If you trust the file: "
             "--trust-pickle. Better, save the model with skops.io.dump(model, 'model.skops')"
@@ -72,7 +72,7 @@ def _check_weights(source: str, weights: Path) -> None:
     if is_pickle(weights):
         raise ModelError(
             f"{weights}: expected a safetensors file, got a pickle, as torch.save writes it, and opening one can run "
-            f"any program hidden in it. Convert the weights once: {_conversion(weights)}"
+            f"any program hidden in it. Convert the weights once: {_conversion_command(weights)}"
         )
 
 
@@ -85,10 +85,10 @@ def is_pickle(path: Path) -> bool:
     return pickled or path.suffix.lower() in PICKLE_SUFFIXES
 
 
-def _conversion(path: Path) -> str:
+def _conversion_command(path: Path) -> str:
     """Return a command that converts a state dict to safetensors; it loads tensors only."""
-    made = path.with_suffix(".safetensors")
+    target = path.with_suffix(".safetensors")
     return (
         'python -c "import torch, safetensors.torch as s; '
-        f"s.save_file(torch.load('{path}', weights_only=True), '{made}')\""
+        f"s.save_file(torch.load('{path}', weights_only=True), '{target}')\""
     )

@@ -33,12 +33,15 @@ _ACTIVATION_NAMES = {
 # F.relu, torch.relu and aten.relu (of exported programs) are different objects with the same meaning; the in-place
 # forms end in an underscore. Each with its name.
 _ACTIVATION_FUNCTIONS = {
-    getattr(found, "default", found): name
+    getattr(function, "default", function): name
     for name in _ACTIVATION_NAMES
     for home in (functional, torch, torch.ops.aten)
     for spelling in (name, f"{name}_")
-    if (found := getattr(home, spelling, None)) is not None
+    if (function := getattr(home, spelling, None)) is not None
 }
+
+
+OutputHook = Callable[[nn.Module, int, Tensor], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -65,19 +68,19 @@ def eval_mode(parts: Iterable[nn.Module]) -> Iterator[None]:
 
 
 @contextmanager
-def hooked(modules: Iterable[nn.Module], look: Callable[[nn.Module, int, Tensor], Tensor | None]) -> Iterator[None]:
-    """Call look(module, call, output) for every output of the modules; its result replaces the output.
+def forward_hooks(modules: Iterable[nn.Module], on_output: OutputHook) -> Iterator[None]:
+    """Call on_output(module, call, output) for every output of the modules; its result replaces the output.
 
     Of several outputs, such as attention and its weights, it gets the first.
     """
-    calls: Counter[nn.Module] = Counter()
+    call_counts: Counter[nn.Module] = Counter()
     handles: list[RemovableHandle] = []
 
     def hook(module: nn.Module, _: Any, output: Any) -> Any:
-        calls[module] += 1
-        first: Any = output[0] if isinstance(output, tuple) and output else output
-        other = look(module, calls[module], first)
-        return other if first is output or other is None else (other, *output[1:])
+        call_counts[module] += 1
+        output_tensor: Any = output[0] if isinstance(output, tuple) and output else output
+        replacement = on_output(module, call_counts[module], output_tensor)
+        return replacement if output_tensor is output or replacement is None else (replacement, *output[1:])
 
     try:
         handles.extend(module.register_forward_hook(hook) for module in modules)
@@ -87,87 +90,87 @@ def hooked(modules: Iterable[nn.Module], look: Callable[[nn.Module, int, Tensor]
             handle.remove()
 
 
-def _trial(
+def _run_example(
     runner: nn.Module, modules: Iterable[nn.Module], example: Tensor
 ) -> tuple[Tensor, list[tuple[nn.Module, int, Any]]]:
     """Run the example once; return the result and every output of the modules, in forward order."""
     record: list[tuple[nn.Module, int, Any]] = []
 
-    def look(module: nn.Module, call: int, output: Any) -> None:
+    def on_output(module: nn.Module, call: int, output: Any) -> None:
         record.append((module, call, output))
 
-    with torch.no_grad(), eval_mode(runner.modules()), hooked(modules, look):
+    with torch.no_grad(), eval_mode(runner.modules()), forward_hooks(modules, on_output):
         return runner(example.clone()), record
 
 
-def _site(name: str, module: nn.Module, call: int, output: Any, rows: int) -> Site:
+def _make_site(name: str, module: nn.Module, call: int, output: Any, rows: int) -> Site:
     if not isinstance(output, Tensor) or output.dim() < 2 or len(output) != rows:
         kind = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ModelError(f"layer '{name}' must give one tensor ({rows}, …) for {rows} rows, got {kind}")
     return Site(module, call, tuple(output.shape[1:]))
 
 
-def named_sites(module: nn.Module, names: Sequence[str], example: Tensor) -> dict[str, Site]:
+def find_named_sites(module: nn.Module, names: Sequence[str], example: Tensor) -> dict[str, Site]:
     """Return where the named modules are read; 'relu#2' is the second call of the module 'relu'."""
     modules = dict(module.named_modules(remove_duplicate=False))
-    wanted: dict[tuple[nn.Module, int], str] = {}
+    names_by_call: dict[tuple[nn.Module, int], str] = {}
     for name in names:
         path, _, call = name.partition("#")
         if path not in modules or not (call == "" or call.isdecimal()):
             raise ModelError(f"the module has no part '{name}'. {did_you_mean(path, filter(None, modules))}")
-        wanted[modules[path], int(call or 1)] = name
-    _, record = _trial(module, {part for part, _ in wanted}, example)
-    found = {
-        wanted[part, call]: _site(wanted[part, call], part, call, output, len(example))
+        names_by_call[modules[path], int(call or 1)] = name
+    _, record = _run_example(module, {part for part, _ in names_by_call}, example)
+    sites = {
+        names_by_call[part, call]: _make_site(names_by_call[part, call], part, call, output, len(example))
         for part, call, output in record
-        if (part, call) in wanted
+        if (part, call) in names_by_call
     }
-    if lost := [name for name in names if name not in found]:
-        raise ModelError(f"the forward pass never reaches {', '.join(lost)}; leave out these layers")
-    return found
+    if unreached := [name for name in names if name not in sites]:
+        raise ModelError(f"the forward pass never reaches {', '.join(unreached)}; leave out these layers")
+    return sites
 
 
-def activation_sites(module: nn.Module, example: Tensor) -> dict[str, Site]:
+def find_activation_sites(module: nn.Module, example: Tensor) -> dict[str, Site]:
     """Return where hidden activation modules and attention are read, in forward order; empty if there are none.
 
     The attention inside a transformer layer is a part of that layer, which may skip it in a faster implementation.
     """
     modules = dict(module.named_modules())
-    names = {part: _climb(path, modules) for path, part in modules.items() if isinstance(part, ACTIVATIONS)}
-    names |= {part: part.label for part in modules.values() if isinstance(part, _Function)}
-    blocks = {  # with the rows in their first dimension, not the tokens
+    names = {part: _name_layer(path, modules) for path, part in modules.items() if isinstance(part, ACTIVATIONS)}
+    names |= {part: part.label for part in modules.values() if isinstance(part, _ActivationFunction)}
+    attention_parts = {  # with the rows in their first dimension, not the tokens
         path: part
         for path, part in modules.items()
         if isinstance(part, ATTENTION) and getattr(getattr(part, "self_attn", part), "batch_first", False)
     }
-    inner = {p for part in blocks.values() for p in part.modules() if p is not part}
-    names |= {part: path or "attention" for path, part in blocks.items() if part not in inner}
-    result, record = _trial(module, names, example)
+    nested = {p for part in attention_parts.values() for p in part.modules() if p is not part}
+    names |= {part: path or "attention" for path, part in attention_parts.items() if part not in nested}
+    result, record = _run_example(module, names, example)
     sites: dict[str, Site] = {}
-    used: Counter[str] = Counter()
+    call_counts: Counter[str] = Counter()
     for part, call, output in record:
         # A final sigmoid or tanh, perhaps reshaped, is the network's output and not a hidden layer.
         if output.data_ptr() == result.data_ptr() and output.numel() == result.numel():
             continue
-        used[names[part]] += 1
-        count = used[names[part]]
+        call_counts[names[part]] += 1
+        count = call_counts[names[part]]
         name = names[part] if count == 1 else f"{names[part]}#{count}"
-        sites[name] = _site(name, part, call, output, len(example))
+        sites[name] = _make_site(name, part, call, output, len(example))
     return sites
 
 
-def _climb(path: str, modules: Mapping[str, nn.Module]) -> str:
+def _name_layer(path: str, modules: Mapping[str, nn.Module]) -> str:
     """Name an activation that ends a Sequential after the Sequential, whose output it is."""
     while "." in path:
         parent, _, child = path.rpartition(".")
-        box = modules[parent]
-        if not isinstance(box, nn.Sequential) or next(reversed(box._modules)) != child:
+        parent_module = modules[parent]
+        if not isinstance(parent_module, nn.Sequential) or next(reversed(parent_module._modules)) != child:
             break
         path = parent
     return path
 
 
-class _Function(nn.Module):
+class _ActivationFunction(nn.Module):
     """An activation function as a module, so that its output can be hooked, with the name of the layer."""
 
     def __init__(self, call: Callable[..., Tensor], label: str) -> None:
@@ -178,18 +181,18 @@ class _Function(nn.Module):
         return self.call(*args, **options)
 
 
-def traced(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, Site]]:
+def trace_activations(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, Site]]:
     """Return a traced copy of the module, which shares its parts, and its layers; activation functions are modules."""
-    advice = "name the modules whose outputs are the layers: Network(module, domain, layers=[…])"
+    remedy = "name the modules whose outputs are the layers: Network(module, domain, layers=[…])"
     try:
-        copy = with_functions_as_modules(module)
-        sites = activation_sites(copy, example)
-        same = torch.equal(_trial(copy, (), example)[0], _trial(module, (), example)[0])
+        traced_copy = with_functions_as_modules(module)
+        sites = find_activation_sites(traced_copy, example)
+        same_scores = torch.equal(_run_example(traced_copy, (), example)[0], _run_example(module, (), example)[0])
     except Exception as error:  # tracing runs the user's forward() on stand-ins for tensors
-        raise ModelError(f"no activation module found, and forward() cannot be traced ({error}); {advice}") from error
-    if not sites or not same:
-        raise ModelError(f"no hidden activation found in the module; {advice}")
-    return copy, sites
+        raise ModelError(f"no activation module found, and forward() cannot be traced ({error}); {remedy}") from error
+    if not sites or not same_scores:
+        raise ModelError(f"no hidden activation found in the module; {remedy}")
+    return traced_copy, sites
 
 
 class _Tracer(fx.Tracer):
@@ -220,7 +223,7 @@ def with_functions_as_modules(module: nn.Module) -> nn.Module:
         count += 1
         source, path = node.args[0] if node.args else node.kwargs["input"], f"activation_function_{count}"
         before = source.target if source.op == "call_module" else source.name
-        copy.add_submodule(path, _Function(function, f"{before}_{label.rstrip('_')}"))
+        copy.add_submodule(path, _ActivationFunction(function, f"{before}_{label.rstrip('_')}"))
         with copy.graph.inserting_after(node):
             node.replace_all_uses_with(copy.graph.call_module(path, node.args, node.kwargs))
         copy.graph.erase_node(node)
@@ -229,7 +232,7 @@ def with_functions_as_modules(module: nn.Module) -> nn.Module:
     return copy
 
 
-_RESHAPED = ("View", "Squeeze", "Select", "Alias", "Clone")  # in the names that autograd gives to functions
+_RESHAPING_FUNCTIONS = ("View", "Squeeze", "Select", "Alias", "Clone")  # in the names that autograd gives to functions
 
 
 class _LayerReached(BaseException):
@@ -263,33 +266,33 @@ class Network:
         self.encoding: Encoding = TableEncoding.of(encoding) if isinstance(encoding, TableDomain) else encoding
         # "cuda" becomes "cuda:0", as tensors report it.
         self.device = torch.empty(0, device=self.encoding.device).device
-        stay = all(t.device == self.device for t in (*module.parameters(), *module.buffers()))
-        self.module = module if stay else copy.deepcopy(module).to(self.device)
-        floats = (p.dtype for p in module.parameters() if p.is_floating_point())
-        self.dtype = next(floats, torch.float32)
+        on_device = all(t.device == self.device for t in (*module.parameters(), *module.buffers()))
+        self.module = module if on_device else copy.deepcopy(module).to(self.device)
+        float_dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
+        self.dtype = next(float_dtypes, torch.float32)
         self.rows_forward = 0
         self.rows_backward = 0
         self.runner = self.module
         self._parts = tuple(self.module.modules())
         self._masks: dict[str, Tensor] = {}
-        tried = self.encoding.example
-        self._columns = tried.shape[1:]
-        tried = self._inputs(tried)
-        with _own_code(self.module, tried):
+        example = self.encoding.example
+        self._row_shape = example.shape[1:]
+        example = self._encode(example)
+        with _module_errors(self.module, example):
             with torch.no_grad(), eval_mode(self._parts):
-                self.outputs = int(_as_scores(self.module(tried), tried).shape[1])
+                self.outputs = int(_to_scores(self.module(example), example).shape[1])
             self._find_layers(layers)
 
-    def _find_layers(self, named: Sequence[str] | None) -> None:
+    def _find_layers(self, names: Sequence[str] | None) -> None:
         example = self.encoding.example
-        if named is not None:
-            self.sites = named_sites(self.module, named, self._inputs(example))
+        if names is not None:
+            self.sites = find_named_sites(self.module, names, self._encode(example))
         else:
-            self.sites = activation_sites(self.module, self._inputs(example))
+            self.sites = find_activation_sites(self.module, self._encode(example))
             if all(isinstance(site.module, ATTENTION) for site in self.sites.values()):
                 # There are no activation modules, so find activation functions as well.
                 try:
-                    self.runner, self.sites = traced(self.module, self._inputs(example))
+                    self.runner, self.sites = trace_activations(self.module, self._encode(example))
                 except ModelError:  # one that cannot be traced must have attention
                     if not self.sites:
                         raise
@@ -318,13 +321,13 @@ class Network:
 
     def with_encoding(self, encoding: Encoding) -> Network:
         """Return the same network with another encoding of rows."""
-        other = copy.copy(self)
-        other.encoding = encoding
-        return other
+        network = copy.copy(self)
+        network.encoding = encoding
+        return network
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return the scores of rows: (n, outputs), without a gradient."""
-        return self.scores_of_inputs(self._inputs(rows))
+        return self.scores_of_inputs(self._encode(rows))
 
     def scores_of_inputs(self, inputs: Tensor | np.ndarray) -> Tensor:
         """Return the scores of encoded rows, (n, *shape)."""
@@ -332,18 +335,18 @@ class Network:
         with torch.no_grad():
             result, _ = self._forward(x, ())
         self.rows_forward += len(x)
-        return self._scores(result, x)
+        return self._check_scores(result, x)
 
     def activations(self, rows: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Return the activations of the named layers (all by default), each flattened to (n, neurons)."""
-        wanted = self.layers if layers is None else tuple(layers)
-        if not wanted:
+        layers_read = self.layers if layers is None else tuple(layers)
+        if not layers_read:
             return {}
-        x = self._inputs(rows)
+        x = self._encode(rows)
         with torch.no_grad():
-            _, seen = self._forward(x, wanted)
+            _, activations = self._forward(x, layers_read)
         self.rows_forward += len(x)
-        return {name: seen[name] for name in wanted}
+        return {name: activations[name] for name in layers_read}
 
     def gradient(
         self,
@@ -359,44 +362,44 @@ class Network:
         number, or one number per row (their sum is differentiated: rows do not influence each other). `through` names
         a layer and the neurons of each row, bool (n, neurons), that let gradients pass; all others count as constants.
         """
-        leaf = self._inputs(rows).detach().requires_grad_()
+        inputs = self._encode(rows).detach().requires_grad_()
         with torch.enable_grad():
             # A copy: a module may write into its input, but not into a leaf.
-            with self._only(through):
-                result, seen = self._forward(leaf.clone(), () if layer is None else (layer,))
-            value = objective(self._scores(result, leaf) if layer is None else seen[layer])
-            if value.shape not in ((), (len(leaf),)):
+            with self._limit_gradient(through):
+                result, activations = self._forward(inputs.clone(), () if layer is None else (layer,))
+            value = objective(self._check_scores(result, inputs) if layer is None else activations[layer])
+            if value.shape not in ((), (len(inputs),)):
                 raise ModelError(
-                    f"an objective returns one number, or one per row ({len(leaf)},); got {tuple(value.shape)}"
+                    f"an objective returns one number, or one per row ({len(inputs)},); got {tuple(value.shape)}"
                 )
             if not value.requires_grad:
                 raise ModelError("the objective has no gradient: it detaches or does not use its argument")
             total = value.sum() if value.dim() else value
-            with _own_code(self.module, leaf):
-                (slope,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
-        self.rows_backward += len(leaf)
-        return slope
+            with _module_errors(self.module, inputs):
+                (gradient,) = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
+        self.rows_backward += len(inputs)
+        return gradient
 
     @contextmanager
-    def _only(self, through: tuple[str, Tensor] | None) -> Iterator[None]:
+    def _limit_gradient(self, through: tuple[str, Tensor] | None) -> Iterator[None]:
         """Let gradients pass through some neurons of a layer only."""
         if through is None:
             yield
             return
-        name, counted = through
+        name, neuron_mask = through
         self._check_layers([name])
         site = self.sites[name]
 
-        def look(module: nn.Module, call: int, output: Tensor) -> Tensor | None:
+        def on_output(module: nn.Module, call: int, output: Tensor) -> Tensor | None:
             if (module, call) != (site.module, site.call):
                 return None
             if output.requires_grad:  # in the backward pass alone, which is four times as fast as a choice among values
                 output.register_hook(  # type: ignore[no-untyped-call]
-                    lambda slope: torch.where(self.spread(counted, slope.shape[1:]), slope, 0.0)
+                    lambda gradient: torch.where(self.spread(neuron_mask, gradient.shape[1:]), gradient, 0.0)
                 )
             return None
 
-        with hooked({site.module}, look):
+        with forward_hooks({site.module}, on_output):
             yield
 
     def ends_in(self, *words: str) -> bool:
@@ -405,10 +408,10 @@ class Network:
         Operations that only reshape do not count.
         """
         with torch.enable_grad():
-            result, _ = self._forward(self._inputs(self.encoding.example).requires_grad_().clone(), ())
+            result, _ = self._forward(self._encode(self.encoding.example).requires_grad_().clone(), ())
         function: Any = result.grad_fn
         for word in words:
-            while function is not None and any(reshaped in function.name() for reshaped in _RESHAPED):
+            while function is not None and any(reshaped in function.name() for reshaped in _RESHAPING_FUNCTIONS):
                 function = function.next_functions[0][0]
             if function is None or word not in function.name():
                 return False
@@ -441,9 +444,9 @@ class Network:
         finally:
             self._masks = outer
 
-    def _inputs(self, rows: Tensor) -> Tensor:
-        if rows.shape[1:] != self._columns or rows.dim() == 0:
-            expected = ", ".join(map(str, self._columns))
+    def _encode(self, rows: Tensor) -> Tensor:
+        if rows.shape[1:] != self._row_shape or rows.dim() == 0:
+            expected = ", ".join(map(str, self._row_shape))
             raise ModelError(f"expected a batch of rows of shape (n, {expected}), got {tuple(rows.shape)}")
         return self.encoding.encode(rows, self.dtype)
 
@@ -452,23 +455,23 @@ class Network:
             if name not in self.sites:
                 raise ModelError(f"the network has no layer '{name}'. {did_you_mean(name, self.sites)}")
 
-    def _scores(self, result: Tensor, x: Tensor) -> Tensor:
-        scores = _as_scores(result, x)
+    def _check_scores(self, result: Tensor, x: Tensor) -> Tensor:
+        scores = _to_scores(result, x)
         if scores.shape[1] != self.outputs:
             raise ModelError(f"the module gave {self.outputs} scores a row at first and {scores.shape[1]} now")
         return scores
 
-    def _forward(self, x: Tensor, wanted: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _forward(self, x: Tensor, layers: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output and the wanted layers' activations; with wanted layers, stop at the last of them."""
-        if not wanted and not self._masks:
-            with _own_code(self.module, x), eval_mode(self._parts):
+        if not layers and not self._masks:
+            with _module_errors(self.module, x), eval_mode(self._parts):
                 return self.runner(x), {}
-        self._check_layers(wanted)
-        masks, missing, seen = self._masks, set(wanted), dict[str, Tensor]()
-        sites = {name: self.sites[name] for name in (*masks, *wanted)}
+        self._check_layers(layers)
+        masks, remaining, activations = self._masks, set(layers), dict[str, Tensor]()
+        sites = {name: self.sites[name] for name in (*masks, *layers)}
         names = {(site.module, site.call): name for name, site in sites.items()}
 
-        def look(module: nn.Module, call: int, output: Tensor) -> Tensor | None:
+        def on_output(module: nn.Module, call: int, output: Tensor) -> Tensor | None:
             name = names.get((module, call))
             if name is None:
                 return None
@@ -477,25 +480,26 @@ class Network:
                 raise ModelError(f"layer '{name}' must give ({expected}) for these rows, got {tuple(output.shape)}")
             if name in masks:
                 output = output.masked_fill(masks[name], 0.0)
-            if name in missing:
-                missing.discard(name)
+            if name in remaining:
+                remaining.discard(name)
                 # A copy, since a later in-place operation may overwrite the output; none follows the last layer.
-                seen[name] = self.flat(output).clone() if missing else self.flat(output)
-                if not missing:
+                activations[name] = self.flat(output).clone() if remaining else self.flat(output)
+                if not remaining:
                     raise _LayerReached
             return output
 
         try:
-            with _own_code(self.module, x), eval_mode(self._parts), hooked({module for module, _ in names}, look):
+            hooks = forward_hooks({module for module, _ in names}, on_output)
+            with _module_errors(self.module, x), eval_mode(self._parts), hooks:
                 result = self.runner(x)
         except _LayerReached:
-            return x, seen
-        if missing:
-            raise ModelError(f"the forward pass did not reach {', '.join(sorted(missing))} for these rows")
-        return result, seen
+            return x, activations
+        if remaining:
+            raise ModelError(f"the forward pass did not reach {', '.join(sorted(remaining))} for these rows")
+        return result, activations
 
 
-def _as_scores(result: Tensor, x: Tensor) -> Tensor:
+def _to_scores(result: Tensor, x: Tensor) -> Tensor:
     if not isinstance(result, Tensor) or not result.is_floating_point():
         kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
         raise ModelError(f"the module must return one tensor of floating-point scores, got {kind}")
@@ -509,7 +513,7 @@ def _as_scores(result: Tensor, x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _own_code(module: nn.Module, x: Tensor) -> Iterator[None]:
+def _module_errors(module: nn.Module, x: Tensor) -> Iterator[None]:
     """Turn any error of the module's own code into a ModelError with the shape of the rows."""
     try:
         yield

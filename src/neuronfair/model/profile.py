@@ -16,8 +16,8 @@ from neuronfair.model.encoding import split_families
 from neuronfair.model.network import Network
 from neuronfair.plots import new_axes
 
-INTERVAL = 0.005  # step_interval of Algorithm 1
-LINES = 8  # layers in the repr
+THRESHOLD_INTERVAL = 0.005  # step_interval of Algorithm 1
+MAX_LISTED_LAYERS = 8  # layers in the repr
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class LayerBias:
     @cached_property
     def thresholds(self) -> Tensor:
         """The abscissas of the AS curve: 0, 0.005, … up to the largest reaction."""
-        steps = int(torch.floor(self.reaction.max() / INTERVAL + 1e-9))
-        return torch.arange(steps + 1, dtype=torch.float64) * INTERVAL
+        steps = int(torch.floor(self.reaction.max() / THRESHOLD_INTERVAL + 1e-9))
+        return torch.arange(steps + 1, dtype=torch.float64) * THRESHOLD_INTERVAL
 
     @cached_property
     def rates(self) -> Tensor:
@@ -49,7 +49,7 @@ class LayerBias:
     @cached_property
     def auc(self) -> float:
         """The area under the AS curve."""
-        return float(self.rates.sum() * INTERVAL)
+        return float(self.rates.sum() * THRESHOLD_INTERVAL)
 
     @cached_property
     def cut(self) -> float:
@@ -94,11 +94,11 @@ class BiasProfile:
             x = [*layer.thresholds.tolist(), float(layer.reaction.max())]
             y = [*(100 * layer.rates).tolist(), 0.0]
             label = f"{layer.name}: AUC {layer.auc:.3f}, {len(layer.biased)} of {len(layer.act_diff)} biased"
-            above, width = (3, 2.6) if worst else (2, 1.4)
-            (line,) = axes.step(x, y, where="post", label=label, linewidth=width, zorder=above)
+            zorder, width = (3, 2.6) if worst else (2, 1.4)
+            (line,) = axes.step(x, y, where="post", label=label, linewidth=width, zorder=zorder)
             if layer.reacts:
-                place, color = ([layer.cut], [100 * layer.cut]), line.get_color()
-                axes.plot(*place, "o", color=color, markersize=7 if worst else 4, zorder=4)
+                point, color = ([layer.cut], [100 * layer.cut]), line.get_color()
+                axes.plot(*point, "o", color=color, markersize=7 if worst else 4, zorder=4)
         axes.plot([0, 1], [0, 100], color="0.5", linestyle="--", linewidth=1, label="y = x: biased neurons lie right")
         axes.set(xlim=(0, 1), ylim=(0, 102), title=title)
         axes.set_xlabel("reaction of a neuron to the sensitive attribute, tanh(ActDiff)")
@@ -112,23 +112,23 @@ class BiasProfile:
         """Return the layers as a pandas DataFrame, a line each, in the order of the network."""
         lines = [
             {
-                "layer": one.name,
-                "neurons": len(one.act_diff),
-                "as_auc": one.auc,
-                "cut": one.cut,
-                "biased": len(one.biased) if one.reacts else 0,
+                "layer": layer.name,
+                "neurons": len(layer.act_diff),
+                "as_auc": layer.auc,
+                "cut": layer.cut,
+                "biased": len(layer.biased) if layer.reacts else 0,
             }
-            for one in self.layers
+            for layer in self.layers
         ]
         return require("pandas", "sklearn", "a DataFrame", ModelError).DataFrame(lines)
 
     def __repr__(self) -> str:
         lines = [f"Most biased layer: {self.worst.name} ({self.pairs:,} pairs of a record and a twin compared)"]
-        for one in self.layers[:LINES]:
-            biased = f"{len(one.biased) if one.reacts else 0:,} of {len(one.act_diff):,} neurons biased"
-            lines.append(f"  {one.name}: AS-AUC {one.auc:.3f}, {biased}")
-        more = len(self.layers) - LINES
-        return "\n".join([*lines, *([f"  … {more} more layers"] if more > 0 else [])])
+        for layer in self.layers[:MAX_LISTED_LAYERS]:
+            biased = f"{len(layer.biased) if layer.reacts else 0:,} of {len(layer.act_diff):,} neurons biased"
+            lines.append(f"  {layer.name}: AS-AUC {layer.auc:.3f}, {biased}")
+        omitted = len(self.layers) - MAX_LISTED_LAYERS
+        return "\n".join([*lines, *([f"  … {omitted} more layers"] if omitted > 0 else [])])
 
     def __getitem__(self, name: str) -> LayerBias:
         return next(layer for layer in self.layers if layer.name == name)
@@ -148,7 +148,7 @@ def interpret(
     if not network.layers:
         raise ModelError("the network has no hidden layer, so there is nothing inside to look at")
     sums = {name: torch.zeros(network.neurons[name], dtype=torch.float64) for name in network.layers}
-    pairs = done = 0
+    pairs = completed = 0
     for (part,) in zip(*split_families(network.encoding, domain, rows), strict=True):
         twins, valid = domain.twins(part)
         family = torch.cat([part[:, None], twins], 1)  # (n, 1 + k, d)
@@ -158,9 +158,9 @@ def interpret(
             difference = (f[:, 1:] - f[:, :1]).abs() * valid[..., None]
             sums[name] += difference.sum((0, 1), dtype=torch.float64).cpu()
         pairs += int(valid.sum())
-        done += len(part)
+        completed += len(part)
         if progress:
-            progress(done, len(rows))
+            progress(completed, len(rows))
     if pairs == 0:
         raise ModelError("no row has a valid twin, so nothing can be compared. Give some rows, or relax the rules")
     layers = tuple(LayerBias(name, total / pairs) for name, total in sums.items())

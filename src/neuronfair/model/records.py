@@ -61,26 +61,26 @@ def prepare_records(source: OpenedModel | Model, data: Dataset) -> Records:
     if isinstance(source, OpenedModel) and source.scores_of_frame is not None:
         for filled in (False, True):
             cells = OriginalCells(original, data, filled=filled)
-            by_cells = RecordModel(model, data.rows, _by_frame(cells, source.scores_of_frame, model))
+            by_cells = RecordModel(model, data.rows, _score_by_frame(cells, source.scores_of_frame, model))
             try:
-                _ = by_cells.own  # a model may refuse them
+                _ = by_cells.record_scores  # a model may refuse them
             except ModelError as error:
                 reason = reason or f"the model refuses the original cells ({one_line(error)})"
                 continue
-            return replace(_records(by_cells, data, "cells"), reason=REFUSES_EMPTY if filled else "")
+            return replace(_number_records(by_cells, data, "cells"), reason=REFUSES_EMPTY if filled else "")
     off_grid = original.off_grid(domain, data.rows.cpu().numpy())
     encoding = model.encoding
     if isinstance(encoding, TableEncoding):
-        off_grid &= _is_number(encoding)
-        predict = _by_numbers(model, encoding, original, data) if off_grid.any() else None
+        off_grid &= _find_number_columns(encoding)
+        predict = _score_by_numbers(model, encoding, original, data) if off_grid.any() else None
         if predict is not None:
-            return _records(RecordModel(model, data.rows, predict), data, "numbers")
+            return _number_records(RecordModel(model, data.rows, predict), data, "numbers")
     return Records(
         model, data, "codes", (reason or "the model reads values of the domain only") if off_grid.any() else ""
     )
 
 
-def _records(model: RecordModel, data: Dataset, form: RecordForm) -> Records:
+def _number_records(model: RecordModel, data: Dataset, form: RecordForm) -> Records:
     numbers = torch.arange(len(data), device=data.rows.device)[:, None]
     number = Attribute(RECORD, "ordinal", low=0, high=max(1, len(data) - 1), encode="none")  # no input of the model
     domain = replace(data.domain, attributes=(*data.domain.attributes, number))
@@ -97,27 +97,27 @@ class RecordModel:
 
     def scores(self, rows: Tensor) -> Tensor:
         """Return the scores of rows: float64, (n, outputs). Those of the records themselves are computed once."""
-        codes, record = rows[:, :-1].long(), rows[:, -1].long()
-        other = (codes != self._rows[record]).any(1)
-        scores = self.own[record]
-        if bool(other.any()):
-            scores[other] = self._scored(record[other], codes[other])
+        codes, numbers = rows[:, :-1].long(), rows[:, -1].long()
+        changed = (codes != self._rows[numbers]).any(1)
+        scores = self.record_scores[numbers]
+        if bool(changed.any()):
+            scores[changed] = self._compute_scores(numbers[changed], codes[changed])
         return scores
 
     @cached_property
-    def own(self) -> Tensor:
+    def record_scores(self) -> Tensor:
         """The scores of the records themselves: (records, outputs)."""
-        return self._scored(torch.arange(len(self._rows), device=self._rows.device), self._rows)
+        return self._compute_scores(torch.arange(len(self._rows), device=self._rows.device), self._rows)
 
     def double(self) -> RecordModel:
         """Return the same model: its scores are float64 already."""
         return self
 
-    def _scored(self, record: Tensor, codes: Tensor) -> Tensor:
+    def _compute_scores(self, numbers: Tensor, codes: Tensor) -> Tensor:
         size = self.encoding.rows_per_pass
-        parts = zip(torch.split(record, size), torch.split(codes, size), strict=True)
-        scores = torch.cat([self._predict(some.cpu().numpy(), part).double() for some, part in parts])
-        self.rows_forward += len(record)
+        parts = zip(torch.split(numbers, size), torch.split(codes, size), strict=True)
+        scores = torch.cat([self._predict(part.cpu().numpy(), part_codes).double() for part, part_codes in parts])
+        self.rows_forward += len(numbers)
         return scores.to(codes.device)
 
 
@@ -128,43 +128,43 @@ class OriginalCells:
     """
 
     def __init__(self, original: Original, data: Dataset, *, filled: bool = False) -> None:
-        self._own = data.rows.cpu().numpy()
-        self._known: dict[tuple[int, int], int | None] = {}  # records that have a code, by column and code
+        self._codes = data.rows.cpu().numpy()
+        self._record_of_code: dict[tuple[int, int], int | None] = {}  # records that have a code, by column and code
         if original.frame is None:
             self._frame = require("pandas", "sklearn").DataFrame(
-                {a.name: _column(original, a) for a in data.domain.attributes}
+                {a.name: _read_column(original, a) for a in data.domain.attributes}
             )
         else:
             self._frame = original.frame.iloc[original.rows].reset_index(drop=True)
             self._frame.columns = list(map(str, self._frame.columns))
-        place = {name: number for number, name in enumerate(self._frame.columns)}
+        positions = {name: position for position, name in enumerate(self._frame.columns)}
         # Joined attributes are no columns of the table and no inputs of a model.
-        known = enumerate(data.domain.attributes)
-        self._columns = {column: (place[a.name], a) for column, a in known if a.is_input and a.name in place}
-        for number, attribute in self._columns.values() if filled else ():
+        attributes = enumerate(data.domain.attributes)
+        self._columns = {i: (positions[a.name], a) for i, a in attributes if a.is_input and a.name in positions}
+        for position, attribute in self._columns.values() if filled else ():
             if isinstance(attribute.missing, (int, float)) and not attribute.values:
-                self._frame.isetitem(number, self._frame.iloc[:, number].fillna(attribute.missing))
+                self._frame.isetitem(position, self._frame.iloc[:, position].fillna(attribute.missing))
 
-    def of(self, record: np.ndarray, codes: np.ndarray) -> Any:
+    def of(self, numbers: np.ndarray, codes: np.ndarray) -> Any:
         """Return the DataFrame of some records, with the values of codes where these differ from the record's own."""
-        table = self._frame.iloc[record].reset_index(drop=True)
-        changed = codes != self._own[record]
-        for column, (number, _) in self._columns.items():
+        table = self._frame.iloc[numbers].reset_index(drop=True)
+        changed = codes != self._codes[numbers]
+        for column, (position, _) in self._columns.items():
             if changed[:, column].any():
-                table.isetitem(number, self._replaced(column, record, codes[:, column], changed[:, column]))
+                table.isetitem(position, self._replace_cells(column, numbers, codes[:, column], changed[:, column]))
         return table
 
-    def _replaced(self, column: int, record: np.ndarray, codes: np.ndarray, changed: np.ndarray) -> Any:
+    def _replace_cells(self, column: int, numbers: np.ndarray, codes: np.ndarray, changed: np.ndarray) -> Any:
         """Return a column of some records in which codes replace the changed cells, with the same type if possible."""
-        number, attribute = self._columns[column]
-        cells = self._frame.iloc[record, number].reset_index(drop=True)
+        position, attribute = self._columns[column]
+        cells = self._frame.iloc[numbers, position].reset_index(drop=True)
         distinct, inverse = np.unique(codes[changed], return_inverse=True)
         if attribute.values or attribute.date is not None or cells.dtype.kind not in "iuf":
-            first = {code: self._first(column, code) for code in distinct.tolist()}
-            if None not in first.values():  # a record has each of them, so its cell is taken
-                taken = record.copy()
-                taken[changed] = np.array(list(first.values()))[inverse]
-                return self._frame.iloc[taken, number].reset_index(drop=True)
+            record_of_code = {code: self._find_record(column, code) for code in distinct.tolist()}
+            if None not in record_of_code.values():  # a record has each of them, so its cell is taken
+                sources = numbers.copy()
+                sources[changed] = np.array(list(record_of_code.values()))[inverse]
+                return self._frame.iloc[sources, position].reset_index(drop=True)
             cells = cells.astype(object)
         values = [np.nan if code == attribute.empty else attribute.value(code) for code in distinct.tolist()]
         if cells.dtype.kind in "iu" and not all(isinstance(value, int) for value in values):
@@ -172,36 +172,36 @@ class OriginalCells:
         cells[changed] = require("pandas", "sklearn").Series(values, dtype=cells.dtype).to_numpy()[inverse]
         return cells
 
-    def _first(self, column: int, code: int) -> int | None:
+    def _find_record(self, column: int, code: int) -> int | None:
         """Return the first record with a code, preferably not one with a merged label."""
-        number, attribute = self._columns[column]
-        if (column, code) not in self._known:
-            having = np.flatnonzero(self._own[:, column] == code)
-            same = self._frame.iloc[having, number].map(cell_text).to_numpy() == str(attribute.value(code))
-            self._known[column, code] = int(having[same.argmax()]) if len(having) else None
-        return self._known[column, code]
+        position, attribute = self._columns[column]
+        if (column, code) not in self._record_of_code:
+            candidates = np.flatnonzero(self._codes[:, column] == code)
+            is_unmerged = self._frame.iloc[candidates, position].map(cell_text).to_numpy() == str(attribute.value(code))
+            self._record_of_code[column, code] = int(candidates[is_unmerged.argmax()]) if len(candidates) else None
+        return self._record_of_code[column, code]
 
 
-def _column(original: Original, attribute: Attribute) -> Any:
+def _read_column(original: Original, attribute: Attribute) -> Any:
     """Return a column of a file as pandas reads one: numbers, or texts; an empty cell is NaN."""
     if attribute.values or attribute.date is not None:
         return original.texts(attribute)
     numbers = original.numbers(attribute)
-    whole = bool((numbers == np.round(numbers)).all()) and bool((np.abs(numbers) < 2**53).all())
-    return numbers.astype(np.int64) if whole else numbers
+    are_integers = bool((numbers == np.round(numbers)).all()) and bool((np.abs(numbers) < 2**53).all())
+    return numbers.astype(np.int64) if are_integers else numbers
 
 
-def _by_frame(cells: OriginalCells, scores_of_frame: Callable[[Any], Any], model: Model) -> RecordScores:
+def _score_by_frame(cells: OriginalCells, scores_of_frame: Callable[[Any], Any], model: Model) -> RecordScores:
     """Return the scores of records by a model that reads a DataFrame."""
 
-    def predict(record: np.ndarray, codes: Tensor) -> Tensor:
-        table = cells.of(record, codes.cpu().numpy())
+    def predict(numbers: np.ndarray, codes: Tensor) -> Tensor:
+        table = cells.of(numbers, codes.cpu().numpy())
         try:
             scores = torch.from_numpy(np.array(scores_of_frame(table), dtype=np.float64))
         except Exception as error:  # the model's own code
             raise ModelError(f"the model failed on records of the data set: {one_line(error)}") from error
-        if scores.shape != (len(record), model.outputs):
-            expected = f"{len(record)} rows of {model.outputs} scores"
+        if scores.shape != (len(numbers), model.outputs):
+            expected = f"{len(numbers)} rows of {model.outputs} scores"
             raise ModelError(f"the model must give {expected} for a DataFrame, and gave {tuple(scores.shape)}")
         if not bool(scores.isfinite().all()):
             raise ModelError("the model gives NaN or infinite scores for records of the data set")
@@ -210,33 +210,33 @@ def _by_frame(cells: OriginalCells, scores_of_frame: Callable[[Any], Any], model
     return predict
 
 
-def _by_numbers(model: Model, encoding: TableEncoding, original: Original, data: Dataset) -> RecordScores | None:
+def _score_by_numbers(model: Model, encoding: TableEncoding, original: Original, data: Dataset) -> RecordScores | None:
     """Return the scores of records by a model that reads encoded numbers, which may lie between those of two codes."""
-    answers: Callable[[Any], Any] | None = (
+    scores_of_inputs: Callable[[Any], Any] | None = (
         model.scores_of_inputs if isinstance(model, Network) else getattr(model, "inputs", None)
     )
     if isinstance(model, Network) and any(isinstance(part, FeatureCurve) for part in model.module.modules()):
         return None  # its curves are known for the values of the domain only
-    if answers is None:
+    if scores_of_inputs is None:
         return None
-    own = data.rows.cpu()
-    places = own.double()  # where among the codes the numbers lie
-    for column in np.flatnonzero(_is_number(encoding)).tolist():
+    data_codes = data.rows.cpu()
+    positions = data_codes.double()  # where among the codes the numbers lie
+    for column in np.flatnonzero(_find_number_columns(encoding)).tolist():
         attribute = data.domain.attributes[column]
-        place = torch.from_numpy((original.numbers(attribute) - attribute.low) / attribute.step)
-        places[:, column] = torch.where(place.isnan(), places[:, column], place)
+        position = torch.from_numpy((original.numbers(attribute) - attribute.low) / attribute.step)
+        positions[:, column] = torch.where(position.isnan(), positions[:, column], position)
 
-    def predict(record: np.ndarray, codes: Tensor) -> Tensor:
-        index, codes = torch.from_numpy(record), codes.cpu()
-        numbers = encoding.encode(
-            torch.where(codes == own[index], places[index], codes.double()).to(encoding.device), torch.float64
+    def predict(numbers: np.ndarray, codes: Tensor) -> Tensor:
+        index, codes = torch.from_numpy(numbers), codes.cpu()
+        encoded = encoding.encode(
+            torch.where(codes == data_codes[index], positions[index], codes.double()).to(encoding.device), torch.float64
         )
-        scores = answers(numbers if isinstance(model, Network) else numbers.cpu().numpy())
+        scores = scores_of_inputs(encoded if isinstance(model, Network) else encoded.cpu().numpy())
         return torch.as_tensor(scores).reshape(len(codes), model.outputs)
 
     return predict
 
 
-def _is_number(encoding: TableEncoding) -> np.ndarray:
+def _find_number_columns(encoding: TableEncoding) -> np.ndarray:
     """Return which attributes are numbers and no one-hot blocks, so that values between codes exist: bool, (d,)."""
     return np.array([a.is_input and not a.values and a.encode != "onehot" for a in encoding.attributes])

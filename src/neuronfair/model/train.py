@@ -24,21 +24,21 @@ from neuronfair.model.training_loop import (
     TrainingResult,
     TrainingSettings,
     TrainingTask,
+    build_modules,
     check_classes,
     check_rows,
-    first_linear,
-    initialised,
+    compute_scores,
+    derive_seed,
+    find_first_linear,
+    make_shuffles,
     run_epochs,
-    scores_of,
-    seeded,
-    shuffles_of,
-    stream,
+    seed_torch,
 )
 from neuronfair.model.weights import HFCN, LFCN, Card, fingerprint, fully_connected
 from neuronfair.scale.tasks import one_torch_thread
 
 # Initialisations that die (see `train`) are replaced by new ones, this many at most.
-REPLACEMENTS = 5
+MAX_REPLACEMENTS = 5
 RestartCallback = Callable[[int, int, float], None]
 
 
@@ -70,51 +70,52 @@ def train_module(
     if int(y.min()) == int(y.max()):
         raise ModelError(f"every training label is {int(y[0])}: there is nothing to tell apart")
     task = TrainingTask((x, y), validation, settings, seed).on(x.device)
-    attempts = settings.restarts + REPLACEMENTS
-    alive: list[TrainingResult[M]] = []
-    useful = tried = 0
-    while useful < settings.restarts and tried < attempts:
-        numbers = range(tried + 1, min(attempts, tried + settings.restarts - useful) + 1)
-        modules = initialised(build, numbers, seed, x.device)
-        results = train_modules(modules, numbers, task, progress=progress and partial(_note, progress, numbers))
-        alive += [r for r in results if math.isfinite(r.validation_loss) and not _constant(r.module, x)]
-        useful, tried = sum(_decides(r.module, x) for r in alive), numbers[-1]
-    if not alive:
+    attempts = settings.restarts + MAX_REPLACEMENTS
+    usable: list[TrainingResult[M]] = []
+    deciding = attempted = 0
+    while deciding < settings.restarts and attempted < attempts:
+        numbers = range(attempted + 1, min(attempts, attempted + settings.restarts - deciding) + 1)
+        modules = build_modules(build, numbers, seed, x.device)
+        report = progress and partial(_report_losses, progress, numbers)
+        results = train_modules(modules, numbers, task, progress=report)
+        usable += [r for r in results if math.isfinite(r.validation_loss) and not _has_constant_scores(r.module, x)]
+        deciding, attempted = sum(_predicts_several_classes(r.module, x) for r in usable), numbers[-1]
+    if not usable:
         raise ModelError(
             f"all {attempts} initialisations ended with the same scores for every row: check that the inputs carry "
             "information, or use wider layers, a smaller lr or a smaller weight_decay"
         )
     # A network that predicts one class for every row has learned little, whatever its loss; it is the last choice.
-    return min(alive, key=lambda result: (not _decides(result.module, x), result.validation_loss))
+    return min(usable, key=lambda result: (not _predicts_several_classes(result.module, x), result.validation_loss))
 
 
 def accuracy(model: nn.Module | Network, x: Tensor, y: Tensor) -> float:
     """Return the share of rows whose largest score is that of their class, from 0 to 1."""
     check_rows(x, y, "accuracy")
-    scores = scores_of(model, x)
+    scores = compute_scores(model, x)
     check_classes(scores, y)
     return float((scores.argmax(dim=1) == y.to(scores.device)).double().mean())
 
 
-def _note(progress: RestartCallback, numbers: Sequence[int], epoch: int, losses: dict[int, float]) -> None:
+def _report_losses(progress: RestartCallback, numbers: Sequence[int], epoch: int, losses: dict[int, float]) -> None:
     """Pass the loss of each network to `progress`, with its number."""
     for i, loss in losses.items():
         progress(numbers[i], epoch, loss)
 
 
-def _decides(module: nn.Module, x: Tensor) -> bool:
-    chosen = scores_of(module, x).argmax(dim=1)
+def _predicts_several_classes(module: nn.Module, x: Tensor) -> bool:
+    chosen = compute_scores(module, x).argmax(dim=1)
     return bool((chosen != chosen[0]).any())
 
 
-def _constant(module: nn.Module, x: Tensor) -> bool:
-    scores = scores_of(module, x)
+def _has_constant_scores(module: nn.Module, x: Tensor) -> bool:
+    scores = compute_scores(module, x)
     spread = scores.amax(dim=0) - scores.amin(dim=0)
     return bool((spread <= 1e-6 * (1 + scores.abs().amax(dim=0))).all())
 
 
 MIN_ROWS = 10  # so that 10% of them are one
-WIDE = 100  # inputs from which on the paper uses its larger network
+MIN_WIDE_INPUTS = 100  # inputs from which on the paper uses its larger network
 
 
 def train(
@@ -140,7 +141,7 @@ def train(
         raise DataError(
             f"{data.name}: the table has {len(data)} rows; at least {MIN_ROWS} are needed to train, validate and test"
         )
-    hidden = tuple(hidden or (HFCN if encoding.width >= WIDE else LFCN))
+    hidden = tuple(hidden or (HFCN if encoding.width >= MIN_WIDE_INPUTS else LFCN))
     classes = domain.target.classes
     parts = data.split(seed)
     encoded = {name: (encoding.encode(part.rows), part.labels) for name, part in parts._asdict().items()}
@@ -168,8 +169,8 @@ def train(
     return module, card
 
 
-PLAIN = (nn.Sequential, nn.Linear, nn.ReLU)
-FEW_PRODUCTS = 100_000_000  # in a forward pass: up to here one thread is faster than two (benchmarks/training.py)
+STACKABLE_LAYERS = (nn.Sequential, nn.Linear, nn.ReLU)
+MAX_PRODUCTS = 100_000_000  # in a forward pass: up to here one thread is faster than two (benchmarks/training.py)
 
 
 class Stack(nn.Module):
@@ -177,12 +178,12 @@ class Stack(nn.Module):
 
     def __init__(self, members: Sequence[nn.Sequential]) -> None:
         super().__init__()
-        layers = [linear_layers(member) for member in members]
-        if len({tuple(layer.weight.shape for layer in own) for own in layers}) != 1:
+        layers = [list_linear_layers(member) for member in members]
+        if len({tuple(layer.weight.shape for layer in member_layers) for member_layers in layers}) != 1:
             raise ModelError("networks can be stacked only if all their layers have the same sizes")
-        rows = list(zip(*layers, strict=True))  # layer by layer, all members
-        self.weights = nn.ParameterList(torch.stack([layer.weight.detach().T for layer in row]) for row in rows)
-        self.biases = nn.ParameterList(torch.stack([layer.bias.detach()[None] for layer in row]) for row in rows)
+        depths = list(zip(*layers, strict=True))  # layer by layer, all members
+        self.weights = nn.ParameterList(torch.stack([layer.weight.detach().T for layer in depth]) for depth in depths)
+        self.biases = nn.ParameterList(torch.stack([layer.bias.detach()[None] for layer in depth]) for depth in depths)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores of every member: its own rows, or the same rows for all."""
@@ -217,26 +218,26 @@ class Stack(nn.Module):
     def unstack(self, members: Sequence[nn.Sequential]) -> None:
         """Copy the weights back into the members."""
         for number, member in enumerate(members):
-            for layer, weight, bias in zip(linear_layers(member), self.weights, self.biases, strict=True):
+            for layer, weight, bias in zip(list_linear_layers(member), self.weights, self.biases, strict=True):
                 layer.weight.copy_(weight[number].T)
                 layer.bias.copy_(bias[number, 0])
 
 
-def linear_layers(module: nn.Sequential) -> list[nn.Linear]:
+def list_linear_layers(module: nn.Sequential) -> list[nn.Linear]:
     """Return the linear layers of a network of linear layers with a ReLU between them; refuse any other."""
-    every = [part for _, part in module.named_modules(remove_duplicate=False)]
+    modules = [part for _, part in module.named_modules(remove_duplicate=False)]
     # No forward() of its own, no hook, and no layer twice: the network applies its layers one after the other.
-    plain = all(type(p) in PLAIN and not p._forward_hooks and not p._forward_pre_hooks for p in every)
-    parts = [part for part in every if not isinstance(part, nn.Sequential)]
-    plain = plain and len(set(map(id, parts))) == len(parts)
+    is_plain = all(type(p) in STACKABLE_LAYERS and not p._forward_hooks and not p._forward_pre_hooks for p in modules)
+    parts = [part for part in modules if not isinstance(part, nn.Sequential)]
+    is_plain = is_plain and len(set(map(id, parts))) == len(parts)
     layers = [part for part in parts[::2] if isinstance(part, nn.Linear) and part.bias is not None]
-    in_turn = len(parts) % 2 == 1 and len(layers) == len(parts[::2]) and all(type(p) is nn.ReLU for p in parts[1::2])
-    if not plain or not in_turn:
+    alternates = len(parts) % 2 == 1 and len(layers) == len(parts[::2]) and all(type(p) is nn.ReLU for p in parts[1::2])
+    if not is_plain or not alternates:
         raise ModelError("expected a fully connected network: linear layers with a ReLU after each but the last")
     return layers
 
 
-def stackable(modules: Sequence[nn.Module]) -> list[nn.Sequential] | None:
+def as_stackable(modules: Sequence[nn.Module]) -> list[nn.Sequential] | None:
     """Return the networks if they can be trained as one stack, else None."""
     plain = [module for module in modules if isinstance(module, nn.Sequential)]
     if len(plain) < len(modules) or not all(p.requires_grad for module in plain for p in module.parameters()):
@@ -253,43 +254,43 @@ def train_modules(
     numbers: Sequence[int],
     task: TrainingTask,
     *,
-    chosen: Tensor | None = None,
+    row_choice: Tensor | None = None,
     progress: EpochCallback | None = None,
 ) -> list[TrainingResult[M]]:
     """Train the modules of several restarts: fully connected ones as one stack, others one after the other.
 
     All learn from the same rows, or each from its `chosen` ones. Inputs are standardised before a first linear layer.
     """
-    (x, y), (held_x, held_y) = task.rows, task.held
-    firsts = [first_linear(module) for module in modules]
-    scaling = InputScaling.of(x) if x.dim() == 2 and all(first is not None for first in firsts) else None
-    for first in firsts:
-        if scaling is not None and first is not None:
-            scaling.prepare(first, x, fresh=task.fresh)
+    (x, y), (validation_x, validation_y) = task.rows, task.validation
+    first_layers = [find_first_linear(module) for module in modules]
+    scaling = InputScaling.of(x) if x.dim() == 2 and None not in first_layers else None
+    for first_layer in first_layers:
+        if scaling is not None and first_layer is not None:
+            scaling.prepare(first_layer, x, fresh=task.fresh)
     if scaling is not None:
-        x, held_x = scaling.standardise(x), scaling.standardise(held_x)
-    task = replace(task, rows=(x, y), held=(held_x, held_y))
-    plain = stackable(modules) if x.dim() == 2 else None
+        x, validation_x = scaling.standardise(x), scaling.standardise(validation_x)
+    task = replace(task, rows=(x, y), validation=(validation_x, validation_y))
+    plain = as_stackable(modules) if x.dim() == 2 else None
     courses = list[TrainingCourse]()
     if plain is not None:
-        chosen = torch.arange(len(x), device=x.device).expand(len(plain), -1) if chosen is None else chosen
+        row_choice = torch.arange(len(x), device=x.device).expand(len(plain), -1) if row_choice is None else row_choice
         stack = Stack(plain)
         products = task.settings.batch * sum(weight.numel() for weight in stack.parameters())
-        with one_torch_thread(x.device.type == "cpu" and products <= FEW_PRODUCTS):
-            order = shuffles_of(task.seed, numbers)
-            courses = run_epochs(stack, task, order, chosen=chosen, learn=stack.learn, progress=progress)
+        with one_torch_thread(x.device.type == "cpu" and products <= MAX_PRODUCTS):
+            order = make_shuffles(task.seed, numbers)
+            courses = run_epochs(stack, task, order, row_choice=row_choice, learn=stack.learn, progress=progress)
         stack.unstack(plain)
     else:
-        for place, (module, number) in enumerate(zip(modules, numbers, strict=True)):
-            note = progress and partial(_renumbered, progress, place)
-            with seeded(stream(task.seed, number), x.device):  # for layers that draw, like dropout
-                courses += run_epochs(module, task, shuffles_of(task.seed, [number]), progress=note)
-    for first in firsts:
-        if scaling is not None and first is not None:
-            scaling.fold(first)
+        for index, (module, number) in enumerate(zip(modules, numbers, strict=True)):
+            report = progress and partial(_report_loss, progress, index)
+            with seed_torch(derive_seed(task.seed, number), x.device):  # for layers that draw, like dropout
+                courses += run_epochs(module, task, make_shuffles(task.seed, [number]), progress=report)
+    for first_layer in first_layers:
+        if scaling is not None and first_layer is not None:
+            scaling.fold(first_layer)
     return [course.of(module, number) for course, module, number in zip(courses, modules, numbers, strict=True)]
 
 
-def _renumbered(progress: EpochCallback, place: int, epoch: int, losses: dict[int, float]) -> None:
+def _report_loss(progress: EpochCallback, index: int, epoch: int, losses: dict[int, float]) -> None:
     (loss,) = losses.values()
-    progress(epoch, {place: loss})
+    progress(epoch, {index: loss})

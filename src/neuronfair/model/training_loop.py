@@ -33,7 +33,7 @@ class WeightMean:
 
     def list_tensors(self) -> None:
         """Pair the tensors of both modules: once, and again where the module has replaced its tensors."""
-        pairs = list(zip(_tensors(self.module), _tensors(self.source), strict=True))
+        pairs = list(zip(_list_tensors(self.module), _list_tensors(self.source), strict=True))
         self.averaged, self.current = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
         self.counts = [pair for pair in pairs if not pair[0].is_floating_point()]
 
@@ -41,22 +41,22 @@ class WeightMean:
         """Update the mean with the current weights of the module; the first time, copy them."""
         if self.buffered:  # a forward pass may replace a buffer
             self.list_tensors()
-        exact = self.counts if self.started else [*self.counts, *zip(self.averaged, self.current, strict=True)]
-        for mean, now in exact:
-            mean.copy_(now)
+        copied_pairs = self.counts if self.started else [*self.counts, *zip(self.averaged, self.current, strict=True)]
+        for mean, weight in copied_pairs:
+            mean.copy_(weight)
         if self.started:
             self.blend(self.averaged, self.current, None)
         self.started = True
 
 
-def _tensors(module: nn.Module) -> list[Tensor]:
+def _list_tensors(module: nn.Module) -> list[Tensor]:
     return [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
 
 
 # Divided by its small deviation, a rare flag would outweigh all other inputs, with weights that few rows correct. So a
 # deviation counts as at least this share of the range, and the first layer starts small. Chosen by validation loss.
 MIN_DEVIATION = 0.2
-FIRST_SCALE = 0.1
+FIRST_LAYER_SCALE = 0.1
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class InputScaling:
         if x.shape[1] != layer.in_features:
             raise ModelError(f"the module expects rows of width {layer.in_features}, got {x.shape[1]}")
         if fresh:
-            layer.weight.data *= FIRST_SCALE
+            layer.weight.data *= FIRST_LAYER_SCALE
         else:
             self.unfold(layer)
 
@@ -101,7 +101,7 @@ class InputScaling:
         layer.weight.copy_(layer.weight.double() * self.scale)
 
 
-def first_linear(module: nn.Module) -> nn.Linear | None:
+def find_first_linear(module: nn.Module) -> nn.Linear | None:
     """Return the trainable linear layer that is certain to read the input first, if there is one."""
     first: nn.Module = module
     while type(first) is nn.Sequential and len(first):  # a subclass may have a forward() of its own
@@ -114,7 +114,7 @@ def first_linear(module: nn.Module) -> nn.Linear | None:
 
 # A fixed prior on the weights has less influence the more rows there are: the decay is PRIOR / rows, but at most
 # MAX_DECAY. Chosen by validation loss: 0.05 was best for 420 rows, 0.002 for 23,000 and 32,000.
-PRIOR = 50.0
+DECAY_PRIOR = 50.0
 MAX_DECAY = 0.05
 # The averaged weights cover about this many epochs.
 AVERAGED_EPOCHS = 2.0
@@ -158,15 +158,15 @@ class TrainingTask:
     """The training rows, those held out for validation, and the settings."""
 
     rows: Rows
-    held: Rows
+    validation: Rows
     settings: TrainingSettings
     seed: int = 0
     fresh: bool = True  # whether the weights are new; trained ones continue from where they are
 
     def on(self, device: torch.device) -> TrainingTask:
         """Return the same task with everything but the training inputs moved to a device."""
-        (x, y), (held_x, held_y) = self.rows, self.held
-        return replace(self, rows=(x, y.to(device)), held=(held_x.to(device), held_y.to(device)))
+        (x, y), (validation_x, validation_y) = self.rows, self.validation
+        return replace(self, rows=(x, y.to(device)), validation=(validation_x.to(device), validation_y.to(device)))
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def run_epochs(
     task: TrainingTask,
     shuffles: Sequence[torch.Generator],
     *,
-    chosen: Tensor | None = None,
+    row_choice: Tensor | None = None,
     learn: Learn | None = None,
     progress: EpochCallback | None = None,
 ) -> list[TrainingCourse]:
@@ -220,92 +220,93 @@ def run_epochs(
     weights = [p for p in module.parameters() if p.requires_grad]
     if not weights:
         raise ModelError("nothing to train: no parameter of the module requires a gradient")
-    (x, y), (held_x, held_y), settings = task.rows, task.held, task.settings
-    x, held_x = x.to(weights[0].dtype), held_x.to(weights[0].dtype)
-    check_classes(scores_of(module, held_x[:1]).flatten(0, -2), torch.cat([y, held_y]))
-    n = len(x) if chosen is None else chosen.shape[1]
-    decay = min(MAX_DECAY, PRIOR / n) if settings.weight_decay is None else settings.weight_decay
+    (x, y), (validation_x, validation_y), settings = task.rows, task.validation, task.settings
+    x, validation_x = x.to(weights[0].dtype), validation_x.to(weights[0].dtype)
+    check_classes(compute_scores(module, validation_x[:1]).flatten(0, -2), torch.cat([y, validation_y]))
+    n = len(x) if row_choice is None else row_choice.shape[1]
+    decay = min(MAX_DECAY, DECAY_PRIOR / n) if settings.weight_decay is None else settings.weight_decay
     optimiser = Adam(weights, lr=settings.lr, weight_decay=decay, fused=True)
-    learn = learn or (lambda x, y: _learn(module, x, y))
+    learn = learn or (lambda x, y: _learn_from_batch(module, x, y))
     memory = AVERAGED_EPOCHS * math.ceil(n / settings.batch)
     mean = WeightMean(module, memory)
     history: list[list[tuple[float, float]]] = [[] for _ in shuffles]
     best, best_epoch = torch.full((len(shuffles),), math.inf), torch.zeros(len(shuffles), dtype=torch.int64)
     best_state = copy.deepcopy(module.state_dict())
-    going = torch.arange(len(shuffles))  # the networks that are still trained
+    remaining = torch.arange(len(shuffles))  # the networks that are still trained
     for epoch in range(1, settings.epochs + 1):
-        order = torch.stack([torch.randperm(n, generator=shuffles[i]) for i in going.tolist()]).to(x.device)
-        order = order[0] if chosen is None else chosen[going.to(x.device)].gather(1, order)
+        order = torch.stack([torch.randperm(n, generator=shuffles[i]) for i in remaining.tolist()]).to(x.device)
+        order = order[0] if row_choice is None else row_choice[remaining.to(x.device)].gather(1, order)
         module.train()
-        seen = _epoch(learn, mean, (x, y), optimiser, torch.split(order, settings.batch, dim=-1)) / n
-        unseen = _losses(scores_of(mean.module, held_x), held_y).cpu().float()
-        for i, learned, held_out in zip(going.tolist(), seen.tolist(), unseen.tolist(), strict=True):
-            history[i].append((learned, held_out))
-        better = unseen < best[going]
-        best[going[better]], best_epoch[going[better]] = unseen[better], epoch
+        training_losses = _run_epoch(learn, mean, (x, y), optimiser, torch.split(order, settings.batch, dim=-1)) / n
+        validation_losses = _compute_losses(compute_scores(mean.module, validation_x), validation_y).cpu().float()
+        losses = zip(training_losses.tolist(), validation_losses.tolist(), strict=True)
+        for i, pair in zip(remaining.tolist(), losses, strict=True):
+            history[i].append(pair)
+        better = validation_losses < best[remaining]
+        best[remaining[better]], best_epoch[remaining[better]] = validation_losses[better], epoch
         if bool(better.any()):
             for name, tensor in mean.module.state_dict().items():
-                if chosen is None:
+                if row_choice is None:
                     best_state[name].copy_(tensor)
                 else:
-                    best_state[name][going[better]] = tensor[better]
+                    best_state[name][remaining[better]] = tensor[better]
         if progress is not None:
-            progress(epoch, dict(zip(going.tolist(), unseen.tolist(), strict=True)))
-        stays = epoch - best_epoch[going] < settings.patience
-        if not bool(stays.any()):
+            progress(epoch, dict(zip(remaining.tolist(), validation_losses.tolist(), strict=True)))
+        improving = epoch - best_epoch[remaining] < settings.patience
+        if not bool(improving.any()):
             break
-        if not bool(stays.all()):
-            going = going[stays]
-            _drop_finished(module, mean, optimiser, stays.to(x.device))
+        if not bool(improving.all()):
+            remaining = remaining[improving]
+            _drop_finished(module, mean, optimiser, improving.to(x.device))
     for name, weight in module.named_parameters():
         weight.data = best_state[name]  # of all networks
     module.load_state_dict(best_state)
     return [TrainingCourse(int(e), float(b), tuple(h)) for e, b, h in zip(best_epoch, best, history, strict=True)]
 
 
-def _drop_finished(module: nn.Module, mean: WeightMean, optimiser: Adam, stays: Tensor) -> None:
+def _drop_finished(module: nn.Module, mean: WeightMean, optimiser: Adam, improving: Tensor) -> None:
     """Remove the networks that have stopped from a stack, its averaged weights and the state of Adam."""
     for weight in (*module.parameters(), *mean.module.parameters()):
-        weight.data, weight.grad = weight.data[stays], None
+        weight.data, weight.grad = weight.data[improving], None
     for state in optimiser.state.values():
-        state |= {name: state[name][stays] for name in ("exp_avg", "exp_avg_sq")}
+        state |= {name: state[name][improving] for name in ("exp_avg", "exp_avg_sq")}
     mean.list_tensors()
 
 
-def _epoch(learn: Learn, mean: WeightMean, rows: Rows, optimiser: Adam, parts: Sequence[Tensor]) -> Tensor:
+def _run_epoch(learn: Learn, mean: WeightMean, rows: Rows, optimiser: Adam, parts: Sequence[Tensor]) -> Tensor:
     """Train on every batch, update `mean`, and return the sum of the losses: (k,)."""
     x, y = rows
     total = torch.zeros((), device=x.device)
     for part in parts:  # (b,), or (k, b) for k networks
-        losses = learn(_lines(x, part), _lines(y, part))
+        losses = learn(_take_lines(x, part), _take_lines(y, part))
         optimiser.step()
         mean.update()
         total = total + losses * part.shape[-1]
     return total
 
 
-def _learn(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def _learn_from_batch(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Return the loss of a module, (1,), and set its gradients."""
-    losses = _losses(module(x), y)
+    losses = _compute_losses(module(x), y)
     module.zero_grad()
     torch.autograd.backward(losses.sum())
     return losses.detach()
 
 
-def _lines(rows: Tensor, numbers: Tensor) -> Tensor:
+def _take_lines(rows: Tensor, numbers: Tensor) -> Tensor:
     """Return `rows[numbers]`, in half the time."""
     return rows.index_select(0, numbers.flatten()).view(*numbers.shape, *rows.shape[1:])
 
 
-def _losses(scores: Tensor, labels: Tensor) -> Tensor:
+def _compute_losses(scores: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross entropy of each network, (k,), from scores (n, classes) of one or (k, n, classes)."""
     labels = labels.expand(scores.shape[:-1])
-    each = functional.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction="none")
-    return each.view(labels.shape).mean(-1).reshape(-1)
+    row_losses = functional.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction="none")
+    return row_losses.view(labels.shape).mean(-1).reshape(-1)
 
 
 @torch.no_grad()
-def scores_of(model: nn.Module | Network, x: Tensor) -> Tensor:
+def compute_scores(model: nn.Module | Network, x: Tensor) -> Tensor:
     """Return the scores of all rows, some thousands at a time, in eval mode."""
     if isinstance(model, Network):
         return torch.cat([model.scores(part) for part in torch.split(x, EVALUATION_ROWS)])
@@ -333,37 +334,37 @@ def check_rows(x: Tensor, y: Tensor, part: str) -> None:
     if y.dtype != torch.int64 or int(y.min()) < 0:
         raise ModelError(f"{part}: labels must be whole numbers 0, 1, … (int64), got {y.dtype}")
     if not torch.isfinite(x).all():
-        bad = int((~torch.isfinite(x.flatten(1))).any(dim=1).sum())
-        raise ModelError(f"{part}: {bad} of {len(x)} rows contain NaN or infinity; fill or drop them first")
+        invalid = int((~torch.isfinite(x.flatten(1))).any(dim=1).sum())
+        raise ModelError(f"{part}: {invalid} of {len(x)} rows contain NaN or infinity; fill or drop them first")
 
 
-def initialised(build: Callable[[], M], numbers: Sequence[int], seed: int, device: torch.device) -> list[M]:
+def build_modules(build: Callable[[], M], numbers: Sequence[int], seed: int, device: torch.device) -> list[M]:
     """Build one module for each restart; torch's own random state does not change."""
     modules = []
     for number in numbers:
         # Every (seed, restart) has its own stream, so that more restarts do not change the earlier ones.
-        with seeded(stream(seed, number), device):
+        with seed_torch(derive_seed(seed, number), device):
             modules.append(build().to(device))
     return modules
 
 
 @contextmanager
-def seeded(start: int, device: torch.device) -> Iterator[None]:
+def seed_torch(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch on the CPU and this device for a while; `torch.manual_seed` would reset all other devices, too."""
     cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if cuda else []):
-        torch.default_generator.manual_seed(start)
+        torch.default_generator.manual_seed(seed)
         if cuda:
             with torch.cuda.device(device):
-                torch.cuda.manual_seed(start)
+                torch.cuda.manual_seed(seed)
         yield
 
 
-def shuffles_of(seed: int, numbers: Sequence[int]) -> list[torch.Generator]:
+def make_shuffles(seed: int, numbers: Sequence[int]) -> list[torch.Generator]:
     """Return the generator of the order of rows for each restart."""
-    return [torch.Generator().manual_seed(stream(seed, number)) for number in numbers]
+    return [torch.Generator().manual_seed(derive_seed(seed, number)) for number in numbers]
 
 
-def stream(seed: int, restart: int) -> int:
+def derive_seed(seed: int, restart: int) -> int:
     """Return the seed of one restart."""
     return (seed * 1_000_003 + restart) % 2**63

@@ -44,12 +44,12 @@ def fully_connected(inputs: int, hidden: Sequence[int] = LFCN, outputs: int = 2)
         raise ModelError(f"a network needs at least one unit per layer, got {'-'.join(map(str, sizes))}")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number, (before, after) in enumerate(pairwise(sizes[:-1]), start=1):
-        layers[f"layer{number}"] = nn.Sequential(_linear(before, after), nn.ReLU())
-    layers["output"] = _linear(sizes[-2], sizes[-1])
+        layers[f"layer{number}"] = nn.Sequential(_build_linear(before, after), nn.ReLU())
+    layers["output"] = _build_linear(sizes[-2], sizes[-1])
     return nn.Sequential(layers)
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
+def _build_linear(inputs: int, outputs: int) -> nn.Linear:
     # He initialisation: torch's default shrinks the signal about 2.4 times in every ReLU layer, so the
     # eight layers of HFCN would start as an almost constant function.
     layer = nn.Linear(inputs, outputs)
@@ -101,14 +101,14 @@ def save_weights(path: str | Path, module: nn.Module, card: Card) -> None:
     if path.suffix != ".safetensors":
         raise ModelError(f"{path}: weights are saved as safetensors; end the name with .safetensors")
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
-    _agree(card, _sizes(state, path), path)
+    _check_card(card, _find_sizes(state, path), path)
     if card.fingerprint != fingerprint(module):
         raise ModelError(f"{path}: the card describes other weights; set its fingerprint to fingerprint(module)")
     text = json.dumps(dataclasses.asdict(card), indent=2, ensure_ascii=False)
     try:
         # The weights are put in place last: whoever finds them after a kill finds the copy of their card, too.
-        with replace_file(path) as weights, replace_file(path.with_suffix(".json")) as copy:
-            copy.write_text(f"{text}\n", encoding="utf-8")
+        with replace_file(path) as weights, replace_file(path.with_suffix(".json")) as card_copy:
+            card_copy.write_text(f"{text}\n", encoding="utf-8")
             weights.write_bytes(to_bytes(state, metadata={CARD_KEY: text}))
     except OSError as error:
         raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from error
@@ -127,15 +127,15 @@ def load_weights(path: str | Path) -> tuple[nn.Sequential, Card | None]:
             f"{path}: pickled models are refused, because opening one runs any program hidden in it. Save the weights "
             "as safetensors where they come from: safetensors.torch.save_file(module.state_dict(), 'model.safetensors')"
         )
-    state, said = (_read_npz(path), {}) if path.suffix == ".npz" else read_safetensors(path)
-    card = _card(said[CARD_KEY], path) if CARD_KEY in said else None
-    inputs, hidden, outputs = _sizes(state, path)
+    state, metadata = (_read_npz(path), {}) if path.suffix == ".npz" else read_safetensors(path)
+    card = _parse_card(metadata[CARD_KEY], path) if CARD_KEY in metadata else None
+    inputs, hidden, outputs = _find_sizes(state, path)
     # Loading leaves torch's random state alone. (The meta device would too, but takes a second to import.)
     with torch.random.fork_rng(devices=[]):
         module = fully_connected(inputs, hidden, outputs)
     module.load_state_dict(state, assign=True)
     if card is not None:
-        _agree(card, (inputs, hidden, outputs), path)
+        _check_card(card, (inputs, hidden, outputs), path)
         if card.fingerprint != fingerprint(module):
             raise ModelError(f"{path}: the weights are not those its card describes; the file is damaged or edited")
     return module.eval(), card
@@ -197,20 +197,20 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
         raise ModelError(f"{path}: not a readable npz file (its directory is damaged)")
     count = len(arrays) // 2
     if not count or set(arrays) != {f"{kind}{i}" for kind in "Wb" for i in range(count)}:
-        came = ", ".join(list(arrays)[:6]) + (", …" if len(arrays) > 6 else "")
-        raise ModelError(f"{path}: expected arrays W0, b0, W1, b1, …, got {came or 'none'}")
+        names = ", ".join(list(arrays)[:6]) + (", …" if len(arrays) > 6 else "")
+        raise ModelError(f"{path}: expected arrays W0, b0, W1, b1, …, got {names or 'none'}")
     state = {}
     for name, array in arrays.items():
         if array.dtype.kind != "f":
             raise ModelError(f"{path}: weights must be floating-point numbers, got {array.dtype}")
         kind, i = name[0], int(name[1:])
         prefix = "output" if i == count - 1 else f"layer{i + 1}.0"
-        plain = np.array(array.T, dtype=array.dtype.newbyteorder("="), order="C")
-        state[f"{prefix}.{'weight' if kind == 'W' else 'bias'}"] = torch.from_numpy(plain)
+        transposed = np.array(array.T, dtype=array.dtype.newbyteorder("="), order="C")
+        state[f"{prefix}.{'weight' if kind == 'W' else 'bias'}"] = torch.from_numpy(transposed)
     return state
 
 
-def _sizes(state: Mapping[str, Tensor], path: Path) -> tuple[int, tuple[int, ...], int]:
+def _find_sizes(state: Mapping[str, Tensor], path: Path) -> tuple[int, tuple[int, ...], int]:
     """Return (inputs, hidden, outputs) of the fully connected network with these tensors, or say what is wrong."""
     prefixes = [*(f"layer{i}.0" for i in range(1, len(state) // 2)), "output"]
     if set(state) != {f"{prefix}.{kind}" for prefix in prefixes for kind in ("weight", "bias")}:
@@ -225,21 +225,21 @@ def _sizes(state: Mapping[str, Tensor], path: Path) -> tuple[int, tuple[int, ...
         weight, bias = state[f"{prefix}.weight"], state[f"{prefix}.bias"]
         fits = weight.dim() == 2 and weight.numel() > 0 and bias.shape == weight.shape[:1]
         if not fits or (widths and weight.shape[1] != widths[-1]):
-            came = f" after {widths[-1]} units" if widths else ""
-            raise ModelError(f"{path}: {prefix} has shapes {tuple(weight.shape)} and {tuple(bias.shape)}{came}")
+            context = f" after {widths[-1]} units" if widths else ""
+            raise ModelError(f"{path}: {prefix} has shapes {tuple(weight.shape)} and {tuple(bias.shape)}{context}")
         widths += [*([] if widths else [weight.shape[1]]), weight.shape[0]]
     return widths[0], tuple(widths[1:-1]), widths[-1]
 
 
-def _agree(card: Card, sizes: tuple[int, tuple[int, ...], int], path: Path) -> None:
-    said = (card.inputs, tuple(card.hidden), card.outputs)
-    if said != sizes:
-        raise ModelError(f"{path}: the card says inputs, hidden, outputs = {said}, the tensors say {sizes}")
+def _check_card(card: Card, sizes: tuple[int, tuple[int, ...], int], path: Path) -> None:
+    card_sizes = (card.inputs, tuple(card.hidden), card.outputs)
+    if card_sizes != sizes:
+        raise ModelError(f"{path}: the card says inputs, hidden, outputs = {card_sizes}, the tensors say {sizes}")
     if len(card.classes) != card.outputs:
         raise ModelError(f"{path}: the card names {len(card.classes)} classes for {card.outputs} outputs")
 
 
-def _card(text: str, path: Path) -> Card:
+def _parse_card(text: str, path: Path) -> Card:
     try:
         fields = json.loads(text)
         if fields["version"] != CARD_VERSION:

@@ -14,7 +14,7 @@ from torch import Tensor
 from neuronfair import parse_domain
 from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
-from neuronfair.model.forest import MAX_DEPTH, FittedTrees, Forest, Link, Tree, forest
+from neuronfair.model.forest import MAX_DEPTH, FittedTrees, Forest, Link, Tree, build_forest
 from neuronfair.proof import prove
 from neuronfair.proof.bounds import trees
 from neuronfair.proof.bounds.margins import margins_of
@@ -48,7 +48,7 @@ def planted(trees: list[Tree], outputs: int, link: Link = "none") -> Forest:
     def codes(rows: Tensor) -> np.ndarray:
         return rows.numpy().astype(np.float64)
 
-    return forest(FittedTrees(trees, [0.1] * outputs, link), codes, DOMAIN, torch.zeros(6, dtype=torch.int64))
+    return build_forest(FittedTrees(trees, [0.1] * outputs, link), codes, DOMAIN, torch.zeros(6, dtype=torch.int64))
 
 
 def random_forest(seed: int, count: int, depth: int, outputs: int, link: Link) -> Forest:
@@ -259,7 +259,7 @@ def test_a_tree_of_the_largest_depth_is_bounded() -> None:
     children = [(node + 1, node + 2) if f >= 0 else (0, 0) for node, f in enumerate(feature)]
     chain = grown(feature, sets, children, torch.arange(float(len(feature)))[:, None])
     codes = partial(np.asarray, dtype=np.float64)
-    single = forest(FittedTrees([chain], [0.0], "none"), codes, domain, torch.zeros(2, dtype=torch.int64))
+    single = build_forest(FittedTrees([chain], [0.0], "none"), codes, domain, torch.zeros(2, dtype=torch.int64))
     classes = refined(domain, [torch.ones(a.size, dtype=torch.bool) for a in domain.attributes])
     margins = margins_of(Decision("threshold", 0.0), 1, "none")
     bounds = trees_of(single, domain, classes, margins, torch.device("cpu"))

@@ -11,7 +11,7 @@ from torch import nn
 
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
-from neuronfair.model.forest import FittedTrees, Tree, forest
+from neuronfair.model.forest import FittedTrees, Tree, build_forest
 from neuronfair.model.network import Network
 from neuronfair.proof.certificate import AxisCodes, CertificateError
 from neuronfair.proof.checker import check as check_claims
@@ -48,7 +48,7 @@ def stumps(domain, seed=0, link="sigmoid", outputs=1):
         value = np.where(feature[:, None] < 0, draw.normal(size=(15, outputs)), 0.0)
         trees.append(Tree(feature, left, right, value, lambda node, x, at=at: x <= at[node]))
     fitted = FittedTrees(trees, [0.1] * outputs, link)
-    return forest(fitted, lambda rows: rows.double().numpy(), domain, torch.zeros(4).long())
+    return build_forest(fitted, lambda rows: rows.double().numpy(), domain, torch.zeros(4).long())
 
 
 def test_a_right_certificate_passes(ruled, tmp_path):

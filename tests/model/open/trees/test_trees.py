@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 from neuronfair import TableEncoding, certify, parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.model import forest as forests
-from neuronfair.model.forest import FittedTrees, Tree, forest
+from neuronfair.model.forest import FittedTrees, Tree, build_forest
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.trees import catboost as catboost_trees
 from neuronfair.model.open.trees import forest_of
@@ -157,10 +157,10 @@ def test_trees_that_would_take_too_long_are_refused(table, monkeypatch):
     right = np.concatenate([np.append(inner[1:], 2 * deep), np.full(deep + 1, -1)])
     chain = Tree(feature, left, right, np.zeros((2 * deep + 1, 1)), lambda node, numbers: numbers < 18 + node % 60)
     with pytest.raises(ModelError, match="deeper than 300"):
-        forest(FittedTrees([chain], [0.0], "none"), numbers(domain, full=True), domain, rows[0])
+        build_forest(FittedTrees([chain], [0.0], "none"), numbers(domain, full=True), domain, rows[0])
     monkeypatch.setattr(forests, "MAX_NODES", 1000)
     with pytest.raises(ModelError, match="more than 1,000 nodes"):
-        forest(FittedTrees([chain], [0.0], "none"), numbers(domain, full=True), domain, rows[0])
+        build_forest(FittedTrees([chain], [0.0], "none"), numbers(domain, full=True), domain, rows[0])
 
 
 @pytest.mark.parametrize("kind", ["two classes", "three classes", "number", "lopsided", "statistics"])

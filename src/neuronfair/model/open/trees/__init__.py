@@ -18,7 +18,7 @@ from torch import Tensor
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import TooLargeError
-from neuronfair.model.forest import FittedTrees, Floats, Forest, GoesLeft, Link, Tree, below_limit, forest
+from neuronfair.model.forest import FittedTrees, Floats, Forest, GoesLeft, Link, Tree, build_forest, split_by_threshold
 from neuronfair.model.open.frames import TreeColumns
 from neuronfair.model.open.trees import catboost, lightgbm, xgboost
 
@@ -69,7 +69,7 @@ def forest_of(
                 emptied = tried[:EMPTIED].clone()
                 emptied[:, column] = attribute.empty
                 tried = torch.cat([tried, emptied])
-        made = forest(fitted, partial(_numbers, inputs, before), domain, tried[0])
+        made = build_forest(fitted, partial(_numbers, inputs, before), domain, tried[0])
     except TooLargeError as error:  # the model still has scores
         raise ModelError(f"its trees are too large ({one_line(error)})") from error
     scores = torch.from_numpy(np.asarray(predict(tried), dtype=np.float64).reshape(len(tried), -1))
@@ -110,7 +110,7 @@ def _of_tree(tree: Any, value: Floats) -> Tree:
     missing = getattr(tree, "missing_go_to_left", np.zeros(tree.node_count)).astype(bool)
     left, right = tree.children_left.astype(np.int64), tree.children_right.astype(np.int64)
     feature = np.where(left < 0, -1, tree.feature).astype(np.int64)
-    return Tree(feature, left, right, value, below_limit(tree.threshold, missing, single=True))
+    return Tree(feature, left, right, value, split_by_threshold(tree.threshold, missing, single=True))
 
 
 def _averaged(model: Any) -> FittedTrees:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line, require
 from neuronfair.limits import check_size
-from neuronfair.model.forest import FittedTrees, Floats, GoesLeft, Link, Tree, below_limit
+from neuronfair.model.forest import FittedTrees, Floats, GoesLeft, Link, Tree, split_by_threshold
 from neuronfair.model.open.opened import TRIED, ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
@@ -140,7 +140,7 @@ def trees_of(model: Any) -> FittedTrees:
             )
         }
         missing = np.array(tree["default_left"], dtype=bool)
-        goes = _by_sets(sets, missing, below_limit(limit, missing, strict=True, single=True))
+        goes = _by_sets(sets, missing, split_by_threshold(limit, missing, strict=True, single=True))
         feature = np.where(leaf, -1, tree["split_indices"])
         trees.append(Tree(feature, left, np.array(tree["right_children"]), value, goes))
     guess = np.atleast_1d(np.array(json.loads(parameters["base_score"]), dtype=np.float64))
