@@ -38,7 +38,7 @@ from neuronfair.audits.folder import (
 )
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.cli.runs import own_model
+from neuronfair.cli.runs import read_own_model
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
@@ -89,7 +89,7 @@ def plain(value: Any) -> Any:
 def looked_at(folder: Path) -> Any:
     """Return all that `replay` and the reports read of a run."""
     run = Run.open(folder)
-    model = own_model(run)
+    model = read_own_model(run)
     nearer = next((pair for pair in map(partial(shrunk_pair, run), range(1000)) if pair is not None), None)
     return plain([astuple_of(run.findings()), run.summary, run.seeds, run.domain.fingerprint, model, nearer])
 
@@ -116,7 +116,7 @@ def make_run(folder: Path, opened: OpenedModel, card: Card, data: Dataset, confi
         Way("looking", lambda: looked_at(folder), lambda path: path.name not in EYE),
         Way(
             "going on",
-            lambda: (own_model(Run.open(folder)), gone_on(Run.create_or_open(folder, manifest, data.domain))),
+            lambda: (read_own_model(Run.open(folder)), gone_on(Run.create_or_open(folder, manifest, data.domain))),
             lambda path: path.name not in EYE,
         ),
     ]

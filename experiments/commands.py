@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from neuronfair.cli import options
 from neuronfair.cli.app import AUDIT, INTERRUPTED, RESEARCH, app, command, option
-from neuronfair.cli.options import OutputOptions, QuietOption, RayOption, pool_of
-from neuronfair.cli.runs import own_model
+from neuronfair.cli.options import OutputOptions, QuietOption, RayOption, make_pool
+from neuronfair.cli.runs import read_own_model
 from neuronfair.errors import DataError, ModelError
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 
@@ -85,7 +85,7 @@ def repair(
             f"{model or run.model}: only networks of 'neuronfair train' ({' or '.join(OWN)}) are repaired. Search for "
             "a better model of this kind with 'neuronfair alternatives'"
         )
-    path = Path(own_model(run) if model is None else model)  # which refuses one that has changed
+    path = Path(read_own_model(run) if model is None else model)  # which refuses one that has changed
     if out.exists() and path.exists() and out.samefile(path):
         raise ModelError(f"--out {out}: is the network to be repaired, which is not overwritten. Choose another name")
     table = searched_table(run, data)
@@ -145,6 +145,6 @@ def reproduce(
 
     request = work.Request(tuple(names or ()), quick, repeats, seconds, out, docs, report_only)
     console = make_console(quiet=quiet)
-    if work.reproduce(request, pool_of(ray, workers), console):
+    if work.reproduce(request, make_pool(ray, workers), console):
         console.print("Interrupted. Finished results are kept; the same command resumes.")
         raise typer.Exit(INTERRUPTED)

@@ -28,8 +28,8 @@ def fairness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
     # Findings in the cache of pytest can be shown after the tests.
     cache: pytest.Cache | None = getattr(request.config, "cache", None)
-    place = cache.mkdir("neuronfair") if cache is not None else tmp_path_factory.mktemp("neuronfair")
+    folder = cache.mkdir("neuronfair") if cache is not None else tmp_path_factory.mktemp("neuronfair")
     # Two names may be the same after shortening; the checksum keeps them apart.
     test = request.node.nodeid
     letters = re.sub(r"[^\w-]+", "_", test)[-100:]
-    return Fairness(place / f"{letters}-{zlib.crc32(test.encode()):08x}")
+    return Fairness(folder / f"{letters}-{zlib.crc32(test.encode()):08x}")

@@ -13,7 +13,7 @@ from torch import nn
 import neuronfair
 from neuronfair import Network, parse_domain
 from neuronfair.cli import app
-from neuronfair.cli.app import _RENAMED
+from neuronfair.cli.app import _RENAMED_OPTIONS
 from neuronfair.errors import MAX_LETTERS, CellError, DataError, ModelError, did_you_mean, find_repeated, one_line
 
 
@@ -65,7 +65,9 @@ def test_every_option_that_a_message_names_exists():
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
         named = {word for text in texts for word in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w-])", text)}
-        known = options | {*_RENAMED} if path.name == "app.py" else options  # where old spellings are translated
+        known = (
+            options | {*_RENAMED_OPTIONS} if path.name == "app.py" else options
+        )  # where old spellings are translated
         unknown |= {str(path.name): named - known} if named - known else {}
     assert unknown == {}
 

@@ -51,11 +51,17 @@ class Parameter:
     hint: Any = None  # the type
     default: Any = None
     default_text: str | None = None  # the default as a help text shows it
+    for_texts: bool = False  # whether audits of texts take it, too
 
 
 def parameter(default: Any, text: str, *flags: str, **attributes: Any) -> Any:
     """Return a field of a settings class with the metadata for command line and TOML files: those of `Parameter`."""
     return field(default=default, metadata={_METADATA_KEY: Parameter(text, flags, default=default, **attributes)})
+
+
+def common_parameter(default: Any, text: str, *flags: str, **attributes: Any) -> Any:
+    """Return a field that audits of texts take as well as those of tables."""
+    return parameter(default, text, *flags, for_texts=True, **attributes)
 
 
 def find_groups(kind: Any) -> Values:

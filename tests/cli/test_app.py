@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from neuronfair.audits.report import EncodingCheckReport
-from neuronfair.cli.options import warn_of_encoding
+from neuronfair.cli.options import warn_of_encoding_problem
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.weights import Card, fingerprint, fully_connected, save_weights
@@ -502,7 +502,7 @@ def test_a_model_that_seems_wrongly_fed_is_named(monkeypatch, level, said):
     monkeypatch.setattr("neuronfair.audits.stages.encoding_check.check_encoding", lambda opened, data: report)
     console = make_console()
     with console.capture() as capture:
-        warn_of_encoding(None, None, console)
+        warn_of_encoding_problem(None, None, console)
     assert capture.get() == said
 
 

@@ -96,7 +96,7 @@ def test_lists_of_tables_models_and_attributes_multiply_out():
     assert (first.table.data, first.model.model, first.table.sensitive) == ("table.csv", "a.safetensors", "sex")
     assert (first.quick, first.settings.seeds, own.settings.seeds) == (True, AuditSettings.quick().seeds, 7)
     assert (own.model.model, own.quick, own.fail_if, first.fail_if) == (None, False, (), ("rate > 1%",))
-    words = " ".join(own.words(Path("run")))
+    words = " ".join(own.command_words(Path("run")))
     assert words == "table.csv --sensitive sex --target income --starts 7 --out run"
 
 
@@ -268,7 +268,7 @@ def told(monkeypatch):
         return Result(made, {}, NeuronFairError("not judged") if target == "wrongly fed" else None)
 
     monkeypatch.setattr(audit_batch, "run_job", run_job)
-    monkeypatch.setattr(AuditFile, "_wrong", lambda *_: ())
+    monkeypatch.setattr(AuditFile, "_find_problems", lambda *_: ())
     return done
 
 

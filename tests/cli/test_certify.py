@@ -193,7 +193,7 @@ def test_ctrl_c_keeps_what_is_proved(run, monkeypatch):
 
 def test_workers_prove_together(run, monkeypatch):
     asked = []
-    pool = "neuronfair.cli.model.pool_of"
+    pool = "neuronfair.cli.options.make_pool"
     monkeypatch.setattr(pool, lambda ray: asked.append(ray) or nullcontext(Serial(2)))
     monkeypatch.setattr("neuronfair.proof.prove.MAX_ENUMERATED", 2)
     monkeypatch.setattr("neuronfair.proof.distributed.BOXES_PER_PIECE", 1)

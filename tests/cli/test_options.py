@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.cli.audit import AuditJob, project_settings
+from neuronfair.cli.audit import AuditJob, read_project_settings
 from neuronfair.errors import DataError
 from neuronfair.parameters import EXPERT, find_parameters
 
@@ -40,11 +40,11 @@ def test_every_help_text_is_one_sentence_or_two():
 
 
 def test_a_project_sets_defaults(run, refused, tmp_path):
-    assert project_settings(tmp_path) == {}
+    assert read_project_settings(tmp_path) == {}
     file = tmp_path / "pyproject.toml"
     file.write_text('[tool.neuronfair]\nsensitive = "sex"\nquick = true\nfail-if = ["rate > 1%"]\ndomain = "d.toml"\n')
     expected = {"sensitive": "sex", "quick": True, "fail_if": ("rate > 1%",), "domain": Path("d.toml")}
-    assert project_settings(tmp_path) == expected
+    assert read_project_settings(tmp_path) == expected
     refused("audit", "german", says=("german: has its own domain",))  # the domain is that of the project
     refused("audit", "none.csv", "--domain", "e.toml", says=("none.csv: neither a file nor a data set",))
 
@@ -64,4 +64,4 @@ def test_a_project_sets_defaults(run, refused, tmp_path):
 def test_a_project_that_sets_something_wrong(tmp_path, line, says):
     (tmp_path / "pyproject.toml").write_text(f"[tool.neuronfair]\n{line}\n")
     with pytest.raises(DataError, match=says):
-        project_settings(tmp_path)
+        read_project_settings(tmp_path)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from neuronfair.cli.app import _warn
+from neuronfair.cli.app import _print_warning
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.weights import Card, fingerprint, fully_connected, save_weights
@@ -150,6 +150,6 @@ def test_wrong_words(run, words):
 def test_warnings_are_one_line(run, monkeypatch, capsys):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     assert run("--version").status == 0
-    assert warnings.showwarning is _warn
+    assert warnings.showwarning is _print_warning
     warnings.showwarning(UserWarning(f"a{ORDER}\n  b"), UserWarning, "file.py", 1)
     assert capsys.readouterr().err == f"neuronfair: warning: a{SHOWN} b\n"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuronfair.formatting import TwinKind, short_number
-from neuronfair.parameters import accept_old_names, parameter
+from neuronfair.parameters import accept_old_names, common_parameter, parameter
 
 if TYPE_CHECKING:
     from neuronfair.measure.counterfactual_effect import Thoroughness
@@ -33,14 +33,14 @@ class AuditSettings:
     `permutations` is the number of permutations of the groups in the counterfactual test.
     """
 
-    seeds: int = parameter(200, "Starting rows of each search.", "--starts", low=1)
-    steps: int = parameter(100, "Steps of each search.", low=0)
+    seeds: int = common_parameter(200, "Starting rows of each search.", "--starts", low=1)
+    steps: int = common_parameter(100, "Steps of each search.", low=0)
     seconds: float | None = parameter(None, "Time limit of each search in seconds.", low=0)
     methods: tuple[str, ...] | None = None
     samples: int = parameter(50_000, "Synthetic records per flip rate.", low=1)
     confidence: float = 0.95
     prove: float = parameter(6.0, "Time limit of proofs in seconds; 0: none.", metavar="X", low=0)
-    seed: int = parameter(0, "Random seed.")
+    seed: int = common_parameter(0, "Random seed.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
     twins: TwinKind | None = parameter(None, "Run one test only: flip or counterfactual.", metavar="KIND")
     permutations: int = 20

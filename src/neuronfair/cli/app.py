@@ -36,8 +36,8 @@ from neuronfair.parameters import (
 from neuronfair.scale.pool import ADDRESS, LOCAL
 
 AUDIT, RESEARCH, DATA = "Audit", "Research", "Data"  # panels of the commands
-GATE_FAILED, WRONG, INTERNAL, INTERRUPTED = 1, 2, 3, 130  # exit statuses
-_RENAMED = {
+GATE_FAILED, ERROR, DEFECT, INTERRUPTED = 1, 2, 3, 130  # exit statuses
+_RENAMED_OPTIONS = {
     "--seeds": "--starts",
     "--trust-feeding": "--skip-encoding-check",
     "--corpus": "--regression-set",
@@ -45,7 +45,7 @@ _RENAMED = {
 }  # old spellings of options
 _RENAMED_VALUES = {("--twins", "counterpart"): "counterfactual"}  # old values of options
 _RENAMED_COMMANDS = {"replay": "show RUN N", "export": "show RUN --out FILE"}
-_FIRST = ("audit", "audit-all", "show", "rate", "certify", "alternatives")  # in the help text
+_FIRST_COMMANDS = ("audit", "audit-all", "show", "rate", "certify", "alternatives")  # in the help text
 
 
 class Commands(TyperGroup):
@@ -53,18 +53,18 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return all commands, the most used ones first."""
-        others = [name for name in super().list_commands(ctx) if name not in _FIRST]
-        return [*_FIRST, *others]
+        others = [name for name in super().list_commands(ctx) if name not in _FIRST_COMMANDS]
+        return [*_FIRST_COMMANDS, *others]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Add an address after a lone --ray, and replace old spellings."""
         if args and (new := _RENAMED_COMMANDS.get(args[0])):
             complain(f"'{args[0]}' is now 'neuronfair {new}'. The old name goes with the next version")
             args = [new.partition(" ")[0], *args[1:]]
-        return super().parse_args(ctx, with_address(renamed(args)))
+        return super().parse_args(ctx, add_ray_address(replace_old_spellings(args)))
 
 
-def renamed(args: list[str]) -> list[str]:
+def replace_old_spellings(args: list[str]) -> list[str]:
     """Return a command line with the present spelling of every option.
 
     >>> renamed(["audit", "--seeds", "5", "--seeds=7", "--", "--seeds"])
@@ -76,21 +76,23 @@ def renamed(args: list[str]) -> list[str]:
     words = list[str]()
     for word in args[:end]:
         name, equals, value = word.partition("=")
-        word = f"{_RENAMED.get(name, name)}{equals}{_RENAMED_VALUES.get((name, value), value)}"
+        word = f"{_RENAMED_OPTIONS.get(name, name)}{equals}{_RENAMED_VALUES.get((name, value), value)}"
         words.append(_RENAMED_VALUES.get((words[-1] if words else "", word), word))
     return words + args[end:]
 
 
-def with_address(args: list[str]) -> list[str]:
+def add_ray_address(args: list[str]) -> list[str]:
     """Return a command line with an address after --ray.
 
     >>> with_address(["search", "--ray", "adult", "--ray"]), with_address(["search", "--ray", "here:6379"])
     (['search', '--ray', 'local', 'adult', '--ray', 'local'], ['search', '--ray', 'here:6379'])
     """
     end = args.index("--") if "--" in args else len(args)
-    followed = [bool(ADDRESS.fullmatch(word)) for word in (*args[1:], "")]
-    lone = {place for place, word in enumerate(args[:end]) if word == "--ray" and not followed[place]}
-    return [word for place, one in enumerate(args) for word in ((one, LOCAL) if place in lone else (one,))]
+    words = list[str]()
+    for index, word in enumerate(args):
+        is_lone = word == "--ray" and index < end and not ADDRESS.fullmatch("".join(args[index + 1 : index + 2]))
+        words += [word, LOCAL] if is_lone else [word]
+    return words
 
 
 app = typer.Typer(
@@ -114,34 +116,34 @@ class Command(TyperCommand):
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return --help, in the last panel."""
-        shown = super().get_help_option(ctx)
-        if shown is not None:
-            shown.rich_help_panel, shown.metavar = EXPERT, " "
-        return shown
+        help_option = super().get_help_option(ctx)
+        if help_option is not None:
+            help_option.rich_help_panel, help_option.metavar = EXPERT, " "
+        return help_option
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show each flag as people type it, and arguments without their Python type."""
-        whole = [(one, one.opts, one.secondary_opts) for one in self.params]
-        for one, _, _ in whole:
-            one.opts, one.secondary_opts = used_flags(one), []
-            if isinstance(one, TyperArgument):
-                one.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
+        flags_by_parameter = [(parameter, parameter.opts, parameter.secondary_opts) for parameter in self.params]
+        for parameter, _, _ in flags_by_parameter:
+            parameter.opts, parameter.secondary_opts = list_typed_flags(parameter), []
+            if isinstance(parameter, TyperArgument):
+                parameter.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
         try:
             super().format_help(ctx, formatter)
         finally:
-            for one, on, off in whole:
-                one.opts, one.secondary_opts = on, off
+            for parameter, flags, off_flags in flags_by_parameter:
+                parameter.opts, parameter.secondary_opts = flags, off_flags
 
 
-def used_flags(option: Any) -> list[str]:
+def list_typed_flags(option: Any) -> list[str]:
     """Return the spellings of an option that people type: of a flag that is on by default, those that turn it off."""
-    off = option.secondary_opts
-    return list(off) if off and option.default else [*option.opts, *off]
+    off_flags = option.secondary_opts
+    return list(off_flags) if off_flags and option.default else [*option.opts, *off_flags]
 
 
-def option(text: str, *flags: str, panel: str = EXPERT, **more: Any) -> Parameter:
+def option(text: str, *flags: str, panel: str = EXPERT, **metadata: Any) -> Parameter:
     """Return an option or argument of one command alone, for `Annotated`."""
-    return Parameter(text, flags, panel, **more)
+    return Parameter(text, flags, panel, **metadata)
 
 
 def command(
@@ -160,81 +162,85 @@ def command(
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        declared = _declared(function)
-        known: dict[str, Parameter] = {}
-        for one in declared.values():
-            inside = {} if isinstance(one, Parameter) else find_parameters(one)
-            known |= {key: own for key, own in inside.items() if key not in omit and key not in known}
-        known |= {key: replace(known[key], default=default) for key, default in (defaults or {}).items()}
-        known |= {key: one for key, one in declared.items() if isinstance(one, Parameter)}
+        arguments = _read_arguments(function)
+        declared: dict[str, Parameter] = {}
+        for argument in arguments.values():
+            fields = {} if isinstance(argument, Parameter) else find_parameters(argument)
+            declared |= {key: field for key, field in fields.items() if key not in omit and key not in declared}
+        declared |= {key: replace(declared[key], default=default) for key, default in (defaults or {}).items()}
+        declared |= {key: argument for key, argument in arguments.items() if isinstance(argument, Parameter)}
 
         def call(**values: Any) -> None:
             values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-            for name, why in out_of_bounds(values, known):
-                raise typer.BadParameter(f"{flag_of(name, known[name])}: {why}.")
+            for name, reason in out_of_bounds(values, declared):
+                raise typer.BadParameter(f"{flag_of(name, declared[name])}: {reason}.")
             function(
                 **{
-                    key: values[key] if isinstance(one, Parameter) else build_settings(one, values)
-                    for key, one in declared.items()
+                    key: values[key] if isinstance(argument, Parameter) else build_settings(argument, values)
+                    for key, argument in arguments.items()
                 }
             )
 
-        order = [_typer_parameter(key, one) for key, one in sorted(known.items(), key=_place)]
-        call.__signature__ = inspect.Signature(order)  # type: ignore[attr-defined]
-        call.__annotations__ = {one.name: one.annotation for one in order}
-        text, examples, more = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample")  # come last
+        sequence = sorted(declared.items(), key=_panel_position)
+        signature = inspect.Signature([_make_typer_parameter(key, parameter) for key, parameter in sequence])
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__annotations__ = {name: argument.annotation for name, argument in signature.parameters.items()}
+        text, heading, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample")  # come last
         call.__name__, call.__doc__ = function.__name__, text
-        app.command(name, cls=cls, rich_help_panel=panel, epilog=(examples + more).strip())(call)
+        app.command(name, cls=cls, rich_help_panel=panel, epilog=(heading + examples).strip())(call)
         return function
 
     return register
 
 
-def _declared(function: Callable[..., None]) -> dict[str, type | Parameter]:
+def _read_arguments(function: Callable[..., None]) -> dict[str, type | Parameter]:
     """Return the arguments of a function: settings classes, and options of this command alone."""
     hints = get_type_hints(function, include_extras=True)
-    found: dict[str, type | Parameter] = {}
-    for key, one in inspect.signature(function).parameters.items():
+    arguments: dict[str, type | Parameter] = {}
+    for key, argument in inspect.signature(function).parameters.items():
         if is_dataclass(hints[key]):
-            found[key] = hints[key]
+            arguments[key] = hints[key]
         else:
-            hint, known = get_args(hints[key])
-            found[key] = replace(known, hint=hint, default=... if one.default is one.empty else one.default)
-    return found
+            hint, parameter = get_args(hints[key])
+            default = ... if argument.default is argument.empty else argument.default
+            arguments[key] = replace(parameter, hint=hint, default=default)
+    return arguments
 
 
-def _place(item: tuple[str, Parameter]) -> tuple[bool, int]:
+def _panel_position(item: tuple[str, Parameter]) -> tuple[bool, int]:
     """Return where an option belongs: arguments first, then panel by panel, Expert last."""
-    known = item[1]
-    return not known.positional, (INPUT, BUDGET, OUTPUT, GATE, EXPERT).index(known.panel)
+    parameter = item[1]
+    return not parameter.positional, (INPUT, BUDGET, OUTPUT, GATE, EXPERT).index(parameter.panel)
 
 
-def _typer_parameter(name: str, known: Parameter) -> inspect.Parameter:
+def _make_typer_parameter(name: str, parameter: Parameter) -> inspect.Parameter:
     """Return a parameter as typer declares an option or an argument."""
-    hint, flags, text, default = known.hint, known.flags, known.text, known.default
-    shown = known.default_text or (None if isinstance(default, bool) or default in (..., ()) else value_text(default))
-    if shown and hint is not bool and "default" not in text.lower():
-        text = f"{text.removesuffix('.')} (default {shown})."
+    hint, flags, text, default = parameter.hint, parameter.flags, parameter.text, parameter.default
+    has_default = not isinstance(default, bool) and default not in (..., ())
+    default_text = parameter.default_text or (value_text(default) if has_default else None)
+    if default_text and hint is not bool and "default" not in text.lower():
+        text = f"{text.removesuffix('.')} (default {default_text})."
     if get_origin(hint) is tuple:
         hint, default = list[get_args(hint)[0]], default or None  # type: ignore[misc]
     if hint is bool and default is False and not flags:
         flags = (f"--{name.replace('_', '-')}",)  # without --no-…
-    declared = (
-        typer.Argument(metavar=known.metavar, help=text, show_default=False)
-        if known.positional
-        else typer.Option(*flags, help=text, metavar=_metavar(known), rich_help_panel=known.panel, show_default=False)
+    metavar, panel = _choose_metavar(parameter), parameter.panel
+    typer_info = (
+        typer.Argument(metavar=parameter.metavar, help=text, show_default=False)
+        if parameter.positional
+        else typer.Option(*flags, help=text, metavar=metavar, rich_help_panel=panel, show_default=False)
     )
     default = inspect.Parameter.empty if default is ... else default
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, declared]
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, typer_info]
     )
 
 
-def _metavar(known: Parameter) -> str | None:
+def _choose_metavar(parameter: Parameter) -> str | None:
     """Return the placeholder of a value in a help text; None where the choices are listed instead."""
-    kinds = {bool: " ", int: "N", float: "X", str: "TEXT", Path: "FILE"}
-    one = next((kind for kind in (known.hint, *get_args(known.hint)) if kind in kinds), None)
-    return known.metavar or (None if one is None else kinds[one])
+    placeholder_by_kind = {bool: " ", int: "N", float: "X", str: "TEXT", Path: "FILE"}
+    kind = next((kind for kind in (parameter.hint, *get_args(parameter.hint)) if kind in placeholder_by_kind), None)
+    return parameter.metavar or (None if kind is None else placeholder_by_kind[kind])
 
 
 # Errors become one line and an exit status
@@ -244,16 +250,16 @@ def main() -> None:
     """Run the command line; an error becomes one line and exit status 2, a defect of this program 3."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
-    warnings.showwarning = _warn
+    warnings.showwarning = _print_warning
     try:
-        status = _run()
+        status = _run_command()
         if sys.stdout is not None:  # as after >&-
             sys.stdout.flush()  # a closed pipe or a full disk shows here, not while Python exits
         sys.exit(status)
     except NeuronFairError as error:
         _fail(str(error), error.status)
     except _UsageError as error:
-        _explain(error)
+        _fail_usage(error)
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -262,10 +268,10 @@ def main() -> None:
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exception(error)
-        _fail(internal_message(error), INTERNAL, "")  # status 1 could be mistaken for a failed gate
+        _fail(internal_message(error), DEFECT, "")  # status 1 could be mistaken for a failed gate
 
 
-def _run() -> Any:
+def _run_command() -> Any:
     """Run the command; return its exit status."""
     try:
         return app(prog_name="neuronfair", standalone_mode=False)
@@ -281,11 +287,11 @@ def _run() -> Any:
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
-def _explain(error: Any) -> None:
+def _fail_usage(error: Any) -> None:
     command = error.ctx.command_path if error.ctx else "neuronfair"
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
-        sys.exit(WRONG)
+        sys.exit(ERROR)
     _fail(f"{error.format_message()} See: {command} --help")
 
 
@@ -294,25 +300,25 @@ def complain(message: str) -> None:
     print(f"neuronfair: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
-def _fail(message: str, status: int = WRONG, kind: str = "error: ") -> None:
+def _fail(message: str, status: int = ERROR, kind: str = "error: ") -> None:
     complain(f"{kind}{message}")
     sys.exit(status)
 
 
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     complain(f"warning: {message}")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         print(f"neuronfair {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options(
+def _read_global_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, metavar=" ", help="Show the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, metavar=" ", help="Show the version.")
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", metavar=" ", help="Show the traceback of an internal error.")

@@ -16,29 +16,8 @@ import typer
 
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.cli import options
-from neuronfair.cli.app import (
-    AUDIT,
-    GATE_FAILED,
-    INTERNAL,
-    INTERRUPTED,
-    WRONG,
-    Command,
-    app,
-    command,
-    complain,
-    option,
-)
-from neuronfair.cli.options import (
-    DeviceOption,
-    ForceOption,
-    ModelOptions,
-    OutputOptions,
-    QuietOption,
-    RayOption,
-    SeedOption,
-    TableOptions,
-    pool_of,
-)
+from neuronfair.cli.app import AUDIT, DEFECT, ERROR, GATE_FAILED, INTERRUPTED, Command, app, command, complain, option
+from neuronfair.cli.options import ForceOption, ModelOptions, OutputOptions, RayOption, TableOptions
 from neuronfair.errors import DataError, did_you_mean
 from neuronfair.formatting import first_few, plural
 from neuronfair.limits import read_text
@@ -49,6 +28,7 @@ from neuronfair.parameters import (
     OUTPUT,
     Values,
     build_settings,
+    common_parameter,
     find_parameters,
     flag_of,
     parameter,
@@ -68,11 +48,11 @@ if TYPE_CHECKING:
     from neuronfair.model.training_loop import TrainingSettings
     from neuronfair.model.weights import Card
     from neuronfair.scale.pool import Pool
-    from neuronfair.text.audit import TextAudit
+    from neuronfair.text.audit import TextAudit, TextSettings
 
-LARGE = 10_000  # records; a classifier of more is trained in large steps, which cost it no accuracy
-PROJECT = "pyproject.toml"
-_RUNS_CODE = ("trust_pickle", "preprocess")  # options that a pyproject.toml must not set
+LARGE_TABLE_RECORDS = 10_000  # records; a classifier of more is trained in large steps, which cost it no accuracy
+PROJECT_FILE = "pyproject.toml"
+_CODE_OPTIONS = ("trust_pickle", "preprocess")  # options that a pyproject.toml must not set
 
 
 @dataclass(frozen=True)
@@ -82,15 +62,19 @@ class AuditJob:
     table: TableOptions = field(default_factory=TableOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
     settings: AuditSettings = field(default_factory=AuditSettings)
-    quick: bool = parameter(False, "Take a first look: smaller searches.", panel=BUDGET)
-    text: str | None = parameter(None, "Column of texts, to test a model of text.", panel=INPUT, metavar="COLUMN")
-    max_calls: int | None = parameter(None, "With --text: most texts to evaluate.", low=1)
-    favourable: str | None = parameter(None, "Favourable outcome: a class of the target.", panel=INPUT, metavar="CLASS")
+    quick: bool = common_parameter(False, "Take a first look: smaller searches.", panel=BUDGET)
+    text: str | None = common_parameter(
+        None, "Column of texts, to test a model of text.", panel=INPUT, metavar="COLUMN"
+    )
+    max_calls: int | None = common_parameter(None, "With --text: most texts to evaluate.", low=1)
+    favourable: str | None = common_parameter(
+        None, "Favourable outcome: a class of the target.", panel=INPUT, metavar="CLASS"
+    )
     take_rules: Literal["none", "free", "all"] = parameter(
         "none", "Adopt suggested rules: none, free or all.", metavar="RULES"
     )
     population: Path | None = parameter(None, "Table of your own realistic records.")
-    fail_if: tuple[str, ...] = parameter(
+    fail_if: tuple[str, ...] = common_parameter(
         (),
         "Fail (exit status 1) unless the interval excludes this, such as 'flip_rate > 1%'. Repeatable.",
         panel=GATE,
@@ -110,25 +94,45 @@ class AuditJob:
         return Checks(self.fail_if, *regression_set, self.baseline, self.skip_encoding_check)
 
     @property
-    def reads(self) -> tuple[Path, ...]:
+    def input_files(self) -> tuple[Path, ...]:
         """The files that the audit reads and must not write; a regression set may grow, a baseline may be replaced."""
         from neuronfair.domain.tables.files import table_file
 
         table, model = self.table, self.model
         data = table_file(table.data)[0] if table.data else None
-        named = (data, model.model, model.weights, table.domain, table.attributes_file, self.population)
-        return tuple(
-            Path(name)
-            for name in (*named, None if self.regression_set_add else self.regression_set)
-            if name is not None
-        )
+        regression_set = None if self.regression_set_add else self.regression_set
+        names = (data, model.model, model.weights, table.domain, table.attributes_file, self.population, regression_set)
+        return tuple(Path(name) for name in names if name is not None)
 
-    def changed(self) -> Values:
+    def find_changes(self) -> Values:
         """Return the settings that are not the defaults, which --quick changes."""
         defaults = values_of(build_settings(AuditJob, {"quick": self.quick})) | {"quick": False}
         return {name: value for name, value in values_of(self).items() if value != defaults[name]}
 
-    def words(self, out: Path) -> Iterator[str]:
+    @property
+    def text_settings(self) -> TextSettings:
+        """How thorough an audit of texts is: what was set, and the defaults for texts."""
+        from neuronfair.text.audit import TextSettings
+
+        changes = self.find_changes()
+        names = {"seeds": "starts", "steps": "steps", "max_calls": "max_calls", "seed": "seed"}
+        defaults = dict(TextSettings.QUICK) if self.quick else {}
+        return TextSettings(**defaults | {names[name]: value for name, value in changes.items() if name in names})
+
+    def refuse_table_options(self) -> None:
+        """Refuse what an audit of texts does not take, and the lack of what it needs."""
+        declared = find_parameters(AuditJob)
+        for name in self.find_changes():
+            if not declared[name].for_texts:
+                raise DataError(f"{flag_of(name, declared[name])} does not apply with --text. Leave it out")
+        if self.model.model is None:
+            raise DataError("--text needs a --model: a .skops file, a Hugging Face folder or package.module:name")
+        if self.table.sensitive is None:
+            raise DataError(
+                "--text needs --sensitive: gender, religion, ethnicity, … or a CSV file with identity terms"
+            )
+
+    def command_words(self, out: Path) -> Iterator[str]:
         """Yield the command line of this audit.
 
         >>> job = build(AuditJob, {"data": "a.csv", "fail_if": ("rate > 1%",), "quick": True, "seeds": 5})
@@ -136,16 +140,16 @@ class AuditJob:
         'a.csv --starts 5 --quick --fail-if rate > 1% --out run'
         """
         yield self.table.data
-        known = find_parameters(AuditJob)
-        for name, value in self.changed().items():
+        declared = find_parameters(AuditJob)
+        for name, value in self.find_changes().items():
             if name == "data":
                 continue
-            flag = flag_of(name, known[name])
+            flag = flag_of(name, declared[name])
             if isinstance(value, bool):
                 yield flag if value else f"--no-{flag.removeprefix('--')}"
             else:
-                for one in value if isinstance(value, tuple) else (value,):
-                    yield from (flag, str(one))
+                for single_value in value if isinstance(value, tuple) else (value,):
+                    yield from (flag, str(single_value))
         yield from ("--out", str(out))
 
 
@@ -174,23 +178,24 @@ class AuditOutputs:
         from neuronfair.audits.folder import FIGURES, WEIGHTS
         from neuronfair.store.ledger import DOMAIN, MANIFEST
 
-        options.check_run_folder(self.out, self.force, (*job.reads, job.regression_set, job.baseline), of_audit=True)
-        own = {name: self.out / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
-        for place in own.values():
-            if place.exists():
-                options.check_out(place)
-        taken = {realpath(path): f"{name} of the audit in {self.out}" for name, path in own.items()}
-        taken |= {realpath(path): "read by this audit" for path in job.reads}
-        named = {"--html": self.report, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
-        named["--regression-set"] = job.regression_set if job.regression_set_add else None  # which is written
-        for flag, path in named.items():
+        input_files = (*job.input_files, job.regression_set, job.baseline)
+        options.check_run_folder(self.out, self.force, input_files, of_audit=True)
+        audit_files = {name: self.out / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
+        for audit_path in audit_files.values():
+            if audit_path.exists():
+                options.check_out(audit_path)
+        use_by_path = {realpath(path): f"{name} of the audit in {self.out}" for name, path in audit_files.items()}
+        use_by_path |= {realpath(path): "read by this audit" for path in job.input_files}
+        path_by_flag = {"--html": self.report, "--json": self.json, "--junit": self.junit, "--markdown": self.markdown}
+        path_by_flag["--regression-set"] = job.regression_set if job.regression_set_add else None  # which is written
+        for flag, path in path_by_flag.items():
             if path is None or (
-                flag == "--json" and (options.is_stdout(path) or realpath(path) == realpath(own[FIGURES]))
+                flag == "--json" and (options.is_stdout(path) or realpath(path) == realpath(audit_files[FIGURES]))
             ):
                 continue
-            if realpath(path) in taken:
-                raise DataError(f"{flag} {path}: is {taken[realpath(path)]}. Choose another name")
-            taken[realpath(path)] = f"also named by {flag}"
+            if realpath(path) in use_by_path:
+                raise DataError(f"{flag} {path}: is {use_by_path[realpath(path)]}. Choose another name")
+            use_by_path[realpath(path)] = f"also named by {flag}"
             if self.out.exists() or path.absolute().parent != self.out.absolute():  # which is made later
                 options.check_out(path)
 
@@ -238,46 +243,77 @@ def run_job(
     outputs.check(job)
     options.check_device(job.model.device)
     options.read_decision(job.model.decision)
-    found = job.table.load(job.model, job.take_rules).with_favourable(job.favourable)
-    table = found.data
-    people = None if job.population is None else read_people(job.population, table.domain)
-    for remark in found.remarks:
+    audit_input = job.table.load(job.model, job.take_rules).with_favourable(job.favourable)
+    table = audit_input.data
+    population = None if job.population is None else read_people(job.population, table.domain)
+    for remark in audit_input.remarks:
         console.print(f"Table: {remark}")
-    ready = job.checks.read(table.domain)
-    own = recorded_file(outputs.out, WEIGHTS) if job.model.model is None and not outputs.force else None
-    opened, card = _open_or_train(job, table, own, ready, console)
-    again = replace(found.source, model=job.model.model or str(outputs.out / WEIGHTS))
+    checks = job.checks.read(table.domain)
+    own_weights = recorded_file(outputs.out, WEIGHTS) if job.model.model is None and not outputs.force else None
+    opened_model, card = _open_or_train(job, table, own_weights, checks, console)
+    source = replace(audit_input.source, model=job.model.model or str(outputs.out / WEIGHTS))
     origin = replace(
-        found.origin,
+        audit_input.origin,
         command=command,
         card=card,
         trained_here=job.model.model is None,
         table=None if job.table.data in DATASETS else job.table.data,
-        join_options=job.table.join_words,
-        parallel=None if pool is None else ParallelAudit(pool, again.open),
+        join_options=job.table.join_arguments,
+        parallel=None if pool is None else ParallelAudit(pool, source.open),
         processes=MOST_PROCESSES,
     )
     if outputs.force:  # after all inputs were read without an error
         discard(outputs.out)
     with stage_progress("Auditing", quiet=console.quiet) as show:
         result = run(
-            opened,
+            opened_model,
             table,
             settings=job.settings,
-            ready=ready,
+            ready=checks,
             origin=origin,
             folder=outputs.out,
             progress=show,
-            people=people,
+            people=population,
         )
     outputs.write(result.report)
     if result.failure is None:
-        ready.extend(result.report)
+        checks.extend(result.report)
     return result
 
 
+def run_text_job(job: AuditJob, outputs: AuditOutputs, console: Console) -> TextAudit:
+    """Run an audit of texts and return the result; its `failure` says why thresholds were not evaluated."""
+    job.refuse_table_options()
+    from neuronfair.render.terminal import stage_progress
+    from neuronfair.store.ledger import discard
+    from neuronfair.text.audit import audit_texts
+    from neuronfair.text.domain import read_texts
+
+    outputs.check(job)
+    texts, labels = read_texts(job.table.data, str(job.text), job.table.target)
+    if outputs.force:
+        discard(outputs.out)
+    with stage_progress("Auditing", quiet=console.quiet) as show:
+        return audit_texts(
+            job.model.model,
+            texts,
+            str(job.table.sensitive),
+            labels=labels,
+            favourable=job.favourable,
+            preprocess=job.model.preprocess,
+            settings=job.text_settings,
+            fail_if=job.fail_if,
+            folder=outputs.out,
+            progress=show,
+            decision=options.read_decision(job.model.decision),
+            trust_pickle=job.model.trust_pickle,
+            name=job.table.data,
+            column=str(job.text),
+        )
+
+
 def _open_or_train(
-    job: AuditJob, table: Dataset, own: Path | None, ready: LoadedChecks, console: Console
+    job: AuditJob, table: Dataset, own_weights: Path | None, checks: LoadedChecks, console: Console
 ) -> tuple[OpenedModel, Card | None]:
     """Return the model and, of a neuronfair classifier, its card; without --model, use `own` or train one."""
     from neuronfair.audits.folder import check_same
@@ -286,48 +322,48 @@ def _open_or_train(
     from neuronfair.store.ledger import rows_digest
 
     settings, sensitive = job.settings, table.domain.sensitive
-    if job.model.model is None and own is None:
-        ready.refuse(sensitive, settings.methods or WHITE_BOX_METHODS, settings.twins)
-        return job.model.train(table, console, settings.seed, _training(table, job.quick))
-    if own is not None:  # trained on the data of an earlier audit
-        check_same(own.parent, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
-    path = job.model.model or str(own)
-    opened = replace(job.model.source, model=path).open(table)
-    ready.refuse(sensitive, settings.methods_for(opened), settings.twins)
-    return opened, load_weights(path)[1] if opened.kind == "neuronfair" else None
+    if job.model.model is None and own_weights is None:
+        checks.refuse(sensitive, settings.methods or WHITE_BOX_METHODS, settings.twins)
+        return job.model.train(table, console, settings.seed, _choose_training(table, job.quick))
+    if own_weights is not None:  # trained on the data of an earlier audit
+        check_same(own_weights.parent, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
+    path = job.model.model or str(own_weights)
+    opened_model = replace(job.model.source, model=path).open(table)
+    checks.refuse(sensitive, settings.methods_for(opened_model), settings.twins)
+    return opened_model, load_weights(path)[1] if opened_model.kind == "neuronfair" else None
 
 
-def _training(table: Dataset, quick: bool) -> TrainingSettings:
+def _choose_training(table: Dataset, quick: bool) -> TrainingSettings:
     """Return settings that train a classifier in seconds, also on a large data set."""
     from neuronfair.model.training_loop import TrainingSettings
 
-    if len(table) < LARGE:
+    if len(table) < LARGE_TABLE_RECORDS:
         return TrainingSettings(restarts=1) if quick else TrainingSettings()
     return TrainingSettings(restarts=1, batch=512, lr=0.003, patience=2 if quick else 5, epochs=10 if quick else 100)
 
 
-def project_settings(folder: Path) -> Values:
+def read_project_settings(folder: Path) -> Values:
     """Return the options set in [tool.neuronfair] of a pyproject.toml; refuse unknown keys and keys that run code."""
-    path = folder / PROJECT
+    path = folder / PROJECT_FILE
     if not path.is_file():
         return {}
     try:
         tool = tomllib.loads(read_text(path)).get("tool", {})
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: not TOML in UTF-8: {error}") from error
-    found = tool.get("neuronfair", {}) if isinstance(tool, dict) else {}
-    where, known = f"{path}: [tool.neuronfair]", find_parameters(AuditJob)
-    if not isinstance(found, dict):
-        raise DataError(f"{where}: expected a table")
-    for key, value in found.items():
+    values = tool.get("neuronfair", {}) if isinstance(tool, dict) else {}
+    location, declared = f"{path}: [tool.neuronfair]", find_parameters(AuditJob)
+    if not isinstance(values, dict):
+        raise DataError(f"{location}: expected a table")
+    for key, value in values.items():
         name = key.replace("-", "_")
-        if name not in known:
-            raise DataError(f"{where}: unknown key '{key}'. {did_you_mean(name, known)}")
-        if name in _RUNS_CODE or (name == "model" and ":" in str(value)):
-            raise DataError(f"{where}: {key} = {value!r} runs a program. Set it on the command line instead")
-    settings, problems = validate_entry({key.replace("-", "_"): value for key, value in found.items()}, known)
+        if name not in declared:
+            raise DataError(f"{location}: unknown key '{key}'. {did_you_mean(name, declared)}")
+        if name in _CODE_OPTIONS or (name == "model" and ":" in str(value)):
+            raise DataError(f"{location}: {key} = {value!r} runs a program. Set it on the command line instead")
+    settings, problems = validate_entry({key.replace("-", "_"): value for key, value in values.items()}, declared)
     for problem in problems:
-        raise DataError(f"{where}: {problem}")
+        raise DataError(f"{location}: {problem}")
     return settings
 
 
@@ -337,11 +373,11 @@ class ProjectDefaults(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read defaults from [tool.neuronfair], unless the user wants the help text."""
         if "--help" not in args:
-            ctx.default_map = {name: _plain(value) for name, value in project_settings(Path()).items()}
+            ctx.default_map = {name: _as_click_default(value) for name, value in read_project_settings(Path()).items()}
         return super().parse_args(ctx, args)
 
 
-def _plain(value: Any) -> Any:
+def _as_click_default(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
 
 
@@ -366,83 +402,42 @@ def audit(job: AuditJob, outputs: AuditOutputs, ray: RayOption = None) -> None:
 
     console = make_console(quiet=outputs.quiet or options.is_stdout(outputs.json))
     if job.text is not None:
-        _audit_text(job, outputs, console)
+        _audit_texts(job, outputs, console)
         return
-    words = ["audit", *job.words(outputs.out)] if project_settings(Path()) else sys.argv[1:]
+    words = ["audit", *job.command_words(outputs.out)] if read_project_settings(Path()) else sys.argv[1:]
     typed = shlex.join(["neuronfair", *words])
-    with pool_of(ray) as pool:
+    with options.make_pool(ray) as pool:
         result = run_job(job, outputs, console, command=typed, pool=None if ray is None else pool)
     if result.failure is not None:
         raise result.failure
     print_audit(console, result.report, outputs.report, verbose=outputs.verbose)
-    _end(result.report.reproduction.interrupted, result.report.gate, quiet=outputs.quiet)
+    _exit_with_status(result.report.reproduction.interrupted, result.report.gate, quiet=outputs.quiet)
 
 
-def _end(interrupted: bool, gate: Gate | None, *, quiet: bool) -> None:
+def _exit_with_status(interrupted: bool, gate: Gate | None, *, quiet: bool) -> None:
     """End with the exit status of an audit: interrupted, or a threshold failed."""
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if gate is not None and not gate.passed:
-        for failed in (one for one in gate.checks if one.fired and quiet):  # the log of a failed build needs a reason
-            complain(f"--fail-if '{failed.expression}': {failed.explained}")
+        for check in gate.checks:
+            if check.fired and quiet:  # the log of a failed build needs a reason
+                complain(f"--fail-if '{check.expression}': {check.explained}")
         raise typer.Exit(GATE_FAILED)
 
 
-# What applies to texts, where a `Report` and most options mean nothing.
-_FOR_TEXTS = {"data", "sensitive", "target", "model", "preprocess", "trust_pickle", "decision", "favourable", "fail_if"}
-_FOR_TEXTS |= {"text", "max_calls", "seeds", "steps", "methods", "seed", "quick"}
-_QUICK_TEXTS: Values = {"starts": 30, "steps": 10, "max_texts": 500}
-
-
-def _audit_text(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
+def _audit_texts(job: AuditJob, outputs: AuditOutputs, console: Console) -> None:
     """Audit a model of texts, print the summary and end with the status of the thresholds."""
-    changed = job.changed()
-    for name in (name for name in changed if name not in _FOR_TEXTS):
-        raise DataError(f"{flag_of(name, find_parameters(AuditJob)[name])} does not apply with --text. Leave it out")
     if outputs.markdown is not None:
         raise DataError("--markdown is not written for texts. Use --json or the report in --out")
-    if job.model.model is None:
-        raise DataError("--text needs a --model: a .skops file, a Hugging Face folder or package.module:name")
-    if job.table.sensitive is None:
-        raise DataError("--text needs --sensitive: gender, religion, ethnicity, … or a CSV file with identity terms")
-    from neuronfair.render.terminal import stage_progress
-    from neuronfair.store.ledger import discard
-    from neuronfair.text.audit import TextSettings, audit_texts
-    from neuronfair.text.domain import read_texts
+    audit = run_text_job(job, outputs, console)
     from neuronfair.text.report import lines
 
-    outputs.check(job)
-    texts, labels = read_texts(job.table.data, str(job.text), job.table.target)
-    settings = replace(TextSettings(), **_QUICK_TEXTS) if job.quick else TextSettings()
-    settings = replace(settings, methods=job.settings.methods, max_calls=job.max_calls, seed=job.settings.seed)
-    for name, option_name in (("starts", "seeds"), ("steps", "steps")):
-        if option_name in changed:
-            settings = replace(settings, **{name: changed[option_name]})
-    if outputs.force:
-        discard(outputs.out)
-    with stage_progress("Auditing", quiet=console.quiet) as show:
-        audit = audit_texts(
-            job.model.model,
-            texts,
-            job.table.sensitive,
-            labels=labels,
-            favourable=job.favourable,
-            preprocess=job.model.preprocess,
-            settings=settings,
-            fail_if=job.fail_if,
-            folder=outputs.out,
-            progress=show,
-            decision=options.read_decision(job.model.decision),
-            trust_pickle=job.model.trust_pickle,
-            name=job.table.data,
-            column=str(job.text),
-        )
     outputs.write_texts(audit)
     for line in (*lines(audit.report), f"Report: {outputs.report}"):
         console.print(line, soft_wrap=True)
     if audit.failure is not None:
         raise audit.failure
-    _end(audit.interrupted and not audit.report.calls_spent, audit.report.gate, quiet=outputs.quiet)
+    _exit_with_status(audit.interrupted and not audit.report.calls_spent, audit.report.gate, quiet=outputs.quiet)
 
 
 @command(app, panel=AUDIT)
@@ -474,33 +469,33 @@ def audit_all(
     `neuronfair audit-all audits.toml --workers 8 --junit audits.xml`
     """
     from neuronfair.audits.report import as_json
-    from neuronfair.cli.audit_batch import INDEX, AuditFile, Batch, BatchFolder
+    from neuronfair.cli.audit_batch import INDEX_PAGE, AuditFile, Batch, BatchFolder
     from neuronfair.render.export import junit_of_all
     from neuronfair.render.terminal import index_table, progress_bar
 
-    pool = pool_of(ray, workers)
+    pool = options.make_pool(ray, workers)
     options.check_out(junit)
     console = output.console()
     if not file.is_file():
         raise DataError(f"{file}: there is no such file. Expected TOML with [[audit]] tables")
-    place = BatchFolder(file.absolute().parent, out.absolute(), force)
-    with chdir(place.folder):
-        found = AuditFile.read(file.name)
-    if found.problems:
-        for problem in found.problems:
+    folder = BatchFolder(file.absolute().parent, out.absolute(), force)
+    with chdir(folder.working_folder):
+        audit_file = AuditFile.read(file.name)
+    if audit_file.problems:
+        for problem in audit_file.problems:
             complain(f"{file}: {problem}")
-        raise DataError(f"{file}: {plural(len(found.problems), 'problem')}. No audit was started")
-    place.check()
-    batch = Batch(file.name, found.audits, place)
-    missing = batch.missing()
-    before, names = len(batch.audits) - len(missing), [audit.name for audit in missing]
+        raise DataError(f"{file}: {plural(len(audit_file.problems), 'problem')}. No audit was started")
+    folder.check()
+    batch = Batch(file.name, audit_file.audits, folder)
+    missing = batch.list_missing()
+    completed_count, missing_names = len(batch.audits) - len(missing), [audit.name for audit in missing]
     with progress_bar("Auditing", quiet=console.quiet) as show, pool as workers_of_all:
 
-        def note(lines: Sequence[tuple[int, int, int]]) -> None:
-            running = [name for name, (done, total, _) in zip(names, lines, strict=True) if done < total]
-            show(before + sum(done for done, _, _ in lines), len(batch.audits), first_few(running))
+        def note_progress(counts: Sequence[tuple[int, int, int]]) -> None:
+            running = [name for name, (pieces, total, _) in zip(missing_names, counts, strict=True) if pieces < total]
+            show(completed_count + sum(pieces for pieces, _, _ in counts), len(batch.audits), first_few(running))
 
-        interrupted = batch.run(workers_of_all, note, missing)
+        interrupted = batch.run(workers_of_all, note_progress, missing)
     index = batch.index
     batch.write()
     if junit is not None:
@@ -508,24 +503,24 @@ def audit_all(
     if output.json is not None:
         options.write_text(output.json, as_json(index))
     console.print(index_table(index))
-    console.print(f"Index: {out / INDEX}", soft_wrap=True)
+    console.print(f"Index: {out / INDEX_PAGE}", soft_wrap=True)
     for line in index.audits:
-        for why in (line.error, *line.fired) if line.state in ("failed", "error") and output.quiet else ():
-            if why is not None:
-                complain(f"{line.name}: {why}")
-    if status := _status(batch, interrupted):
+        for reason in (line.error, *line.fired) if line.state in ("failed", "error") and output.quiet else ():
+            if reason is not None:
+                complain(f"{line.name}: {reason}")
+    if status := _find_exit_status(batch, interrupted):
         raise typer.Exit(status)
 
 
-def _status(batch: Batch, interrupted: bool) -> int:
+def _find_exit_status(batch: Batch, interrupted: bool) -> int:
     """Return the exit status of all audits: the worst one."""
     index = batch.index
     if interrupted:
         return INTERRUPTED
     if batch.internal:
-        return INTERNAL
+        return DEFECT
     if index.count("error", "not finished"):
-        return WRONG
+        return ERROR
     return GATE_FAILED if index.count("failed") else 0
 
 
@@ -547,9 +542,9 @@ def audit_images(
     faces: Annotated[int | None, option("Number of faces to use. Default: all.", low=20, panel=BUDGET)] = None,
     steps: Annotated[int, option("Steps of each search chain.", low=0, panel=BUDGET)] = 40,
     epochs: Annotated[int, option("Epochs of training.", low=1, panel=BUDGET)] = 12,
-    device: DeviceOption = "cpu",
-    seed: SeedOption = 0,
-    quiet: QuietOption = False,
+    device: options.DeviceOption = "cpu",
+    seed: options.SeedOption = 0,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Test whether decisions of an image detector depend on a sensitive attribute.
 

@@ -6,16 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+from neuronfair.cli import options
 from neuronfair.cli.app import command, data_app, domain_app, option
-from neuronfair.cli.options import (
-    FavourableOption,
-    QuietOption,
-    TableOptions,
-    check_out,
-    is_stdout,
-    names,
-    write_file,
-)
 from neuronfair.errors import DataError
 from neuronfair.formatting import printable
 from neuronfair.parameters import INPUT, OUTPUT
@@ -43,10 +35,7 @@ def data_list() -> None:
 
 
 @command(data_app, "get")
-def data_get(
-    name: NameArgument,
-    quiet: QuietOption = False,
-) -> None:
+def data_get(name: NameArgument, quiet: options.QuietOption = False) -> None:
     """Download a data set into the user cache, checked against its checksum."""
     from neuronfair.domain.tables.sources import get
     from neuronfair.render.terminal import progress_bar
@@ -72,10 +61,10 @@ def data_where(name: NameArgument) -> None:
 @command(domain_app, "infer", omit=("data", "sensitive", "target", "domain", "encoding"))
 def domain_infer(
     file: Annotated[Path, option("CSV, Parquet or Feather file with a header.", metavar="FILE", positional=True)],
-    table: TableOptions,
+    table: options.TableOptions,
     sensitive: Annotated[str, option("Sensitive attributes, such as sex or sex,race.", panel=INPUT)],
     target: Annotated[str, option("Column to predict.", panel=INPUT)],
-    favourable: FavourableOption = None,
+    favourable: options.FavourableOption = None,
     take_rules: Annotated[Literal["none", "free", "all"], option("Rules suggested by the data to adopt.")] = "none",
     out: Annotated[Path | None, option("File to write; '-' prints it. Default: FILE with .toml.", panel=OUTPUT)] = None,
     force: Annotated[bool, option("Overwrite an existing file.", "--force", panel=OUTPUT)] = False,
@@ -87,19 +76,19 @@ def domain_infer(
     if file.is_dir():
         raise DataError(f"{file}: is a folder. Name the file of a table")
     out = out or file.with_suffix(".toml")
-    check_out(out, or_stdout=True)
-    if not is_stdout(out) and out.exists() and not force:
+    options.check_out(out, or_stdout=True)
+    if not options.is_stdout(out) and out.exists() and not force:
         raise DataError(f"{out} exists. Choose another --out, or overwrite it with --force")
-    sheet = replace(table, sensitive=sensitive).joined(file)
+    sheet = replace(table, sensitive=sensitive).join_attributes(file)
     settings = InferenceSettings(take_rules=take_rules)
-    draft = draft_domain(sheet, sensitive=names(sensitive) or [], target=target, settings=settings)
+    draft = draft_domain(sheet, sensitive=options.split_names(sensitive) or [], target=target, settings=settings)
     text = draft.text if favourable is None else with_favourable(draft.text, favourable)
     parse_domain(text)
-    if is_stdout(out):
+    if options.is_stdout(out):
         print(printable(text, keep="\n"), end="")  # its strings keep their meaning
         return
-    write_file(out, text)
-    left_out = [f"{one.column} ({one.reason})" for one in draft.left_out]
+    options.write_file(out, text)
+    left_out = [f"{exclusion.column} ({exclusion.reason})" for exclusion in draft.left_out]
     for line in [*([f"Left out: {', '.join(left_out)}"] if left_out else []), *draft.remarks]:
         print(printable(line))
     print(printable(f"Wrote {out}. Please read it: kinds, bounds and rules decide what is tested."))

@@ -13,16 +13,7 @@ import typer
 from neuronfair.alternative_models import AlternativesSettings
 from neuronfair.cli import options
 from neuronfair.cli.app import AUDIT, GATE_FAILED, INTERRUPTED, app, command, complain, option
-from neuronfair.cli.options import (
-    FavourableOption,
-    ForceOption,
-    ModelOptions,
-    OutputOptions,
-    RayOption,
-    TableOptions,
-    names,
-    pool_of,
-)
+from neuronfair.cli.options import FavourableOption, ForceOption, ModelOptions, OutputOptions, RayOption, TableOptions
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.formatting import POPULATIONS, Population, TwinKind, interval_ends, listing, percent, plural
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
@@ -67,12 +58,12 @@ class FlipRateOptions:
 
         return AUDITED if self.population is None else (self.population,)
 
-    def case(self, opened: OpenedModel, data: Dataset, population: PopulationModel | None = None) -> AttributeCase:
+    def make_case(self, model: OpenedModel, data: Dataset, population: PopulationModel | None = None) -> AttributeCase:
         """Return what is measured."""
         from neuronfair.audits.stages.case import AttributeCase
 
         budget = (self.samples, self.confidence, self.seed)
-        return AttributeCase(opened.model, data, opened.decision, *budget, population=population, opened=opened)
+        return AttributeCase(model.model, data, model.decision, *budget, population=population, opened=model)
 
 
 @command(app, panel=AUDIT, defaults={"data": ...}, omit=("columns",))
@@ -91,23 +82,23 @@ def rate(table: TableOptions, model: ModelOptions, output: OutputOptions, settin
     `neuronfair rate adult --sensitive sex --model adult.safetensors --population table`
     """
     console = output.console()
-    opened, data, card = options.open_all(table, model, console, settings.seed)
+    opened_model, data, card = options.open_model_and_data(table, model, console, settings.seed)
     if card is None:
-        options.warn_of_encoding(opened, data, console)
-    about = options.result_header(data, opened) | {"confidence": settings.confidence}
+        options.warn_of_encoding_problem(opened_model, data, console)
+    header = options.make_result_header(data, opened_model) | {"confidence": settings.confidence}
     if settings.twins == "counterfactual":
-        report = _counterfactual_test(opened, data, settings, console)
-        output.write(about | {"counterfactual": asdict(report)})
+        report = _run_counterfactual_test(opened_model, data, settings, console)
+        output.write(header | {"counterfactual": asdict(report)})
         return
-    measured = _rates(opened, data, settings, console)
-    for one, error in measured.values():
-        _print_rate(console, data, one, error, settings.error)
-    entries = {name: {**asdict(one), "error": error} for name, (one, error) in measured.items()}
-    output.write(about | {"rates": {name: entries.get(name) for name in settings.populations}})
+    flip_rates = _estimate_rates(opened_model, data, settings, console)
+    for flip_rate, error in flip_rates.values():
+        _print_rate(console, data, flip_rate, error, settings.error)
+    entries = {name: {**asdict(flip_rate), "error": error} for name, (flip_rate, error) in flip_rates.items()}
+    output.write(header | {"rates": {name: entries.get(name) for name in settings.populations}})
 
 
-def _rates(
-    opened: OpenedModel, data: Dataset, settings: FlipRateOptions, console: Console
+def _estimate_rates(
+    opened_model: OpenedModel, data: Dataset, settings: FlipRateOptions, console: Console
 ) -> dict[Population, tuple[RateOf, float]]:
     """Return the flip rate of each population, with its error; a population that cannot be sampled is left out."""
     from neuronfair.audits.report.attribute import covering
@@ -115,57 +106,57 @@ def _rates(
     from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
     from neuronfair.render.terminal import progress_bar
 
-    fitted = None
+    population_model = None
     if {"pairs", "plausible"} & {*settings.populations}:
         try:
-            fitted = fit_plausible_population(data, None, settings.seed)
-        except NeuronFairError as why:
+            population_model = fit_plausible_population(data, None, settings.seed)
+        except NeuronFairError as reason:
             if settings.population is not None:
                 raise
-            console.print(f"No rate of realistic synthetic records. {why}")
-    case = settings.case(opened, data, fitted)
-    measured: dict[Population, tuple[RateOf, float]] = {}
+            console.print(f"No rate of realistic synthetic records. {reason}")
+    case = settings.make_case(opened_model, data, population_model)
+    flip_rates: dict[Population, tuple[RateOf, float]] = {}
     for name in settings.populations:
-        population = case.records if name == "table" else fitted if name in ("pairs", "plausible") else name
+        population = case.records if name == "table" else population_model if name in ("pairs", "plausible") else name
         if population is None:
             continue
         with progress_bar(f"Evaluating {POPULATIONS[name]}", quiet=console.quiet) as show:
             if name != "pairs":
-                one = case.rate(population, progress=show, error=settings.error)
-                measured[name] = rate_of(one), one.error
+                estimate = case.rate(population, progress=show, error=settings.error)
+                flip_rates[name] = rate_of(estimate), estimate.error
             elif (pairs := case.pair_rate(show)) is not None:
-                measured[name] = pair_rate_of(pairs), pairs.rate.error
-    if "table" in measured and "plausible" in measured:
-        plausible, error = measured["plausible"]
-        measured["plausible"] = covering(plausible, measured["table"][0]), error
-    return measured
+                flip_rates[name] = pair_rate_of(pairs), pairs.rate.error
+    if "table" in flip_rates and "plausible" in flip_rates:
+        plausible, error = flip_rates["plausible"]
+        flip_rates["plausible"] = covering(plausible, flip_rates["table"][0]), error
+    return flip_rates
 
 
-def _counterfactual_test(
-    opened: OpenedModel, data: Dataset, settings: FlipRateOptions, console: Console
+def _run_counterfactual_test(
+    opened_model: OpenedModel, data: Dataset, settings: FlipRateOptions, console: Console
 ) -> CounterfactualReport:
     """Run the counterfactual test and print its result."""
     from neuronfair.audits.wording.phrases import counterfactual_report
     from neuronfair.render.terminal import progress_bar
 
     with progress_bar("Comparing records with their counterfactual twins", quiet=console.quiet) as show:
-        effect = settings.case(opened, data).counterfactual_test(data.rows).measure(show)
+        effect = settings.make_case(opened_model, data).counterfactual_test(data.rows).measure(show)
     report = counterfactual_report(data.domain, data.rows, effect, settings.confidence)
     for sentence in report.sentences:
         console.print(sentence)
     return report
 
 
-def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, allowed: float) -> None:
+def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, max_error: float) -> None:
     console.print(
         f"The decision depends on {listing(data.domain.sensitive)} for {percent(rate.rate)} of "
         f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI "
         f"{interval_ends(rate.rate, rate.low, rate.high)}; {rate.discriminated:,} of {rate.of:,}). "
         f"{rate.omission}".rstrip()
     )
-    if error > allowed:
-        why = "there are no more records" if rate.population in ("pairs", "table") else "raise --samples"
-        console.print(f"The interval is wider than ± {percent(allowed)} (--error): {why}.")
+    if error > max_error:
+        remedy = "there are no more records" if rate.population in ("pairs", "table") else "raise --samples"
+        console.print(f"The interval is wider than ± {percent(max_error)} (--error): {remedy}.")
 
 
 # Certificates
@@ -229,8 +220,8 @@ def certify(
     console, out = output.console(), settings.out
     options.check_device(device)
     if settings.check is not None:
-        named = None if data is None else _table_or_domain(table, model)
-        output.write(_check_certificate(settings.check, model, named, console))
+        audit_input = None if data is None else _load_table_or_domain(table, model)
+        output.write(_check_certificate(settings.check, model, audit_input, console))
         return
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
@@ -239,27 +230,28 @@ def certify(
     from neuronfair.proof.session import CERTIFICATE, problem_where
     from neuronfair.store.ledger import DOMAIN
 
-    found = _table_or_domain(table, model)
-    for remark in found.remarks:
+    audit_input = _load_table_or_domain(table, model)
+    for remark in audit_input.remarks:
         console.print(f"Table: {remark}")
-    opened = model.source.open(found.data)
-    options.warn_of_encoding(opened, found.data, console)
-    problem = problem_where(opened, found.data.domain, settings.where, device)
-    run = _proof_folder(out, found.data, opened, model, settings, force)
-    report, region = _prove(problem, opened, None if _is_domain(data) else found.data, settings, run, ray, console)
+    opened_model = model.source.open(audit_input.data)
+    options.warn_of_encoding_problem(opened_model, audit_input.data, console)
+    problem = problem_where(opened_model, audit_input.data.domain, settings.where, device)
+    run = _open_proof_folder(out, audit_input.data, opened_model, model, settings, force)
+    table_data = None if _is_domain_file(data) else audit_input.data
+    report, region = _prove_and_print(problem, opened_model, table_data, settings, run, ray, console)
     if problem.bounder is not None:  # otherwise there is nothing but the model's own word
-        reopen = replay_options(opened, found.origin) or ("--model", str(model.model))
-        words = ["neuronfair", "certify", "--check", str(out / CERTIFICATE), *reopen]
+        model_arguments = replay_options(opened_model, audit_input.origin) or ("--model", str(model.model))
+        words = ["neuronfair", "certify", "--check", str(out / CERTIFICATE), *model_arguments]
         console.print(f"Check it: {shlex.join(words)}", soft_wrap=True)
-    if found.inferred:
+    if audit_input.inferred:
         console.print(f"The domain was read off the table. Please read and correct it: {out / DOMAIN}")
     output.write(json.loads(report.to_json()) | region)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _proof_folder(
-    out: Path, data: Dataset, opened: OpenedModel, model: ModelOptions, settings: CertifySettings, force: bool
+def _open_proof_folder(
+    out: Path, data: Dataset, opened_model: OpenedModel, model: ModelOptions, settings: CertifySettings, force: bool
 ) -> ProofRun:
     """Return the folder of a proof, made now or opened again; with `force`, emptied first."""
     from neuronfair.proof.session import ProofRequest, ProofRun
@@ -270,17 +262,17 @@ def _proof_folder(
     return ProofRun.create_or_open(
         out,
         data,
-        ProofRequest(opened.decision, settings.where, order=settings.order),
+        ProofRequest(opened_model.decision, settings.where, order=settings.order),
         model=portable_source(str(model.model)),
-        weights=opened.fingerprint,
-        outputs=opened.model.outputs,
+        weights=opened_model.fingerprint,
+        outputs=opened_model.model.outputs,
         extra_weights=None if model.weights is None else str(model.weights.absolute()),
     )
 
 
-def _prove(
+def _prove_and_print(
     problem: Problem,
-    opened: OpenedModel,
+    opened_model: OpenedModel,
     data: Dataset | None,
     settings: CertifySettings,
     run: ProofRun,
@@ -295,13 +287,13 @@ def _prove(
 
     report, records = run.finished(settings.seconds), ProofRecords.none(problem, problem.domain.name)
     if (report is None or settings.row is not None) and data is not None:
-        records = ProofRecords.of(problem, data, order=settings.order, model=opened)
+        records = ProofRecords.of(problem, data, order=settings.order, model=opened_model)
     if report is not None:
         console.print(f"{run.folder}: this proof is finished already. More --seconds continue it, --force starts anew.")
     else:
-        with pool_of(ray) as pool, stage_progress("Proving", quiet=console.quiet) as bar:
+        with options.make_pool(ray) as pool, stage_progress("Proving", quiet=console.quiet) as bar:
             report, _ = certify_problem(
-                problem, opened, records, settings.seconds, show=bar, run=run, pool=None if ray is None else pool
+                problem, opened_model, records, settings.seconds, show=bar, run=run, pool=None if ray is None else pool
             )
     console.print(proof_report(report))
     if settings.row is None:
@@ -311,30 +303,32 @@ def _prove(
     return report, {"row": None if region is None else asdict(region)}
 
 
-def _is_domain(data: str) -> bool:
+def _is_domain_file(data: str) -> bool:
     return Path(data).suffix.lower() == ".toml"
 
 
-def _table_or_domain(table: TableOptions, model: ModelOptions) -> AuditInput:
+def _load_table_or_domain(table: TableOptions, model: ModelOptions) -> AuditInput:
     """Return a table or, of a domain file alone, records drawn from it for the model to be tried on."""
     from neuronfair.audits.inputs import drawn_from, read_input
     from neuronfair.domain.schema.toml import read_domain
 
-    if not _is_domain(table.data):
+    if not _is_domain_file(table.data):
         return table.load(model)
-    if table.domain is not None or table.target is not None or table.join_words:
+    if table.domain is not None or table.target is not None or table.join_arguments:
         raise NeuronFairError(
             f"{table.data}: is a domain file; --domain, --target and --attributes-file are for tables of your own"
         )
-    return read_input(drawn_from(read_domain(Path(table.data))), model.source, sensitive=names(table.sensitive))
+    return read_input(
+        drawn_from(read_domain(Path(table.data))), model.source, sensitive=options.split_names(table.sensitive)
+    )
 
 
-def _in_words(decision: Decision) -> str:
+def format_decision(decision: Decision) -> str:
     """Return a decision as --decision takes it."""
     return decision.kind if decision.kind == "argmax" else f"{decision.kind}={decision.value!r}"
 
 
-def _check_certificate(path: Path, source: ModelOptions, table: AuditInput | None, console: Console) -> Json:
+def _check_certificate(path: Path, model_options: ModelOptions, table: AuditInput | None, console: Console) -> Json:
     """Check a certificate and return its counts; one that does not hold ends with exit status 1."""
     from neuronfair.audits.inputs import drawn_from
     from neuronfair.proof.certificate import CertificateError, read
@@ -345,32 +339,33 @@ def _check_certificate(path: Path, source: ModelOptions, table: AuditInput | Non
         raise NeuronFairError(f"--check {path}: there is no such file")
     try:
         certificate = read(path)
-        opened = source.source.open(drawn_from(certificate.domain))
-        decision, wanted = _in_words(opened.decision), _in_words(certificate.decision)
-        if decision != wanted:
+        opened_model = model_options.source.open(drawn_from(certificate.domain))
+        decision, certified = format_decision(opened_model.decision), format_decision(certificate.decision)
+        if decision != certified:
             raise CertificateError(
-                f"{path}: it is about another decision, {wanted}, not {decision}. Name it to check it: "
-                f"--decision {wanted}"
+                f"{path}: it is about another decision, {certified}, not {decision}. Name it to check it: "
+                f"--decision {certified}"
             )
         with progress_bar("Checking", quiet=console.quiet) as bar:
-            found = check(path, opened, domain=None if table is None else table.data.domain, progress=bar)
+            result = check(path, opened_model, domain=None if table is None else table.data.domain, progress=bar)
     except CertificateError as error:
         complain(f"refused: {error}")
         raise typer.Exit(GATE_FAILED) from None
-    where = f"where {certificate.where} " if certificate.where else ""
+    condition = f"where {certificate.where} " if certificate.where else ""
     console.print(
-        f"Verified: {plural(found.boxes, 'box', 'boxes')} hold for this model and the decision {wanted}. Of "
-        f"{plural(found.people, 'record')} {where}the decision does not depend on "
-        f"{listing(certificate.domain.sensitive)} for {found.fair:,} at least, and does for {found.discriminatory:,} "
-        "at least."
+        f"Verified: {plural(result.boxes, 'box', 'boxes')} hold for this model and the decision {certified}. Of "
+        f"{plural(result.people, 'record')} {condition}the decision does not depend on "
+        f"{listing(certificate.domain.sensitive)} for {result.fair:,} at least, and does for "
+        f"{result.discriminatory:,} at least."
     )
     if table is None:
         console.print(
             "The records are those of the input schema in the certificate. Name your table or domain file to compare "
             "it."
         )
-    counts = {"people": found.people, "proved_fair": found.fair, "proved_discriminatory": found.discriminatory}
-    return {"verified": True, **{name: str(count) for name, count in counts.items()}, "boxes": found.boxes}
+    counts = map(str, (result.people, result.fair, result.discriminatory))
+    keys = ("people", "proved_fair", "proved_discriminatory")
+    return {"verified": True, **dict(zip(keys, counts, strict=True)), "boxes": result.boxes}
 
 
 # Better models
@@ -420,13 +415,13 @@ def alternatives(
     from neuronfair.render.page import audit_page
     from neuronfair.render.terminal import stage_progress
 
-    sensitive = names(table.sensitive)
-    own = table.data in DATASETS
+    sensitive = options.split_names(table.sensitive)
+    is_catalog = table.data in DATASETS
     with stage_progress("Searching for alternatives", quiet=console.quiet) as progress:
-        found = search(
+        search_session = search(
             str(model) if model is not None else estimator,
-            load_dataset(table.data, sensitive=sensitive) if own else Path(table.data),
-            sensitive=None if own else sensitive,
+            load_dataset(table.data, sensitive=sensitive) if is_catalog else Path(table.data),
+            sensitive=None if is_catalog else sensitive,
             target=table.target,
             domain=table.domain,
             favourable=favourable,
@@ -436,11 +431,11 @@ def alternatives(
             progress=progress,
             trust_pickle=trust_pickle,
         )
-        report = found.report
+        report = search_session.report
         options.write_file(out / "report.html", alternatives_page(report))
         options.write_file(out / "regulator.md", regulator_text(report))
         if audit == "chosen" and report.chosen is not None:
-            before, after = (found.audit(name, progress) for name in ("baseline", report.chosen))
+            before, after = (search_session.audit(name, progress) for name in ("baseline", report.chosen))
             options.write_file(out / "before.html", audit_page(before))
             options.write_file(out / "after.html", audit_page(after))
     console.print(alternatives_report(report))

@@ -17,7 +17,7 @@ from neuronfair.cli.app import option
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 from neuronfair.formatting import listing, percent, printable
 from neuronfair.model.formats import reader_of
-from neuronfair.parameters import INPUT, OUTPUT, parameter
+from neuronfair.parameters import INPUT, OUTPUT, common_parameter, parameter
 from neuronfair.scale.pool import Pool, Processes, Serial, cluster
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 SEED = "Random seed."
 RayOption = Annotated[
-    str | None,
-    option("Ray cluster: all cores of this machine, auto, HOST:PORT or ray://….", metavar="[ADDR]"),
+    str | None, option("Ray cluster: all cores of this machine, auto, HOST:PORT or ray://….", metavar="[ADDR]")
 ]
 ForceOption = Annotated[bool, option("Delete what is in --out, then start.", "--force", panel=OUTPUT)]
 DeviceOption = Annotated[str, option("Compute on cpu or cuda.")]
@@ -72,16 +71,16 @@ class OutputOptions:
 class ModelOptions:
     """Options that name and open the model under test."""
 
-    model: str | None = parameter(
+    model: str | None = common_parameter(
         None,
         "Model file (.onnx, .skops, .ubj, …) or package.module:name. Default: train one.",
         panel=INPUT,
         metavar="SOURCE",
     )
     weights: Path | None = parameter(None, "Weights (.safetensors) of the model.")
-    preprocess: str | None = parameter(None, "Function (package.module:name) from records to model inputs.")
-    trust_pickle: bool = parameter(False, "Open pickle files, which can run any code.", panel=INPUT)
-    decision: str | None = parameter(None, "Decision: argmax, threshold=0.5 or tolerance=0.1.")
+    preprocess: str | None = common_parameter(None, "Function (package.module:name) from records to model inputs.")
+    trust_pickle: bool = common_parameter(False, "Open pickle files, which can run any code.", panel=INPUT)
+    decision: str | None = common_parameter(None, "Decision: argmax, threshold=0.5 or tolerance=0.1.")
     columns: str | None = parameter(None, "Names of the model's inputs, in order.", metavar="A,B,…")
     device: str = parameter("cpu", "Compute on cpu or cuda.")
 
@@ -106,7 +105,7 @@ class ModelOptions:
             decision=read_decision(self.decision),
             device=self.device,
             preprocess=self.preprocess,
-            columns=names(self.columns),
+            columns=split_names(self.columns),
         )
 
     def train(
@@ -125,16 +124,16 @@ class ModelOptions:
 class TableOptions:
     """Options that name and read the data set."""
 
-    data: str = parameter(
+    data: str = common_parameter(
         "adult",
         "Data set (adult, german, bank, compas, meps), or a CSV, Parquet, Feather, Excel, SQLite or JSONL file.",
         positional=True,
         metavar="DATA",
     )
-    sensitive: str | None = parameter(
+    sensitive: str | None = common_parameter(
         None, "Sensitive attributes, such as sex or sex,race. Default: those of the domain file.", panel=INPUT
     )
-    target: str | None = parameter(None, "Column to predict; not with --domain.", panel=INPUT, metavar="COLUMN")
+    target: str | None = common_parameter(None, "Column to predict; not with --domain.", panel=INPUT, metavar="COLUMN")
     domain: Path | None = parameter(
         None, "Input schema of your table; 'neuronfair domain infer' drafts one.", panel=INPUT
     )
@@ -143,13 +142,13 @@ class TableOptions:
     key: str | None = parameter(None, "Column to join it by. Default: row by row.")
 
     @property
-    def join_words(self) -> tuple[str, ...]:
+    def join_arguments(self) -> tuple[str, ...]:
         """--attributes-file and --key as typed on the command line."""
         if self.attributes_file is None:
             return ()
         return ("--attributes-file", str(self.attributes_file), *(() if self.key is None else ("--key", self.key)))
 
-    def joined(self, table: Path) -> Path | Sheet:
+    def join_attributes(self, table: Path) -> Path | Sheet:
         """Return the table with the sensitive columns and other columns of --attributes-file that are no inputs."""
         if self.attributes_file is None:
             return table
@@ -157,11 +156,12 @@ class TableOptions:
         from neuronfair.domain.tables import joined_columns
         from neuronfair.domain.tables.files import read_sheet
 
-        known = None if self.domain is None else read_domain(self.domain)
-        wanted = names(self.sensitive) or ([] if known is None else list(known.sensitive))
-        wanted += [] if known is None else [one.name for one in known.attributes if not one.is_input]
+        domain = None if self.domain is None else read_domain(self.domain)
+        joined_names = split_names(self.sensitive) or ([] if domain is None else list(domain.sensitive))
+        if domain is not None:
+            joined_names += [attribute.name for attribute in domain.attributes if not attribute.is_input]
         return joined_columns(
-            read_sheet(table), read_sheet(self.attributes_file), list(dict.fromkeys(wanted)), self.key
+            read_sheet(table), read_sheet(self.attributes_file), list(dict.fromkeys(joined_names)), self.key
         )
 
     def check(self) -> None:
@@ -188,7 +188,7 @@ class TableOptions:
             )
         if domain is not None and target is not None:
             raise DataError(f"--target {target}: the domain file {domain} names the target. Leave one of the two out")
-        if domain is None and not names(self.sensitive):
+        if domain is None and not split_names(self.sensitive):
             raise DataError(f"{name}: name a --domain file, or --sensitive and --target so that one can be inferred")
 
     def load(
@@ -203,7 +203,7 @@ class TableOptions:
         from neuronfair.domain.tables.dataset import DATASETS, load_dataset
 
         self.check()
-        name, chosen = self.data, names(self.sensitive)
+        name, chosen = self.data, split_names(self.sensitive)
         model = model or ModelOptions()
         if model.model is None and self.domain is None and self.target is None and name not in DATASETS:
             raise DataError(f"{name}: without --target there are no labels to train on. Name it, or a --model")
@@ -215,7 +215,7 @@ class TableOptions:
             data = load_dataset(name, self.encoding, sensitive=chosen)
             return read_input(data, model.source, take_rules=take_rules)
         return read_input(
-            self.joined(Path(name)),
+            self.join_attributes(Path(name)),
             model.source,
             domain=self.domain,
             sensitive=chosen,
@@ -224,34 +224,37 @@ class TableOptions:
         )
 
 
-def open_all(
+def open_model_and_data(
     table: TableOptions, model: ModelOptions, console: Console, seed: int
 ) -> tuple[OpenedModel, Dataset, Card | None]:
     """Return the model, the data set on its device, and the card if the model was trained now."""
     model.check()
     check_device(model.device)
     data = table.load(model).data
-    opened, card = (model.source.open(data), None) if model.model is not None else model.train(data, console, seed)
+    is_trained = model.model is None
+    opened_model, card = model.train(data, console, seed) if is_trained else (model.source.open(data), None)
     if outside := [attribute.name for attribute in data.domain.attributes if not attribute.is_input]:
         console.print(f"The model does not use {listing(outside)}.")
-    return opened, data.to(model.device), card
+    return opened_model, data.to(model.device), card
 
 
-def result_header(data: Dataset, opened: OpenedModel | None = None) -> dict[str, object]:
+def make_result_header(data: Dataset, opened_model: OpenedModel | None = None) -> dict[str, object]:
     """Return the first keys of a JSON result: data set, sensitive attributes and, of a model, its fingerprint."""
-    about: dict[str, object] = {
+    header: dict[str, object] = {
         "data": data.name,
         "encoding": data.domain.encoding,
         "sensitive": list(data.domain.sensitive),
     }
-    return about if opened is None else {"version": __version__, **about, "model_fingerprint": opened.fingerprint}
+    if opened_model is None:
+        return header
+    return {"version": __version__, **header, "model_fingerprint": opened_model.fingerprint}
 
 
-def warn_of_encoding(opened: OpenedModel, data: Dataset, console: Console) -> None:
+def warn_of_encoding_problem(opened_model: OpenedModel, data: Dataset, console: Console) -> None:
     """Print a warning if the input encoding check finds a problem."""
     from neuronfair.audits.stages.encoding_check import check_encoding
 
-    check = check_encoding(opened, data)
+    check = check_encoding(opened_model, data)
     if check.level not in ("ok", "not assessable"):
         console.print(printable(check.text), style="bold yellow")
 
@@ -270,17 +273,17 @@ def fit_classifier(
     with progress_bar(f"Training on {data.name}", quiet=console.quiet) as show:
         losses = []
 
-        def note(start: int, epoch: int, loss: float) -> None:
+        def note_epoch(start: int, epoch: int, loss: float) -> None:
             losses.append(loss)
             show(epoch, None, f"epochs, best validation loss {min(losses):.4f}")
 
-        module, card = train(data, hidden=hidden, settings=settings, seed=seed, progress=note)
+        module, card = train(data, hidden=hidden, settings=settings, seed=seed, progress=note_epoch)
     layers = "-".join(map(str, (card.inputs, *card.hidden, card.outputs)))
     console.print(f"Trained {layers} on {data.name}: accuracy {percent(card.accuracy['test'])} on test records.")
     return module, card
 
 
-def pool_of(ray: str | None, workers: int | None = 1) -> AbstractContextManager[Pool]:
+def make_pool(ray: str | None, workers: int | None = 1) -> AbstractContextManager[Pool]:
     """Return the pool of --ray or --workers: a cluster, this process, or processes (None: one per core)."""
     if ray is None:
         return nullcontext(Serial() if workers == 1 else Processes(workers) if workers else Processes())
@@ -292,7 +295,7 @@ def pool_of(ray: str | None, workers: int | None = 1) -> AbstractContextManager[
 # Values of options
 
 
-def names(text: str | None) -> list[str] | None:
+def split_names(text: str | None) -> list[str] | None:
     """Return the names in a text such as sex,race."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from neuronfair.cli import options
 from neuronfair.cli.app import RESEARCH, app, command, option
-from neuronfair.cli.runs import own_model
+from neuronfair.cli.runs import read_own_model
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listing
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT
@@ -46,7 +46,7 @@ def train(
 
     out = options.check_weights(out)
     console = make_console(quiet=quiet)
-    module, card = options.fit_classifier(table.load().data, console, seed, _sizes(hidden))
+    module, card = options.fit_classifier(table.load().data, console, seed, _read_layer_sizes(hidden))
     save_weights(out, module, card)
     console.print(f"Wrote {out} and {out.with_suffix('.json')}.", soft_wrap=True)
 
@@ -76,18 +76,18 @@ def interpret(
     if plot is not None:
         import_matplotlib()
     console = output.console()
-    opened, data, card = options.open_all(table, model, console, seed)
-    network = opened.model
+    opened_model, data, card = options.open_model_and_data(table, model, console, seed)
+    network = opened_model.model
     if not isinstance(network, Network):
         raise ModelError(
-            f"{model.model}: a black box shows no neurons, so there is nothing to interpret. {opened.note}"
+            f"{model.model}: a black box shows no neurons, so there is nothing to interpret. {opened_model.note}"
         )
     if card is None:
-        options.warn_of_encoding(opened, data, console)
+        options.warn_of_encoding_problem(opened_model, data, console)
     with progress_bar("Comparing rows with their twins", quiet=console.quiet) as show:
         profile = run(network, data.domain, data.rows, progress=show)
     worst = profile.worst
-    ablation = ablate(network, data, worst.name, worst.biased, decision=opened.decision, seed=seed)
+    ablation = ablate(network, data, worst.name, worst.biased, decision=opened_model.decision, seed=seed)
     console.print(layer_table(profile, data.domain))
     console.print(verdict(profile, ablation, data.domain))
     if plot is not None:
@@ -96,21 +96,21 @@ def interpret(
             profile.plot(figure.add_subplot(), title=title)
         console.print(f"AS curves: {plot}", soft_wrap=True)
     output.write(
-        options.result_header(data, opened)
+        options.make_result_header(data, opened_model)
         | {"rows": len(data), "domain_fingerprint": data.domain.fingerprint}
         | interpretation_json(profile, ablation)
     )
 
 
-def _sizes(text: str | None) -> list[int] | None:
+def _read_layer_sizes(text: str | None) -> list[int] | None:
     """Return the numbers in a list such as 64,32,16; None for no text."""
     try:
-        numbers = [int(n) for n in options.names(text) or []]
+        sizes = [int(size) for size in options.split_names(text) or []]
     except ValueError:
-        numbers = [0]
-    if any(n < 1 for n in numbers):
+        sizes = [0]
+    if any(size < 1 for size in sizes):
         raise NeuronFairError(f"--hidden {text}: expected whole numbers above 0, such as 64,32,16")
-    return numbers or None
+    return sizes or None
 
 
 SHARDS = "shards"  # in the run folder: pieces of an unfinished search
@@ -146,13 +146,13 @@ def search(
     model.check()
     console = output.console()
     options.check_device(model.device)
-    in_shards = _in_shards(settings, out, ray, shards)
+    in_shards = _needs_shards(settings, out, ray, shards)
     options.check_run_folder(
         out, force, (table.data, model.model, model.weights, table.domain, population, table.attributes_file)
     )
     trained_here = model.model is None
     if trained_here and not force:
-        model = replace(model, model=_trained(out))
+        model = replace(model, model=_find_trained_model(out))
     from neuronfair.audits.provenance import Origin, replay_options, score_scale
     from neuronfair.domain.population.model import read_people
     from neuronfair.model.weights import save_weights
@@ -162,49 +162,47 @@ def search(
     from neuronfair.store.ledger import discard, make_manifest, portable_source, rows_digest
     from neuronfair.store.run import Run
 
-    opened, data, card = options.open_all(table, model, console, settings.seed)
-    config = replace(settings, decision=opened.decision, scale=score_scale(opened, data))
-    check_method(config.method, opened.model, config.decision)
+    opened_model, data, card = options.open_model_and_data(table, model, console, settings.seed)
+    network, scale = opened_model.model, score_scale(opened_model, data)
+    config = replace(settings, decision=opened_model.decision, scale=scale)
+    check_method(config.method, network, config.decision)
     if not trained_here:
-        options.warn_of_encoding(opened, data, console)
-    people = data.rows if population is None else read_people(population, data.domain)
+        options.warn_of_encoding_problem(opened_model, data, console)
+    realistic_rows = data.rows if population is None else read_people(population, data.domain)
     manifest = make_manifest(
         config,
         data,
         model=WEIGHTS if trained_here else portable_source(str(model.model)),
-        weights=opened.fingerprint,
-        outputs=opened.model.outputs,
+        weights=opened_model.fingerprint,
+        outputs=network.outputs,
         extra_weights=None if model.weights is None else str(model.weights.absolute()),
     )
-    manifest["population"] = None if population is None else rows_digest(people)
-    fitted = counterfactuals_of(with_twins(data.domain, data.rows, config.twins))  # before a folder is made
+    manifest["population"] = None if population is None else rows_digest(realistic_rows)
+    counterfactuals = counterfactuals_of(with_twins(data.domain, data.rows, config.twins))  # before a folder is made
     if force:
         discard(out)
     run = Run.create_or_open(out, manifest, data.domain)
-    if card is not None and opened.module is not None:  # trained now
-        save_weights(out / WEIGHTS, opened.module, card)
-    with options.pool_of(ray) as pool:
-        spread = (pool, shards) if in_shards else None
-        outcome = _search(
-            opened.model, data, config, run, console, people=people, counterfactuals=fitted, spread=spread
-        )
+    if card is not None and opened_model.module is not None:  # trained now
+        save_weights(out / WEIGHTS, opened_model.module, card)
+    with options.make_pool(ray) as pool:
+        sharding = (pool, shards) if in_shards else None
+        outcome = _search_and_finish(network, data, config, run, console, realistic_rows, counterfactuals, sharding)
     origin = Origin(
         trained_here=trained_here, weights=model.weights, trust_pickle=model.trust_pickle, preprocess=model.preprocess
     )
-    console.print(search_report(outcome, opened.model, out, replay_options(opened, origin) or ()))
-    output.write(_results(outcome, data))
+    console.print(search_report(outcome, network, out, replay_options(opened_model, origin) or ()))
+    output.write(_make_search_results(outcome, data))
 
 
-def _search(
+def _search_and_finish(
     network: Model,
     data: Dataset,
     config: SearchConfig,
     run: Run,
     console: Console,
-    *,
-    people: Any,
+    realistic_rows: Any,
     counterfactuals: Any,
-    spread: tuple[Pool, str | None] | None,
+    sharding: tuple[Pool, str | None] | None,
 ) -> SearchResult:
     """Search with a progress bar; with `spread`, in shards on a pool."""
     from neuronfair.domain.population.model import fit_population
@@ -214,9 +212,11 @@ def _search(
     from neuronfair.store.shard_runner import ShardRunner
 
     with progress_bar("Fitting the population", quiet=console.quiet):
-        population = run.population or fit_population(data.domain, people)
+        population = run.population or fit_population(data.domain, realistic_rows)
     workers = default_workers()
-    sharded = None if spread is None else ShardRunner(spread[0], run.folder / SHARDS, spread[1], run, workers)
+    shard_runner = None
+    if sharding is not None:
+        shard_runner = ShardRunner(sharding[0], run.folder / SHARDS, sharding[1], run, workers)
     with stage_progress("Searching", quiet=console.quiet) as show:
         outcome = campaign.search(
             network,
@@ -225,23 +225,23 @@ def _search(
             config,
             recorder=run,
             progress=show,
-            runner=sharded or partial(campaign.in_one_piece, workers=workers),
+            runner=shard_runner or partial(campaign.in_one_piece, workers=workers),
             population=population,
             counterfactuals=run.counterfactuals or counterfactuals,
         )
     if not outcome.interrupted:
-        run.finish(_results(outcome, data))
-        if sharded is not None:
-            sharded.remove()
+        run.finish(_make_search_results(outcome, data))
+        if shard_runner is not None:
+            shard_runner.remove()
     return outcome
 
 
-def _results(outcome: SearchResult, data: Dataset) -> dict[str, object]:
+def _make_search_results(outcome: SearchResult, data: Dataset) -> dict[str, object]:
     """Return the result of a search as JSON."""
-    return options.result_header(data) | {"twins": outcome.config.twins} | outcome.summary()
+    return options.make_result_header(data) | {"twins": outcome.config.twins} | outcome.summary()
 
 
-def _in_shards(settings: SearchConfig, out: Path, ray: str | None, shards: str | None) -> bool:
+def _needs_shards(settings: SearchConfig, out: Path, ray: str | None, shards: str | None) -> bool:
     """Return whether a search is cut into shards; refuse options that do not fit."""
     from neuronfair.store.shard_files import RemoteFolder
     from neuronfair.store.shard_runner import MAX_ROWS_IN_MEMORY
@@ -250,24 +250,24 @@ def _in_shards(settings: SearchConfig, out: Path, ray: str | None, shards: str |
         raise NeuronFairError("--seconds does not work with --ray: shards share no clock. Leave one of them out")
     if ray is not None:
         check_address(ray)
-    cut = settings.seconds is None and (
+    is_sharded = settings.seconds is None and (
         settings.seeds * settings.steps > MAX_ROWS_IN_MEMORY or ray is not None or (out / SHARDS).exists()
     )
     if shards is not None:
-        if not cut:
+        if not is_sharded:
             raise NeuronFairError(f"--shards {shards}: this search is too short for shards. Add --ray, or leave it out")
         RemoteFolder(shards).names()  # refuses an unusable address before the search
-    return cut
+    return is_sharded
 
 
-def _trained(out: Path) -> str | None:
+def _find_trained_model(out: Path) -> str | None:
     """Return the classifier that was trained for a run; None if there is none yet."""
     from neuronfair.store.ledger import JOURNAL
     from neuronfair.store.run import Run
 
     # Without a journal that has its digest, training was interrupted.
     run = Run.open(out) if (out / JOURNAL).exists() else None
-    return own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
+    return read_own_model(run) if run is not None and run.manifest["model"] == WEIGHTS and run.model_digest else None
 
 
 def _open_in_worker(source: options.ModelOptions, data: Dataset, folder: Path) -> Model:
@@ -314,21 +314,21 @@ def compare(
     if plot is not None:
         import_matplotlib()
     console = output.console()
-    chosen = None if methods == "all" else [current_name(name) for name in options.names(methods) or ()]
+    chosen = None if methods == "all" else [current_name(name) for name in options.split_names(methods) or ()]
     for method in chosen or ():
         check_method(method)
-    opened, data, _ = options.open_all(table, model, console, settings.seed)
-    opens = None if model.model is None else partial(_open_in_worker, model, data, Path.cwd())
-    with stage_progress("Comparing methods", quiet=console.quiet) as show, options.pool_of(ray) as pool:
+    opened_model, data, _ = options.open_model_and_data(table, model, console, settings.seed)
+    open_in_worker = None if model.model is None else partial(_open_in_worker, model, data, Path.cwd())
+    with stage_progress("Comparing methods", quiet=console.quiet) as show, options.make_pool(ray) as pool:
         result = compare_methods(
-            opened.model,
+            opened_model.model,
             data.domain,
             data.rows,
-            able(opened.model) if chosen is None else chosen,
-            replace(settings, decision=opened.decision),
+            able(opened_model.model) if chosen is None else chosen,
+            replace(settings, decision=opened_model.decision),
             repeats=repeats,
             progress=show,
-            opens=opens,
+            opens=open_in_worker,
             pool=None if ray is None else pool,
         )
     console.print(compare_report(result, data.domain))
@@ -337,7 +337,7 @@ def compare(
         plot_comparison(result, plot, title=title)
         console.print(f"Picture: {plot}", soft_wrap=True)
     output.write(
-        options.result_header(data, opened)
+        options.make_result_header(data, opened_model)
         | {
             "twins": settings.twins,
             "seeds": result.seeds,
@@ -345,8 +345,8 @@ def compare(
             "global_steps": result.config.global_steps,
             "run_seeds": list(range(settings.seed, settings.seed + repeats)),
             "rates": {
-                one.population: {"rate": one.rate, "interval": one.interval, "sampled": one.sampled}
-                for one in result.rates
+                rate.population: {"rate": rate.rate, "interval": rate.interval, "sampled": rate.sampled}
+                for rate in result.rates
             },
             "strongest_control": None if result.strongest is None else result.strongest._asdict(),
             "interrupted": result.interrupted,

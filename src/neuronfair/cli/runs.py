@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from neuronfair.store.run import Run
     from neuronfair.text.report import TextReport
 
-REPORTS = {".md": "Model card", ".html": "Report", ".xml": "JUnit"}
-OF_RUN = ("decision", "columns", "device")  # options that the run folder already has
+REPORT_KINDS = {".md": "Model card", ".html": "Report", ".xml": "JUnit"}
+RECORDED_OPTIONS = ("decision", "columns", "device")  # options that the run folder already has
 
 
-@command(app, panel=AUDIT, omit=OF_RUN)
+@command(app, panel=AUDIT, omit=RECORDED_OPTIONS)
 def show(
     run: Annotated[
         Path, option("The folder of 'neuronfair audit', or a run folder of a search.", metavar="RUN", positional=True)
@@ -53,15 +53,15 @@ def show(
     `neuronfair show run --out findings.xlsx`
     """
     if out is not None:
-        _write(run, out)
+        _write_run(run, out)
     elif number is not None:
-        _refuse_texts(run)
-        _show_finding(*_finding(run, number), model)
+        _refuse_text_audit(run)
+        _show_finding(*_locate_finding(run, number), model)
     else:
-        _show_all(run)
+        _show_run(run)
 
 
-def own_model(run: Run) -> str:
+def read_own_model(run: Run) -> str:
     """Return the model file of a run, if it is unchanged.
 
     A run folder may come from a stranger, so Python code, pickles and changed files must be named by the user.
@@ -70,41 +70,42 @@ def own_model(run: Run) -> str:
     from neuronfair.store.files import sha256
 
     source = run.model
-    path, use = Path(source), f"use --model {shlex.quote(source)}"
+    path, suggestion = Path(source), f"use --model {shlex.quote(source)}"
     if not path.is_file() and re.fullmatch(r"[\w.]+:[\w.]+", source):
         raise RunError(
             f"{run.folder}: its model is Python code, {source}, which a run folder alone must not start. "
-            f"If you trust that code, {use}"
+            f"If you trust that code, {suggestion}"
         )
     if not path.is_file():
         raise RunError(f"{source}: there is no such file. {run.folder} was made with it; name a model with --model")
     if path.suffix.lower() in PICKLE_SUFFIXES:
         raise RunError(
             f"{run.folder}: its model is a pickle, {source}, which can run any code and is not opened because a run "
-            f"folder names it. If you trust it, {use} --trust-pickle"
+            f"folder names it. If you trust it, {suggestion} --trust-pickle"
         )
     if sha256(path) != run.model_digest:
-        raise RunError(f"{source}: has changed since {run.folder} was made. To open it anyway, {use}")
+        raise RunError(f"{source}: has changed since {run.folder} was made. To open it anyway, {suggestion}")
     return source
 
 
-def _finding(folder: Path, number: int) -> tuple[Path, int]:
+def _locate_finding(folder: Path, number: int) -> tuple[Path, int]:
     """Return the run folder and number of a finding; in an audit folder, of one of its worst findings."""
     from neuronfair.audits.folder import FIGURES, folder_name
     from neuronfair.audits.report.attribute import TABLE
 
     if not (folder / FIGURES).is_file():
         return folder, number
-    report = _report(folder)
-    worst = [(one, finding) for one in report.attributes for finding in one.worst if finding.method != TABLE]
-    if number >= len(worst):
-        raise RunError(f"{folder}: lists {len(worst):,} worst findings, numbered from 0; there is no number {number}")
-    attribute, finding = worst[number]
+    report = _read_audit_report(folder)
+    pairs = [(attribute, finding) for attribute in report.attributes for finding in attribute.worst]
+    pairs = [(attribute, finding) for attribute, finding in pairs if finding.method != TABLE]
+    if number >= len(pairs):
+        raise RunError(f"{folder}: lists {len(pairs):,} worst findings, numbered from 0; there is no number {number}")
+    attribute, finding = pairs[number]
     return folder / folder_name(attribute.sensitive) / finding.method, finding.number
 
 
-def _show_finding(folder: Path, number: int, source: ModelOptions) -> None:
-    if source.trust_pickle and source.model is None:
+def _show_finding(folder: Path, number: int, model_options: ModelOptions) -> None:
+    if model_options.trust_pickle and model_options.model is None:
         raise NeuronFairError("--trust-pickle: name the file that you trust with --model")
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import wrap_model
@@ -116,26 +117,26 @@ def _show_finding(folder: Path, number: int, source: ModelOptions) -> None:
     findings = run.findings()
     if number >= len(findings):
         raise RunError(f"{folder}: has {len(findings):,} findings, numbered from 0; there is no number {number}")
-    model = source.model or own_model(run)
-    opened = wrap_model(
+    model = model_options.model or read_own_model(run)
+    opened_model = wrap_model(
         model,
         run.domain,
         findings.rows,
-        weights=source.weights,
-        trust_pickle=source.trust_pickle,
-        preprocess=source.preprocess,
+        weights=model_options.weights,
+        trust_pickle=model_options.trust_pickle,
+        preprocess=model_options.preprocess,
         decision=Decision(**run.manifest["plan"]["decision"]),
     )
-    network = opened.model.double()
+    network = opened_model.model.double()
     if network.outputs != run.outputs:
         raise RunError(f"{model}: has {network.outputs} outputs, but {folder} was made with {run.outputs}")
-    same = opened.fingerprint == run.manifest["weights"]
-    if source.model is None and not same:  # the same file reads other weights now
+    has_same_weights = opened_model.fingerprint == run.manifest["weights"]
+    if model_options.model is None and not has_same_weights:  # the same file reads other weights now
         raise RunError(f"{model}: is not the model that {folder} was made with. To try it, use --model {model}")
-    make_console().print(replay_report(run, network, number, same_weights=same), soft_wrap=True)
+    make_console().print(replay_report(run, network, number, same_weights=has_same_weights), soft_wrap=True)
 
 
-def _show_all(folder: Path) -> None:
+def _show_run(folder: Path) -> None:
     """Print the report of an audit, or the number of findings of a search."""
     from neuronfair.audits.folder import FIGURES, PAGE
     from neuronfair.formatting import plural
@@ -144,14 +145,14 @@ def _show_all(folder: Path) -> None:
     from neuronfair.text.report import lines
 
     console = make_console()
-    texts = _report_of_texts(folder)
+    texts = _read_text_report(folder)
     if texts is not None:
         for line in (*lines(texts), f"Report: {folder / PAGE}"):
             console.print(line, soft_wrap=True)
         return
     if (folder / FIGURES).is_file():
         page = folder / PAGE
-        print_audit(console, _report(folder), page if page.is_file() else None, verbose=True)
+        print_audit(console, _read_audit_report(folder), page if page.is_file() else None, verbose=True)
         return
     run = Run.open(folder)
     count, state = len(run.findings()), "finished" if run.summary is not None else "unfinished"
@@ -160,7 +161,7 @@ def _show_all(folder: Path) -> None:
         console.print(f"The first: {shlex.join(['neuronfair', 'show', str(folder), '0'])}", soft_wrap=True)
 
 
-def _write(folder: Path, out: Path) -> None:
+def _write_run(folder: Path, out: Path) -> None:
     """Write all findings, or the report of an audit, in the format of the file name."""
     from neuronfair.formatting import plural
     from neuronfair.render.export import FORMATS, export_findings, junit
@@ -169,26 +170,26 @@ def _write(folder: Path, out: Path) -> None:
     from neuronfair.render.terminal import make_console
     from neuronfair.text.report import text_page
 
-    options.check_out(out, (*FORMATS, *REPORTS))
+    options.check_out(out, (*FORMATS, *REPORT_KINDS))
     suffix = out.suffix.lower()
     if suffix in FORMATS:
-        _refuse_texts(folder)
+        _refuse_text_audit(folder)
         count = export_findings(folder, out)
         make_console().print(f"{plural(count, 'finding')}: {out}", soft_wrap=True)
         return
     write: dict[str, Callable[[Report], str]] = {".md": model_card, ".html": audit_page, ".xml": junit}
-    texts = _report_of_texts(folder)
+    texts = _read_text_report(folder)
     if texts is not None and suffix == ".md":
         raise RunError(f"{folder}: is an audit of texts, which has no model card. Write .html or .xml")
     if texts is None:
-        content = write[suffix](_report(folder))
+        content = write[suffix](_read_audit_report(folder))
     else:
         content = text_page(texts) if suffix == ".html" else texts.to_junit()
     options.write_file(out, content)
-    make_console().print(f"{REPORTS[suffix]}: {out}", soft_wrap=True)
+    make_console().print(f"{REPORT_KINDS[suffix]}: {out}", soft_wrap=True)
 
 
-def _report_of_texts(folder: Path) -> TextReport | None:
+def _read_text_report(folder: Path) -> TextReport | None:
     """Return the report of an audit of texts; None for the folder of another audit or of a search."""
     from neuronfair.audits.folder import FIGURES
     from neuronfair.limits import TREE_FACTOR, read_bytes
@@ -203,13 +204,13 @@ def _report_of_texts(folder: Path) -> TextReport | None:
     return TextReport.from_json(read_bytes(path, times=TREE_FACTOR), path)
 
 
-def _refuse_texts(folder: Path) -> None:
+def _refuse_text_audit(folder: Path) -> None:
     """Refuse to show or export single findings of an audit of texts: they are in its files already."""
-    if _report_of_texts(folder) is not None:
+    if _read_text_report(folder) is not None:
         raise RunError(f"{folder}: is an audit of texts. Its findings are in {folder / 'findings.csv'}")
 
 
-def _report(folder: Path) -> Report:
+def _read_audit_report(folder: Path) -> Report:
     from neuronfair.audits.folder import FIGURES, read_report
 
     path = folder / FIGURES

@@ -282,13 +282,7 @@ class DetectorSubject:
 
 
 def find_subject(
-    detector: Detector,
-    classifier: Detector,
-    split: ImageSplit,
-    *,
-    name: str,
-    sensitive: str,
-    seed: int = 0,
+    detector: Detector, classifier: Detector, split: ImageSplit, *, name: str, sensitive: str, seed: int = 0
 ) -> DetectorSubject:
     """Find the shift of every detected face and where the detector reacts to it; leave out faces that never flip.
 

@@ -78,9 +78,7 @@ def small() -> nn.Sequential:
     return nn.Sequential(parts | {"flatten": nn.Flatten()})
 
 
-BODIES: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {
-    "small": (small, SMALL_HEAD),
-}
+BODIES: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {"small": (small, SMALL_HEAD)}
 
 
 def build(name: str, *, side: int, classes: int = 2) -> Detector:

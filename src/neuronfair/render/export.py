@@ -396,10 +396,7 @@ def _worst(attribute: AttributeReport) -> list[str]:
     if not attribute.worst:
         return []
     worst = attribute.worst[0]
-    return [
-        f"Worst pair, {described(worst)}",
-        *([f"Show it again: {worst.replay}"] if worst.replay else []),
-    ]
+    return [f"Worst pair, {described(worst)}", *([f"Show it again: {worst.replay}"] if worst.replay else [])]
 
 
 def _count(suite: ElementTree.Element) -> None:

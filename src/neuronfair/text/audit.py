@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -58,6 +58,8 @@ class TextSettings:
     max_calls: int | None = None  # texts that are sent to a function
     batch: int = 32  # texts in a call of a function
     seed: int = 0
+
+    QUICK: ClassVar[Mapping[str, int]] = {"starts": 30, "steps": 10, "max_texts": 500}
 
 
 class TextStages:
