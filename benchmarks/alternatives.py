@@ -1,81 +1,104 @@
 """Are the claims of a search for alternatives true, and is it better than seeds alone and than Fairlearn?
 
-    python benchmarks/alternatives.py --data compas bank --estimators lightgbm --splits 4 --budget 20 --out out/alt
+    python benchmarks/alternatives.py --jobs 16 --out out/alternatives
+    python benchmarks/alternatives.py --data compas bank --estimators lightgbm --splits 4 --budget 20 --out out/small
 
 Of each data set a quarter is put aside before the search; nothing of it is used but to look whether what was called
 better is better there, too. Next to the search: the best of its controls (as many fits by seed alone), and, where
-Fairlearn is installed, ExponentiatedGradient and ThresholdOptimizer with demographic parity, fitted to the same part
-and measured on the part put aside. ThresholdOptimizer has other thresholds for each group, which the search never has.
+Fairlearn is installed, ExponentiatedGradient (at most as many fits as candidates) and ThresholdOptimizer (one fit) with
+demographic parity, fitted to the same part and measured on the part put aside. ThresholdOptimizer has other thresholds
+for each group, which the search never has. A network takes no weights of records: for ExponentiatedGradient as many
+records are drawn by their weights instead.
+
+Each cell (data set, estimator, split) is one process with one thread. Its fits are kept in OUT/fits, its result in
+OUT/cells, all results in OUT/results.csv; the same command resumes, also in the middle of a cell. --summary prints the
+results there are. The data sets are read from the folder NEURONFAIR_DATA.
 
 Worlds whose truth is known: --worlds 100 counts how often "none found" is said where nothing can be had, and how often
 a proxy that can be left out is found (tests/planted/alternatives.py).
-
-One line of JSON for each run goes to results.jsonl in --out; a run that is there already is not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from neuronfair import load_dataset
-from neuronfair.alternative_models import AlternativesSettings
-from neuronfair.alternative_models.candidates import CandidateFitter
-from neuronfair.alternative_models.objectives import ModelAnswers, PartEvaluator
-from neuronfair.alternative_models.parts import search_table
-from neuronfair.alternative_models.session import Alternatives, alternatives
-from neuronfair.domain.tables.dataset import DATASETS
-
-from tests.planted import alternatives as worlds
-
+#: The attribute by which each data set is compared.
+SENSITIVE = {"adult": "sex", "meps": "race", "bank": "marital", "compas": "sex", "german": "sex"}
+ESTIMATORS = ("network", "lightgbm")
+#: The first split that the published table does not have; these cells are done first.
+MISSING_FROM = {("adult", "network"): 4, ("meps", "network"): 6, ("bank", "network"): 3, ("bank", "lightgbm"): 9}
 ASIDE = 4  # one record in so many is put aside
+FITS_PER_ITERATION = 3  # of ExponentiatedGradient, at most (2.6 on German)
+ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")} | {"CUDA_VISIBLE_DEVICES": ""}
+KINDS = ("chosen", "best control", "ThresholdOptimizer", "ExponentiatedGradient")
 
 
-def aside(name: str, sensitive: str | None, split: int) -> tuple[Any, Any]:
+# One cell, in a process of its own
+
+
+def put_aside(name: str, sensitive: str, split: int) -> tuple[Any, Any]:
     """Return the records for the search, and those put aside."""
-    data = load_dataset(name, sensitive=[sensitive] if sensitive else None)
+    from neuronfair import load_dataset
+
+    import torch
+
+    data = load_dataset(name, sensitive=[sensitive])
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1000 + split))
     cut = len(data) // ASIDE
     return data.take(order[cut:].sort().values), data.take(order[:cut].sort().values)
 
 
-def on(other: Any, result: Alternatives) -> tuple[CandidateFitter, PartEvaluator]:
-    """Return what asks models of a search about other records, and measures the answers."""
-    table = search_table(other, 0)
-    fitter = CandidateFitter(table, result.fitter.recipe, result.fitter.settings, result.fitter.hints)
-    everybody = np.arange(len(other))
-    settings = AlternativesSettings(measure=result.report.measure, quality=result.report.quality)
-    evaluator = PartEvaluator.of(table, "test", settings, None)
-    return fitter, PartEvaluator(table, everybody, evaluator.quality, evaluator.measure)
-
-
-def compared(
-    name: str, sensitive: str | None, estimator: str, split: int, options: argparse.Namespace
-) -> dict[str, Any]:
+def search_cell(name: str, estimator: str, split: int, options: argparse.Namespace) -> dict[str, Any]:
     """Search one split of a data set, and look at the part put aside."""
+    from neuronfair.alternative_models import AlternativesSettings
+    from neuronfair.alternative_models.candidates import CandidateFitter
+    from neuronfair.alternative_models.objectives import PartEvaluator
+    from neuronfair.alternative_models.parts import search_table
+    from neuronfair.alternative_models.search import SearchFile
+    from neuronfair.alternative_models.session import describe_search, prepare_fitter, run_alternatives
+    from neuronfair.progress import silent
+
+    import numpy as np
+
     start = time.perf_counter()
-    data, second = aside(name, sensitive, split)
-    result = alternatives(
-        estimator, data, budget=options.budget, seed=split, tolerance=options.tolerance, workers=options.workers
-    )
+    sensitive = options.sensitive or SENSITIVE[name]
+    data, second = put_aside(name, sensitive, split)
+    settings = AlternativesSettings(budget=options.budget, seed=split, tolerance=options.tolerance)
+    fitter, notes = prepare_fitter(estimator, data, settings)
+    path = options.out / "fits" / f"{cell_name(name, estimator, split)}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = run_alternatives(fitter, notes, SearchFile(path, describe_search(fitter)), silent)
     report = result.report
-    fitter, evaluator = on(second, result)
+    table = search_table(second, 0)
+    other = CandidateFitter(table, fitter.recipe, settings, result.fitter.hints)
+    evaluator = PartEvaluator(table, np.arange(len(second)), settings.quality, report.measure)
+    test = fitter.evaluator("test")
 
-    def asked(fit: str) -> ModelAnswers:
-        return fitter.answers(result._made(fit), evaluator.rows)
+    def measure(fit: str) -> dict[str, Any]:
+        """Return quality and measure on the part put aside, and on the test part the counts that its bound rests on."""
+        model = result.find_model(fit)
+        answers = other.answers(model, evaluator.rows)
+        counts = test.count_answers(fitter.answers(model, test.rows), baseline).tolist()
+        return {"name": fit, "second": [evaluator.quality_of(answers), evaluator.measured(answers)], "counts": counts}
 
-    baseline = asked("baseline")
-    control = next((one for one in report.shown if one.candidate.kind == "control" and one.better), None)
-    models = {"chosen": report.winner, "best control": control}
-    found: dict[str, Any] = {
+    baseline = fitter.answers(result.find_model("baseline"), test.rows)
+    shown = {one.candidate.name: {**measure(one.candidate.name), "better": one.better} for one in report.shown}
+    before = shown["baseline"]["second"]
+    for one in shown.values():
+        one["holds"] = one["second"][0] >= before[0] - options.tolerance and one["second"][1] < before[1]
+    control = next((name for name, one in shown.items() if name.startswith("control") and one["better"]), None)
+    searched = round(time.perf_counter() - start, 1)
+    return {
         "data": name,
         "sensitive": sensitive,
         "estimator": estimator,
@@ -84,120 +107,214 @@ def compared(
         "tolerance": options.tolerance,
         "conclusion": report.conclusion,
         "measure": report.measure,
-        "seconds": round(time.perf_counter() - start, 1),
-        "baseline": [evaluator.quality_of(baseline), evaluator.measured(baseline)],
+        "failed": report.failed,
+        "baseline": before,
+        "shown": shown,
+        **{kind: shown[key] for kind, key in (("chosen", report.chosen), ("best control", control)) if key},
+        **measure_fairlearn(result.fitter, other, evaluator, options.budget),
+        "seconds": searched,
+        "cpu_seconds": round(time.process_time(), 1),
     }
-    for kind, shown in models.items():
-        if shown is not None:
-            answers = asked(shown.candidate.name)
-            figures = [evaluator.quality_of(answers), evaluator.measured(answers)]
-            holds = figures[0] >= found["baseline"][0] - options.tolerance and figures[1] < found["baseline"][1]
-            found[kind] = {"name": shown.candidate.name, "second": figures, "holds": holds}
-    found["fairlearn"] = {} if estimator == "network" else fairlearn(result, fitter, evaluator)
-    return found
 
 
-def fairlearn(result: Alternatives, fitter: CandidateFitter, evaluator: PartEvaluator) -> dict[str, list[float]]:
+def measure_fairlearn(fitter: Any, other: Any, evaluator: Any, budget: int) -> dict[str, Any]:
     """Return quality and measure of two methods of Fairlearn on the part put aside; nothing where it is missing."""
     try:
         from fairlearn.postprocessing import ThresholdOptimizer
         from fairlearn.reductions import DemographicParity, ExponentiatedGradient
     except ImportError:
         return {}
-    from neuronfair.alternative_models import estimators
+    from neuronfair.alternative_models.objectives import ModelAnswers
 
-    table, recipe, other = result.fitter.table, result.fitter.recipe, fitter.table
-    columns, fit = list(recipe.columns), table.fit
+    import numpy as np
+
+    table, fits = fitter.table, [0]
+    columns, fit = list(fitter.recipe.columns), table.fit
     x, y, groups = table.frame.iloc[fit][columns], (table.labels[fit] == table.positive).astype(int), table.group[fit]
-    made = estimators.seeded(recipe.estimator, 0, {})
+    model = weighted_model(fitter, fits)
     methods = {
-        "ThresholdOptimizer": ThresholdOptimizer(estimator=made, predict_method="auto"),
+        "ThresholdOptimizer": ThresholdOptimizer(estimator=model, predict_method="predict_proba"),
         "ExponentiatedGradient": ExponentiatedGradient(
-            made, DemographicParity(), sample_weight_name="model__sample_weight"
+            model, DemographicParity(), max_iter=max(1, budget // FITS_PER_ITERATION)
         ),
     }
     found = {}
     for name, method in methods.items():
+        fits[0] = 0
         method.fit(x, y, sensitive_features=groups)
-        given = {"sensitive_features": other.group} if name == "ThresholdOptimizer" else {}
-        decided = np.asarray(method.predict(other.frame[columns], random_state=0, **given)).astype(int)
-        decided = np.where(decided == 1, other.positive, 1 - other.positive)
+        given = {"sensitive_features": other.table.group} if name == "ThresholdOptimizer" else {}
+        selected = np.asarray(method.predict(other.table.frame[columns], random_state=0, **given)) == 1
+        decided = np.where(selected, other.table.positive, 1 - other.table.positive)
         answers = ModelAnswers(decided, None, np.zeros(len(decided), dtype=bool))
-        found[name] = [evaluator.quality_of(answers), evaluator.measured(answers)]
+        found[name] = {"second": [evaluator.quality_of(answers), evaluator.measured(answers)], "fits": fits[0]}
     return found
 
 
-def world(kind: str, seed: int) -> dict[str, Any]:
-    """Search one planted world."""
-    free = kind == "free proxy"
-    people = worlds.free_proxy(seed) if free else worlds.nothing_to_have(seed)
-    settings = {"tolerance": 0.02, "budget": 6} if free else {"budget": 6}
-    asked = {"sensitive": "sex", "target": "hired", "favourable": "yes"}
-    report = alternatives("logistic", people, **asked, seed=seed, **settings).report
-    return {"world": kind, "seed": seed, "conclusion": report.conclusion}
+def weighted_model(fitter: Any, fits: list[int]) -> Any:
+    """Return a classifier of 0 and 1 (selected) that takes weights of records, and counts its fits."""
+    from neuronfair.alternative_models import estimators
+
+    import numpy as np
+    from sklearn.base import BaseEstimator, ClassifierMixin
+
+    table = fitter.table
+    classes = [table.values[1 - table.positive], table.values[table.positive]]
+
+    class WeightedModel(ClassifierMixin, BaseEstimator):
+        def fit(self, frame: Any, y: Any, sample_weight: Any = None) -> Any:
+            fits[0] += 1
+            self.classes_ = np.array([0, 1])
+            estimator = estimators.seeded(fitter.recipe.estimator, 0, {})
+            y = np.array(classes, dtype=table.y.dtype)[np.asarray(y, dtype=int)]
+            weights = None if sample_weight is None else np.asarray(sample_weight, dtype=float)
+            self.estimator_ = estimators.fitted(estimator, frame, y, weights, 0)
+            return self
+
+        def predict_proba(self, frame: Any) -> Any:
+            order = [list(self.estimator_.classes_).index(value) for value in classes]
+            return np.asarray(self.estimator_.predict_proba(frame))[:, order]
+
+        def predict(self, frame: Any) -> Any:
+            return self.predict_proba(frame).argmax(1)
+
+    return WeightedModel()
 
 
-def summary(lines: list[dict[str, Any]]) -> None:
-    """Print how often something was claimed, and how often it held."""
-    for kind in ("free proxy", "nothing to have"):
-        some = [line["conclusion"] for line in lines if line.get("world") == kind]
-        if some:
-            print(f"{kind}: {len(some)} worlds, better {some.count('better')}, none found {some.count('none found')}")
-    searched = [line for line in lines if "data" in line]
-    for key in dict.fromkeys((line["data"], line["estimator"]) for line in searched):
-        some = [line for line in searched if (line["data"], line["estimator"]) == key]
-        claims = [line for line in some if "chosen" in line]
-        control = [line for line in some if "best control" in line]
-        held = sum(line["chosen"]["holds"] for line in claims)
-        print(f"{key[0]}, {key[1]}: {len(some)} splits, better {len(claims)}, held on the second part {held}; "
-              f"controls better {len(control)}, held {sum(line['best control']['holds'] for line in control)}; "
-              f"{np.mean([line['seconds'] for line in some]):.0f} s each")  # fmt: skip
-        rows = {
-            "baseline": [line["baseline"] for line in some],
-            "chosen": [line["chosen"]["second"] for line in claims],
-        }
-        for method in ("ThresholdOptimizer", "ExponentiatedGradient"):
-            rows[method] = [line["fairlearn"][method] for line in some if method in line["fairlearn"]]
-        for name, values in rows.items():
-            if values:
-                quality, measure = np.mean(values, axis=0)
-                print(f"    {name:22} quality {quality:.4f}, measure {measure:.4f} (mean of {len(values)})")
+# All cells
+
+
+def cell_name(name: str, estimator: str, split: int) -> str:
+    """Return the name of the files of a cell."""
+    return f"{name}-{estimator}-{split}"
+
+
+def order_cells(options: argparse.Namespace) -> list[tuple[str, str, int]]:
+    """Return all cells: first those that the published table misses, then the slow ones."""
+    slow = list(SENSITIVE)
+    cells = [(d, e, split) for d in options.data for e in options.estimators for split in range(options.splits)]
+    return sorted(
+        cells, key=lambda c: (c[2] < MISSING_FROM.get(c[:2], sys.maxsize), ESTIMATORS.index(c[1]), slow.index(c[0]))
+    )
+
+
+def run_cell(cell: tuple[str, str, int], options: argparse.Namespace) -> str:
+    """Search one cell in a process of its own; return the last line that it printed where it failed."""
+    command = [sys.executable, __file__, "--cell", cell[0], cell[1], str(cell[2]), "--out", str(options.out)]
+    command += ["--budget", str(options.budget), "--tolerance", str(options.tolerance)]
+    command += ["--sensitive", options.sensitive] if options.sensitive else []
+    done = subprocess.run(command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    (options.out / f"{cell_name(*cell)}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+    return (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+
+
+def read_cells(out: Path) -> list[dict[str, Any]]:
+    """Return the results there are."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "cells").glob("*.json"))]
+
+
+def write_csv(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write one line for each cell."""
+    keys = ("data", "sensitive", "estimator", "split", "budget", "tolerance", "measure", "conclusion", "failed")
+    columns = [f"{kind} {what}" for kind in KINDS for what in ("name", "quality", "measure", "holds", "fits")]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*keys, "seconds", "CPU seconds in all", "baseline quality", "baseline measure", *columns])
+        for cell in cells:
+            values = [cell[key] for key in (*keys, "seconds", "cpu_seconds")] + cell["baseline"]
+            for kind in KINDS:
+                one = cell.get(kind, {})
+                values += [one.get("name"), *one.get("second", (None, None)), one.get("holds"), one.get("fits")]
+            writer.writerow(values)
+
+
+def summary(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Return how often something was claimed, and how often it held."""
+    for key in dict.fromkeys((cell["data"], cell["sensitive"], cell["estimator"]) for cell in cells):
+        some = [cell for cell in cells if (cell["data"], cell["sensitive"], cell["estimator"]) == key]
+        claims, controls = ([cell[kind] for cell in some if kind in cell] for kind in ("chosen", "best control"))
+        seconds = sum(cell["seconds"] for cell in some) / len(some)
+        yield (
+            f"{', '.join(key)}: {len(some)} splits, better {len(claims)}, held on the second part "
+            f"{sum(one['holds'] for one in claims)}; controls better {len(controls)}, held "
+            f"{sum(one['holds'] for one in controls)}; {seconds:.0f} s each"
+        )
+        values = {"baseline": [cell["baseline"] for cell in some]}
+        values |= {kind: [cell[kind]["second"] for cell in some if kind in cell] for kind in KINDS}
+        for kind, pairs in values.items():
+            if pairs:
+                quality, measure = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+                yield f"    {kind:22} quality {quality:.4f}, measure {measure:.4f} (mean of {len(pairs)})"
+
+
+def run_table(options: argparse.Namespace) -> int:
+    """Search all cells that are missing, `--jobs` at a time; return how many failed."""
+    (options.out / "cells").mkdir(parents=True, exist_ok=True)
+    cells = [c for c in order_cells(options) if not (options.out / "cells" / f"{cell_name(*c)}.json").exists()]
+    start, failed = time.perf_counter(), 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(run_cell, cell, options): cell for cell in cells}
+        for number, future in enumerate(as_completed(running), 1):
+            error, cell = future.result(), running[future]
+            failed += bool(error)
+            write_csv(read_cells(options.out), options.out / "results.csv")
+            seconds = time.perf_counter() - start
+            print(f"{number} of {len(cells)}, {seconds:.0f} s: {cell_name(*cell)} {error or 'done'}", flush=True)
+    return failed
 
 
 def main() -> None:
-    """Do what was asked, and print."""
+    """Read the command line, and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="*", default=[], choices=DATASETS)
-    parser.add_argument("--sensitive", help="default: as the data set says")
-    parser.add_argument("--estimators", nargs="+", default=["lightgbm", "network"])
+    parser.add_argument("--data", nargs="*", default=list(SENSITIVE), choices=SENSITIVE)
+    parser.add_argument("--sensitive", help="default: sex; for Bank marital, for MEPS race")
+    parser.add_argument("--estimators", nargs="+", default=list(ESTIMATORS), choices=ESTIMATORS)
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--budget", type=int, default=60)
     parser.add_argument("--tolerance", type=float, default=0.005)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--worlds", type=int, default=0, help="planted worlds of each kind")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at the same time, with one thread each")
+    parser.add_argument("--worlds", type=int, default=0, help="planted worlds of each kind, instead of data sets")
+    parser.add_argument("--summary", action="store_true", help="print the results there are, and search nothing")
     parser.add_argument("--out", type=Path, default=Path("out/alternatives"))
+    parser.add_argument("--cell", nargs=3, metavar=("DATA", "ESTIMATOR", "SPLIT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "results.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    if options.cell:
+        name, estimator, split = options.cell
+        cell = json.dumps(search_cell(name, estimator, int(split), options))
+        path = options.out / "cells" / f"{cell_name(name, estimator, int(split))}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".part").write_text(cell, encoding="utf-8")
+        path.with_suffix(".part").replace(path)
+        return
+    if options.worlds:
+        search_worlds(options.worlds)
+        return
+    failed = 0 if options.summary else run_table(options)
+    print("\n".join(summary(read_cells(options.out))))
+    sys.exit(bool(failed))
 
-    def keep(line: dict[str, Any]) -> None:
-        lines.append(line)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
 
-    for kind in ("nothing to have", "free proxy"):
-        done = {line["seed"] for line in lines if line.get("world") == kind}
-        for seed in (seed for seed in range(options.worlds) if seed not in done):
-            keep(world(kind, seed))
-    keys = ("data", "estimator", "split", "budget", "tolerance")
-    known = {tuple(line[key] for key in keys) for line in lines if "data" in line}
-    for name in options.data:
-        for estimator in options.estimators:
-            for split in range(options.splits):
-                if (name, estimator, split, options.budget, options.tolerance) not in known:
-                    keep(compared(name, options.sensitive, estimator, split, options))
-    summary(lines)
+# Worlds whose truth is known
+
+
+def search_worlds(count: int) -> None:
+    """Count what is said of planted worlds."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from neuronfair.alternative_models.session import alternatives
+
+    from tests.planted import alternatives as worlds
+
+    described: dict[str, Any] = {"sensitive": "sex", "target": "hired", "favourable": "yes", "budget": 6}
+    kinds = {"nothing to have": (worlds.nothing_to_have, {}), "free proxy": (worlds.free_proxy, {"tolerance": 0.02})}
+    for kind, (world, settings) in kinds.items():
+        conclusions = []
+        for seed in range(count):
+            result = alternatives("logistic", world(seed), seed=seed, **described, **settings)
+            conclusions.append(result.report.conclusion)
+            print(f"{kind}, world {seed}: {conclusions[-1]}", flush=True)
+        better, none = conclusions.count("better"), conclusions.count("none found")
+        print(f"{kind}: {count} worlds, better {better}, none found {none}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from neuronfair import infer_domain
 from neuronfair.alternative_models.candidates import Candidate, CandidateFitter
-from neuronfair.alternative_models.session import AlternativesReport, _described, alternatives
+from neuronfair.alternative_models.session import AlternativesReport, _described, alternatives, list_versions
 from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from tests.conftest import ROOT
@@ -259,6 +259,26 @@ def test_a_search_resumes_from_its_file(tmp_path) -> None:
     (part / "search.jsonl").write_bytes(lines[0] + b"{\n" + lines[1])
     with pytest.raises(RunError, match="line 2 is damaged"):
         search(people, out=part)
+
+
+def test_a_search_resumes_only_with_the_libraries_that_it_was_begun_with(tmp_path, monkeypatch) -> None:
+    people = nothing_to_have(6)
+    first = search(people, out=tmp_path, budget=1)
+    begun_with = json.loads((tmp_path / "search.jsonl").read_bytes().splitlines()[0])["begun_with"]
+    libraries = {"neuronfair", "numpy", "optuna", "sklearn", "torch"}
+    assert {key for key in begun_with if key.startswith("version")} == {f"version of {name}" for name in libraries}
+    monkeypatch.setattr("sklearn.__version__", "0.1")
+    now = begun_with["version of sklearn"]
+    with pytest.raises(RunError, match=rf"begun with another version of sklearn \({now}, now 0.1\)"):
+        search(people, out=tmp_path, budget=1)
+    lightgbm = pytest.importorskip("lightgbm")
+    pipeline = make_pipeline(OneHotEncoder(handle_unknown="ignore"), lightgbm.LGBMClassifier(verbosity=-1))
+    assert list_versions(pipeline)["version of lightgbm"] == lightgbm.__version__
+    # A file of before, which does not say all versions, is read as before.
+    monkeypatch.undo()
+    path = tmp_path / "search.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"version of torch"', b'"version of a package"'))
+    assert same(search(people, out=tmp_path, budget=1).report, first.report)
 
 
 def test_the_test_part_is_used_once(tmp_path) -> None:

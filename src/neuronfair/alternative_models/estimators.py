@@ -407,12 +407,8 @@ def at_threshold(estimator: Any, threshold: float, values: Sequence[Any], positi
     """Return a fitted classifier of two classes that chooses the positive one from a probability on, for all alike."""
     if isinstance(estimator, NetworkClassifier):
         return estimator.shifted(threshold, positive)
-    return FixedThresholdClassifier(
-        FrozenEstimator(estimator),
-        threshold=threshold,
-        pos_label=values[positive],
-        response_method="predict_proba",
-    ).fit(None, np.asarray(values))
+    options = {"threshold": threshold, "pos_label": values[positive], "response_method": "predict_proba"}
+    return FixedThresholdClassifier(FrozenEstimator(estimator), **options).fit(None, np.asarray(values))
 
 
 def write(estimator: Any, path: Path, accuracy: float) -> None:

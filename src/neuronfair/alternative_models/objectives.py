@@ -163,7 +163,7 @@ class PartEvaluator:
 
     def every(self, answers: ModelAnswers) -> dict[Measure, float]:
         """Return all measures of a model; the disparate-impact ratio only where the favourable outcome is known."""
-        counts = self._counts(answers, answers)[None].astype(np.float64).sum(-1)  # (1, groups, labels, decisions)
+        counts = self.count_answers(answers, answers)[None].astype(np.float64).sum(-1)  # (1, groups, labels, decisions)
         found: dict[Measure, float] = {}
         for name in MEASURES:
             if name == "flip_rate":
@@ -204,13 +204,13 @@ class PartEvaluator:
             shares = np.bincount(cells, minlength=4) / len(cells)
             drawn = random.multinomial(len(cells), shares, size=draws) / len(cells)
             return np.stack([drawn[:, 2] + drawn[:, 3], drawn[:, 1] + drawn[:, 3]])
-        counts = self._counts(answers, baseline)  # (groups, labels, decided, decided by the baseline)
+        counts = self.count_answers(answers, baseline)  # (groups, labels, decided, decided by the baseline)
         flat = counts.reshape(len(counts), -1)
         drawn = np.stack([random.multinomial(one.sum(), one / one.sum(), size=draws) for one in flat], 1)
         whole = drawn.reshape(draws, *counts.shape).astype(np.float64)
         return np.stack([_measure(self.measure, whole.sum(4)), _measure(self.measure, whole.sum(3))])
 
-    def _counts(self, answers: ModelAnswers, baseline: ModelAnswers) -> Integers:
+    def count_answers(self, answers: ModelAnswers, baseline: ModelAnswers) -> Integers:
         """Return how many records there are by group, label, and both decisions, each positive or not."""
         positive, kept = self.table.positive, self._compared
         group, groups = self.table.group[self.rows][kept], len(self.table.groups)

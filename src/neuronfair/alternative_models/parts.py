@@ -120,16 +120,8 @@ def search_table(data: Dataset, seed: int) -> SearchTable:
     for place, one in enumerate(used[enough]):
         group[number == one] = place
     assert data.original is not None
-    return SearchTable(
-        data,
-        data.original.frame[list(data.domain.names)],
-        _values(data),
-        group,
-        groups,
-        **parts,
-        left_out=left_out,
-        banded=banded,
-    )
+    frame = data.original.frame[list(data.domain.names)]
+    return SearchTable(data, frame, _values(data), group, groups, **parts, left_out=left_out, banded=banded)
 
 
 def counted(groups: Mapping[str, int]) -> str:

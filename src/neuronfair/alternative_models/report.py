@@ -143,10 +143,8 @@ def changes(one: Candidate, report: AlternativesReport) -> str:
 
 def alternatives_report(report: AlternativesReport) -> RenderableType:
     """Return the result for a terminal."""
-    table = Table(title="On the test part")
     columns = ("", quality_name(report), MEASURES[report.measure], "better", "changes")
-    for column in columns:
-        table.add_column(column)
+    table = Table(*columns, title="On the test part")
     for one in report.shown:
         mark = "" if one.quality_gain is None else "yes" if one.better else "no"
         span = with_interval(*one.quality) if report.quality in SHARES else f"{one.quality.value:.4g}"

@@ -70,12 +70,14 @@ class SearchFile:
                 self.fits[line.fit.candidate.name] = line.fit
             self.tested = line.tested or self.tested
             self.earlier += line.earlier
-        other = [name for name in begun_with if lines and lines[0].begun_with.get(name) != begun_with[name]]
+        before = lines[0].begun_with if lines else begun_with
+        other = [name for name, value in begun_with.items() if before.get(name, value) != value]
         if anew and self.tested and not {*other} & {"table", "seed"}:
             raise self.used_up()
         if other and not anew:
             choose = "Choose another --out, or --force to begin anew"
-            raise RunError(f"{path}: this search was begun with another {other[0]}. {choose}")
+            values = f" ({before[other[0]]}, now {begun_with[other[0]]})" if other[0].startswith("version") else ""
+            raise RunError(f"{path}: this search was begun with another {other[0]}{values}. {choose}")
         if anew:
             self.earlier += bool(self.tested)
             self.fits, self.tested, self._size = {}, (), 0

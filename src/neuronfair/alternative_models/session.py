@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 import numpy as np
 import torch
 
+from neuronfair import __version__
 from neuronfair.alternative_models import AlternativesSettings, Measure, estimators
 from neuronfair.alternative_models.candidates import CandidateFitter, MadeModel, learn_hints
 from neuronfair.alternative_models.estimators import NetworkClassifier
@@ -57,7 +59,6 @@ RESULTS = re.compile(
     r"(model|baseline|(candidate|control)-\d+)\.\w+|alternatives\.json|domain\.toml|(report|before|after)\.html|"
     r"regulator\.md"
 )
-PACKAGES = ("neuronfair", "optuna", "scikit-learn", "numpy")  # of the same version when a search resumes
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Alternatives:
 
     def make(self, name: str) -> Any:
         """Return a candidate or a control by its name, fitted: the same as in the search."""
-        return self._made(name).estimator
+        return self.find_model(name).estimator
 
     @property
     def model(self) -> Any:
@@ -135,16 +136,8 @@ class Alternatives:
 
     def to_frame(self) -> Any:
         """Return the models that were measured on the test part as a pandas DataFrame, with confidence intervals."""
-        columns = [
-            "model",
-            "quality",
-            "quality_low",
-            "quality_high",
-            "measure",
-            "measure_low",
-            "measure_high",
-            "better",
-        ]
+        spans = [f"{name}{end}" for name in ("quality", "measure") for end in ("", "_low", "_high")]
+        columns = ["model", *spans, "better"]
         lines = [[one.candidate.name, *one.quality, *one.measure, one.better] for one in self.report.shown]
         return require("pandas", "sklearn", "a DataFrame", RunError).DataFrame(lines, columns=columns)
 
@@ -180,10 +173,11 @@ class Alternatives:
         """Return a short audit of one of the models, by the records of the test part."""
         table = self.fitter.table
         data = table.data.take(torch.from_numpy(table.test))
-        opened = _opened(table, self._made(name))
+        opened = _opened(table, self.find_model(name))
         return run(opened, data, settings=AuditSettings.quick(seed=self.report.settings.seed), progress=progress).report
 
-    def _made(self, name: str) -> MadeModel:
+    def find_model(self, name: str) -> MadeModel:
+        """Return a fit by its name, with the columns that it is given."""
         found = self.file.fits.get(name)
         if found is None or found.error is not None:
             raise RunError(f"there is no {name} that could be fitted")
@@ -234,35 +228,37 @@ def alternatives(
     settings = replace(settings or AlternativesSettings(), **options)
     if isinstance(own, str):
         settings, own = replace(settings, quality=own), None
-    described = {"sensitive": sensitive, "target": target, "domain": domain}
-    fitter, notes = _fitter_for(estimator, data, settings, own, trust, favourable, described)
+    described: Any = {"sensitive": sensitive, "target": target, "domain": domain}
+    described |= {"favourable": favourable, "trust_pickle": trust}
+    fitter, notes = prepare_fitter(estimator, data, settings, quality=own, **described)
     if out is None:
-        return _searched(fitter, notes, SearchFile(None, {}), progress)
+        return run_alternatives(fitter, notes, SearchFile(None, {}), progress)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock.of(folder)
-    file = SearchFile(folder / FILE, _header(fitter), anew=anew)
+    file = SearchFile(folder / FILE, describe_search(fitter), anew=anew)
     for path in folder.iterdir() if anew else ():
         if RESULTS.fullmatch(path.name):
             path.unlink()
-    result = _searched(fitter, notes, file, progress).write(folder)
+    result = run_alternatives(fitter, notes, file, progress).write(folder)
     del lock  # other processes may write to the folder again
     return result
 
 
-def _fitter_for(
+def prepare_fitter(
     estimator: Any,
     data: Any,
     settings: AlternativesSettings,
-    own: QualityFunction | None,
-    trust: bool,
-    favourable: str | None,
-    described: Any,  # options of read_input by their names
+    *,
+    quality: QualityFunction | None = None,
+    trust_pickle: bool = False,
+    favourable: str | None = None,
+    **described: Any,  # options of read_input by their names
 ) -> tuple[CandidateFitter, list[str]]:
     """Return what makes candidates, and notes for the report."""
     fitted = _is_fitted(estimator)
-    names = feature_names(estimator, trust_pickle=trust) if fitted else None
-    source = ModelSource(estimator if names is not None else None, trust_pickle=trust)
+    names = feature_names(estimator, trust_pickle=trust_pickle) if fitted else None
+    source = ModelSource(estimator if names is not None else None, trust_pickle=trust_pickle)
     found = read_input(data, source, **described).with_favourable(favourable)
     table = search_table(found.data, settings.seed)
     inputs = [a.name for a in table.data.domain.attributes if a.is_input and a.name in table.frame]
@@ -272,7 +268,7 @@ def _fitter_for(
         columns = [name for name in columns if name not in table.sensitive]
     network = str(estimator) == "network" or Path(str(estimator)).suffix.lower() in estimators.OWN
     # Our networks are given whole records.
-    made = estimators.recipe(estimator, table, inputs if network else columns, trust_pickle=trust)
+    made = estimators.recipe(estimator, table, inputs if network else columns, trust_pickle=trust_pickle)
     if blind:
         estimators.without(made.estimator, table.sensitive)
     notes = [*found.remarks, *table.notes]
@@ -280,7 +276,7 @@ def _fitter_for(
         notes.append(
             f"The given model reads {', '.join(reads)}. The candidates do not, so they may lose what it gained by that."
         )
-    fitter = CandidateFitter(table, made, settings, own=own)
+    fitter = CandidateFitter(table, made, settings, own=quality)
     if settings.workers > 1:
         pickle.dumps(fitter)  # refuses now what other processes cannot load
     return fitter, notes
@@ -293,7 +289,7 @@ def _is_fitted(estimator: Any) -> bool:
     return any(name.endswith("_") and not name.startswith("_") for name in vars(estimators.last_of(estimator)))
 
 
-def _searched(fitter: CandidateFitter, notes: Sequence[str], file: SearchFile, show: Progress) -> Alternatives:
+def run_alternatives(fitter: CandidateFitter, notes: Sequence[str], file: SearchFile, show: Progress) -> Alternatives:
     """Do the whole work."""
     table, settings = fitter.table, fitter.settings
     show("Fitting the baseline", 0, None)
@@ -323,7 +319,7 @@ def _searched(fitter: CandidateFitter, notes: Sequence[str], file: SearchFile, s
     target, best = table.data.domain.target, best_of(shown, settings.allow_disparate_treatment)
     assert target is not None
     report = AlternativesReport(
-        version("neuronfair"),
+        __version__,
         table.data.name,
         table.sensitive,
         table.groups,
@@ -359,20 +355,31 @@ def _opened(table: SearchTable, made: MadeModel) -> OpenedModel:
     return wrap_model(made.estimator, data.domain, data)
 
 
-def _header(fitter: CandidateFitter) -> dict[str, str]:
+def describe_search(fitter: CandidateFitter) -> dict[str, str]:
     """Return what must be the same when a search resumes."""
     table, recipe, settings = fitter.table, fitter.recipe, fitter.settings
     own = "" if fitter.own is None else _described(fitter.own)
     cells = require("pandas", "sklearn").util.hash_pandas_object(table.frame, index=False).to_numpy().view(np.int64)
     kept = replace(settings, budget=1, seconds=None, workers=1, shown=1)
     return {
-        "version of a package": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        **list_versions(recipe.estimator),
         "estimator": f"{recipe.name}: {_described(recipe.estimator)} of {', '.join(recipe.columns)}",
         "domain": table.data.domain.fingerprint,
         "table": rows_digest(torch.from_numpy(np.column_stack([cells, table.labels]))),
         "seed": str(settings.seed),
         "setting": f"{kept} {own}",
     }
+
+
+def list_versions(estimator: Any) -> dict[str, str]:
+    """Return the versions on which the fits of a search depend, by what they are of."""
+    packages = {"neuronfair": __version__}
+    packages |= {package: import_module(package).__version__ for package in ("numpy", "optuna", "sklearn", "torch")}
+    for part in (estimator, *estimator.get_params(deep=True).values()):
+        package = type(part).__module__.partition(".")[0]
+        if hasattr(part, "fit") and (version := getattr(sys.modules[package], "__version__", None)) is not None:
+            packages[package] = version
+    return {f"version of {package}": version for package, version in packages.items()}
 
 
 def _described(value: Any) -> str:
