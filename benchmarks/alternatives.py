@@ -66,7 +66,7 @@ def search_cell(name: str, estimator: str, split: int, options: argparse.Namespa
     from neuronfair.alternative_models.parts import search_table
     from neuronfair.alternative_models.search import SearchFile
     from neuronfair.alternative_models.session import describe_search, prepare_fitter, run_alternatives
-    from neuronfair.progress import silent
+    from neuronfair.progress import show_nothing
 
     import numpy as np
 
@@ -77,7 +77,7 @@ def search_cell(name: str, estimator: str, split: int, options: argparse.Namespa
     fitter, notes = prepare_fitter(estimator, data, settings)
     path = options.out / "fits" / f"{cell_name(name, estimator, split)}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    result = run_alternatives(fitter, notes, SearchFile(path, describe_search(fitter)), silent)
+    result = run_alternatives(fitter, notes, SearchFile(path, describe_search(fitter)), show_nothing)
     report = result.report
     table = search_table(second, 0)
     other = CandidateFitter(table, fitter.recipe, settings, result.fitter.hints)
