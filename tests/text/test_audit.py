@@ -86,7 +86,7 @@ def test_every_method_finds_true_pairs_only(method):
     rows, twins = one.findings.rows, one.findings.twins(domain)
     assert (network.scores(rows).argmax(1) != network.scores(twins).argmax(1)).all()
     assert torch.equal(rows, again.findings.rows)
-    assert one.own.tried >= len(rows)
+    assert one.count.tried >= len(rows)
 
 
 def test_names_of_classes_and_no_answers():

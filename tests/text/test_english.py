@@ -1,6 +1,6 @@
 import pytest
 
-from neuronfair.text.english import in_case_of, takes_an, use_of, with_article
+from neuronfair.text.english import in_case_of, is_used_as, takes_an, with_article
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from neuronfair.text.english import in_case_of, takes_an, use_of, with_article
     ],
 )
 def test_the_use_of_a_term_is_told_by_the_words_around_it(use, before, after, expected):
-    assert use_of(*f"{use} ".split(" ")[:2], before, after) is expected
+    assert is_used_as(*f"{use} ".split(" ")[:2], before, after) is expected
 
 
 @pytest.mark.parametrize(

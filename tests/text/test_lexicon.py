@@ -1,7 +1,7 @@
 import pytest
 
 from neuronfair.errors import DataError
-from neuronfair.text.lexicon import BUNDLED, examine, parse_lexicon, read_lexicon, replaced
+from neuronfair.text.lexicon import BUNDLED, examine, parse_lexicon, read_lexicon, replace_parts
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -69,7 +69,7 @@ def swapped(text, lexicon, group):
     found = examine(text, read_lexicon(lexicon))
     if isinstance(found, str):
         return found
-    return replaced(found.text, found.parts(read_lexicon(lexicon), read_lexicon(lexicon).groups.index(group)))
+    return replace_parts(found.text, found.find_parts(read_lexicon(lexicon), read_lexicon(lexicon).groups.index(group)))
 
 
 @pytest.mark.parametrize(
@@ -149,15 +149,15 @@ def test_swapping_twice_gives_the_text_back_where_terms_are_paired():
     lexicon = read_lexicon("gender")
     for text in ("She told her brother.", "The king and his daughters left.", "a niece met an uncle"):
         one = examine(text, lexicon)
-        there = replaced(text, one.parts(lexicon, 1 - one.group))
+        there = replace_parts(text, one.find_parts(lexicon, 1 - one.group))
         other = examine(there, lexicon)
-        assert replaced(there, other.parts(lexicon, 1 - other.group)) == text
+        assert replace_parts(there, other.find_parts(lexicon, 1 - other.group)) == text
 
 
 def test_the_own_group_changes_nothing():
     lexicon = read_lexicon("religion")
     found = examine("Two Buddhists spoke.", lexicon)
-    assert found.parts(lexicon, found.group) == []
+    assert found.find_parts(lexicon, found.group) == []
     assert len(found.groups) == len(lexicon.groups)
 
 
@@ -185,7 +185,7 @@ def test_only_the_identity_changes(text, twin):
     gender = read_lexicon("gender")
     found = examine(text, gender)
     assert not isinstance(found, str), found
-    assert replaced(text, found.parts(gender, 1 - found.group)) == twin
+    assert replace_parts(text, found.find_parts(gender, 1 - found.group)) == twin
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,16 @@ import zlib
 import numpy as np
 import pytest
 
-from neuronfair.text.lexicon import examine, read_lexicon, replaced
+from neuronfair.text.lexicon import examine, read_lexicon, replace_parts
 from neuronfair.text.measure import (
     NeutralSwaps,
     bootstrap_mean,
     compare_with_twins,
-    group_pairs,
-    joined,
+    count_by_group_pair,
+    find_topics,
+    join_pairs,
     measure_baseline,
     score_changes,
-    topics,
 )
 from neuronfair.text.models import open_text_model
 from tests.text.cases import SENTENCES, made_domain
@@ -23,7 +23,7 @@ def opened(function, texts=SENTENCES, **more):
 
 
 def compared(model, domain):
-    return joined(list(compare_with_twins(model, domain, favourable=1)))
+    return join_pairs(list(compare_with_twins(model, domain, favourable=1)))
 
 
 def test_the_flip_rate_is_that_of_an_independent_enumeration():
@@ -47,10 +47,11 @@ def test_the_flip_rate_is_that_of_an_independent_enumeration():
     rate = pairs.flip_rate
     assert (rate.count, rate.of) == (flips, len(texts))
     lost, gained = (
-        sum(getattr(p, name) for p in group_pairs(pairs, domain.lexicon.groups, 1)) for name in ("lost", "gained")
+        sum(getattr(p, name) for p in count_by_group_pair(pairs, domain.lexicon.groups, 1))
+        for name in ("lost", "gained")
     )
     assert lost + gained == flips
-    women = next(p for p in group_pairs(pairs, domain.lexicon.groups, 1) if p.group == "female")
+    women = next(p for p in count_by_group_pair(pairs, domain.lexicon.groups, 1) if p.group == "female")
     assert women.lost == 0
     assert women.gained == women.flips.count == flips // 2
 
@@ -61,7 +62,7 @@ def test_several_groups_give_a_matrix():
     model = opened(lambda texts: [float("muslim" in t.lower()) for t in texts], texts)
     pairs = compared(model, domain)
     names = read_lexicon("religion").groups
-    flipped = {(p.group, p.other) for p in group_pairs(pairs, names, 1) if p.flips.count}
+    flipped = {(p.group, p.other) for p in count_by_group_pair(pairs, names, 1) if p.flips.count}
     assert flipped == {(a, b) for a in names for b in names if a != b and "Muslim" in (a, b)}
     assert pairs.flip_rate.value == 1
 
@@ -93,7 +94,7 @@ def test_neutral_swaps_change_as_many_other_words_of_equal_ending():
     domain = made_domain(TEXTS)
     swaps, generator = NeutralSwaps(domain, TEXTS), np.random.default_rng(0)
     for text in domain.texts[:20]:
-        new = swaps.swapped(text, generator)
+        new = swaps.swap(text, generator)
         changed = [(a, b) for a, b in zip(text.text.split(), new.split(), strict=True) if a != b]
         assert len(changed) == 1
         assert changed[0][0][-2:] == changed[0][1][-2:]
@@ -123,13 +124,13 @@ def test_topics_are_words_that_go_with_flips():
     domain = made_domain(TEXTS)
     model = opened(lambda texts: [float("golden" in t and t.startswith("he")) for t in texts], TEXTS)
     pairs = compared(model, domain)
-    assert [topic.word for topic in topics(domain, pairs)] == ["golden"]
+    assert [topic.word for topic in find_topics(domain, pairs)] == ["golden"]
 
 
 def test_a_text_without_enough_neutral_words_is_left_out():
     text = examine("she left", read_lexicon("gender"))
-    assert NeutralSwaps(made_domain(["she left"]), ["she left"]).swapped(text, np.random.default_rng(0)) is None
-    assert replaced(text.text, []) == "she left"
+    assert NeutralSwaps(made_domain(["she left"]), ["she left"]).swap(text, np.random.default_rng(0)) is None
+    assert replace_parts(text.text, []) == "she left"
 
 
 def test_whether_scores_are_logits_is_decided_once_for_a_model():

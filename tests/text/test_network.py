@@ -94,6 +94,59 @@ def test_a_module_of_something_else_is_refused(module, message):
         TokenModel.of(module, tokenizer, SENTENCES)
 
 
+def test_texts_of_equal_length_at_first_do_not_cut_off_longer_ones():
+    texts = ["she left", "he left", "she said he left"]
+    tokens = TokenModel.of(Bag().eval(), tokenizer, texts[:2])
+    assert tokens.ids(texts).shape == (3, 4)
+    whole = TokenModel.of(Bag().eval(), tokenizer, texts)
+    assert torch.equal(tokens.scores(texts), whole.scores(texts))
+    padding = TokenModel.of(Bag().eval(), lambda texts: [[*ids, *[0] * 9][:9] for ids in tokenizer(texts)], texts)
+    assert padding.length == 9
+
+
+class TinyAttention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.query = nn.Linear(width, width)
+
+    def forward(self, x):
+        return (self.query(x) @ x.mT).softmax(2) @ x
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.attention, self.gelu = TinyAttention(width), nn.GELU()
+        self.last = nn.Linear(width, width)
+
+    def forward(self, x):
+        return (self.last(self.gelu(self.attention(x))) + x, None)
+
+
+class Encoder(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(2000, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.out = nn.Linear(width, 2)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x)[0]
+        return self.out(x.mean(1))
+
+
+def test_blocks_with_attention_and_activations_are_layers_in_forward_order():
+    network = network_of(Encoder())
+    assert network.layers == tuple(f"module.blocks.{i}{part}" for i in (0, 1) for part in (".gelu", ""))
+    x = network.encoding.encode(DOMAIN.rows)[..., :-1]
+    with torch.no_grad():
+        first = network.module.module.blocks[0](x)[0]
+    assert torch.allclose(network.activations(DOMAIN.rows)["module.blocks.0"], first.mean(1), atol=1e-6)
+
+
 def test_a_module_needs_its_tokenizer():
     with pytest.raises(ModelError, match="needs its tokenizer"):
         open_text_model(Bag(), SENTENCES)

@@ -38,6 +38,7 @@ from neuronfair.text import report as reports
 from neuronfair.text.domain import GROUP, MAX_TEXT_LENGTH, TEXT, TextColumn, TextDomain, build_text_domain
 from neuronfair.text.lexicon import Lexicon, Reason, read_lexicon
 from neuronfair.text.models import NO_ANSWER, CallsSpent, Service, TextModel, open_text_model
+from neuronfair.text.network import TextNetwork
 from neuronfair.text.report import TextReport
 from neuronfair.text.search import TextSearch, rows_model, search_texts
 
@@ -66,9 +67,9 @@ class TextStages:
     """The stages of an audit of texts and their results so far: Ctrl-C, or the last call, may end them anywhere."""
 
     def __init__(
-        self, opened: TextModel, domain: TextDomain, settings: TextSettings, favourable: int, show: Progress
+        self, model: TextModel, domain: TextDomain, settings: TextSettings, favourable: int, show: Progress
     ) -> None:
-        self.opened, self.domain, self.settings = opened, domain, settings
+        self.model, self.domain, self.settings = model, domain, settings
         self.favourable, self._show = favourable, show
         self._batches: list[measure.TextPairs] = []
         self.baseline: reports.NeutralWordsReport | None = None
@@ -76,6 +77,7 @@ class TextStages:
         self.interpretation: reports.TextInterpretation | None = None
         self.searches: list[TextSearch] = []
         self.padding_changes = 0  # texts whose decision depends on padding
+        self.equal_twins = 0  # texts whose tokens are those of a twin
         self.interrupted = False  # by Ctrl-C
         self.calls_spent = False  # before the last stage
 
@@ -83,10 +85,10 @@ class TextStages:
         """Compare the texts with their twins, measure the baseline, look inside and search."""
         try:
             for batch in measure.compare_with_twins(
-                self.opened, self.domain, favourable=self.favourable, seed=self.settings.seed, progress=self._show
+                self.model, self.domain, favourable=self.favourable, seed=self.settings.seed, progress=self._show
             ):
                 self._batches.append(batch)
-            self._look_further(self.pairs, texts)
+            self._measure_stages(self.pairs, texts)
         except KeyboardInterrupt:
             self.interrupted = True
         except CallsSpent:
@@ -95,13 +97,13 @@ class TextStages:
     @cached_property
     def pairs(self) -> measure.TextPairs:
         """The texts and twins that were compared."""
-        return measure.joined(self._batches)
+        return measure.join_pairs(self._batches)
 
-    def _look_further(self, pairs: measure.TextPairs, texts: Sequence[str]) -> None:
+    def _measure_stages(self, pairs: measure.TextPairs, texts: Sequence[str]) -> None:
         """Measure the baseline, look inside and search."""
-        self.topics = measure.topics(self.domain, pairs)
+        self.topics = measure.find_topics(self.domain, pairs)
         self.baseline, self.calls_spent = measure.measure_baseline(
-            self.opened,
+            self.model,
             self.domain,
             pairs,
             texts,
@@ -111,44 +113,47 @@ class TextStages:
         )
         if self.calls_spent:
             return
-        model = rows_model(self.opened, self.domain)
+        model = rows_model(self.model, self.domain)
         profile = None
-        if isinstance(model, Network) and model.layers:
+        if isinstance(model, TextNetwork):
+            self.equal_twins = model.encoding.count_equal_twins()
+        if isinstance(model, TextNetwork) and model.layers:
             self._show("Reading the neurons", 0, None)
-            padded = self._decisions(model, self.domain.rows).numpy()
-            alone = self.opened.answer(self.domain.write(self.domain.rows)).decisions
-            self.padding_changes = int((padded != alone).sum())
+            padded_decisions = self._decisions(model, self.domain.rows).numpy()
+            unpadded = self.model.answer(self.domain.write(self.domain.rows)).decisions
+            self.padding_changes = int((padded_decisions != unpadded).sum())
             profile = interpret(model, self.domain, self.domain.rows)
-            self.interpretation = self._interpretation(model, profile)
+            self.interpretation = self._interpret(model, profile)
         if self.settings.steps:
-            self._search(model, profile, pairs)
+            self._search_from_texts(model, profile, pairs)
 
-    def _interpretation(self, network: Network, profile: BiasProfile) -> reports.TextInterpretation:
+    def _interpret(self, network: Network, profile: BiasProfile) -> reports.TextInterpretation:
         """Return how the layers react, and how often decisions flip when neurons are silenced."""
         worst, size = profile.worst, len(profile.worst.act_diff)
         generator = torch.Generator().manual_seed(self.settings.seed)
         random = [torch.randperm(size, generator=generator)[: len(worst.biased)] for _ in range(RANDOM_ABLATIONS)]
         rates = [self._flip_rate(network, worst.name, chosen) for chosen in random]
         layers = tuple(
-            reports.TextLayerReport(_named(layer.name), len(layer.act_diff), layer.auc, layer.biased)
+            reports.TextLayerReport(_plain_layer_name(layer.name), len(layer.act_diff), layer.auc, layer.biased)
             for layer in profile.layers
         )
-        every = self._flip_rate(network, worst.name, torch.empty(0, dtype=torch.int64))
+        flip_rate = self._flip_rate(network, worst.name, torch.empty(0, dtype=torch.int64))
         without = self._flip_rate(network, worst.name, torch.tensor(worst.biased))
-        return reports.TextInterpretation(_named(worst.name), layers, every, without, sum(rates) / len(rates))
+        layer = _plain_layer_name(worst.name)
+        return reports.TextInterpretation(layer, layers, flip_rate, without, sum(rates) / len(rates))
 
     def _flip_rate(self, network: Network, layer: str, silenced: Tensor) -> float:
         rows = self.domain.rows
         twins, valid = self.domain.twins(rows)
         with network.ablated(layer, silenced):
-            own = self._decisions(network, rows)
+            decisions = self._decisions(network, rows)
             others = self._decisions(network, twins.flatten(0, 1)).view(valid.shape)
-        return float(((own[:, None] != others) & valid).any(1).double().mean())
+        return float(((decisions[:, None] != others) & valid).any(1).double().mean())
 
     def _decisions(self, network: Network, rows: Tensor) -> Tensor:
-        return self.opened.decision.decide(score_in_batches(network, rows))
+        return self.model.decision.decide(score_in_batches(network, rows))
 
-    def _search(self, model: Model, profile: BiasProfile | None, pairs: measure.TextPairs) -> None:
+    def _search_from_texts(self, model: Model, profile: BiasProfile | None, pairs: measure.TextPairs) -> None:
         """Search from texts with a place to replace, those that do not flip first."""
         can_move = (self.domain.choices > 1).any(1)
         flips = torch.zeros(len(self.domain.texts), dtype=torch.bool)
@@ -159,40 +164,39 @@ class TextStages:
             return
         methods = self.settings.methods or (WHITE_BOX_METHODS if profile is not None else BLACK_BOX_METHODS)
         for method in methods:
-            check_method(method, model, self.opened.decision)
+            check_method(method, model, self.model.decision)
         for method in methods:
-            context = SearchContext(
-                model, self.domain, self.opened.decision, Draws(self.settings.seed, "global"), profile=profile
-            )
-            found = search_texts(context, method, seeds, steps=self.settings.steps, progress=self._show)
-            self.searches.append(self._confirmed(found))
-            if found.interrupted:
+            draws = Draws(self.settings.seed, "global")
+            context = SearchContext(model, self.domain, self.model.decision, draws, profile=profile)
+            search = search_texts(context, method, seeds, steps=self.settings.steps, progress=self._show)
+            self.searches.append(self._confirm_findings(search))
+            if search.interrupted:
                 raise KeyboardInterrupt
 
-    def _confirmed(self, search: TextSearch) -> TextSearch:
+    def _confirm_findings(self, search: TextSearch) -> TextSearch:
         """Return a search with those findings whose two texts, asked about alone, get different decisions.
 
         A network may decide otherwise for padded texts, and a service may give no answer.
         """
         if not len(search.findings):
             return search
-        both = (search.findings.rows, search.findings.twins(self.domain))
-        own, other = (self.opened.answer(self.domain.write(rows)).decisions for rows in both)
-        differ = (own != other) & (own != NO_ANSWER) & (other != NO_ANSWER)
+        sides = (search.findings.rows, search.findings.twins(self.domain))
+        decisions, others = (self.model.answer(self.domain.write(rows)).decisions for rows in sides)
+        differ = (decisions != others) & (decisions != NO_ANSWER) & (others != NO_ANSWER)
         findings = search.findings[torch.from_numpy(differ)]
-        return replace(search, findings=findings, own=replace(search.own, findings=len(findings)))
+        return replace(search, findings=findings, count=replace(search.count, findings=len(findings)))
 
-    def accuracy(self, read: TextColumn) -> float | None:
+    def measure_accuracy(self, text_column: TextColumn) -> float | None:
         """Return the share of texts with the decision of their label, of those with an answer."""
-        if read.labels is None:
+        if text_column.labels is None:
             return None
-        label = dict(zip(read.texts, read.labels, strict=True))
+        labels = dict(zip(text_column.texts, text_column.labels, strict=True))
         order = random_order(len(self.domain.texts), self.settings.seed)[: self.pairs.measured].tolist()
         texts = [self.domain.texts[number].text for number in order]
-        return self.opened.accuracy(texts, [label[text] for text in texts])
+        return self.model.accuracy(texts, [labels[text] for text in texts])
 
 
-def _named(layer: str) -> str:
+def _plain_layer_name(layer: str) -> str:
     return layer.removeprefix("module.") or layer
 
 
@@ -279,36 +283,38 @@ def audit_texts(
     >>> audit_texts(lambda texts: [float(text.startswith("He")) for text in texts], texts, "gender").verdict
     'Decisions depend on gender for 100% of texts that mention it (2 of 2); 100% of these flips disadvantage female.'
     """
-    begun, settings, show = time.perf_counter(), settings or TextSettings(), progress or show_nothing
+    started, settings, show = time.perf_counter(), settings or TextSettings(), progress or show_nothing
     lexicon = sensitive if isinstance(sensitive, Lexicon) else read_lexicon(sensitive)
     thresholds = [
         reports.read_threshold(text, lexicon.name, searches=settings.steps > 0) for text in options.get("fail_if", ())
     ]
     show("Looking for identity terms", 0, None)
-    read = TextColumn.of(texts, labels)
-    words, name = domains.read_replacements(options.get("replacements")), options.get("name", "texts")
-    domain, counted = build_text_domain(read, lexicon, words, name, settings.max_texts, settings.seed)
-    place = None if folder is None else Path(folder)
-    with claimed(place, _manifest(settings, lexicon, texts)):
-        opened = open_text_model(
+    text_column = TextColumn.of(texts, labels)
+    replacements, name = domains.read_replacements(options.get("replacements")), options.get("name", "texts")
+    domain, count_by_reason = build_text_domain(
+        text_column, lexicon, replacements, name, settings.max_texts, settings.seed
+    )
+    run_folder = None if folder is None else Path(folder)
+    with claimed(run_folder, _write_manifest(settings, lexicon, texts)):
+        text_model = open_text_model(
             model,
             [text.text for text in domain.texts[: settings.max_calls]],
-            classes=read.classes,
+            classes=text_column.classes,
             tokenizer=options.get("preprocess"),
             decision=options.get("decision"),
             trust_pickle=options.get("trust_pickle", False),
-            service=Service(list, settings.max_calls, place, settings.batch),
+            service=Service(list, settings.max_calls, run_folder, settings.batch),
         )
-        work = TextStages(opened, domain, settings, _favourable(opened, options.get("favourable")), show)
-        work.run(read.texts)
-        if work.calls_spent and not work.pairs.measured:
+        stages = TextStages(text_model, domain, settings, _find_favourable(text_model, options.get("favourable")), show)
+        stages.run(text_column.texts)
+        if stages.calls_spent and not stages.pairs.measured:
             raise DataError(f"--max-calls {settings.max_calls}: too few to ask about a text and its twins")
-        report = assemble(read, counted, work, column)
-        report, failure = reports.evaluate(report, thresholds, is_constant=work.pairs.is_constant)
-        report = replace(report, seconds=time.perf_counter() - begun)
-        audit = TextAudit(report, domain, tuple(work.searches), place, failure)
-        if place is not None:
-            write_results(place, audit)
+        report = assemble(text_column, count_by_reason, stages, column)
+        report, failure = reports.evaluate(report, thresholds, is_constant=stages.pairs.is_constant)
+        report = replace(report, seconds=time.perf_counter() - started)
+        audit = TextAudit(report, domain, tuple(stages.searches), run_folder, failure)
+        if run_folder is not None:
+            write_results(run_folder, audit)
     return audit
 
 
@@ -326,10 +332,10 @@ class TextRepair:
     def __repr__(self) -> str:
         rates = (audit.report.flip_rate for audit in (self.before, self.after))
         shares = [None if rate is None else rate.value for rate in rates] + [self.accuracy_before, self.accuracy_after]
-        shown = [NOT_MEASURED if share is None else percent(share) for share in shares]
+        cells = [NOT_MEASURED if share is None else percent(share) for share in shares]
         return (
-            f"{plural(self.added, 'twin')} added to the training texts. On held-out texts: flip rate {shown[0]} → "
-            f"{shown[1]}, accuracy {shown[2]} → {shown[3]}"
+            f"{plural(self.added, 'twin')} added to the training texts. On held-out texts: flip rate {cells[0]} → "
+            f"{cells[1]}, accuracy {cells[2]} → {cells[3]}"
         )
 
 
@@ -360,30 +366,32 @@ def repair_texts(
     """
     seed = (settings or TextSettings()).seed
     lexicon = sensitive if isinstance(sensitive, Lexicon) else read_lexicon(sensitive)
-    read = TextColumn.of(texts, labels)
-    train, test = domains.split_labelled(dict(zip(read.texts, read.labels or [], strict=True)), lexicon, held_out, seed)
+    text_column = TextColumn.of(texts, labels)
+    train, test = domains.split_labelled(
+        dict(zip(text_column.texts, text_column.labels or [], strict=True)), lexicon, held_out, seed
+    )
     audits, accuracies, augmented = [], [], domains.with_twins(train, lexicon)
     for part in (train, augmented):
         model, (texts, labels) = fit(list(part), list(part.values())), (list(test), list(test.values()))
         audits.append(audit_texts(model, texts, lexicon, labels=labels, settings=settings, **options))
-        opened = open_text_model(model, texts, classes=read.classes, tokenizer=options.get("preprocess"))
-        accuracies.append(opened.accuracy(texts, labels))
+        text_model = open_text_model(model, texts, classes=text_column.classes, tokenizer=options.get("preprocess"))
+        accuracies.append(text_model.accuracy(texts, labels))
     return TextRepair(model, audits[0], audits[1], accuracies[0], accuracies[1], len(augmented) - len(train))
 
 
-def _favourable(opened: TextModel, favourable: str | None) -> int:
+def _find_favourable(model: TextModel, favourable: str | None) -> int:
     """Return the number of the favourable class: the one that is named, or the last one."""
     if favourable is None:
-        return len(opened.classes) - 1
-    if favourable not in opened.classes:
-        raise DataError(f"--favourable {favourable}: no class of the model. {did_you_mean(favourable, opened.classes)}")
-    return opened.classes.index(favourable)
+        return len(model.classes) - 1
+    if favourable not in model.classes:
+        raise DataError(f"--favourable {favourable}: no class of the model. {did_you_mean(favourable, model.classes)}")
+    return model.classes.index(favourable)
 
 
 # The folder
 
 
-def _manifest(settings: TextSettings, lexicon: Lexicon, texts: Sequence[Any]) -> dict[str, object]:
+def _write_manifest(settings: TextSettings, lexicon: Lexicon, texts: Sequence[Any]) -> dict[str, object]:
     return {
         "audit": "texts",
         **versions(),
@@ -412,86 +420,89 @@ def write_results(folder: Path, audit: TextAudit) -> None:
 # The report
 
 
-def assemble(read: TextColumn, counted: dict[Reason, int], work: TextStages, column: str) -> TextReport:
+def assemble(
+    text_column: TextColumn, count_by_reason: dict[Reason, int], stages: TextStages, column: str
+) -> TextReport:
     """Return the report of an audit, without its thresholds and its time."""
-    opened, domain, pairs = work.opened, work.domain, work.pairs
-    graded = opened.graded and len(pairs.text) > 0
-    changes = measure.bootstrap_mean(measure.score_changes(pairs), work.settings.seed) if graded else None
+    text_model, domain, pairs = stages.model, stages.domain, stages.pairs
+    graded = text_model.graded and len(pairs.text) > 0
+    changes = measure.bootstrap_mean(measure.score_changes(pairs), stages.settings.seed) if graded else None
     model = reports.TextModelReport(
-        opened.source,
-        opened.kind,
-        opened.classes,
-        opened.white_box,
-        opened.fingerprint,
-        work.accuracy(read),
-        None if opened.white_box else opened.service.spent,
+        text_model.source,
+        text_model.kind,
+        text_model.classes,
+        text_model.white_box,
+        text_model.fingerprint,
+        stages.measure_accuracy(text_column),
+        None if text_model.white_box else text_model.service.spent,
         pairs.unanswered,
     )
-    counts = len(read.texts), len(domain.texts), pairs.measured
-    texts = reports.TextsReport(domain.name, column, *counts, counted, read.empty)
+    counts = len(text_column.texts), len(domain.texts), pairs.measured
+    texts = reports.TextsReport(domain.name, column, *counts, count_by_reason, text_column.empty)
     return TextReport(
         neuronfair=__version__,
         attribute=domain.lexicon.name,
         groups=domain.lexicon.groups,
-        favourable=opened.classes[work.favourable],
+        favourable=text_model.classes[stages.favourable],
         model=model,
         texts=texts,
         flip_rate=pairs.flip_rate,
         score_change=changes,
         largest_change=float(np.abs(pairs.twin_score - pairs.score).max()) if graded else None,
-        pairs=tuple(measure.group_pairs(pairs, domain.lexicon.groups, work.favourable)),
-        baseline=work.baseline,
-        worst=tuple(_worst(work, pairs)),
-        searches=tuple(map(_search, work.searches)),
-        interpretation=work.interpretation,
-        topics=tuple(work.topics),
-        notes=tuple(_notes(read, work, pairs)),
-        seed=work.settings.seed,
-        interrupted=work.interrupted or work.calls_spent,
-        calls_spent=work.calls_spent,
+        pairs=tuple(measure.count_by_group_pair(pairs, domain.lexicon.groups, stages.favourable)),
+        baseline=stages.baseline,
+        worst=tuple(_choose_worst(stages, pairs)),
+        searches=tuple(map(_report_search, stages.searches)),
+        interpretation=stages.interpretation,
+        topics=tuple(stages.topics),
+        notes=tuple(_write_notes(text_column, stages, pairs)),
+        seed=stages.settings.seed,
+        interrupted=stages.interrupted or stages.calls_spent,
+        calls_spent=stages.calls_spent,
     )
 
 
-def _search(one: TextSearch) -> reports.TextSearchReport:
-    random, direction = (None if control is None else control.gsr for control in (one.random, one.random_direction))
-    return reports.TextSearchReport(one.method, one.own.findings, one.own.tried, one.own.gsr, random, direction)
+def _report_search(search: TextSearch) -> reports.TextSearchReport:
+    count, controls = search.count, (search.random, search.random_direction)
+    rates = (None if control is None else control.gsr for control in controls)
+    return reports.TextSearchReport(search.method, count.findings, count.tried, count.gsr, *rates)
 
 
-def _worst(work: TextStages, pairs: measure.TextPairs) -> list[reports.TextFinding]:
+def _choose_worst(stages: TextStages, pairs: measure.TextPairs) -> list[reports.TextFinding]:
     """Return the pairs of the data set with the widest change of score, then those of the searches."""
     flips = np.flatnonzero(pairs.flips)
     order = flips[np.argsort(-np.abs(pairs.twin_score - pairs.score)[flips], kind="stable")]
-    first = list({int(pairs.text[place]): place for place in reversed(order)}.values())[::-1]
+    first = list({int(pairs.text[pair_index]): pair_index for pair_index in reversed(order)}.values())[::-1]
     chosen = sorted(first, key=order.tolist().index)[:SHOWN_PAIRS]
-    rows = work.domain.rows[pairs.text[chosen]]
+    rows = stages.domain.rows[pairs.text[chosen]]
     twins = rows.clone()
     twins[:, GROUP] = torch.from_numpy(pairs.other[chosen])
-    found = _findings(work, rows, twins, "data set")
-    for search in work.searches:  # of each, what is no text of the data set, one for each text that it started from
-        rows, twins = search.findings.rows, search.findings.twins(work.domain)
+    findings = _describe_findings(stages, rows, twins, "data set")
+    for search in stages.searches:  # of each, what is no text of the data set, one for each text that it started from
+        rows, twins = search.findings.rows, search.findings.twins(stages.domain)
         changed = (rows[:, GROUP + 1 :] > 0).any(1).nonzero()[:, 0].tolist()
         first = list({int(rows[i, TEXT]): i for i in reversed(changed)}.values())[::-1][:SHOWN_PAIRS]
-        found += _findings(work, rows[first], twins[first], search.method)
-    return found
+        findings += _describe_findings(stages, rows[first], twins[first], search.method)
+    return findings
 
 
-def _findings(work: TextStages, rows: Tensor, twins: Tensor, found_by: str) -> list[reports.TextFinding]:
+def _describe_findings(stages: TextStages, rows: Tensor, twins: Tensor, found_by: str) -> list[reports.TextFinding]:
     """Return rows and twins with different decisions as pairs of texts."""
     if not len(rows):
         return []
-    domain, opened = work.domain, work.opened
-    groups, classes, numbers = domain.lexicon.groups, opened.classes, rows[:, TEXT].tolist()
+    domain, model = stages.domain, stages.model
+    groups, classes, numbers = domain.lexicon.groups, model.classes, rows[:, TEXT].tolist()
     columns = []
     for side in (rows, twins):
         texts = domain.write(side)
-        answers = opened.answer(texts)
-        scores = opened.score_of(answers, work.favourable).tolist()
+        answers = model.answer(texts)
+        scores = model.score_of(answers, stages.favourable).tolist()
         columns.append(list(zip(texts, side[:, GROUP].tolist(), answers.decisions.tolist(), scores, strict=True)))
     return [
         reports.TextFinding(
             text,
             twin,
-            groups[own],
+            groups[group],
             groups[other],
             classes[decision],
             classes[twin_decision],
@@ -500,34 +511,39 @@ def _findings(work: TextStages, rows: Tensor, twins: Tensor, found_by: str) -> l
             found_by,
             None if found_by == "data set" else domain.texts[number].text,
         )
-        for number, (text, own, decision, score), (twin, other, twin_decision, twin_score) in zip(
+        for number, (text, group, decision, score), (twin, other, twin_decision, twin_score) in zip(
             numbers, *columns, strict=True
         )
         if decision != twin_decision
     ]
 
 
-def _notes(read: TextColumn, work: TextStages, pairs: measure.TextPairs) -> list[str]:
+def _write_notes(text_column: TextColumn, stages: TextStages, pairs: measure.TextPairs) -> list[str]:
     """Return what may mislead."""
     notes = []
     if pairs.is_constant:
         notes.append("The model gave the same decision for every text, so it cannot be assessed.")
-    if work.calls_spent:
+    if stages.calls_spent:
         notes.append(
-            f"All {work.settings.max_calls:,} calls were spent after {pairs.measured:,} of {len(work.domain.texts):,} "
-            "texts, a random sample. Raise --max-calls to measure more."
+            f"All {stages.settings.max_calls:,} calls were spent after {pairs.measured:,} of "
+            f"{len(stages.domain.texts):,} texts, a random sample. Raise --max-calls to measure more."
         )
     if pairs.unanswered:
         notes.append(f"{plural(pairs.unanswered, 'pair')} of texts without an answer of the model left out.")
-    if work.padding_changes:
+    if stages.padding_changes:
         notes.append(
-            f"The decision for {work.padding_changes:,} texts changes if they are padded: the model reads its padding. "
-            "Flip rates are those of unpadded texts; neurons and searches are measured on padded ones."
+            f"The decision for {stages.padding_changes:,} texts changes if they are padded: the model reads its "
+            "padding. Flip rates are those of unpadded texts; neurons and searches are measured on padded ones."
         )
-    if work.opened.service.unchecked:
+    if stages.equal_twins:
+        notes.append(
+            f"{plural(stages.equal_twins, 'text')} cannot flip: the tokenizer reads a text and its twin as the same "
+            "tokens. It does not know the identity terms, or cuts them off."
+        )
+    if stages.model.service.unchecked:
         notes.append("Kept answers were not compared with the model again, since no call was left.")
-    if read.shortened:
-        notes.append(f"{plural(read.shortened, 'text')} cut off after {MAX_TEXT_LENGTH:,} characters.")
+    if text_column.shortened:
+        notes.append(f"{plural(text_column.shortened, 'text')} cut off after {MAX_TEXT_LENGTH:,} characters.")
     if len(pairs.by_text[0]) < 30:
         notes.append("Fewer than 30 texts were compared: the confidence intervals are wide.")
     return notes

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -28,9 +28,9 @@ from neuronfair.domain.tables.files import read_sheet
 from neuronfair.domain.twins import SampleDomain, TwinRows
 from neuronfair.errors import DataError, DomainError, did_you_mean
 from neuronfair.text.english import WORD, in_case_of, with_article
-from neuronfair.text.lexicon import REASON_TEXT, REASONS, IdentityText, Lexicon, Reason, examine, replaced
+from neuronfair.text.lexicon import REASON_TEXT, REASONS, IdentityText, Lexicon, Reason, examine, replace_parts
 
-MAX_PLACES, WORDS_PER_PLACE = 8, 8  # words of a text that may be replaced, and words for each, its own included
+MAX_SLOTS, WORDS_PER_SLOT = 8, 8  # words of a text that may be replaced, and words for each, its own included
 
 
 @dataclass(frozen=True)
@@ -62,28 +62,35 @@ class WordKind:
 
 @dataclass(frozen=True)
 class Replacements:
-    """Words by kind; within a kind each may stand for any other, with the meaning of the text about kept."""
+    """Words by kind; within a kind each may stand for any other, with the meaning of the text about kept.
+
+    `near_words` are further words for a word that has no kind, the nearest first.
+    """
 
     kinds: tuple[WordKind, ...]
+    near_words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
-    def of(self) -> Mapping[str, WordKind]:
+    def kind_by_word(self) -> Mapping[str, WordKind]:
         """The kind of every word, by the word in lower case; of a word of two kinds the first."""
-        return {word.casefold(): kind for kind in reversed(self.kinds) for word in kind.words}
+        near = {word: _parse_kind(["", "|".join([word, *others])]) for word, others in self.near_words.items()}
+        return near | {word.casefold(): kind for kind in reversed(self.kinds) for word in kind.words}
 
     def slots(self, text: IdentityText) -> tuple[Slot, ...]:
-        """Return the words of a text that may be replaced, at most `MAX_PLACES`; identity terms are not among them."""
-        found = []
-        for word in WORD.finditer(text.text):
-            kind = self.of.get(word[0].casefold())
-            taken = any(m.start < word.end() and word.start() < m.end for m in text.mentions)
-            if kind is None or taken or not kind.fits(text.text[: word.start()], word[0], text.text[word.end() :]):
+        """Return the words of a text that may be replaced, at most `MAX_SLOTS`; identity terms are not among them."""
+        slots = []
+        for match in WORD.finditer(text.text):
+            kind = self.kind_by_word.get(match[0].casefold())
+            is_identity = any(m.start < match.end() and match.start() < m.end for m in text.mentions)
+            if kind is None or is_identity:
                 continue
-            own = next(one for one in kind.words if one.casefold() == word[0].casefold())
-            others = [in_case_of(word[0], own, one) for one in kind.words if one != own]
-            found.append(Slot(word.start(), word.end(), (word[0], *others[: WORDS_PER_PLACE - 1])))
-        step = max(1.0, len(found) / MAX_PLACES)  # evenly spread over a long text
-        return tuple(found[int(i * step)] for i in range(min(MAX_PLACES, len(found))))
+            if not kind.fits(text.text[: match.start()], match[0], text.text[match.end() :]):
+                continue
+            listed_word = next(word for word in kind.words if word.casefold() == match[0].casefold())
+            others = [in_case_of(match[0], listed_word, word) for word in kind.words if word != listed_word]
+            slots.append(Slot(match.start(), match.end(), (match[0], *others[: WORDS_PER_SLOT - 1])))
+        step = max(1.0, len(slots) / MAX_SLOTS)  # evenly spread over a long text
+        return tuple(slots[int(i * step)] for i in range(min(MAX_SLOTS, len(slots))))
 
 
 def read_replacements(source: str | Path | None = None) -> Replacements:
@@ -92,7 +99,7 @@ def read_replacements(source: str | Path | None = None) -> Replacements:
     A line is a kind: its words with | between them and, optionally, what may not stand before or after them and what
     must stand before them, as regular expressions.
 
-    >>> read_replacements().of["film"].words
+    >>> read_replacements().kind_by_word["film"].words
     ('film', 'movie')
     """
     path = files(__package__).joinpath("data", "replacements_en.csv") if source is None else Path(source)
@@ -100,15 +107,40 @@ def read_replacements(source: str | Path | None = None) -> Replacements:
         lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
         if not lines or lines[0][:2] != ["kind", "words"]:
             raise DataError(f"{path}: expected a first line kind,words,never_after,never_before,only_after")
-        return Replacements(tuple(_kind(line) for line in lines[1:] if len(line) > 1 and line[1].strip()))
+        return Replacements(tuple(_parse_kind(line) for line in lines[1:] if len(line) > 1 and line[1].strip()))
     except (OSError, UnicodeDecodeError, csv.Error, re.error) as error:
         raise DataError(f"{path}: cannot be read as a list of words ({error})") from error
 
 
-def _kind(line: Sequence[str]) -> WordKind:
+def _parse_kind(line: Sequence[str]) -> WordKind:
     after, before, only = (*line[2:5], "", "", "")[:3]
     patterns = (after or "(?!)", before or "(?!)", only)
-    return WordKind(tuple(line[1].split("|")), *(re.compile(one, re.IGNORECASE) for one in patterns))
+    return WordKind(tuple(line[1].split("|")), *(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
+
+
+_LETTERS = re.compile(r"[a-z]{3,}")
+
+
+class WordClasses:
+    """The words of some texts, no identity terms, by how frequent they are and by their last two letters."""
+
+    def __init__(self, texts: Sequence[str], lexicon: Lexicon) -> None:
+        self._counts = Counter(word for text in texts for word in _LETTERS.findall(text.lower()))
+        self.words: dict[tuple[int, str], list[str]] = {}
+        for word in sorted(self._counts):
+            if self._counts[word] > 1 and not lexicon.find(word):
+                self.words.setdefault((self.frequency_class(word), word[-2:]), []).append(word)
+
+    def frequency_class(self, word: str) -> int:
+        """Return how frequent a word is, in powers of two."""
+        return int(self._counts.get(word.lower(), 0)).bit_length()
+
+    def find_alternatives(self, word: str) -> list[str]:
+        """Return the other words of the same frequency class and ending."""
+        lower = word.lower()
+        key = self.frequency_class(lower), lower[-2:]
+        words = self.words.get(key, []) if _LETTERS.fullmatch(lower) else []
+        return [other for other in words if other != lower]
 
 
 TEXT, GROUP, WORDS = 0, 1, 2  # columns: number of the text, of the group, and the first of its words
@@ -153,19 +185,19 @@ class TextDomain(SampleDomain):
     @cached_property
     def choices(self) -> Tensor:
         """How many words may stand in each place of each text, 1 where nothing may be replaced: (texts, places)."""
-        counts = torch.ones(len(self.texts), MAX_PLACES, dtype=torch.int64)
+        counts = torch.ones(len(self.texts), MAX_SLOTS, dtype=torch.int64)
         for number, slots in enumerate(self.slots):
-            for place, slot in enumerate(slots):
-                counts[number, place] = len(slot.words)
+            for index, slot in enumerate(slots):
+                counts[number, index] = len(slot.words)
         return counts
 
     @cached_property
     def swappable(self) -> Tensor:
         """Which groups each text can be swapped to, its own included: bool, (texts, groups)."""
-        found = torch.zeros(len(self.texts), len(self.lexicon.groups), dtype=torch.bool)
+        swappable = torch.zeros(len(self.texts), len(self.lexicon.groups), dtype=torch.bool)
         for number, text in enumerate(self.texts):
-            found[number, list(text.groups)] = True
-        return found
+            swappable[number, list(text.groups)] = True
+        return swappable
 
     @cached_property
     def groups(self) -> Tensor:
@@ -176,7 +208,7 @@ class TextDomain(SampleDomain):
     def rows(self) -> Tensor:
         """The texts as they are: (texts, d)."""
         numbers = torch.arange(len(self.texts))
-        return torch.cat([numbers[:, None], self.groups[:, None], torch.zeros(len(numbers), MAX_PLACES).long()], 1)
+        return torch.cat([numbers[:, None], self.groups[:, None], torch.zeros(len(numbers), MAX_SLOTS).long()], 1)
 
     # What the codes are
 
@@ -188,7 +220,7 @@ class TextDomain(SampleDomain):
     @cached_property
     def sizes(self) -> Tensor:
         """How many values each code may take: (d,)."""
-        return torch.tensor([len(self.texts), len(self.lexicon.groups), *[WORDS_PER_PLACE] * MAX_PLACES])
+        return torch.tensor([len(self.texts), len(self.lexicon.groups), *[WORDS_PER_SLOT] * MAX_SLOTS])
 
     @cached_property
     def ordered(self) -> Tensor:
@@ -199,10 +231,10 @@ class TextDomain(SampleDomain):
 
     def valid(self, rows: Tensor) -> Tensor:
         """Return for each row whether it is a text in a group that it can be swapped to: bool, (n,)."""
-        inside = ((rows >= 0) & (rows < self.sizes)).all(-1)
+        is_within_sizes = ((rows >= 0) & (rows < self.sizes)).all(-1)
         text, group = rows[:, TEXT].clamp(0, len(self.texts) - 1), rows[:, GROUP].clamp(0, len(self.lexicon.groups) - 1)
         words = (rows[:, WORDS:] < self.choices[text]).all(-1)
-        return inside & words & self.swappable[text, group]
+        return is_within_sizes & words & self.swappable[text, group]
 
     def clip(self, rows: Tensor) -> Tensor:
         """Return the nearest valid rows: a word that does not exist becomes the text's own, and so does a group."""
@@ -214,19 +246,19 @@ class TextDomain(SampleDomain):
         return torch.cat([text[:, None], group[:, None], words], 1)
 
     def rows_at(self, u: Tensor) -> Tensor:
-        """Return the valid rows at random places u: numbers in [0, 1), (n, d)."""
+        """Return the valid rows from random numbers u: numbers in [0, 1), (n, d)."""
         text = (u[:, TEXT] * len(self.texts)).long()
-        can = self.swappable[text]
-        place = (u[:, GROUP] * can.sum(1)).long()  # of the groups that the text can be swapped to
-        group = ((can.cumsum(1) - 1 == place[:, None]) & can).int().argmax(1)
+        swappable = self.swappable[text]
+        rank = (u[:, GROUP] * swappable.sum(1)).long()  # of the groups that the text can be swapped to
+        group = ((swappable.cumsum(1) - 1 == rank[:, None]) & swappable).int().argmax(1)
         words = (u[:, WORDS:] * self.choices[text]).long()
         return torch.cat([text[:, None], group[:, None], words], 1)
 
     def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
         """Return for each place another word, from numbers u in [0, 1): (n, d) each; text and group stay."""
         choices = self.choices[rows[:, TEXT]]
-        ahead = 1 + (u[:, WORDS:] * (choices - 1)).long()
-        words = torch.where(choices > 1, (rows[:, WORDS:] + ahead) % choices, rows[:, WORDS:])
+        steps = 1 + (u[:, WORDS:] * (choices - 1)).long()
+        words = torch.where(choices > 1, (rows[:, WORDS:] + steps) % choices, rows[:, WORDS:])
         return torch.cat([rows[:, :WORDS], words], 1)
 
     # Who is the same text
@@ -240,14 +272,14 @@ class TextDomain(SampleDomain):
 
     def write(self, rows: Tensor) -> list[str]:
         """Return the texts of rows."""
-        return [self._written(*row) for row in rows.tolist()]
+        return [self._write_row(*row) for row in rows.tolist()]
 
-    def _written(self, number: int, group: int, *words: int) -> str:
+    def _write_row(self, number: int, group: int, *words: int) -> str:
         text = self.texts[number]
-        parts = text.parts(self.lexicon, group) if self.swappable[number, group] else []
+        parts = text.find_parts(self.lexicon, group) if self.swappable[number, group] else []
         slots: Sequence[Slot] = self.slots[number]
         parts += [(s.start, s.end, s.words[w]) for s, w in zip(slots, words, strict=False) if w]
-        return replaced(text.text, parts) if parts else text.text
+        return replace_parts(text.text, parts) if parts else text.text
 
 
 def read_texts(data: Any, text: str, target: str | None = None) -> tuple[list[Any], list[Any] | None]:
@@ -276,7 +308,7 @@ class TextColumn:
         """Read a column: empty cells and doubles are left out."""
         if labels is not None and len(labels) != len(texts):
             raise DataError(f"{len(texts):,} texts but {len(labels):,} labels")
-        seen: dict[str, str] = {}
+        label_by_text: dict[str, str] = {}
         empty = shortened = 0
         for cell, label in zip(texts, labels if labels is not None else [""] * len(texts), strict=True):
             text = cell if isinstance(cell, str) else "" if cell is None or cell != cell else str(cell)
@@ -285,10 +317,11 @@ class TextColumn:
                 continue
             if len(text) > MAX_TEXT_LENGTH:
                 text, shortened = text[:MAX_TEXT_LENGTH], shortened + 1
-            seen.setdefault(text, str(label))
-        if not seen:
+            label_by_text.setdefault(text, str(label))
+        if not label_by_text:
             raise DataError("no text has a letter: all cells of the column are empty")
-        return TextColumn(list(seen), None if labels is None else list(seen.values()), empty, shortened)
+        known_labels = None if labels is None else list(label_by_text.values())
+        return TextColumn(list(label_by_text), known_labels, empty, shortened)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -297,28 +330,28 @@ class TextColumn:
 
 
 def build_text_domain(
-    read: TextColumn, lexicon: Lexicon, replacements: Replacements, name: str, most: int, seed: int
+    column: TextColumn, lexicon: Lexicon, replacements: Replacements, name: str, max_texts: int, seed: int
 ) -> tuple[TextDomain, dict[Reason, int]]:
     """Return the texts whose identity can be swapped, at most so many, and how many others there are by reason."""
     counts: Counter[Reason] = Counter()
-    found = []
-    for text in read.texts:
-        one = examine(text, lexicon)
-        if isinstance(one, str):
-            counts[one] += 1
+    texts = []
+    for text in column.texts:
+        result = examine(text, lexicon)
+        if isinstance(result, str):
+            counts[result] += 1
         else:
-            found.append(one)
-    counted = {reason: counts[reason] for reason in REASONS if counts[reason]}
-    if not found:
-        why = ", ".join(f"{count:,} {REASON_TEXT[reason]}" for reason, count in counted.items())
+            texts.append(result)
+    count_by_reason = {reason: counts[reason] for reason in REASONS if counts[reason]}
+    if not texts:
+        reasons = ", ".join(f"{count:,} {REASON_TEXT[reason]}" for reason, count in count_by_reason.items())
         raise DataError(
-            f"no text mentions {lexicon.name} so that it can be swapped ({why}). Try another attribute, or a lexicon "
-            "of your own: a CSV file with concept,use,GROUP,…"
+            f"no text mentions {lexicon.name} so that it can be swapped ({reasons}). Try another attribute, or a "
+            "lexicon of your own: a CSV file with concept,use,GROUP,…"
         )
-    if len(found) > most:
-        order = random_order(len(found), seed)
-        found = [found[i] for i in sorted(order[:most].tolist())]
-    return TextDomain(name, tuple(found), lexicon, replacements), counted
+    if len(texts) > max_texts:
+        order = random_order(len(texts), seed)
+        texts = [texts[i] for i in sorted(order[:max_texts].tolist())]
+    return TextDomain(name, tuple(texts), lexicon, replacements), count_by_reason
 
 
 # Texts with their labels, to fit a model to them and to their twins
@@ -328,12 +361,12 @@ def split_labelled(
     labelled: Mapping[str, str], lexicon: Lexicon, held_out: float, seed: int
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return two random parts of texts with labels, to fit and to test; twins of each other stay together."""
-    family_of = {text: next(iter(_family(text, lexicon)), text) for text in labelled}
+    family_of = {text: next(iter(_write_family(text, lexicon)), text) for text in labelled}
     families = sorted(set(family_of.values()))
     order = random_order(len(families), seed).tolist()
-    later = {families[number] for number in order[: round(held_out * len(families))]}
-    to_fit = {text: label for text, label in labelled.items() if family_of[text] not in later}
-    return to_fit, {text: label for text, label in labelled.items() if text not in to_fit}
+    test_families = {families[number] for number in order[: round(held_out * len(families))]}
+    train = {text: label for text, label in labelled.items() if family_of[text] not in test_families}
+    return train, {text: label for text, label in labelled.items() if text not in train}
 
 
 def with_twins(labelled: dict[str, str], lexicon: Lexicon) -> dict[str, str]:
@@ -343,14 +376,16 @@ def with_twins(labelled: dict[str, str], lexicon: Lexicon) -> dict[str, str]:
     >>> with_twins({"She left.": "no", "It rained.": "yes"}, read_lexicon("gender"))
     {'She left.': 'no', 'It rained.': 'yes', 'He left.': 'no'}
     """
-    twins = {twin: label for text, label in labelled.items() for twin in _family(text, lexicon)}
+    twins = {twin: label for text, label in labelled.items() for twin in _write_family(text, lexicon)}
     return labelled | twins | labelled
 
 
-def _family(text: str, lexicon: Lexicon) -> list[str]:
+def _write_family(text: str, lexicon: Lexicon) -> list[str]:
     """Return a text swapped to every group that it can be swapped to, in the order of the groups, its own included."""
-    found = examine(text, lexicon)
-    return [] if isinstance(found, str) else [replaced(text, found.parts(lexicon, group)) for group in found.groups]
+    result = examine(text, lexicon)
+    if isinstance(result, str):
+        return []
+    return [replace_parts(text, result.find_parts(lexicon, group)) for group in result.groups]
 
 
 # Sentence templates: slots are nominal attributes, a row is a sentence

@@ -37,57 +37,57 @@ def with_article(before: str, word: str) -> str:
     >>> with_article("I met a ", "Asian"), with_article("An ", "young"), with_article("the ", "elderly")
     ('I met an ', 'A ', 'the ')
     """
-    found = re.search(r"(?<![\w'’-])(a|an)(\s+)$", before, re.IGNORECASE)
-    if found is None:
+    match = re.search(r"(?<![\w'’-])(a|an)(\s+)$", before, re.IGNORECASE)
+    if match is None:
         return before
-    article = found[1]
-    right = "an" if takes_an(word) else "a"
+    article = match[1]
+    agreeing = "an" if takes_an(word) else "a"
     if article[0].isupper():
-        right = right.upper() if article.isupper() and len(article) > 1 else right.capitalize()
-    return f"{before[: found.start()]}{right}{found[2]}"
+        agreeing = agreeing.upper() if article.isupper() and len(article) > 1 else agreeing.capitalize()
+    return f"{before[: match.start()]}{agreeing}{match[2]}"
 
 
-def in_case_of(seen: str, own: str, other: str) -> str:
+def in_case_of(term: str, listed_term: str, new_term: str) -> str:
     """Return a term in the case of the one that it replaces; `own` is how a lexicon writes the replaced one.
 
     >>> in_case_of("SHE", "she", "he"), in_case_of("She", "she", "he"), in_case_of("muslim", "Muslim", "Jewish")
     ('HE', 'He', 'jewish')
     """
-    if seen.isupper() and (len(seen) > 1 or other == other.upper()):
-        return other.upper()
-    if seen == own:
-        return other
-    if seen.islower():
-        return other.lower()
-    return other[:1].upper() + other[1:]
+    if term.isupper() and (len(term) > 1 or new_term == new_term.upper()):
+        return new_term.upper()
+    if term == listed_term:
+        return new_term
+    if term.islower():
+        return new_term.lower()
+    return new_term[:1].upper() + new_term[1:]
 
 
-def _following(after: str) -> str:
+def _next_word(after: str) -> str:
     """Return the next word, after a space, in lower case; nothing where a part of the sentence ends."""
-    found = re.match(rf"\s+[('‘“\"`]*({WORD.pattern})", after)
-    return "" if found is None else found[1].lower()
+    match = re.match(rf"\s+[('‘“\"`]*({WORD.pattern})", after)
+    return "" if match is None else match[1].lower()
 
 
-def _words(before: str) -> list[str]:
+def _clause_words(before: str) -> list[str]:
     """Return the words of the part of a sentence before a term, in lower case."""
     clause = re.split(r"[.!?;:,()\"“”|*~]|\s-+\s", before.lower().replace("’", "'"))[-1]
     return re.findall(r"[^\W\d_]+(?:'[^\W\d_]*)?|'s?|(?<![\w@#])\d+", clause)
 
 
-def is_unclear(seen: str, before: str, after: str) -> bool:
+def is_unclear(term: str, before: str, after: str) -> bool:
     """Return whether her or his may be an object or a possessive: "called her names", "his.teacher"."""
     if re.match(r"[.,;:!?][^\W\d_]", after):
         return True
-    words = _words(before)
-    if seen.lower() == "his":  # a friend of his called
+    words = _clause_words(before)
+    if term.lower() == "his":  # a friend of his called
         is_partitive = words[-1:] == ["of"] and words[-3:-2] != [] and words[-3] in WORDS["partitives"]
-        return is_partitive or _following(after) in ("that", "had", "so", "too", "alone", "as", "only")
-    if seen.lower() != "her" or before.endswith("/"):
+        return is_partitive or _next_word(after) in ("that", "had", "so", "too", "alone", "as", "only")
+    if term.lower() != "her" or before.endswith("/"):
         return False
     if words[-1:] == ["and"] and words[-2:-1] != [] and words[-2] in ("me", "you", "him", "us", "them"):
         return True  # me and her went
-    word, last = _following(after), (words or [""])[-1]
-    if word in WORDS["before_times"] and _following(after[after.lower().find(word) + len(word) :]) in WORDS["times"]:
+    word, last = _next_word(after), (words or [""])[-1]
+    if word in WORDS["before_times"] and _next_word(after[after.lower().find(word) + len(word) :]) in WORDS["times"]:
         return True  # gave it to her last week
     if not word:
         return bool(re.match(r"\s*[^\s\w.,;:!?)\]'’\"”…/–—-]|\s*['’]s?\b|-", after))  # her <b>dog, her 's, her-self
@@ -102,7 +102,7 @@ def is_unclear(seen: str, before: str, after: str) -> bool:
     return bool(_TAKES_TWO.fullmatch(last)) or (word.endswith("ing") and last not in WORDS["before_possessive"])
 
 
-def _after_adjectives(words: list[str]) -> list[str]:
+def _strip_adjectives(words: list[str]) -> list[str]:
     """Return the words before the adjectives that they end in."""
     while words and words[-1] not in WORDS["pointers"] and _ADJECTIVE.fullmatch(words[-1]):
         words = words[:-1]
@@ -117,7 +117,7 @@ def points_at_a_person(term: str, before: str) -> bool:
     >>> points_at_a_person("man", "the old "), points_at_a_person("man", "Spider "), points_at_a_person("man", "my ")
     (True, False, False)
     """
-    words = _after_adjectives(_words(before))
+    words = _strip_adjectives(_clause_words(before))
     if not words:
         return False
     last = words[-1]
@@ -132,11 +132,11 @@ def are_people(term: str, before: str) -> bool:
     >>> are_people("girls", "two "), are_people("guys", "a fan of Knockaround "), are_people("Women", "")
     (True, False, True)
     """
-    words = _after_adjectives(_words(before))
+    words = _strip_adjectives(_clause_words(before))
     return not words or words[-1] in WORDS["leads"] or points_at_a_person(term, before)
 
 
-def use_of(use: Use, seen: str, before: str, after: str) -> bool:
+def is_used_as(use: Use, term: str, before: str, after: str) -> bool:
     """Return whether a term is used in this way, by the words before and after it.
 
     `object`, `possessive` and `pronoun` tell the uses of her and his apart, `adjective` and `noun` those of Christian;
@@ -145,25 +145,25 @@ def use_of(use: Use, seen: str, before: str, after: str) -> bool:
     >>> use_of("possessive", "her", "saw ", " dog"), use_of("object", "her", "saw ", " in town")
     (True, True)
     """
-    word = "" if before.endswith("/") else _following(after)  # she/her
-    words = _words(before)
+    word = "" if before.endswith("/") else _next_word(after)  # she/her
+    words = _clause_words(before)
     last = words[-1] if words and re.search(r"[\w'’]\s+$", before) else ""
     continues = bool(word) and word not in WORDS["after_object"]
     if use in ("", "name", "human", "humans"):
         return True
     if use in ("object", "possessive", "pronoun"):
-        if seen.lower() == "his":
+        if term.lower() == "his":
             return (use == "pronoun") == (not word or word in WORDS["after_pronoun"])
-        return seen.lower() != "her" or (use == "possessive") == continues
+        return term.lower() != "her" or (use == "possessive") == continues
     if use in ("noun", "adjective"):  # a devout Muslim, but a devout Muslim family
-        is_one = _after_adjectives(words)[-1:] in _DETERMINERS
+        follows_determiner = _strip_adjectives(words)[-1:] in _DETERMINERS
         ends_like_a_verb = re.fullmatch(r"[a-z]+(?:[a-rtv-z]s|ed)", word) is not None and word not in WORDS["no_verbs"]
-        if is_one and (ends_like_a_verb or word in WORDS["verbs"]):  # a Muslim prays
+        if follows_determiner and (ends_like_a_verb or word in WORDS["verbs"]):  # a Muslim prays
             return use == "noun"
         if continues:
             return use == "adjective"
         if use == "noun":
-            return is_one
+            return follows_determiner
         return (
             not last or last in WORDS["is"] or last in WORDS["she_is"] or last in WORDS["degrees"] - {"a", "an", "the"}
         )
@@ -177,13 +177,13 @@ def use_of(use: Use, seen: str, before: str, after: str) -> bool:
 
 def _is_said_of_a_person(words: list[str]) -> bool:
     """Return whether the last words are a person, a form of "be" and words of degree: "she is also"."""
-    rest = list(words)
-    while rest and rest[-1] in WORDS["degrees"]:
-        rest.pop()
-    if rest and rest[-1].replace("’", "'") in WORDS["she_is"]:
+    remaining = list(words)
+    while remaining and remaining[-1] in WORDS["degrees"]:
+        remaining.pop()
+    if remaining and remaining[-1].replace("’", "'") in WORDS["she_is"]:
         return True
     return (
-        len(rest) > 1
-        and rest[-1] in WORDS["is"]
-        and (rest[-2] in WORDS["pronouns"] or rest[-2] in WORDS["person_nouns"])
+        len(remaining) > 1
+        and remaining[-1] in WORDS["is"]
+        and (remaining[-2] in WORDS["pronouns"] or remaining[-2] in WORDS["person_nouns"])
     )

@@ -25,8 +25,8 @@ from neuronfair.text.english import (
     are_people,
     in_case_of,
     is_unclear,
+    is_used_as,
     points_at_a_person,
-    use_of,
     with_article,
 )
 
@@ -75,37 +75,37 @@ class Lexicon:
     def is_explicit(self, text: str) -> bool:
         """Return whether a text has a word, in any form, with which a swap would contradict itself."""
         words = set(re.findall(r"[a-z]{3,}", text.lower())) if self.explicit else ()
-        return any(_hash(word) in self.explicit for word in words)
+        return any(_hash_word(word) in self.explicit for word in words)
 
-    def names_in(self, text: str) -> bool:
+    def has_name(self, text: str) -> bool:
         """Return whether a text has such a name: alone, in lower case unless it is also a word, or in a handle."""
         if not self.names:
             return False
-        for found in _NAME.finditer(text):
-            word = found[1]
+        for match in _NAME.finditer(text):
+            word = match[1]
             if word.lower() in self.names and (word[0].isupper() or word not in WORDS["names_and_words"]):
                 return True
         handles = _HANDLE.findall(text)
         starts = (handle[:size].lower() for handle in handles for size in range(5, 12) if size <= len(handle))
         parts = (part.lower() for handle in handles for part in _PART.findall(handle))
-        return not self._in_handles.isdisjoint([*starts, *parts]) or any(
+        return not self._handle_parts.isdisjoint([*starts, *parts]) or any(
             handle.lower().endswith(("him", "her")) for handle in handles
         )
 
     @cached_property
-    def _in_handles(self) -> set[str]:
-        named = (cells for cells, use in zip(self.concepts, self.uses, strict=True) if use == "name")
-        return {*self.names, *_PRONOUNS, *(name.casefold() for cells in named for name in cells)}
+    def _handle_parts(self) -> set[str]:
+        name_concepts = (cells for cells, use in zip(self.concepts, self.uses, strict=True) if use == "name")
+        return {*self.names, *_PRONOUNS, *(name.casefold() for cells in name_concepts for name in cells)}
 
     @cached_property
     def terms(self) -> Mapping[str, Sequence[Term]]:
         """The terms by their text in lower case; several where the use decides."""
-        found: dict[str, list[Term]] = {}
+        terms_by_text: dict[str, list[Term]] = {}
         for number, (cells, use) in enumerate(zip(self.concepts, self.uses, strict=True)):
             for group, text in enumerate(cells):
                 if text and text not in self.targets:
-                    found.setdefault(text.casefold(), []).append(Term(text, group, number, use))
-        return found
+                    terms_by_text.setdefault(text.casefold(), []).append(Term(text, group, number, use))
+        return terms_by_text
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -135,9 +135,9 @@ def read_lexicon(source: str | Path) -> Lexicon:
         if bundled != "gender":
             return lexicon
         lines = csv.reader(io.StringIO(data.joinpath("names_en.csv").read_text(encoding="utf-8")))
-        known = (name for line in lines for name in line[1].split("|"))
+        first_names = (name for line in lines for name in line[1].split("|"))
         hashes = data.joinpath("explicit_en.txt").read_text(encoding="utf-8").split()
-        return replace(lexicon, names=frozenset(map(str.lower, known)) - {"names"}, explicit=frozenset(hashes))
+        return replace(lexicon, names=frozenset(map(str.lower, first_names)) - {"names"}, explicit=frozenset(hashes))
     path = Path(source)
     if not path.suffix:
         raise DataError(
@@ -149,7 +149,7 @@ def read_lexicon(source: str | Path) -> Lexicon:
         raise DataError(f"{path}: expected a CSV file in UTF-8 ({error.reason})") from error
 
 
-def _hash(word: str) -> str:
+def _hash_word(word: str) -> str:
     return hashlib.sha256(word.encode()).hexdigest()[:12]
 
 
@@ -162,7 +162,7 @@ def parse_lexicon(text: str, source: str, name: str | None = None) -> Lexicon:
     if not 2 <= len(groups) <= MAX_GROUPS or len(set(groups)) < len(groups) or "" in groups:
         raise DataError(f"{source}: expected 2 to {MAX_GROUPS} groups with different names, got {', '.join(groups)}")
     concepts, uses, targets = list[tuple[str, ...]](), list[Use](), set[str]()
-    seen: dict[tuple[str, int, str], int] = {}
+    line_of_term: dict[tuple[str, int, str], int] = {}
     for number, (_, use, *cells) in enumerate(lines[1:], 2):
         if len(cells) != len(groups) or use not in _USES:
             raise DataError(
@@ -174,9 +174,9 @@ def parse_lexicon(text: str, source: str, name: str | None = None) -> Lexicon:
         targets |= {cell.strip("()") for cell in cells if cell.startswith("(")}
         cells = [cell.strip("()") for cell in cells]
         for group, cell in enumerate(cells):
-            first = seen.setdefault((cell.casefold(), group, use), number)
-            if cell and first != number and sum(map(bool, cells)) == 1:
-                raise DataError(f"{source}: line {number}: '{cell}' stands in line {first} already")
+            first_line = line_of_term.setdefault((cell.casefold(), group, use), number)
+            if cell and first_line != number and sum(map(bool, cells)) == 1:
+                raise DataError(f"{source}: line {number}: '{cell}' stands in line {first_line} already")
         concepts.append(tuple(cells))
         uses.append(use)  # type: ignore[arg-type]  # checked above
     if not concepts or len(concepts) * len(groups) > MAX_TERMS:
@@ -229,7 +229,7 @@ class Mention:
     start: int
     end: int
     term: Term
-    seen: str  # as it is written
+    spelling: str  # as it is written
 
 
 @dataclass(frozen=True)
@@ -245,23 +245,23 @@ class IdentityText:
     group: int
     groups: tuple[int, ...]  # the groups that it can be swapped to, its own included
 
-    def parts(self, lexicon: Lexicon, group: int) -> list[tuple[int, int, str]]:
+    def find_parts(self, lexicon: Lexicon, group: int) -> list[tuple[int, int, str]]:
         """Return what is replaced when the text is swapped to a group: start, end and the new term."""
         if group == self.group:
             return []
-        found = []
+        parts = []
         for mention in self.mentions:
             other = group if mention.term.group == self.group else self.group
-            new = lexicon.counterpart(mention.term, other)
-            is_cased = (
-                mention.seen.islower() and new[:1].isupper() and not self.text.islower()
-            )  # Asian keeps its capital
-            shown = new if is_cased else in_case_of(mention.seen, mention.term.text, new)
-            if mention.seen[0].isupper() and _ends_sentence(self.text[: mention.start].rstrip()):  # Latino voters
-                shown = shown[:1].upper() + shown[1:]
-            ending = self._possessive(mention, new)
-            found.append((mention.start, mention.end + len(ending), shown + (ending and _possessive_of(new, ending))))
-        return found
+            counterpart = lexicon.counterpart(mention.term, other)
+            spelling = in_case_of(mention.spelling, mention.term.text, counterpart)
+            if mention.spelling.islower() and not self.text.islower():  # Asian keeps its capital
+                spelling = counterpart if counterpart[:1].isupper() else spelling
+            if mention.spelling[0].isupper() and _ends_sentence(self.text[: mention.start].rstrip()):  # Latino voters
+                spelling = spelling[:1].upper() + spelling[1:]
+            ending = self._possessive(mention, counterpart)
+            spelling += ending and _write_possessive(counterpart, ending)
+            parts.append((mention.start, mention.end + len(ending), spelling))
+        return parts
 
     def _possessive(self, mention: Mention, new: str) -> str:
         """Return the possessive ending after a plural whose twin has another one: ladies' and gentlemen's."""
@@ -271,17 +271,17 @@ class IdentityText:
         return ending[0] if ending and differs and not is_quotation else ""
 
 
-def _possessive_of(plural: str, ending: str) -> str:
+def _write_possessive(plural: str, ending: str) -> str:
     return ending[0] if plural.endswith("s") else f"{ending[0]}s"
 
 
-def replaced(text: str, parts: Sequence[tuple[int, int, str]]) -> str:
+def replace_parts(text: str, parts: Sequence[tuple[int, int, str]]) -> str:
     """Return a text with parts of it replaced, the article before each made to agree."""
-    done, at = "", 0
+    result, position = "", 0
     for start, end, new in sorted(parts):
-        done += with_article(text[at:start], new) + new
-        at = end
-    return done + text[at:]
+        result += with_article(text[position:start], new) + new
+        position = end
+    return result + text[position:]
 
 
 def examine(text: str, lexicon: Lexicon) -> IdentityText | Reason:
@@ -295,78 +295,79 @@ def examine(text: str, lexicon: Lexicon) -> IdentityText | Reason:
     >>> examine("Men and women liked it.", gender), examine("It rained.", gender)
     ('contrasted or negated', 'no identity term')
     """
-    mentions, unsound = _mentions(text, lexicon)
+    mentions, unsound = _find_mentions(text, lexicon)
     if unsound is not None:
         return unsound
     if not mentions:
         return "no identity term"
-    groups = Counter(mention.term.group for mention in mentions)
-    if len(groups) > 1 and len(lexicon.groups) > 2:
+    mentioned_groups = Counter(mention.term.group for mention in mentions)
+    if len(mentioned_groups) > 1 and len(lexicon.groups) > 2:
         return "several groups"
     if _is_contrasted(text, mentions):
         return "contrasted or negated"
-    own = mentions[0].term.group
-    can = [g for g in range(len(lexicon.groups)) if g == own or _has_all(lexicon, mentions, own, g)]
-    if len(can) < 2:
+    own_group = mentions[0].term.group
+    groups = range(len(lexicon.groups))
+    reachable = [g for g in groups if g == own_group or _has_all_counterparts(lexicon, mentions, own_group, g)]
+    if len(reachable) < 2:
         return "ambiguous"
-    return IdentityText(text, tuple(mentions), own, tuple(can))
+    return IdentityText(text, tuple(mentions), own_group, tuple(reachable))
 
 
-def _has_all(lexicon: Lexicon, mentions: Sequence[Mention], own: int, group: int) -> bool:
+def _has_all_counterparts(lexicon: Lexicon, mentions: Sequence[Mention], own_group: int, group: int) -> bool:
     """Return whether all mentions have a counterpart when a text of one group is swapped to another."""
-    return all(lexicon.counterpart(m.term, group if m.term.group == own else own) for m in mentions)
+    return all(lexicon.counterpart(m.term, group if m.term.group == own_group else own_group) for m in mentions)
 
 
-def _mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None]:
+def _find_mentions(text: str, lexicon: Lexicon) -> tuple[list[Mention], Reason | None]:
     """Return the identity terms in a text, and why they must not be swapped, if so."""
     mentions = list[Mention]()
-    for found in lexicon.pattern.finditer(text):
-        before = _PREFIX.sub("", unescape(text[max(0, found.start() - 80) : found.start()]))
-        after = unescape(text[found.end() : found.end() + 80])
-        term = _used(lexicon.find(found[0]), found[0], before, after)
+    for match in lexicon.pattern.finditer(text):
+        before = _PREFIX.sub("", unescape(text[max(0, match.start() - 80) : match.start()]))
+        after = unescape(text[match.end() : match.end() + 80])
+        term = _choose_term(lexicon.find(match[0]), match[0], before, after)
         if isinstance(term, str):
             return [], term
         if term is None:
             continue
-        alone = sum(map(bool, lexicon.concepts[term.concept])) < 2  # no other group has such a word
-        reason = "ambiguous" if alone else _unsound(text, found[0], term, before, after)
+        has_no_counterpart = sum(map(bool, lexicon.concepts[term.concept])) < 2  # no other group has such a word
+        reason = "ambiguous" if has_no_counterpart else _find_unsoundness(text, match[0], term, before, after)
         if reason is not None:
             return [], reason
-        mentions.append(Mention(found.start(), found.end(), term, found[0]))
+        mentions.append(Mention(match.start(), match.end(), term, match[0]))
     if not mentions:
         return [], None
     if _SPLIT_WORD.search(text) or lexicon.is_explicit(text) or _is_left_in_compound(text, mentions, lexicon):
         return [], "ambiguous"
-    if lexicon.names_in(text) or (lexicon.names and _has_unknown_man(text, lexicon)):
+    if lexicon.has_name(text) or (lexicon.names and _has_unknown_man(text, lexicon)):
         return [], "part of a name"
-    quotes = [found.span() for found in _QUOTES.finditer(text) if len(WORD.findall(found[0])) <= MAX_WORDS_OF_TITLE]
-    if any(start <= one.start < end for one in mentions for start, end in quotes):
+    quotes = [match.span() for match in _QUOTES.finditer(text) if len(WORD.findall(match[0])) <= MAX_WORDS_OF_TITLE]
+    if any(start <= mention.start < end for mention in mentions for start, end in quotes):
         return [], "quoted"
     return mentions, None
 
 
-def _used(terms: Sequence[Term], seen: str, before: str, after: str) -> Term | Reason | None:
+def _choose_term(terms: Sequence[Term], spelling: str, before: str, after: str) -> Term | Reason | None:
     """Return the term that is meant, or why that is unknown; None for another meaning, such as white wine."""
-    fitting = [term for term in terms if use_of(term.use, seen, before, after)]
+    fitting = [term for term in terms if is_used_as(term.use, spelling, before, after)]
     if not fitting:
         return None if all(term.use == "person" for term in terms) else "ambiguous"
-    if fitting[0].use in ("object", "possessive", "pronoun") and is_unclear(seen, before, after):
+    if fitting[0].use in ("object", "possessive", "pronoun") and is_unclear(spelling, before, after):
         return "ambiguous"
     return fitting[0]
 
 
-def _unsound(text: str, seen: str, term: Term, before: str, after: str) -> Reason | None:
+def _find_unsoundness(text: str, spelling: str, term: Term, before: str, after: str) -> Reason | None:
     """Return why a term must not be swapped here, if so."""
-    shouted = text.isupper()
+    is_shouted = text.isupper()
     if term.use == "name":
-        if not seen[0].isupper() or shouted or _is_name(before, after):
+        if not spelling[0].isupper() or is_shouted or _is_name(before, after):
             return "part of a name"
-    elif not shouted and (
-        _is_titled(seen, term, before, after) or (term.use in ("adjective", "person") and _TITLE_AFTER.match(after))
+    elif not is_shouted and (
+        _is_titled(spelling, term, before, after) or (term.use in ("adjective", "person") and _TITLE_AFTER.match(after))
     ):
         return "part of a name"
-    if (term.use == "human" and not points_at_a_person(seen, before)) or (
-        term.use == "humans" and not are_people(seen, before)
+    if (term.use == "human" and not points_at_a_person(spelling, before)) or (
+        term.use == "humans" and not are_people(spelling, before)
     ):
         return "part of a name"
     return "contrasted or negated" if _NEGATED.search(before) else None
@@ -374,17 +375,17 @@ def _unsound(text: str, seen: str, term: Term, before: str, after: str) -> Reaso
 
 def _is_left_in_compound(text: str, mentions: Sequence[Mention], lexicon: Lexicon) -> bool:
     """Return whether an identity term is part of a word with a hyphen that is not swapped: woman-owned, non-Muslim."""
-    for found in _COMPOUND.finditer(text):
-        is_swapped = any(one.start < found.end() and found.start() < one.end for one in mentions)
-        if not is_swapped and any(map(lexicon.find, found[0].split("-"))):
+    for compound in _COMPOUND.finditer(text):
+        is_swapped = any(mention.start < compound.end() and compound.start() < mention.end for mention in mentions)
+        if not is_swapped and any(map(lexicon.find, compound[0].split("-"))):
             return True
     return False
 
 
 def _has_unknown_man(text: str, lexicon: Lexicon) -> bool:
     """Return whether a word ends in man or woman that the lexicon does not know: strongman, Newman."""
-    found = (word.lower() for word in _MAN.findall(text))
-    return any(word not in WORDS["no_man"] and not lexicon.find(word) for word in found)
+    words = (word.lower() for word in _MAN.findall(text))
+    return any(word not in WORDS["no_man"] and not lexicon.find(word) for word in words)
 
 
 def _is_name(before: str, after: str) -> bool:
@@ -392,9 +393,9 @@ def _is_name(before: str, after: str) -> bool:
     return bool(_TITLE_AFTER.match(after)) or bool(_TITLED.search(before) and not _ends_sentence(before.rstrip()))
 
 
-def _is_titled(seen: str, term: Term, before: str, after: str) -> bool:
+def _is_titled(spelling: str, term: Term, before: str, after: str) -> bool:
     """Return whether a common word is written with a capital in the middle of a sentence, as in names of films."""
-    if not seen[0].isupper() or (seen.isupper() and len(seen) > 1):
+    if not spelling[0].isupper() or (spelling.isupper() and len(spelling) > 1):
         return False
     if term.text[0].isupper() or term.use == "person":
         return False
@@ -409,9 +410,9 @@ def _ends_sentence(before: str) -> bool:
 
 def _is_contrasted(text: str, mentions: Sequence[Mention]) -> bool:
     """Return whether two groups are set against each other, as in "men and women"."""
-    for one, other in pairwise(mentions):
-        between = text[one.end : other.start]
+    for mention, next_mention in pairwise(mentions):
+        between = text[mention.end : next_mention.start]
         is_near = len(between) <= MAX_CHARACTERS_BETWEEN
-        if is_near and one.term.group != other.term.group and _CONTRAST.match(between.lower()):
+        if is_near and mention.term.group != next_mention.term.group and _CONTRAST.match(between.lower()):
             return True
     return False

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +16,9 @@ from neuronfair.domain.draws import random_order
 from neuronfair.domain.twins import TwinRows
 from neuronfair.measure.stats import Estimate, clopper_pearson
 from neuronfair.progress import Progress, show_nothing
-from neuronfair.text.domain import GROUP, TEXT, TextDomain
+from neuronfair.text.domain import GROUP, TEXT, TextDomain, WordClasses
 from neuronfair.text.english import WORD, in_case_of
-from neuronfair.text.lexicon import IdentityText, replaced
+from neuronfair.text.lexicon import IdentityText, replace_parts
 from neuronfair.text.models import NO_ANSWER, CallsSpent, TextModel
 from neuronfair.text.report import GroupPairReport, NeutralWordsReport, Share, TopicReport
 
@@ -28,7 +26,6 @@ TEXTS_PER_BATCH, TEXTS_PER_LIMITED_BATCH = 64, 4  # that are measured together; 
 NEUTRAL_SWAPS_PER_TWIN = 10
 BOOTSTRAP_SAMPLES = 2000
 MIN_TEXTS_PER_TOPIC = 10  # texts with a word from which it can be a topic
-_LETTERS = re.compile(r"[a-z]{3,}")
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -40,7 +37,7 @@ class TextPairs:
     """What a model says of texts and of their twins, a line for each pair that was answered."""
 
     text: Ints  # (p,) number of the text
-    own: Ints  # group that the text mentions
+    group: Ints  # group that the text mentions
     other: Ints  # group of the twin
     decision: Ints
     twin_decision: Ints
@@ -81,31 +78,32 @@ def compare_with_twins(
     What was yielded when the calls are spent, or after Ctrl-C, is a random sample of the texts.
     """
     order, measured = random_order(len(domain.texts), seed), 0
-    for some in torch.split(order, TEXTS_PER_BATCH if model.service.max_calls is None else TEXTS_PER_LIMITED_BATCH):
+    for batch in torch.split(order, TEXTS_PER_BATCH if model.service.max_calls is None else TEXTS_PER_LIMITED_BATCH):
         progress("Comparing texts with their twins", measured, len(order))
-        yield _pairs(model, domain, some, favourable)
-        measured += len(some)
+        yield _compare_batch(model, domain, batch, favourable)
+        measured += len(batch)
 
 
-def _pairs(model: TextModel, domain: TextDomain, some: torch.Tensor, favourable: int) -> TextPairs:
-    rows = domain.rows[some]
+def _compare_batch(model: TextModel, domain: TextDomain, batch: torch.Tensor, favourable: int) -> TextPairs:
+    rows = domain.rows[batch]
     twins: TwinRows = domain.twins(rows)
-    line, place = twins.valid.nonzero().unbind(1)
-    others = twins.rows[line, place]
-    own = model.answer(domain.write(rows))
-    theirs = model.answer(domain.write(others))
+    line, twin_index = twins.valid.nonzero().unbind(1)
+    others = twins.rows[line, twin_index]
+    answers = model.answer(domain.write(rows))
+    twin_answers = model.answer(domain.write(others))
     number = line.numpy()
-    known = (own.decisions[number] != NO_ANSWER) & (theirs.decisions != NO_ANSWER)
-    scores = [model.score_of(answers, favourable) for answers in (own, theirs)]
-    decided = own.decisions[number][known], theirs.decisions[known], scores[0][number][known], scores[1][known]
-    groups = [side.numpy()[known] for side in (others[:, TEXT], rows[line, GROUP], others[:, GROUP])]
-    return TextPairs(groups[0], groups[1], groups[2], *decided, len(some), int((~known).sum()))
+    is_answered = (answers.decisions[number] != NO_ANSWER) & (twin_answers.decisions != NO_ANSWER)
+    scores = [model.score_of(side, favourable) for side in (answers, twin_answers)]
+    columns: list[Any] = [side.numpy() for side in (others[:, TEXT], rows[line, GROUP], others[:, GROUP])]
+    columns += [answers.decisions[number], twin_answers.decisions, scores[0][number], scores[1]]
+    counts: list[Any] = [len(batch), int((~is_answered).sum())]
+    return TextPairs(*(column[is_answered] for column in columns), *counts)
 
 
-def joined(parts: Sequence[TextPairs]) -> TextPairs:
+def join_pairs(parts: Sequence[TextPairs]) -> TextPairs:
     """Return the pairs of several batches as one."""
     kinds = [np.int64] * 5 + [np.float64] * 2
-    names = ("text", "own", "other", "decision", "twin_decision", "score", "twin_score")
+    names = ("text", "group", "other", "decision", "twin_decision", "score", "twin_score")
     columns: dict[str, Any] = {
         name: np.concatenate([np.empty(0, dtype=kind), *(getattr(part, name) for part in parts)])
         for name, kind in zip(names, kinds, strict=True)
@@ -119,18 +117,18 @@ def share(count: int, of: int) -> Share:
     return Share(count, of, *clopper_pearson(count, of))
 
 
-def group_pairs(pairs: TextPairs, groups: Sequence[str], favourable: int) -> list[GroupPairReport]:
+def count_by_group_pair(pairs: TextPairs, groups: Sequence[str], favourable: int) -> list[GroupPairReport]:
     """Return the figures of every ordered pair of groups that occurs."""
     before, after = pairs.decision == favourable, pairs.twin_decision == favourable
-    found = []
-    for own, other in itertools.permutations(range(len(groups)), 2):
-        here = (pairs.own == own) & (pairs.other == other)
-        if here.any():
-            flips = share(int((here & pairs.flips).sum()), int(here.sum()))
-            lost, gained = int((here & before & ~after).sum()), int((here & ~before & after).sum())
-            shift = float((pairs.twin_score - pairs.score)[here].mean())
-            found.append(GroupPairReport(groups[own], groups[other], flips, lost, gained, shift))
-    return found
+    reports = []
+    for group, other in itertools.permutations(range(len(groups)), 2):
+        of_pair = (pairs.group == group) & (pairs.other == other)
+        if of_pair.any():
+            flips = share(int((of_pair & pairs.flips).sum()), int(of_pair.sum()))
+            shift = float((pairs.twin_score - pairs.score)[of_pair].mean())
+            changes = int((of_pair & before & ~after).sum()), int((of_pair & ~before & after).sum())
+            reports.append(GroupPairReport(groups[group], groups[other], flips, *changes, shift))
+    return reports
 
 
 def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> Estimate:
@@ -148,10 +146,10 @@ def bootstrap_mean(values: Floats, seed: int = 0, confidence: float = 0.95) -> E
 
 def score_changes(pairs: TextPairs) -> Floats:
     """Return for each text the mean change of its score over its twins, without sign (Garg et al., AIES 2019)."""
-    texts, place = np.unique(pairs.text, return_inverse=True)
+    texts, indices = np.unique(pairs.text, return_inverse=True)
     gaps = np.abs(pairs.twin_score - pairs.score)
-    sums = np.bincount(place, gaps, minlength=len(texts))
-    return np.asarray(sums / np.bincount(place, minlength=len(texts)))
+    sums = np.bincount(indices, gaps, minlength=len(texts))
+    return np.asarray(sums / np.bincount(indices, minlength=len(texts)))
 
 
 # Neutral words of equal frequency: is the model unfair, or just unstable?
@@ -161,40 +159,26 @@ class NeutralSwaps:
     """Swaps of as many neutral words as identity terms, each by a word of the same frequency and ending."""
 
     def __init__(self, domain: TextDomain, texts: Sequence[str]) -> None:
-        self._domain = domain
-        counts = Counter(word for text in texts for word in _LETTERS.findall(text.lower()))
-        self._counts = counts
-        self._alike: dict[tuple[int, str], list[str]] = {}
-        for word in sorted(counts):
-            if counts[word] > 1 and not domain.lexicon.find(word):
-                self._alike.setdefault((self._class(word), word[-2:]), []).append(word)
+        self._classes = WordClasses(texts, domain.lexicon)
 
-    def _class(self, word: str) -> int:
-        """Return how frequent a word is, in powers of two."""
-        return int(self._counts.get(word.lower(), 0)).bit_length()
-
-    def swapped(self, text: IdentityText, generator: np.random.Generator) -> str | None:
+    def swap(self, text: IdentityText, generator: np.random.Generator) -> str | None:
         """Return a text with as many neutral words swapped as it has identity terms; None where it has too few."""
-        words = [
-            (found.start(), found.end(), found[0], options)
-            for found in WORD.finditer(text.text)
-            if not any(m.start < found.end() and found.start() < m.end for m in text.mentions)
-            and (options := self._options(found[0]))
+        remaining = [
+            (match.start(), match.end(), match[0], alternatives)
+            for match in WORD.finditer(text.text)
+            if not any(m.start < match.end() and match.start() < m.end for m in text.mentions)
+            and (alternatives := self._classes.find_alternatives(match[0]))
         ]
-        if len(words) < len(text.mentions):
+        if len(remaining) < len(text.mentions):
             return None
-        parts, left = [], words
+        parts = []
         for mention in text.mentions:
-            wanted = self._class(mention.seen)
-            near = np.array([abs(self._class(word[2]) - wanted) for word in left]) + generator.random(len(left))
-            start, end, seen, options = left.pop(int(near.argmin()))
-            parts.append((start, end, in_case_of(seen, seen.lower(), options[int(generator.integers(len(options)))])))
-        return replaced(text.text, parts)
-
-    def _options(self, word: str) -> list[str]:
-        lower = word.lower()
-        alike = self._alike.get((self._class(lower), lower[-2:]), []) if _LETTERS.fullmatch(lower) else []
-        return [other for other in alike if other != lower]
+            frequency = self._classes.frequency_class(mention.spelling)
+            gaps = np.array([abs(self._classes.frequency_class(word[2]) - frequency) for word in remaining])
+            start, end, spelling, words = remaining.pop(int((gaps + generator.random(len(remaining))).argmin()))
+            word = words[int(generator.integers(len(words)))]
+            parts.append((start, end, in_case_of(spelling, spelling.lower(), word)))
+        return replace_parts(text.text, parts)
 
 
 def measure_baseline(
@@ -216,57 +200,61 @@ def measure_baseline(
     measured, flipped = pairs.by_text
     twins = np.bincount(pairs.text, minlength=len(domain.texts))
     first = dict(zip(pairs.text.tolist(), range(len(pairs.text)), strict=True))
-    flips, changes, lines, spent = list[float](), list[float](), list[int](), False
+    flips, changes, lines, is_spent = list[float](), list[float](), list[int](), False
     for start in range(0, len(measured), TEXTS_PER_BATCH):
         progress("Swapping neutral words", start, len(measured))
-        some, variants, owner = measured[start : start + TEXTS_PER_BATCH], list[str](), list[int]()
-        for number in some.tolist():
-            made = [swaps.swapped(domain.texts[number], generator) for _ in range(rounds * twins[number])]
-            if None not in made:
-                variants += [one for one in made if one is not None]
-                owner += [number] * len(made)
+        batch, variants, owner = measured[start : start + TEXTS_PER_BATCH], list[str](), list[int]()
+        for number in batch.tolist():
+            swapped_texts = [swaps.swap(domain.texts[number], generator) for _ in range(rounds * twins[number])]
+            if None not in swapped_texts:
+                variants += [text for text in swapped_texts if text is not None]
+                owner += [number] * len(swapped_texts)
         try:
             answers = model.answer(variants)
         except CallsSpent:
-            spent = True
+            is_spent = True
             break
-        scores, at = model.score_of(answers, favourable) if variants else np.empty(0), 0
+        scores, position = model.score_of(answers, favourable) if variants else np.empty(0), 0
         for number in dict.fromkeys(owner):
             size = rounds * int(twins[number])
-            here = slice(at, at + size)
-            at += size
-            own, answered = first[number], answers.decisions[here] != NO_ANSWER
+            part = slice(position, position + size)
+            position += size
+            pair_index, answered = first[number], answers.decisions[part] != NO_ANSWER
             if not answered.any():
                 continue
-            other = (answers.decisions[here] != pairs.decision[own]) & answered
-            flips.append(float(other.reshape(rounds, -1).any(1).mean()))
-            changes.append(float(np.nanmean(np.abs(scores[here] - pairs.score[own]))))
+            is_flip = (answers.decisions[part] != pairs.decision[pair_index]) & answered
+            flips.append(float(is_flip.reshape(rounds, -1).any(1).mean()))
+            changes.append(float(np.nanmean(np.abs(scores[part] - pairs.score[pair_index]))))
             lines.append(int(np.searchsorted(measured, number)))
     if not lines:
-        return None, spent
+        return None, is_spent
     identity, neutral = flipped[lines].astype(float), np.array(flips)
-    own, other, excess = (bootstrap_mean(values, seed) for values in (identity, neutral, identity - neutral))
+    by_identity, by_neutral, excess = (
+        bootstrap_mean(values, seed) for values in (identity, neutral, identity - neutral)
+    )
     gaps = score_changes(pairs)[lines]
     changed = float(gaps.mean()), float(np.mean(changes))
-    return NeutralWordsReport(len(lines), own, other, excess, *changed, claimed=own.low > other.high), spent
+    claimed = by_identity.low > by_neutral.high
+    return NeutralWordsReport(len(lines), by_identity, by_neutral, excess, *changed, claimed), is_spent
 
 
-def topics(domain: TextDomain, pairs: TextPairs, most: int = 5) -> list[TopicReport]:
+def find_topics(domain: TextDomain, pairs: TextPairs, max_topics: int = 5) -> list[TopicReport]:
     """Return words whose texts depend on the identity more often than the rest, with corrected p-values below 5%."""
     from scipy.stats import hypergeom  # here: it takes most of a second to import
 
     texts, flipped = pairs.by_text
-    where: dict[str, list[int]] = {}
-    for place, number in enumerate(texts.tolist()):
+    indices_by_word: dict[str, list[int]] = {}
+    for text_index, number in enumerate(texts.tolist()):
         text = domain.texts[number]
         words = {word.lower() for word in WORD.findall(text.text) if len(word) > 3}
-        for word in words - {mention.seen.lower() for mention in text.mentions}:
-            where.setdefault(word, []).append(place)
-    tried = {word: places for word, places in where.items() if MIN_TEXTS_PER_TOPIC <= len(places) <= len(texts) // 2}
-    found = []
-    for word, places in tried.items():
-        flips = int(flipped[places].sum())
-        p_value = float(hypergeom.sf(flips - 1, len(texts), int(flipped.sum()), len(places)))
-        if p_value * len(tried) < 0.05:
-            found.append(TopicReport(word, len(places), flips, p_value * len(tried)))
-    return sorted(found, key=lambda topic: topic.p_value)[:most]
+        for word in words - {mention.spelling.lower() for mention in text.mentions}:
+            indices_by_word.setdefault(word, []).append(text_index)
+    sizes = range(MIN_TEXTS_PER_TOPIC, len(texts) // 2 + 1)
+    candidates = {word: indices for word, indices in indices_by_word.items() if len(indices) in sizes}
+    reports = []
+    for word, indices in candidates.items():
+        flips = int(flipped[indices].sum())
+        p_value = float(hypergeom.sf(flips - 1, len(texts), int(flipped.sum()), len(indices)))
+        if p_value * len(candidates) < 0.05:
+            reports.append(TopicReport(word, len(indices), flips, p_value * len(candidates)))
+    return sorted(reports, key=lambda topic: topic.p_value)[:max_topics]

@@ -8,14 +8,15 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from joblib.hashing import NumpyHasher
 from torch import Tensor, nn
 
 from neuronfair.atomic import write_text
@@ -25,7 +26,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import estimators, user_code
 from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.weights import fingerprint
-from neuronfair.text.network import TokenModel
+from neuronfair.text.network import MAX_TOKENS, TokenModel
 
 Answer = list[float] | str | None  # scores, a label, or None: no answer
 TEXTS_PER_CALL, TRIES_PER_CALL, SECONDS_TO_RETRY = 32, 3, 0.2
@@ -35,6 +36,50 @@ ANSWERS, FINGERPRINT = "answers.jsonl", "model.txt"  # in the folder of an audit
 
 class CallsSpent(NeuronFairError):  # noqa: N818 - read as a sentence
     """All calls that are allowed are spent; what was answered before is known."""
+
+
+@dataclass
+class AnswerCache:
+    """The answers of a model by text; in a folder also in a file, with a line for each text that was sent."""
+
+    folder: Path | None = None
+    answers: dict[str, Answer] = field(default_factory=dict)
+    lines: int = 0
+
+    def open(self, fingerprint: str) -> None:
+        """Read the answers in the folder; those of a model with another fingerprint are refused."""
+        if self.folder is None:
+            return
+        path = self.folder / FINGERPRINT
+        if path.exists() and path.read_text(encoding="utf-8", errors="replace").strip() != fingerprint:
+            raise RunError(
+                f"{self.folder}: this audit was begun with another model. Choose another --out, or --force. If it is "
+                f"the same model, delete {path}"
+            )
+        write_text(path, fingerprint + "\n")
+        if (self.folder / ANSWERS).exists():
+            lines = read_answers(self.folder / ANSWERS)
+            self.answers, self.lines = dict(lines), len(lines)
+
+    def find(self, text: str) -> Answer:
+        """Return the answer to a text, `None` where there is none."""
+        return self.answers.get(_hash_text(text))
+
+    def add(self, answers: Mapping[str, Answer]) -> None:
+        """Keep answers by text."""
+        by_key = {_hash_text(text): answer for text, answer in answers.items()}
+        self.answers |= by_key
+        self.lines += len(by_key)
+        if self.folder is None:
+            return
+        path = self.folder / ANSWERS
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{json.dumps({'text': key, 'answer': answer})}\n" for key, answer in by_key.items())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 @dataclass
@@ -48,71 +93,60 @@ class Service:
 
     function: Callable[[list[str]], Any]
     max_calls: int | None = None
-    folder: Path | None = None
+    folder: InitVar[Path | None] = None
     batch: int = TEXTS_PER_CALL
-    spent: int = 0
     wait: float = SECONDS_TO_RETRY
-    known: dict[str, Answer] = field(default_factory=dict)
     unchecked: bool = False  # whether answers were kept, and no call was left to compare them with the model
     _failures: int = 0
 
-    def begin(self, fingerprint: str) -> None:
-        """Read the answers in the folder; those of a model with another fingerprint are refused."""
-        if self.folder is None:
-            return
-        path = self.folder / FINGERPRINT
-        if path.exists() and path.read_text(encoding="utf-8", errors="replace").strip() != fingerprint:
-            raise RunError(
-                f"{self.folder}: this audit was begun with another model. Choose another --out, or --force. If it is "
-                f"the same model, delete {path}"
-            )
-        write_text(path, fingerprint + "\n")
-        if (self.folder / ANSWERS).exists():
-            lines = read_answers(self.folder / ANSWERS)
-            self.known, self.spent = dict(lines), len(lines)
+    def __post_init__(self, folder: Path | None) -> None:
+        self.cache = AnswerCache(folder)
 
-    def compare(self, texts: Sequence[str]) -> None:
-        """Send a few texts again that got different answers before: from the same model they get these again."""
-        answers = ((text, self.known.get(_key(text))) for text in texts)
-        unlike = {str(answer): (text, answer) for text, answer in answers if answer is not None}
-        kept = dict(list(unlike.values())[:TRIED_TEXTS])
-        left = len(kept) if self.max_calls is None else max(0, self.max_calls - self.spent)
-        self.unchecked = bool(kept) and not left
-        some = list(kept)[:left]
-        if not some:
-            return
-        differ = sum(not _agree(kept[text], now) for text, now in zip(some, self._answers(some), strict=True))
-        if differ:
+    @property
+    def spent(self) -> int:
+        """How many texts were sent, before a kill as well."""
+        return self.cache.lines
+
+    def resume(self, fingerprint: str, texts: Sequence[str]) -> None:
+        """Read the answers in the folder; send a few texts again that got different ones: the same model repeats them.
+
+        What a function does may depend on a service or a file, which the fingerprint does not show; without `texts`
+        nothing is sent.
+        """
+        self.cache.open(fingerprint)
+        text_by_answer = {str(self.cache.find(text)): text for text in texts if self.cache.find(text) is not None}
+        sample = list(text_by_answer.values())[:TRIED_TEXTS]
+        sent = self._affordable(sample)
+        self.unchecked = bool(sample) and not sent
+        answers = dict(zip(sent, self._request(sent), strict=True)) if sent else {}
+        changed = sum(not _agree(self.cache.find(text), answer) for text, answer in answers.items())
+        if changed:
             raise RunError(
-                f"{self.folder}: this audit was begun with another model: {differ} of {len(some)} texts that were sent "
-                "again got another answer. Choose another --out, or --force. If the answers vary by chance, give the "
-                "function an attribute version, such as predict.version = '2026-11'"
+                f"{self.cache.folder}: this audit was begun with another model: {changed} of {len(sent)} texts that "
+                "were sent again got another answer. Choose another --out, or --force. If the answers vary by chance, "
+                "give the function an attribute version, such as predict.version = '2026-11'"
             )
-        self._remember({_key(text): kept[text] for text in some})  # a line more: they were sent
-        self.spent += len(some)
+        self.cache.add({text: self.cache.find(text) for text in sent})  # a line more: they were sent
 
     def ask(self, texts: Sequence[str]) -> list[Answer]:
         """Return one answer for each text."""
-        keys = [_key(text) for text in texts]
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}
-        waiting = list(missing.items())
-        for start in range(0, len(waiting), self.batch):
-            self._ask_batch(dict(waiting[start : start + self.batch]))
-        return [self.known[key] for key in keys]
+        missing = [text for text in dict.fromkeys(texts) if _hash_text(text) not in self.cache.answers]
+        for start in range(0, len(missing), self.batch):
+            batch = missing[start : start + self.batch]
+            sent = self._affordable(batch)
+            if sent:
+                self.cache.add(dict(zip(sent, self._request(sent), strict=True)))
+            if len(sent) < len(batch):
+                raise CallsSpent(f"all {self.max_calls:,} calls are spent. Raise --max-calls to measure more")
+        return [self.cache.find(text) for text in texts]
 
-    def _ask_batch(self, batch: dict[str, str]) -> None:
-        """Ask about a batch, at most as many texts as are left, and remember the answers."""
-        left = len(batch) if self.max_calls is None else max(0, self.max_calls - self.spent)
-        sent = dict(list(batch.items())[:left])
-        if sent:
-            self._remember(dict(zip(sent, self._answers(list(sent.values())), strict=True)))
-            self.spent += len(sent)
-        if len(sent) < len(batch):
-            raise CallsSpent(f"all {self.max_calls:,} calls are spent. Raise --max-calls to measure more")
+    def _affordable(self, texts: list[str]) -> list[str]:
+        """Return as many of the texts as may still be sent."""
+        return texts if self.max_calls is None else texts[: max(0, self.max_calls - self.spent)]
 
-    def _answers(self, texts: list[str]) -> list[Answer]:
-        """Ask, again if it fails; what still fails has no answer."""
-        for tried in range(TRIES_PER_CALL):
+    def _request(self, texts: list[str]) -> list[Answer]:
+        """Call the function, again if it fails; what still fails has no answer."""
+        for attempt in range(TRIES_PER_CALL):
             try:
                 answers = as_answers(self.function(texts), len(texts))
                 self._failures = 0
@@ -121,8 +155,8 @@ class Service:
                 raise
             except Exception as error:  # the user's own code, or the service behind it
                 problem = one_line(error)
-                if tried + 1 < TRIES_PER_CALL:
-                    time.sleep(self.wait * 2**tried)
+                if attempt + 1 < TRIES_PER_CALL:
+                    time.sleep(self.wait * 2**attempt)
         self._failures += 1
         if self._failures >= MAX_FAILED_CALLS:
             raise ModelError(
@@ -131,57 +165,41 @@ class Service:
             )
         return [None] * len(texts)
 
-    def _remember(self, answers: dict[str, Answer]) -> None:
-        self.known |= answers
-        if self.folder is None:
-            return
-        path = self.folder / ANSWERS
-        lines = "".join(f"{json.dumps({'text': key, 'answer': answer})}\n" for key, answer in answers.items())
-        try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error.strerror or error})") from error
 
-
-def _key(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _agree(one: Answer, other: Answer) -> bool:
+def _agree(answer: Answer, other: Answer) -> bool:
     """Return whether two answers are the same but for rounding; no answer agrees with every other."""
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return bool(np.allclose(one, other, rtol=1e-5, atol=1e-8))
-    return other is None or one == other
+    if isinstance(answer, list) and isinstance(other, list) and len(answer) == len(other):
+        return bool(np.allclose(answer, other, rtol=1e-5, atol=1e-8))
+    return other is None or answer == other
 
 
-def as_answers(found: Any, texts: int) -> list[Answer]:
+def as_answers(output: Any, texts: int) -> list[Answer]:
     """Return what a function gave for some texts as one answer each; anything else is an error."""
-    if hasattr(found, "detach"):
-        found = found.detach().cpu().numpy()
-    elif hasattr(found, "to_numpy"):
-        found = found.to_numpy()
-    listed = found.tolist() if isinstance(found, np.ndarray) else list(found)
-    if len(listed) != texts:
-        raise ModelError(f"the model must give one answer for each of {texts} texts, got {len(listed)}")
-    return [_answer(one) for one in listed]
+    if hasattr(output, "detach"):
+        output = output.detach().cpu().numpy()
+    elif hasattr(output, "to_numpy"):
+        output = output.to_numpy()
+    cells = output.tolist() if isinstance(output, np.ndarray) else list(output)
+    if len(cells) != texts:
+        raise ModelError(f"the model must give one answer for each of {texts} texts, got {len(cells)}")
+    return [_read_answer(cell) for cell in cells]
 
 
-def _answer(one: Any) -> Answer:
-    if one is None or isinstance(one, str):
-        return one
-    if isinstance(one, (bool, np.bool_)):
-        return [float(one)]
-    numbers = [float(x) for x in one] if isinstance(one, (list, tuple, np.ndarray)) else [float(one)]
+def _read_answer(cell: Any) -> Answer:
+    if cell is None or isinstance(cell, str):
+        return cell
+    numbers = [float(x) for x in cell] if isinstance(cell, (list, tuple, np.ndarray)) else [float(cell)]
     return numbers if all(map(math.isfinite, numbers)) else None
 
 
 def read_answers(path: Path) -> list[tuple[str, Answer]]:
     """Read the answers that an audit has kept; a last line that a kill has cut off is left out."""
     content = read_bytes(path, times=TREE_FACTOR).decode("utf-8", "replace")
-    found = []
+    answers = []
     lines = content.split("\n")
     for number, line in enumerate(lines[:-1], 1):
         try:
@@ -189,13 +207,13 @@ def read_answers(path: Path) -> list[tuple[str, Answer]]:
             key, answer = entry["text"], entry["answer"]
             if not isinstance(key, str) or not (answer is None or isinstance(answer, (str, list))):
                 raise TypeError
-            found.append((key, answer if answer is None else _answer(answer)))
+            answers.append((key, _read_answer(answer)))
         except (ValueError, KeyError, TypeError):
             raise RunError(f"{path}: line {number} is damaged. Remove the file to ask again") from None
     if lines[-1]:  # cut off: the next line must not be glued to it
         with path.open("r+b") as file:
             file.truncate(len(content.encode()) - len(lines[-1].encode()))
-    return found
+    return answers
 
 
 TRIED_TEXTS = 4  # that a function is tried on
@@ -238,7 +256,7 @@ class TextModel:
         if self.tokens is not None:
             scores = self.tokens.scores(list(texts)).double().numpy()
         else:
-            scores = self._scores(self.service.ask(texts))
+            scores = self._as_scores(self.service.ask(texts))
         tensor = torch.from_numpy(np.nan_to_num(scores))
         decisions = self.decision.decide(tensor).numpy() if len(tensor) else np.empty(0, dtype=np.int64)
         return Answers(scores, np.where(np.isnan(scores).any(1), NO_ANSWER, decisions))
@@ -259,15 +277,15 @@ class TextModel:
             scores = scores / scores.sum(1, keepdims=True)
         return np.asarray(scores[:, favourable])
 
-    def _scores(self, answers: Sequence[Answer]) -> np.ndarray:
+    def _as_scores(self, answers: Sequence[Answer]) -> np.ndarray:
         """Return answers as scores; what is none of the classes is no answer."""
         scores = np.full((len(answers), self.outputs), np.nan)
-        place = {name.strip().casefold(): number for number, name in enumerate(self.classes)}
+        class_index = {name.strip().casefold(): index for index, name in enumerate(self.classes)}
         for line, answer in enumerate(answers):
             if isinstance(answer, str):
-                number = place.get(answer.strip().casefold())
-                if number is not None:
-                    scores[line] = np.arange(len(self.classes)) == number
+                index = class_index.get(answer.strip().casefold())
+                if index is not None:
+                    scores[line] = np.arange(len(self.classes)) == index
             elif answer is not None:
                 if len(answer) != self.outputs:
                     raise ModelError(f"the model gave {self.outputs} scores a text at first and {len(answer)} now")
@@ -292,53 +310,49 @@ def open_text_model(
     """
     source = str(model) if isinstance(model, (str, Path)) else getattr(model, "__qualname__", type(model).__name__)
     file = ModelFile(source, trust_pickle=trust_pickle)
-    cut: Callable[[list[str]], Any] | None = (
-        user_code.import_object(file, tokenizer) if isinstance(tokenizer, str) else tokenizer
-    )
+    read_tokens = user_code.import_object(file, tokenizer) if isinstance(tokenizer, str) else tokenizer
     if isinstance(model, (str, Path)):
-        model, cut = _read(file, cut)
+        model, read_tokens = _read_model(file, read_tokens)
     service = service or Service(list)
-    if isinstance(model, nn.Module):
-        if cut is None:
-            raise ModelError(f"{source}: a torch module of text needs its tokenizer. Give it as --preprocess")
-        print_of = fingerprint(model)
-        service.begin(print_of)
-        tokens = TokenModel.of(model, cut, texts)
+    if not isinstance(model, nn.Module):
+        text_model = _open_black_box(source, model, texts, classes, decision, service)
+    elif read_tokens is None:
+        raise ModelError(f"{source}: a torch module of text needs its tokenizer. Give it as --preprocess")
+    else:
+        digest = fingerprint(model)
+        service.cache.open(digest)
+        tokens = TokenModel.of(model, read_tokens, texts)
         scores = tokens.scores(list(texts[:16])).double().numpy()
-        chosen = decision or _decision(scores, probability=False)
-        names, logits = _named(source, classes, scores.shape[1]), not _are_probabilities(scores)
-        made = TextModel(
+        text_model = TextModel(
             source,
             "torch",
-            names,
-            chosen,
-            print_of,
+            _name_classes(source, classes, scores.shape[1]),
+            decision or _choose_decision(scores, probability=False),
+            digest,
             Service(list),
             tokens=tokens,
             outputs=scores.shape[1],
-            are_logits=logits,
+            are_logits=not _are_probabilities(scores),
         )
-    else:
-        made = _black_box(source, model, texts, classes, decision, service)
-    made.decision.check(made.outputs)
-    return made
+    text_model.decision.check(text_model.outputs)
+    return text_model
 
 
-def _read(file: ModelFile, tokenizer: Any) -> tuple[Any, Any]:
+def _read_model(file: ModelFile, tokenizer: Any) -> tuple[Any, Any]:
     """Return the model that a file, a folder or a name stands for, and its tokenizer."""
     if file.path.is_dir():
-        return _pretrained(file)
+        return _read_pretrained(file)
     if file.path.suffix.lower() in (".skops", ".joblib", ".pkl", ".pickle"):
         if file.path.suffix.lower() != ".skops" and not file.trust_pickle:
             raise file.error("can run a program when it is opened. If you trust it: --trust-pickle")
         return estimators.read_file(file)[0], tokenizer
     if ":" not in file.source:
         raise file.error("expected a .skops file, the folder of a Hugging Face model, or package.module:name")
-    found = user_code.import_object(file, file.source)
-    return (found() if user_code.makes_model(found) else found), tokenizer
+    model = user_code.import_object(file, file.source)
+    return (model() if user_code.makes_model(model) else model), tokenizer
 
 
-def _pretrained(file: ModelFile) -> tuple[nn.Module, Callable[[list[str]], Any]]:
+def _read_pretrained(file: ModelFile) -> tuple[nn.Module, Callable[[list[str]], Any]]:
     """Open a sequence classifier of Hugging Face from its folder: safetensors only, no code of its own, no network."""
     if not (file.path / "config.json").exists() or not any(file.path.glob("*.safetensors")):
         raise file.error("expected a folder with config.json and model.safetensors, as save_pretrained() writes it")
@@ -352,11 +366,22 @@ def _pretrained(file: ModelFile) -> tuple[nn.Module, Callable[[list[str]], Any]]
     except Exception as error:  # a damaged folder can fail anywhere in the library
         raise file.error(f"cannot be opened ({type(error).__name__}: {one_line(error)})") from error
 
-    def tokens(texts: list[str]) -> Any:
-        return tokenizer(texts, padding=True, truncation=True, return_tensors="pt")["input_ids"]
+    limits = (tokenizer.model_max_length, getattr(module.config, "max_position_embeddings", None) or MAX_TOKENS)
+    read_tokens = _PretrainedTokens(tokenizer, tokenizer.pad_token_id or 0, min(MAX_TOKENS, *limits))
+    return _Logits(module, read_tokens.pad), read_tokens
 
-    tokens.pad = tokenizer.pad_token_id or 0  # type: ignore[attr-defined]
-    return _Logits(module, tokens.pad), tokens  # type: ignore[attr-defined]
+
+@dataclass(frozen=True)
+class _PretrainedTokens:
+    """A tokenizer of Hugging Face as a function from texts to token ids."""
+
+    tokenizer: Any
+    pad: int
+    max_tokens: int
+
+    def __call__(self, texts: list[str]) -> list[list[int]]:
+        ids: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self.max_tokens)["input_ids"]
+        return ids
 
 
 class _Logits(nn.Module):
@@ -372,7 +397,7 @@ class _Logits(nn.Module):
         return logits
 
 
-def _black_box(
+def _open_black_box(
     source: str,
     model: Any,
     texts: Sequence[str],
@@ -382,42 +407,43 @@ def _black_box(
 ) -> TextModel:
     """Return a pipeline or a function as a model of text."""
     function, kind = model, "Python function"
-    own: Sequence[str] = ()
     if estimators.is_estimator(model):
         kind = "scikit-learn"
-        name = next((n for n in ("predict_proba", "decision_function", "predict") if hasattr(model, n)), None)
-        function = getattr(model, name or "predict")
-        own = [str(one) for one in getattr(model, "classes_", ())]
+        name = next((n for n in ("predict_proba", "decision_function", "predict") if hasattr(model, n)), "predict")
+        function = getattr(model, name)
+        classes = [str(label) for label in getattr(model, "classes_", ())] or classes
         if name == "predict":
             predict = function
-            function = lambda texts: [str(one) for one in predict(texts)]  # noqa: E731
+            function = lambda texts: list(map(str, predict(texts)))  # noqa: E731
     if not callable(function):
         raise ModelError(
             f"{source}: expected a torch module, a pipeline that takes texts, or a function from a list of texts, got "
             f"{type(model).__name__}"
         )
-    service.function, contents, first = function, Contents(), list(dict.fromkeys(texts[:TRIED_TEXTS]))
-    print_of = contents.fingerprint(function)
-    service.begin(print_of)
-    if not contents.is_complete:
-        service.compare(texts)
-    tried = service.ask(first)
-    graded = next((answer for answer in tried if isinstance(answer, list)), None)
+    service.function, digest = function, fingerprint_function(function)
+    is_versioned = isinstance(getattr(function, "version", None), str)
+    service.resume(digest, [] if is_versioned else texts)
+    answers = service.ask(list(dict.fromkeys(texts[:TRIED_TEXTS])))
+    graded = next((answer for answer in answers if isinstance(answer, list)), None)
     if graded is None:
-        names = tuple(own or classes)
-        if len(names) < 2:
-            raise ModelError(f"{source}: returns names. Say which there are: give the column of labels (--target)")
-        wrong = next((answer for answer in tried if isinstance(answer, str)), None)
-        if wrong is not None and not any(
-            isinstance(a, str) and a.strip().casefold() in {n.strip().casefold() for n in names} for a in tried
-        ):
-            raise ModelError(f"{source}: returned '{wrong}', none of the classes. {did_you_mean(wrong, names)}")
-        return TextModel(source, kind, names, Decision(), print_of, service, graded=False, outputs=len(names))
-    scores = np.array([a for a in tried if isinstance(a, list) and len(a) == len(graded)])
-    chosen = decision or _decision(scores, probability=bool(((scores >= 0) & (scores <= 1)).all()))
-    names = _named(source, own or classes, len(graded))
+        _check_names(source, answers, classes)
+        names = tuple(classes)
+        return TextModel(source, kind, names, Decision(), digest, service, graded=False, outputs=len(names))
+    scores = np.array([answer for answer in answers if isinstance(answer, list) and len(answer) == len(graded)])
+    chosen = decision or _choose_decision(scores, probability=bool(((scores >= 0) & (scores <= 1)).all()))
+    names = _name_classes(source, classes, len(graded))
     logits = not _are_probabilities(scores)
-    return TextModel(source, kind, names, chosen, print_of, service, outputs=len(graded), are_logits=logits)
+    return TextModel(source, kind, names, chosen, digest, service, outputs=len(graded), are_logits=logits)
+
+
+def _check_names(source: str, answers: Sequence[Answer], classes: Sequence[str]) -> None:
+    """Refuse a model that returns names of which none is a class."""
+    if len(classes) < 2:
+        raise ModelError(f"{source}: returns names. Say which there are: give the column of labels (--target)")
+    names = [answer for answer in answers if isinstance(answer, str)]
+    class_names = {name.strip().casefold() for name in classes}
+    if names and class_names.isdisjoint(name.strip().casefold() for name in names):
+        raise ModelError(f"{source}: returned '{names[0]}', none of the classes. {did_you_mean(names[0], classes)}")
 
 
 def _are_probabilities(scores: np.ndarray) -> bool:
@@ -425,108 +451,90 @@ def _are_probabilities(scores: np.ndarray) -> bool:
     return bool((scores >= 0).all() and np.allclose(scores.sum(1), 1, atol=0.01))
 
 
-def _decision(scores: np.ndarray, *, probability: bool) -> Decision:
+def _choose_decision(scores: np.ndarray, *, probability: bool) -> Decision:
     """Return what counts as another decision: the largest score, or a threshold for a single one."""
     if scores.shape[1] > 1:
         return Decision()
     return Decision("threshold", 0.5 if probability else 0.0)
 
 
-def _named(source: str, classes: Sequence[str], outputs: int) -> tuple[str, ...]:
+def _name_classes(source: str, classes: Sequence[str], outputs: int) -> tuple[str, ...]:
     """Return the names of the decisions; a single score decides between two."""
-    wanted = max(2, outputs)
-    if classes and len(classes) != wanted:
-        raise ModelError(f"{source}: gives {wanted} classes, but the labels name {len(classes)}: {', '.join(classes)}")
-    return tuple(classes) or tuple(f"class {number}" for number in range(wanted))
+    count = max(2, outputs)
+    if classes and len(classes) != count:
+        raise ModelError(f"{source}: gives {count} classes, but the labels name {len(classes)}: {', '.join(classes)}")
+    return tuple(classes) or tuple(f"class {index}" for index in range(count))
 
 
-class Contents:
-    """Everything in a model that decides: code, constants, defaults, closures, globals by name, and fitted values.
+def fingerprint_function(function: Callable[..., Any]) -> str:
+    """Return the digest of all that decides in a function: code, constants, closures, globals by name, fitted values.
 
-    `is_complete` says afterwards whether this is all. A function of the user may call a service, and the state of some
-    objects cannot be read; then models with one fingerprint may still differ.
+    A function with an attribute `version` is known by that. What cannot be read, such as a connection, is known by its
+    type only.
 
     >>> def at_least(limit):
     ...     return lambda texts: [len(text) >= limit for text in texts]
-    >>> Contents().fingerprint(at_least(5)) == Contents().fingerprint(at_least(7))
+    >>> fingerprint_function(at_least(5)) == fingerprint_function(at_least(7))
     False
     """
-
-    def __init__(self) -> None:
-        self.is_complete = True
-        self._known: dict[int, tuple[object, str]] = {}  # the objects are kept, so that no number is used again
-
-    def fingerprint(self, function: Callable[..., Any]) -> str:
-        """Return the digest of a function or a bound method; one with an attribute `version` is known by that."""
-        version = getattr(function, "version", None)
-        if isinstance(version, str):
-            return _key(f"{getattr(function, '__qualname__', type(function).__qualname__)}, version {version}")
-        return _key(self._digest(function))
-
-    def _digest(self, one: object) -> str:
-        if one is None or one is ... or isinstance(one, (str, bytes, bytearray, bool, int, float, complex)):
-            return f"{type(one).__name__} {one!r}"
-        if id(one) not in self._known:
-            self._known[id(one)] = one, "itself"  # where it contains itself
-            try:
-                parts = [part if isinstance(part, str) else self._digest(part[0]) for part in self._parts(one)]
-            except Exception:  # a lock, a connection: any code of a library may refuse
-                self.is_complete, parts = False, [type(one).__qualname__]
-            self._known[id(one)] = one, _key("\n".join(parts))
-        return self._known[id(one)][1]
-
-    def _parts(self, one: Any) -> Iterable[str | tuple[object]]:
-        """Yield what an object consists of: texts, and other objects as tuples of one."""
-        yield type(one).__qualname__
-        if isinstance(one, (set, frozenset)):
-            yield from sorted(map(self._digest, one))
-        elif isinstance(one, (list, tuple)):
-            yield from ((part,) for part in one)
-        elif isinstance(one, dict):
-            yield from sorted(f"{self._digest(key)}: {self._digest(value)}" for key, value in one.items())
-        elif isinstance(one, Tensor):
-            yield f"{one.dtype} {tuple(one.shape)}"
-            yield (one.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(),)
-        elif isinstance(one, np.ndarray):
-            yield f"{one.dtype} {one.shape}"
-            data = one.tolist() if one.dtype.hasobject else hashlib.sha256(one.tobytes()).hexdigest()
-            yield (data,)
-        elif isinstance(one, CodeType):
-            yield from ((one.co_code,), (one.co_consts,), (one.co_names,), (one.co_varnames,))
-        elif isinstance(one, MethodType):
-            yield from ((one.__func__,), (one.__self__,))
-        elif isinstance(one, (type, FunctionType, ModuleType)):
-            name = one.__name__ if isinstance(one, ModuleType) else f"{one.__module__}.{one.__qualname__}"
-            yield name
-            if not _is_library(name.partition(".")[0]):
-                self.is_complete = False
-                yield from self._written(one)
-        elif hasattr(one, "__wrapped__"):
-            yield (one.__wrapped__,)
-        else:
-            made = one.__reduce_ex__(4)
-            yield from (
-                (made,) if isinstance(made, str) else ((list(p) if isinstance(p, Iterator) else p,) for p in made)
-            )
-
-    def _written(self, one: type | FunctionType | ModuleType) -> Iterable[str | tuple[object]]:
-        """Yield what the user wrote: the file of a module, the attributes of a class, or the parts of a function."""
-        if isinstance(one, ModuleType):
-            file = getattr(one, "__file__", None)
-            yield hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
-        elif isinstance(one, type):
-            yield (one.__bases__,)
-            own = {name: getattr(v, "__func__", getattr(v, "fget", v)) for name, v in vars(one).items()}
-            yield ({name: value for name, value in own.items() if name not in ("__doc__", "__firstlineno__")},)
-        else:
-            yield from ((one.__code__,), (one.__defaults__,), (one.__kwdefaults__,))
-            yield from ((cell.cell_contents,) for cell in one.__closure__ or ())
-            yield ({name: one.__globals__[name] for name in _names(one.__code__) if name in one.__globals__},)
+    version = getattr(function, "version", None)
+    if isinstance(version, str):
+        return _hash_text(f"{getattr(function, '__qualname__', type(function).__qualname__)}, version {version}")
+    return _hash_text(_ContentHasher(hash_name="sha1").hash(function))
 
 
-def _names(code: CodeType) -> set[str]:
+class _ContentHasher(NumpyHasher):  # type: ignore[misc]
+    """Hashes code, closures and tensors too, which pickle refuses or knows by name only."""
+
+    def __init__(self, hash_name: str) -> None:
+        super().__init__(hash_name)
+        self._parts_of: dict[int, tuple[object, object]] = {}  # the objects are kept, so that no number is used again
+
+    def save(self, obj: object) -> None:
+        """Write an object to the stream that is hashed."""
+        if isinstance(obj, (Tensor, frozenset, CodeType, MethodType, type, FunctionType, ModuleType)):
+            if id(obj) in self._parts_of:
+                obj = "itself"  # where it contains itself, or stands there twice
+            else:
+                self._parts_of[id(obj)] = obj, (parts := _list_parts(obj))
+                obj = parts
+        try:
+            super().save(obj)
+        except Exception:  # a lock, a connection: any code of a library may refuse
+            super().save(type(obj).__qualname__)
+
+
+def _list_parts(value: Any) -> object:
+    """Return what a tensor, a set, a piece of code, a class, a function or a module consists of."""
+    if isinstance(value, Tensor):
+        return str(value.dtype), value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    if isinstance(value, frozenset):
+        return set(value)
+    if isinstance(value, CodeType):
+        return value.co_code, value.co_consts, value.co_names, value.co_varnames
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
+    if _is_library(name.strip(".").partition(".")[0]):
+        return name
+    if isinstance(value, ModuleType):
+        file = getattr(value, "__file__", None)
+        return name, Path(file).read_bytes() if file else b""
+    if isinstance(value, type):
+        methods = {key: getattr(v, "__func__", getattr(v, "fget", v)) for key, v in vars(value).items()}
+        return (
+            name,
+            value.__bases__,
+            {key: v for key, v in methods.items() if key not in ("__doc__", "__firstlineno__")},
+        )
+    variables = {key: value.__globals__[key] for key in _find_names(value.__code__) if key in value.__globals__}
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    return name, value.__code__, value.__defaults__, value.__kwdefaults__, cells, variables
+
+
+def _find_names(code: CodeType) -> set[str]:
     """Return the names that code uses, those of functions in it included."""
-    return {*code.co_names}.union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
+    return {*code.co_names}.union(*(_find_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
 def _is_library(package: str) -> bool:

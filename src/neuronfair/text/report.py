@@ -176,9 +176,9 @@ class TextReport:
         """Return the content of audit.json."""
         return as_json(self)
 
-    def to_junit(self, why: object = None) -> str:
+    def to_junit(self, reason: object = None) -> str:
         """Return the thresholds as JUnit XML; `why` says why they could not be evaluated."""
-        unknown = str(why or self.threshold_text) if self.thresholds == "not evaluated" else ""
+        unknown = str(reason or self.threshold_text) if self.thresholds == "not evaluated" else ""
         return junit_of_texts(self.texts.name, self.attribute, self.gate, lines(self), unknown)
 
     @staticmethod
@@ -195,18 +195,18 @@ TONES: dict[ThresholdState, Tone] = {
 }
 
 
-def disadvantaged(report: TextReport) -> tuple[str, int, int] | None:
+def find_disadvantaged_group(report: TextReport) -> tuple[str, int, int] | None:
     """Return the group that loses the favourable decision most often: its name, the flips against it, and all flips."""
     flips = sum(pair.flips.count for pair in report.pairs)
-    against = dict.fromkeys(report.groups, 0)
+    losses_by_group = dict.fromkeys(report.groups, 0)
     for pair in report.pairs:
-        against[pair.group] += pair.gained
-        against[pair.other] += pair.lost
+        losses_by_group[pair.group] += pair.gained
+        losses_by_group[pair.other] += pair.lost
     if not flips:
         return None
-    name = max(against, key=lambda group: against[group])
-    rest = sorted(against.values())
-    return (name, against[name], flips) if len(rest) < 2 or rest[-1] > rest[-2] else None
+    name = max(losses_by_group, key=lambda group: losses_by_group[group])
+    counts = sorted(losses_by_group.values())
+    return (name, losses_by_group[name], flips) if len(counts) < 2 or counts[-1] > counts[-2] else None
 
 
 def headline(report: TextReport) -> str:
@@ -220,7 +220,7 @@ def headline(report: TextReport) -> str:
         f"Decisions depend on {report.attribute} for {percent(rate.value)} of texts that mention it "
         f"({rate.count:,} of {rate.of:,})"
     )
-    worst = disadvantaged(report)
+    worst = find_disadvantaged_group(report)
     if worst is None:
         return f"{fact}."
     name, count, flips = worst
@@ -230,50 +230,49 @@ def headline(report: TextReport) -> str:
 def lines(report: TextReport) -> list[str]:
     """Return the whole summary, at most 25 lines."""
     texts, rate, baseline = report.texts, report.flip_rate, report.baseline
-    found = [headline(report)]
+    summary = [headline(report)]
     if report.gate is not None:
-        found += [f"{'●' if not c.fired else '▲'} {c.text}" for c in report.gate.checks]
+        summary += [f"{'●' if not c.fired else '▲'} {c.text}" for c in report.gate.checks]
     else:
-        found.append(f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}")
-    found += [""]
+        summary.append(f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}")
+    summary += [""]
     if rate is not None:
         ends = with_interval(rate.value, rate.low, rate.high)
-        found.append(f"Flip rate         {ends} of {plural(rate.of, 'text')}, 95% CI")
+        summary.append(f"Flip rate         {ends} of {plural(rate.of, 'text')}, 95% CI")
     if baseline is not None:
-        found.append(f"Neutral words     {with_interval(*baseline.neutral)}")
-        found.append(f"Excess            {_points(baseline.excess)}{'' if baseline.claimed else ', not significant'}")
+        summary.append(f"Neutral words     {with_interval(*baseline.neutral)}")
+        significance = "" if baseline.claimed else ", not significant"
+        summary.append(f"Excess            {_format_points(baseline.excess)}{significance}")
     if report.score_change is not None and report.largest_change is not None:
         change = report.score_change
-        found.append(f"Change of score   {change.value:.3f} on average, {report.largest_change:.3f} at most")
+        summary.append(f"Change of score   {change.value:.3g} on average, {report.largest_change:.3g} at most")
     for search in report.searches:
         controls = f"random words {percent(search.random_rate)}" if search.random_rate is not None else "no control"
-        found.append(
+        summary.append(
             f"Search            {search.method}: {plural(search.findings, 'finding')} in {search.tried:,} texts "
             f"({percent(search.rate)}; {controls})"
         )
-    found += [
-        "",
-        f"Texts: {texts.tested:,} of {tally(texts.all)} mention {report.attribute} so that it can be swapped.",
-    ]
-    left = [f"{count:,} {REASON_TEXT[reason]}" for reason, count in texts.left_out.items() if count]
-    if left:
-        found.append(f"Left out: {listing(left)}.")
+    scope = f"{texts.tested:,} of {tally(texts.all)} mention {report.attribute} so that it can be swapped"
+    summary += ["", f"Texts: {scope}."]
+    left_out = [f"{count:,} {REASON_TEXT[reason]}" for reason, count in texts.left_out.items() if count]
+    if left_out:
+        summary.append(f"Left out: {listing(left_out)}.")
     if report.worst:
-        one = report.worst[0]
-        found += [
+        finding = report.worst[0]
+        summary += [
             "",
-            f"Largest change: “{shorten(one.text, 140, placeholder='…')}” → {one.decision}",
-            f"as {one.other}: → {one.twin_decision}",
+            f"Largest change: “{shorten(finding.text, 140, placeholder='…')}” → {finding.decision}",
+            f"as {finding.other}: → {finding.twin_decision}",
         ]
-    return found + [f"Note: {note}" for note in report.notes[:3]]
+    return summary + [f"Note: {note}" for note in report.notes[:3]]
 
 
-def _points(mean: Estimate) -> str:
-    value, low, high = map(points, mean)
+def _format_points(mean: Estimate) -> str:
+    value, low, high = map(in_percentage_points, mean)
     return f"{value} pp ({low} to {high} pp)"
 
 
-def points(share: float) -> str:
+def in_percentage_points(share: float) -> str:
     """Return a difference of shares in percentage points, without the unit.
 
     >>> points(-0.00721), points(1e-17)
@@ -294,23 +293,23 @@ class TextPiece:
     changed: bool
 
 
-def pieces(text: str, other: str) -> list[TextPiece]:
+def mark_changes(text: str, other: str) -> list[TextPiece]:
     """Return a text in pieces, the words that another text does not share marked.
 
     >>> [piece.text for piece in pieces("She left.", "He left.") if piece.changed]
     ['She']
     """
-    own, theirs = _PIECE.findall(text[:MAX_SHOWN_CHARACTERS]), _PIECE.findall(other[:MAX_SHOWN_CHARACTERS])
-    found = []
-    for kind, start, end, _, _ in difflib.SequenceMatcher(None, own, theirs, autojunk=False).get_opcodes():
+    words, other_words = _PIECE.findall(text[:MAX_SHOWN_CHARACTERS]), _PIECE.findall(other[:MAX_SHOWN_CHARACTERS])
+    result = []
+    for kind, start, end, _, _ in difflib.SequenceMatcher(None, words, other_words, autojunk=False).get_opcodes():
         if end > start:
-            found.append(TextPiece("".join(own[start:end]), kind != "equal"))
-    return [*found, TextPiece("…", False)] if len(text) > MAX_SHOWN_CHARACTERS else found
+            result.append(TextPiece("".join(words[start:end]), kind != "equal"))
+    return [*result, TextPiece("…", False)] if len(text) > MAX_SHOWN_CHARACTERS else result
 
 
 def text_page(report: TextReport) -> str:
     """Return the audit of texts as one self-contained HTML page."""
-    by_search = [one for one in report.worst if one.found_by != "data set"]
+    by_search = [finding for finding in report.worst if finding.found_by != "data set"]
     return rendered(
         "texts.html",
         version=report.neuronfair,
@@ -320,12 +319,12 @@ def text_page(report: TextReport) -> str:
         status=f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}",
         tiles_of=metrics(report),
         steps=[Step(text) for text in next_steps(report)],
-        marked=pieces,
-        matrix=_matrix(report),
-        heat=_heat,
+        marked=mark_changes,
+        matrix=_arrange_by_groups(report),
+        heat=_format_heat,
         reasons=REASON_TEXT,
         search_pairs=by_search,
-        table_pairs=[one for one in report.worst if one.found_by == "data set"],
+        table_pairs=[finding for finding in report.worst if finding.found_by == "data set"],
         ends=lambda mean: interval_ends(*mean),
     )
 
@@ -335,23 +334,24 @@ def metrics(report: TextReport) -> list[Metric]:
     rate, baseline, change = report.flip_rate, report.baseline, report.score_change
     mention, excess = f"texts that mention {report.attribute}", "Excess over neutral words"
     if rate is None:
-        found = [Metric("Flip rate", NOT_MEASURED, "No text was answered in both versions.")]
+        tiles = [Metric("Flip rate", NOT_MEASURED, "No text was answered in both versions.")]
     else:
         ends = f"{percent(rate.low)[:-1]}–{percent(rate.high)}"
-        found = [Metric("Flip rate", percent(rate.value), f"of {rate.of:,} {mention}", ends, 0.95)]
+        tiles = [Metric("Flip rate", percent(rate.value), f"of {rate.of:,} {mention}", ends, 0.95)]
     if baseline is None:
-        why = "Too few neutral words of equal frequency, or the audit ended early."
-        found.append(Metric(excess, NOT_MEASURED, why))
+        reason = "Too few neutral words of equal frequency, or the audit ended early."
+        tiles.append(Metric(excess, NOT_MEASURED, reason))
     else:
-        value, low, high = map(points, baseline.excess)
-        of = f"of {baseline.texts:,} texts; neutral words change {percent(baseline.neutral.value)} of decisions"
+        value, low, high = map(in_percentage_points, baseline.excess)
+        neutral = percent(baseline.neutral.value)
+        description = f"of {baseline.texts:,} texts; neutral words change {neutral} of decisions"
         warning = "" if baseline.claimed else "not above the baseline: the model may just be unstable"
-        found.append(Metric(excess, f"{value} pp", of, f"{low} to {high} pp", 0.95, warning))
+        tiles.append(Metric(excess, f"{value} pp", description, f"{low} to {high} pp", 0.95, warning))
     if change is not None and report.largest_change is not None:
-        of = f"on average over {mention}; {report.largest_change:.3g} at most"
+        description = f"on average over {mention}; {report.largest_change:.3g} at most"
         ends = f"{change.low:.3g}–{change.high:.3g}"
-        found.append(Metric("Change of score", f"{change.value:.3g}", of, ends, 0.95))
-    return found
+        tiles.append(Metric("Change of score", f"{change.value:.3g}", description, ends, 0.95))
+    return tiles
 
 
 def next_steps(report: TextReport) -> list[str]:
@@ -369,18 +369,18 @@ def next_steps(report: TextReport) -> list[str]:
     return steps[:3]
 
 
-def _matrix(report: TextReport) -> dict[str, dict[str, GroupPairReport]]:
+def _arrange_by_groups(report: TextReport) -> dict[str, dict[str, GroupPairReport]]:
     """Return the pairs of groups by the group that texts mention, and the one that they are swapped to."""
-    found: dict[str, dict[str, GroupPairReport]] = {}
+    matrix: dict[str, dict[str, GroupPairReport]] = {}
     for pair in report.pairs:
-        found.setdefault(pair.group, {})[pair.other] = pair
-    return found
+        matrix.setdefault(pair.group, {})[pair.other] = pair
+    return matrix
 
 
-def _heat(share: Share, report: TextReport) -> str:
+def _format_heat(share: Share, report: TextReport) -> str:
     """Return how strongly a cell of the matrix is shaded, in percent."""
-    most = max((pair.flips.value for pair in report.pairs), default=0.0)
-    return f"{45 * share.value / most if most else 0:.0f}%"
+    highest_share = max((pair.flips.value for pair in report.pairs), default=0.0)
+    return f"{45 * share.value / highest_share if highest_share else 0:.0f}%"
 
 
 # Thresholds
@@ -403,15 +403,15 @@ def evaluate(
     gate, failure = None, None
     if thresholds and (report.calls_spent or not report.interrupted):
         try:
-            checks = tuple(_check(limit, report, is_constant=is_constant) for limit in thresholds)
+            checks = tuple(_check_threshold(limit, report, is_constant=is_constant) for limit in thresholds)
             gate = Gate(not any(check.fired for check in checks), checks)
         except NeuronFairError as error:
             failure = error
-    state, said = threshold_state(gate, thresholds_set=bool(thresholds))
-    return replace(report, gate=gate, thresholds=state, threshold_text=said), failure
+    state, sentence = threshold_state(gate, thresholds_set=bool(thresholds))
+    return replace(report, gate=gate, thresholds=state, threshold_text=sentence), failure
 
 
-def _check(limit: Threshold, report: TextReport, *, is_constant: bool) -> GateCheck:
+def _check_threshold(limit: Threshold, report: TextReport, *, is_constant: bool) -> GateCheck:
     """Return whether a threshold fails; a build must not pass for lack of a measurement."""
     rate = report.flip_rate
     if rate is None:
@@ -424,8 +424,9 @@ def _check(limit: Threshold, report: TextReport, *, is_constant: bool) -> GateCh
         )
     if limit.figure == "findings":
         if report.calls_spent or not report.searches:
-            why = "all calls were spent before the searches ended" if report.calls_spent else "no text has other words"
-            raise refusal(limit.expression, f"no search was made: {why}")
+            spent = "all calls were spent before the searches ended"
+            reason = spent if report.calls_spent else "no text has other words"
+            raise refusal(limit.expression, f"no search was made: {reason}")
         worst = (max if limit.looks_up else min)(report.searches, key=lambda search: search.findings)
         return check_count(limit, report.attribute, worst.findings, f"Search by {worst.method}.")
     texts = f"{plural(rate.of, 'text')} that mention {report.attribute}"

@@ -28,7 +28,7 @@ class TextSearch:
 
     method: str
     findings: Findings
-    own: campaign.Count
+    count: campaign.Count
     random: campaign.Count | None = None  # random words in the same texts
     random_direction: campaign.Count | None = None  # the same walk along noise instead of gradients
     interrupted: bool = False
@@ -84,50 +84,54 @@ def search_texts(
     The controls are random words in the same texts and, for a method that follows gradients, the same walk along
     noise. Ctrl-C ends the search and keeps what was found.
     """
-    found, stopped = _both_phases(context, method, seeds, steps, progress)
-    search = TextSearch(method, found, campaign.Count.of(found), interrupted=stopped)
+    findings, is_interrupted = _run_both_phases(context, method, seeds, steps, progress)
+    search = TextSearch(method, findings, campaign.Count.of(findings), interrupted=is_interrupted)
     if not search.interrupted:
-        random, stopped = _random(context, seeds, found.tried, progress)
-        search = replace(search, random=random, interrupted=stopped)
+        random_words, is_interrupted = _try_random_words(context, seeds, findings.tried, progress)
+        search = replace(search, random=random_words, interrupted=is_interrupted)
     if METHODS[method].gradients and not search.interrupted:
-        walked, stopped = _both_phases(replace(context, blind=True), method, seeds, steps, show_nothing)
-        search = replace(search, random_direction=None if stopped else campaign.Count.of(walked), interrupted=stopped)
+        random_walk, is_interrupted = _run_both_phases(replace(context, blind=True), method, seeds, steps, show_nothing)
+        direction = None if is_interrupted else campaign.Count.of(random_walk)
+        search = replace(search, random_direction=direction, interrupted=is_interrupted)
     return search
 
 
-def _both_phases(
+def _run_both_phases(
     context: SearchContext, method: str, seeds: Tensor, steps: int, progress: Progress
 ) -> tuple[Findings, bool]:
     """Run the global and the local phase of a method; return all findings, and whether Ctrl-C ended it."""
-    seen = KeySet(context.domain.device)
-    rules = METHODS[method].make(Setting(context, seen, len(seeds) * steps))
+    evaluated = KeySet(context.domain.device)
+    rules = METHODS[method].make(Setting(context, evaluated, len(seeds) * steps))
     parts = [] if rules.pilot is None else [rules.pilot.findings]
 
-    def show(done: int, total: int, found: int) -> None:
-        progress(f"{method}: searching", done, total, f"{found:,} found")
+    def show_progress(completed: int, total: int, findings: int) -> None:
+        progress(f"{method}: searching", completed, total, f"{findings:,} found")
 
-    first = run_phase(context, rules.first, seeds, budget=Budget(steps, findings_per_seed=1), seen=seen, progress=show)
+    budget = Budget(steps, findings_per_seed=1)
+    first = run_phase(context, rules.first, seeds, budget=budget, seen=evaluated, progress=show_progress)
     parts.append(first.findings)
     local: PhaseResult | None = None
     if first.stop != "interrupted" and len(first.findings):
         starts, origin = first.findings.rows, first.findings.origin
-        local = run_phase(context, rules.local, starts, budget=Budget(steps), origin=origin, seen=seen, progress=show)
+        local = run_phase(
+            context, rules.local, starts, budget=Budget(steps), origin=origin, seen=evaluated, progress=show_progress
+        )
         parts.append(local.findings)
     return Findings.join(parts), "interrupted" in (first.stop, local and local.stop)
 
 
-def _random(
-    context: SearchContext, seeds: Tensor, tried: int, progress: Progress
+def _try_random_words(
+    context: SearchContext, seeds: Tensor, texts: int, progress: Progress
 ) -> tuple[campaign.Count | None, bool]:
     """Evaluate about as many texts with random words, all from the same seed texts; say whether Ctrl-C ended it."""
-    steps = math.ceil(tried / max(1, len(seeds)))
+    steps = math.ceil(texts / max(1, len(seeds)))
     if not steps:
         return None, False
     progress("control: random words", 0, None)
-    budget = Budget(steps, instances=tried)
+    budget = Budget(steps, instances=texts)
     phase = run_phase(context, _RandomWords(), seeds, budget=budget, seen=KeySet(context.domain.device))
-    stopped = phase.stop == "interrupted"
-    return None if stopped else campaign.Count.of(phase.findings), stopped
+    is_interrupted = phase.stop == "interrupted"
+    return None if is_interrupted else campaign.Count.of(phase.findings), is_interrupted
 
 
 class _RandomWords(Uniform):
