@@ -118,9 +118,131 @@ def test_the_audit_gives_the_exact_flip_rate(templates):
     assert rate.rate == pytest.approx(2 / 3)  # all but those with "kind"
 
 
+AGREEING = """
+templates = [
+  "The {who} in the {place} {who:is|are} {how}.",
+  "{who:An|Some} {who} {who:was|were} late with {whose} bag.",
+]
+sensitive = ["who"]
+plural = ["women"]
+[slots]
+who = ["woman", "women", "engineer"]
+place = ["park", "office"]
+how = ["kind", "old"]
+whose = ["their", "the"]
+[[rules]]
+name = "no engineer in the park"
+forbid = { who = "engineer", place = "park" }
+[[rules]]
+name = "women are kind"
+if = { who = "women" }
+then = { how = "kind" }
+"""
+
+
+def sentences_of(templates):
+    data = templates.dataset()
+    frame = {a.name: [a.value(int(c)) for c in data.rows[:, i]] for i, a in enumerate(data.domain.attributes)}
+    return templates.render(frame)
+
+
+def test_verbs_agree_and_rules_leave_out_combinations(tmp_path):
+    path = tmp_path / "t.toml"
+    path.write_text(AGREEING)
+    assert sorted(sentences_of(read_templates(path))) == sorted([
+        "The woman in the park is kind.", "The woman in the park is old.",
+        "The woman in the office is kind.", "The woman in the office is old.",
+        "The women in the park are kind.", "The women in the office are kind.",
+        "The engineer in the office is kind.", "The engineer in the office is old.",
+        "A woman was late with their bag.", "A woman was late with the bag.",
+        "Some women were late with their bag.", "Some women were late with the bag.",
+        "An engineer was late with their bag.", "An engineer was late with the bag.",
+    ])  # fmt: skip
+
+
+def test_what_a_rule_forbids_is_no_twin(tmp_path):
+    path = tmp_path / "t.toml"
+    path.write_text(AGREEING)
+    templates = read_templates(path)
+    data, known = templates.dataset(), set(sentences_of(templates))
+    twins, valid = data.domain.twins(data.rows)
+    names = [a.name for a in data.domain.attributes]
+    for row, other, exists in zip(
+        data.rows.repeat_interleave(valid.shape[1], 0), twins.flatten(0, 1), valid.flatten(), strict=True
+    ):
+        words = {a.name: a.value(int(c)) for a, c in zip(data.domain.attributes, other.tolist(), strict=True)}
+        sentence = templates.sentence(int(words["template"]), words)
+        is_allowed = not (words["template"] == "0" and (
+            (words["who"], words["place"]) == ("engineer", "park") or (words["who"], words["how"]) == ("women", "old")
+        ))  # fmt: skip
+        assert bool(exists) == is_allowed
+        assert (sentence in known) == is_allowed
+        assert (row[names.index("place")] == other[names.index("place")]).all()
+
+
+CSV = """kind,slot,text
+template,,"{who} {is|are} {how}, {name}."
+template,,"Here {is|are} {name} with the {who}."
+sensitive,who,
+word,who,nurse
+plural,who,nurses
+word,how,kind
+word,how,angry
+word,name,Kim
+word,name,Ann
+forbid,,who == nurses and how == angry
+forbid,,name in [Ann] and how == kind
+"""
+
+
+def test_templates_as_csv_are_those_of_toml(tmp_path):
+    csv_path, toml_path = tmp_path / "t.csv", tmp_path / "t.toml"
+    csv_path.write_text(CSV)
+    toml_path.write_text("""
+templates = ["{who} {is|are} {how}, {name}.", "Here {is|are} {name} with the {who}."]
+sensitive = ["who"]
+plural = ["nurses"]
+rules = [{ forbid = { who = "nurses", how = "angry" } }, { forbid = { name = "Ann", how = "kind" } }]
+[slots]
+who = ["nurse", "nurses"]
+how = ["kind", "angry"]
+name = ["Kim", "Ann"]
+""")
+    sentences = sentences_of(read_templates(csv_path))
+    assert sentences == sentences_of(read_templates(toml_path))
+    assert sentences == [
+        "Nurse is kind, Kim.", "Nurse is angry, Kim.", "Nurse is angry, Ann.", "Nurses are kind, Kim.",
+        "Here is Kim with the nurse.", "Here is Ann with the nurse.",
+        "Here is Kim with the nurses.", "Here is Ann with the nurses.",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ("slot,text\n", "expected a first line kind,slot,text"),
+        (CSV.replace("word,how,kind", "adjective,how,kind"), "line 7: expected one of template, sensitive"),
+        (CSV.replace("sensitive,who,", "sensitive,,"), "line 4: expected one of"),
+        (CSV.replace("plural,who,nurses", "word,who,nurses"), "no word is listed as plural"),
+        (CSV.replace("how == angry", "how == sad"), "sad"),
+        (CSV.replace("how == angry", "who == nurse"), "names a slot twice"),
+        (CSV.replace("{is|are} {how}", "{whom:is|are} {how}"), "slot 'whom'.*Did you mean 'who'"),
+        (b"\xff\xfe", "cannot be read as CSV"),
+    ],
+)
+def test_wrong_csv_files_are_refused(tmp_path, content, message):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DomainError, match=message):
+        read_templates(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (AGREEING.replace('plural = ["women"]', 'plural = ["men"]'), "the plural 'men' is a word of no slot"),
+        (AGREEING.replace('who = "engineer"', 'who = "boy"'), "boy"),
+        (FILE.replace("name = [", "template = [").replace("{name}", "{template}"), "cannot be called 'template'"),
         ("templates = 3", "expected \\[slots\\]"),
         ("x = 1", "unknown key 'x'"),
         (FILE.replace('"who"]', '"whom"]'), "sensitive slot 'whom'"),

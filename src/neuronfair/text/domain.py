@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -21,12 +21,13 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.rules import Rule
-from neuronfair.domain.schema.toml import read_toml
+from neuronfair.domain.schema.toml import domain_of, read_conditions, read_toml
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.domain.tables.files import read_sheet
 from neuronfair.domain.twins import SampleDomain, TwinRows
 from neuronfair.errors import DataError, DomainError, did_you_mean
+from neuronfair.limits import read_bytes
 from neuronfair.text.english import WORD, in_case_of, with_article
 from neuronfair.text.lexicon import REASON_TEXT, REASONS, IdentityText, Lexicon, Reason, examine, replace_parts
 
@@ -392,22 +393,28 @@ def _write_family(text: str, lexicon: Lexicon) -> list[str]:
 
 TEMPLATE = "template"  # the attribute that says which template a row fills
 MAX_TEMPLATES, MAX_WORDS = 1_000, 2_000
-MOST_ROWS = 100_000  # of the table; of more sentences it is a sample
-_SLOT = re.compile(r"\{([^{}]*)\}")
+MAX_TABLE_ROWS = 100_000  # of more sentences the table is a sample
+_SLOT = re.compile(r"\{([^{}|:]*)\}")
+_AGREEMENT = re.compile(r"\{(?:([^{}|:]*):)?([^{}|]*)\|([^{}|]*)\}")  # {is|are}, {slot:is|are}
+_CSV_KINDS = ("template", "sensitive", "word", "plural", "forbid")
 
 
 @dataclass(frozen=True)
 class Templates:
-    """Templates such as "{name} is a {adjective} {identity}", with the words of each slot.
+    """Templates such as "The {job} {is|are} {how}.", with the words of each slot.
 
-    A template that does not use a slot has its first word there, so that no sentence counts twice. Articles before a
-    slot are made to agree with the word in it.
+    {singular|plural} agrees with the word in the slot before it, or else after it; {job:singular|plural} with the slot
+    that it names. Words in `plural` count as plural. Articles before a slot are made to agree with the word in it. A
+    rule applies to the templates that have all its slots; what it forbids is no sentence and no twin. A template that
+    does not use a slot has its first word there, so that no sentence counts twice.
     """
 
     name: str
     sentences: tuple[str, ...]
     slots: dict[str, tuple[str, ...]]
     sensitive: tuple[str, ...]
+    rules: tuple[Rule, ...] = ()
+    plural: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.sentences) <= MAX_TEMPLATES or len(set(self.sentences)) < len(self.sentences):
@@ -415,46 +422,62 @@ class Templates:
         for name, words in self.slots.items():
             if not 1 <= len(words) <= MAX_WORDS or len(set(words)) < len(words):
                 raise DomainError(f"{self.name}: slot '{name}': expected 1 to {MAX_WORDS:,} different words")
+        if TEMPLATE in self.slots:
+            raise DomainError(f"{self.name}: a slot cannot be called '{TEMPLATE}'")
         for name in self.sensitive:
             if name not in self.slots:
                 raise DomainError(f"{self.name}: sensitive slot '{name}'. {did_you_mean(name, self.slots)}")
+        for word in self.plural - {word for words in self.slots.values() for word in words}:
+            raise DomainError(f"{self.name}: the plural '{word}' is a word of no slot")
         for sentence in self.sentences:
-            names = _SLOT.findall(sentence)
-            unknown = next((name for name in names if name not in self.slots), None)
-            if unknown is not None:
-                raise DomainError(f"{self.name}: '{sentence}': slot '{unknown}'. {did_you_mean(unknown, self.slots)}")
-            if not set(names) & set(self.sensitive):
-                raise DomainError(f"{self.name}: '{sentence}' has no sensitive slot, so it has no twins")
+            self._check_sentence(sentence)
+
+    def _check_sentence(self, sentence: str) -> None:
+        names, agreements = _SLOT.findall(sentence), _AGREEMENT.findall(sentence)
+        for name in (*names, *(name for name, _, _ in agreements if name)):
+            if name not in self.slots:
+                raise DomainError(f"{self.name}: '{sentence}': slot '{name}'. {did_you_mean(name, self.slots)}")
+        if not set(names) & set(self.sensitive):
+            raise DomainError(f"{self.name}: '{sentence}' has no sensitive slot, so it has no twins")
+        if agreements and not self.plural:
+            raise DomainError(f"{self.name}: '{sentence}': no word is listed as plural, so that nothing agrees with it")
 
     @property
     def domain(self) -> TableDomain:
         """The sentences as an input space: an attribute for the template and one for each slot."""
-        attributes = [Attribute(TEMPLATE, "nominal", values=tuple(map(str, range(len(self.sentences)))))]
+        numbers = tuple(map(str, range(len(self.sentences))))
+        attributes = [Attribute(TEMPLATE, "nominal", values=numbers)]
         attributes += [Attribute(name, "nominal", values=words) for name, words in self.slots.items()]
         rules = []
+        used = [set(_SLOT.findall(sentence)) for sentence in self.sentences]
         for name, words in self.slots.items():
-            without = tuple(str(i) for i, s in enumerate(self.sentences) if name not in _SLOT.findall(s))
-            if without and len(words) > 1 and name not in self.sensitive:
-                rules.append(Rule(f"no {name}", {TEMPLATE: without}, {name: (words[0],)}))
+            unused = tuple(number for number, names in zip(numbers, used, strict=True) if name not in names)
+            if unused and len(words) > 1:
+                rules.append(Rule(f"no {name}", {TEMPLATE: unused}, {name: (words[0],)}))
+        for rule in self.rules:
+            concerned = tuple(n for n, names in zip(numbers, used, strict=True) if {*rule.when, *rule.then} <= names)
+            if concerned:
+                rules.append(replace(rule, when={TEMPLATE: concerned, **rule.when}))
         return TableDomain(self.name, tuple(attributes), sensitive=self.sensitive, rules=tuple(rules))
 
-    def dataset(self, most: int = MOST_ROWS, seed: int = 0) -> Dataset:
+    def dataset(self, max_rows: int = MAX_TABLE_ROWS, seed: int = 0) -> Dataset:
         """Return all sentences as a data set, or a random sample of so many."""
         domain = self.domain
         sizes = [attribute.size for attribute in domain.attributes]
-        if np.prod([float(size) for size in sizes]) <= 4 * most:
+        if np.prod([float(size) for size in sizes]) <= 4 * max_rows:
             rows = torch.tensor(list(itertools.product(*map(range, sizes))))
-            rows = rows[domain.valid(rows)][:most]
+            rows = rows[domain.valid(rows)][:max_rows]
         else:
-            rows = torch.unique(domain.sample(most, torch.Generator().manual_seed(seed)), dim=0)
+            rows = torch.unique(domain.sample(max_rows, torch.Generator().manual_seed(seed)), dim=0)
         return Dataset(self.name, domain, rows, torch.full((len(rows),), UNKNOWN))
 
     def render(self, frame: Any) -> list[str]:
         """Return the sentences of a table with the columns of the domain.
 
-        >>> templates = Templates("t", ("She met a {job}.",), {"job": ("doctor", "engineer")}, ("job",))
-        >>> templates.render({"template": ["0", "0"], "job": ["doctor", "engineer"]})
-        ['She met a doctor.', 'She met an engineer.']
+        >>> words, plural = {"job": ("doctor", "engineers")}, frozenset(["engineers"])
+        >>> templates = Templates("t", ("The {job} {was|were} late.",), words, ("job",), plural=plural)
+        >>> templates.render({"template": ["0", "0"], "job": ["doctor", "engineers"]})
+        ['The doctor was late.', 'The engineers were late.']
         """
         columns = {name: list(map(str, frame[name])) for name in (TEMPLATE, *self.slots)}
         return [
@@ -464,15 +487,21 @@ class Templates:
 
     def sentence(self, number: int, words: dict[str, str]) -> str:
         """Return a template with words in its slots; a word that begins a sentence gets a capital."""
-        template, done, at = self.sentences[number], "", 0
-        for found in _SLOT.finditer(template):
-            word = words[found[1]]
-            before = template[at : found.start()]
-            if not (done + before).strip() or re.search(r"[.!?]\s+$", done + before):
+        template = self.sentences[number]
+        slots = list(_SLOT.finditer(template))
+
+        def agree(match: re.Match[str]) -> str:
+            nearest = [slot[1] for slot in slots if slot.end() <= match.start()][-1:] or [slots[0][1]]
+            return match[3] if words[match[1] or nearest[0]] in self.plural else match[2]
+
+        parts = re.split(_SLOT, _AGREEMENT.sub(agree, template))  # text, slot, text, …
+        result = parts[0]
+        for slot, text in zip(parts[1::2], parts[2::2], strict=True):
+            word = words[slot]
+            if not result.strip() or re.search(r"[.!?]\s+$", result):
                 word = word[:1].upper() + word[1:]
-            done += with_article(before, word) + word
-            at = found.end()
-        return done + template[at:]
+            result = with_article(result, word) + word + text
+        return result
 
     def model(self, function: Callable[[list[str]], Any]) -> Callable[[Any], Any]:
         """Return a function of texts as a model of the data set: `nf.audit(t.model(f), t.dataset())`."""
@@ -480,24 +509,79 @@ class Templates:
 
 
 def read_templates(path: str | Path) -> Templates:
-    """Read templates from a TOML file: `templates`, `sensitive` and the words of each slot under `[slots]`."""
+    """Read templates from a TOML file, or from a CSV file with the columns kind, slot and text.
+
+    The TOML file has `templates`, `sensitive`, the words of each slot under `[slots]` and, optionally, `plural` and the
+    `rules` of a domain file. A line of the CSV file is a template, a word or a plural of a slot, the name of a
+    sensitive slot, or a combination to forbid, in words such as "name == Kim and job == nurse".
+    """
     path = Path(path)
-    found = read_toml(path)
-    unknown = next((key for key in found if key not in ("name", "templates", "sensitive", "slots")), None)
+    return _read_csv_templates(path) if path.suffix.lower() == ".csv" else _read_toml_templates(path)
+
+
+def _read_toml_templates(path: Path) -> Templates:
+    document = read_toml(path)
+    keys = ("name", "templates", "sensitive", "slots", "plural", "rules")
+    unknown = next((key for key in document if key not in keys), None)
     if unknown is not None:
-        raise DomainError(f"{path}: unknown key '{unknown}'. Known: name, templates, sensitive, slots")
-    slots = found.get("slots")
-    if not isinstance(slots, dict):
+        raise DomainError(f"{path}: unknown key '{unknown}'. Known: {', '.join(keys)}")
+    table = document.get("slots")
+    if not isinstance(table, dict):
         raise DomainError(f"{path}: expected [slots] with a list of words for each slot")
-    return Templates(
-        str(found.get("name", path.stem)),
-        _words(path, "templates", found.get("templates")),
-        {name: _words(path, f"slots.{name}", words) for name, words in slots.items()},
-        _words(path, "sensitive", found.get("sensitive")),
+    slots = {name: _read_words(path, f"slots.{name}", words) for name, words in table.items()}
+    templates = Templates(
+        str(document.get("name", path.stem)),
+        _read_words(path, "templates", document.get("templates")),
+        slots,
+        _read_words(path, "sensitive", document.get("sensitive")),
+        plural=frozenset(_read_words(path, "plural", document["plural"]) if "plural" in document else ()),
     )
+    if "rules" not in document:
+        return templates
+    attributes = {name: {"kind": "nominal", "values": list(words)} for name, words in slots.items()}
+    table = {"attributes": attributes, "sensitive": list(templates.sensitive), "rules": document["rules"]}
+    try:
+        return replace(templates, rules=domain_of(table).rules)
+    except DomainError as error:
+        raise DomainError(f"{path}: {error}") from None
 
 
-def _words(path: Path, key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
+def _read_words(path: Path, key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) and word.strip() for word in value):
         raise DomainError(f"{path}: {key}: expected a list of texts")
     return tuple(value)
+
+
+def _read_csv_templates(path: Path) -> Templates:
+    try:
+        lines = list(csv.reader(io.StringIO(read_bytes(path).decode("utf-8-sig"))))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DomainError(f"{path}: cannot be read as CSV ({error})") from error
+    if not lines or [cell.strip() for cell in lines[0]] != ["kind", "slot", "text"]:
+        raise DomainError(f"{path}: expected a first line kind,slot,text")
+    entries: dict[str, list[tuple[str, str]]] = {kind: [] for kind in _CSV_KINDS}
+    slots: dict[str, tuple[str, ...]] = {}
+    for number, line in enumerate(lines[1:], 2):
+        if not any(map(str.strip, line)):
+            continue
+        kind, slot, text = (*map(str.strip, line), "", "", "")[:3]
+        if len(line) > 3 or kind not in entries or not (slot if kind == "sensitive" else text):
+            raise DomainError(f"{path}: line {number}: expected one of {', '.join(_CSV_KINDS)}, a slot and a text")
+        entries[kind].append((slot, text))
+        if kind in ("word", "plural"):
+            slots[slot] = (*slots.get(slot, ()), text)
+    sentences = tuple(text for _, text in entries["template"])
+    sensitive = tuple(slot for slot, _ in entries["sensitive"])
+    templates = Templates(path.stem, sentences, slots, sensitive, plural=frozenset(t for _, t in entries["plural"]))
+    try:
+        return replace(templates, rules=tuple(_forbid(templates.domain, text) for _, text in entries["forbid"]))
+    except DomainError as error:
+        raise DomainError(f"{path}: {error}") from None
+
+
+def _forbid(domain: TableDomain, text: str) -> Rule:
+    """Return the rule that a combination of words, written as conditions, is no sentence."""
+    conditions = read_conditions(domain, text)
+    if len(dict(conditions)) < len(conditions):
+        raise DomainError(f"'{text}' names a slot twice. Write: slot in [word, word]")
+    return Rule(text, dict(conditions), {})
