@@ -142,7 +142,7 @@ def is_used_as(use: Use, term: str, before: str, after: str) -> bool:
     `object`, `possessive` and `pronoun` tell the uses of her and his apart, `adjective` and `noun` those of Christian;
     `person` is an adjective that speaks of people: before a word such as man, or after is.
 
-    >>> use_of("possessive", "her", "saw ", " dog"), use_of("object", "her", "saw ", " in town")
+    >>> is_used_as("possessive", "her", "saw ", " dog"), is_used_as("object", "her", "saw ", " in town")
     (True, True)
     """
     word = "" if before.endswith("/") else _next_word(after)  # she/her

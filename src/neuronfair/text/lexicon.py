@@ -57,7 +57,7 @@ class Lexicon:
     A line of its CSV file is a concept, with the term of each group: `subject,,she,he`. An empty cell says that a group
     has no such term: a text with this concept is not swapped to that group. A term in brackets only replaces others and
     names no group where it stands: `performer,,actress,(actor)`. `use` says how an ambiguous term must be
-    used to count, see `english.use_of`.
+    used to count, see `english.is_used_as`.
 
     >>> gender = read_lexicon("gender")
     >>> gender.groups, gender.counterpart(gender.find("Queen")[0], gender.groups.index("male"))
@@ -290,7 +290,7 @@ def examine(text: str, lexicon: Lexicon) -> IdentityText | Reason:
     >>> from neuronfair.text.lexicon import read_lexicon
     >>> gender = read_lexicon("gender")
     >>> found = examine("She told her brother that an actress had called.", gender)
-    >>> replaced(found.text, found.parts(gender, 1))
+    >>> replace_parts(found.text, found.find_parts(gender, 1))
     'He told his sister that an actor had called.'
     >>> examine("Men and women liked it.", gender), examine("It rained.", gender)
     ('contrasted or negated', 'no identity term')

@@ -275,7 +275,7 @@ def _format_points(mean: Estimate) -> str:
 def in_percentage_points(share: float) -> str:
     """Return a difference of shares in percentage points, without the unit.
 
-    >>> points(-0.00721), points(1e-17)
+    >>> in_percentage_points(-0.00721), in_percentage_points(1e-17)
     ('−0.72', '0')
     """
     return f"{round(100 * share, 2) + 0:g}".replace("-", "−")
@@ -296,7 +296,7 @@ class TextPiece:
 def mark_changes(text: str, other: str) -> list[TextPiece]:
     """Return a text in pieces, the words that another text does not share marked.
 
-    >>> [piece.text for piece in pieces("She left.", "He left.") if piece.changed]
+    >>> [piece.text for piece in mark_changes("She left.", "He left.") if piece.changed]
     ['She']
     """
     words, other_words = _PIECE.findall(text[:MAX_SHOWN_CHARACTERS]), _PIECE.findall(other[:MAX_SHOWN_CHARACTERS])
