@@ -28,7 +28,7 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 from neuronfair.audits.wording.phrases import counterfactual_report
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
+from neuronfair.measure.counterfactual_effect import CounterfactualSettings, CounterfactualTest
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 
@@ -259,7 +259,7 @@ class Result(NamedTuple):
     says: bool  # that it rests on assumptions the data cannot test
 
 
-def repeat(name: str, n: int, seed: int, thorough: Thoroughness | None = None) -> Result:
+def repeat(name: str, n: int, seed: int, thorough: CounterfactualSettings | None = None) -> Result:
     """Make a world and a data set, and test the model."""
     torch.set_num_threads(1)
     rng = np.random.default_rng([seed, *name.encode()])
@@ -278,7 +278,7 @@ def repeat(name: str, n: int, seed: int, thorough: Thoroughness | None = None) -
         return torch.from_numpy(_score(world, names, asked[:, 1:].double().numpy()) - bar)
 
     effect = CounterfactualTest(
-        BlackBox(decided, domain), domain, rows, decision=Decision("threshold", 0.0), thorough=thorough, seed=seed
+        BlackBox(decided, domain), domain, rows, decision=Decision("threshold", 0.0), settings=thorough, seed=seed
     ).measure()
     words = " ".join(counterfactual_report(domain, rows, effect, 0.95).sentences)
     says = "rests on causal assumptions that the data cannot test" in words and "Had they been" not in words
@@ -290,7 +290,7 @@ def repeat(name: str, n: int, seed: int, thorough: Thoroughness | None = None) -
         excess.value,
         excess.low,
         excess.high,
-        effect.claimed,
+        effect.has_excess,
         says,
     )
 

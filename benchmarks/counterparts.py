@@ -29,7 +29,7 @@ import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinn
 # isort: split
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals, shuffled_groups
 from neuronfair.domain.table import TableDomain
-from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
+from neuronfair.measure.counterfactual_effect import CounterfactualSettings, CounterfactualTest
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 
@@ -113,15 +113,15 @@ def claims(args: argparse.Namespace) -> None:
     """Print how often an effect is claimed."""
     row(("model", "people", "worlds", "claimed", "mean rate, %", "largest", "mean placebo, %"))
     row(["---"] * 7)
-    thorough, decision = Thoroughness(draws=args.draws), Decision("threshold", 0.0)
+    thorough, decision = CounterfactualSettings(draws=args.draws), Decision("threshold", 0.0)
     for kind in args.kinds or ("alone", "apart", "copy"):
         for people in args.people:
             found = []
             for seed in range(args.seed, args.seed + args.worlds):
                 world, rows, score = subject(kind, people, seed)
                 model = BlackBox(lambda some, score=score: score(some).double(), world.domain)
-                effect = CounterfactualTest(model, world.domain, rows, decision=decision, thorough=thorough).measure()
-                found.append((effect.claimed, effect.rate.value, effect.permutation_baseline.value))
+                effect = CounterfactualTest(model, world.domain, rows, decision=decision, settings=thorough).measure()
+                found.append((effect.has_excess, effect.rate.value, effect.permutation_baseline.value))
             claimed, rate, nothing = np.array(found).T
             shares = (f"{100 * share:.2f}" for share in (rate.mean(), rate.max(), nothing.mean()))
             row((kind, f"{people:,}", args.worlds, int(claimed.sum()), *shares))
@@ -142,7 +142,7 @@ def seconds(args: argparse.Namespace) -> None:
         row(
             (
                 case,
-                f"{effect.of:,}",
+                f"{effect.with_twin:,}",
                 f"{passed:.1f}",
                 *(f"{100 * one.value:.2f}" for one in (effect.rate, effect.permutation_baseline)),
             )

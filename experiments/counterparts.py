@@ -19,7 +19,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.tables.sources import local_files
-from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualTest, Thoroughness
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualSettings, CounterfactualTest
 from neuronfair.measure.rate import flip_rate
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
@@ -32,8 +32,8 @@ EVERY = (("adult", "sex"), ("adult", "race"), ("german", "sex"), ("bank", "age")
 CASES = [case for case in EVERY if local_files(case[0]) is not None]
 MODELS = ("network", "xgboost")
 AGES = {"below 25": 25, "25 to 60": 61, "above 60": None}  # of Bank's clients: the first age that is no longer in it
-FULL = {"draws": 32, "permutations": 20, "people": None}
-QUICK = {"draws": 2, "permutations": 2, "people": 200}
+FULL = {"draws": 32, "permutations": 20, "records": None}
+QUICK = {"draws": 2, "permutations": 2, "records": 200}
 NAMED = 4  # mediating attributes in a line
 
 
@@ -74,7 +74,7 @@ def measure(name: str, sensitive: str, kind: str, seed: int, quick: bool, **thor
     model, domain = trained(table, kind, seed, quick), table.domain
     _, validation, test = table.split(seed)
     held = torch.cat([validation.rows, test.rows])
-    effect = CounterfactualTest(model, domain, held, thorough=Thoroughness(**thorough), seed=seed).measure()
+    effect = CounterfactualTest(model, domain, held, settings=CounterfactualSettings(**thorough), seed=seed).measure()
     flips = flip_rate(model, domain, population=held, samples=len(held), seed=seed)
     right = Decision().decide(model.scores(test.rows)) == test.labels
     return {"accuracy": right.double().mean().item(), "flip": flips.rate, **described(domain, effect)}
@@ -82,7 +82,7 @@ def measure(name: str, sensitive: str, kind: str, seed: int, quick: bool, **thor
 
 def described(domain: TableDomain, effect: CounterfactualEffect) -> dict[str, Any]:
     """Return an effect in words and numbers."""
-    placebo = {(move.own, move.other): move for move in effect.permutation_moves}
+    placebo = {(move.group, move.twin_group): move for move in effect.permutation_moves}
 
     def words(codes: tuple[int, ...]) -> str:
         columns = [domain.attributes[column] for column in domain.sensitive_columns]
@@ -90,13 +90,16 @@ def described(domain: TableDomain, effect: CounterfactualEffect) -> dict[str, An
 
     moves = [
         {
-            "own": words(move.own),
-            "other": words(move.other),
-            "people": move.people,
+            "own": words(move.group),
+            "other": words(move.twin_group),
+            "people": move.records,
             "flips": move.flips,
-            "lost": move.lost,
-            "gained": move.gained,
-            **{f"placebo_{part}": getattr(placebo[move.own, move.other], part) for part in ("flips", "lost", "gained")},
+            "lost": move.losses,
+            "gained": move.gains,
+            **{
+                f"placebo_{part}": getattr(placebo[move.group, move.twin_group], counter)
+                for part, counter in (("flips", "flips"), ("lost", "losses"), ("gained", "gains"))
+            },
         }
         for move in effect.moves
     ]
@@ -104,13 +107,13 @@ def described(domain: TableDomain, effect: CounterfactualEffect) -> dict[str, An
         "rate": list(effect.rate),
         "placebo": list(effect.permutation_baseline),
         "effect": list(effect.effect),
-        "claimed": effect.claimed,
-        "of": effect.of,
+        "claimed": effect.has_excess,
+        "of": effect.with_twin,
         "favourable": domain.favourable,
         "moves": moves,
         "carriers": [[domain.names[c.columns[-1]], c.share] for c in effect.mediators],
         "auc": effect.auc,
-        "left_out": [words(codes) for codes in effect.left_out],
+        "left_out": [words(codes) for codes in effect.small_groups],
     }
 
 

@@ -150,8 +150,8 @@ def test_a_rate_that_cannot_be(refused, words, says):
 
 
 def test_the_rate_by_counterfactuals(run, monkeypatch):
-    quick = counterfactual_effect.Thoroughness(draws=4, permutations=3)
-    monkeypatch.setattr(counterfactual_effect, "Thoroughness", lambda: quick)
+    quick = counterfactual_effect.CounterfactualSettings(draws=4, permutations=3)
+    monkeypatch.setattr(counterfactual_effect, "CounterfactualSettings", lambda: quick)
     result = run("rate", *DATA, "--twins", "counterfactual", "--json", "rate.json")
     assert result.status == 0, result.err
     said = " ".join(result.out.split())

@@ -14,21 +14,21 @@ from neuronfair.domain.rules import Rule
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError
 from neuronfair.measure.counterfactual_effect import (
+    CounterfactualSettings,
     CounterfactualTest,
-    Thoroughness,
+    compare_group_risks,
+    derive_seed,
     e_value,
-    group_risks,
-    seed_for,
 )
 from neuronfair.measure.stats import Estimate, excess
 from neuronfair.measure.twin_decisions import (
     CounterfactualPairs,
     Move,
     TwinTally,
-    contributions,
+    find_mediators,
     group_predictability,
     mean_moves,
-    mediators,
+    shapley_contributions,
 )
 from neuronfair.model.decision import Decision
 
@@ -45,7 +45,7 @@ DOMAIN = TableDomain(
     favourable="yes",
 )
 GROUP, COPY, SCORE, NOISE = range(4)
-QUICK = Thoroughness(draws=4, permutations=4)
+QUICK = CounterfactualSettings(draws=4, permutations=4)
 
 
 def table(n: int = 600, seed: int = 0) -> torch.Tensor:
@@ -62,7 +62,7 @@ def reads(column: int, least: int = 1, *, domain: TableDomain = DOMAIN) -> Black
 
 
 def effect(column: int, least: int = 1, progress=None, **how):
-    how = {"thorough": QUICK, "decision": Decision("threshold", 0.5), **how}
+    how = {"settings": QUICK, "decision": Decision("threshold", 0.5), **how}
     return CounterfactualTest(reads(column, least), DOMAIN, table(), **how).measure(progress)
 
 
@@ -73,9 +73,9 @@ def test_a_copy_of_the_group_flips_everybody_and_carries_all_of_it():
     assert found.rate.low > 0.98
     assert found.permutation_baseline.value <= 0.05
     assert found.effect.value == pytest.approx(1, abs=0.01)  # chance takes away as many as it adds
-    assert found.claimed
-    assert found.of == 600
-    assert (found.lost, found.gained) == (0.5, 0.5)
+    assert found.has_excess
+    assert found.with_twin == 600
+    assert (found.losses, found.gains) == (0.5, 0.5)
     assert found.moves == (Move((0,), (1,), 300, 1.0, 0.0, 1.0), Move((1,), (0,), 300, 1.0, 1.0, 0.0))
     assert [(one.columns, one.share) for one in found.mediators] == [((COPY,), 1.0)]
     assert bool((found.shares == 1).all())
@@ -86,15 +86,15 @@ def test_ranks_are_carried_between_groups_that_do_not_overlap():
     """A score of 5 to 9 in b is one of 0 to 4 in a: who had 7 or more has 2 to 4, so that 3 of 5 in b lose."""
     found = effect(SCORE, 7)
     lost = float((table()[:, SCORE] >= 7).double().mean())
-    assert found.lost == pytest.approx(lost, abs=0.02)
-    assert found.gained == pytest.approx(lost, abs=0.1)  # the same ranks in a
-    assert found.claimed
+    assert found.losses == pytest.approx(lost, abs=0.02)
+    assert found.gains == pytest.approx(lost, abs=0.1)  # the same ranks in a
+    assert found.has_excess
     assert found.mediators[0].columns == (SCORE,)
 
 
 def test_what_the_group_does_not_move_is_not_claimed():
     found = effect(NOISE, 5)
-    assert not found.claimed
+    assert not found.has_excess
     assert found.rate.value <= 0.05
     assert found.effect.low <= 0
 
@@ -123,15 +123,15 @@ def test_the_same_seed_gives_the_same_figures_and_progress_goes_to_its_end():
 def test_without_a_favourable_class_nothing_is_lost_or_gained():
     domain = TableDomain(DOMAIN.name, DOMAIN.attributes, DOMAIN.sensitive, target=DOMAIN.target)
     model = reads(COPY, domain=domain)
-    found = CounterfactualTest(model, domain, table(), decision=Decision("threshold", 0.5), thorough=QUICK).measure()
-    assert (found.lost, found.gained) == (None, None)
+    found = CounterfactualTest(model, domain, table(), decision=Decision("threshold", 0.5), settings=QUICK).measure()
+    assert (found.losses, found.gains) == (None, None)
     assert found.rate.value == 1
 
 
 def test_few_people_are_a_sample_and_all_of_them_the_same_whatever_comes_later():
-    few = effect(SCORE, 7, thorough=Thoroughness(draws=4, permutations=2, people=50))
-    assert few.of == 50
-    assert len(few.people) == len(few.shares) == 50
+    few = effect(SCORE, 7, settings=CounterfactualSettings(draws=4, permutations=2, records=50))
+    assert few.with_twin == 50
+    assert len(few.records) == len(few.shares) == 50
 
 
 def test_small_groups_are_left_out_and_named():
@@ -145,16 +145,16 @@ def test_small_groups_are_left_out_and_named():
     rows = table()
     rows[:5, GROUP] = 2
     model = reads(COPY, domain=domain)
-    found = CounterfactualTest(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK).measure()
-    assert found.left_out == ((2,),)
-    assert found.of == 595
-    assert {(move.own, move.other) for move in found.moves} == {((0,), (1,)), ((1,), (0,))}
+    found = CounterfactualTest(model, domain, rows, decision=Decision("threshold", 0.5), settings=QUICK).measure()
+    assert found.small_groups == ((2,),)
+    assert found.with_twin == 595
+    assert {(move.group, move.twin_group) for move in found.moves} == {((0,), (1,)), ((1,), (0,))}
 
 
-@pytest.mark.parametrize("wrong", [{"draws": 0}, {"permutations": 1}, {"people": 0}])
+@pytest.mark.parametrize("wrong", [{"draws": 0}, {"permutations": 1}, {"records": 0}])
 def test_what_cannot_be_measured_is_refused(wrong):
     with pytest.raises(NeuronFairError, match=f"{next(iter(wrong))} must be"):
-        Thoroughness(**wrong)
+        CounterfactualSettings(**wrong)
 
 
 def test_a_group_of_five_people_is_refused_with_its_size():
@@ -176,11 +176,11 @@ def test_contributions_add_up_and_two_copies_share():
         return (rows[:, [COPY, SCORE]].amax(1, keepdim=True) > 0).double()
 
     pairs = CounterfactualPairs(scores, Decision("threshold", 0.5), people, others)
-    given = contributions(pairs)
+    given = shapley_contributions(pairs)
     assert given.sum() == pytest.approx(1.0)
     assert given[COPY] == pytest.approx(0.5, abs=0.1)
     assert given[NOISE] == given[GROUP] == 0
-    found = mediators(pairs, [nobody(people)], DOMAIN, Estimate(1.0, 0.9, 1.0))
+    found = find_mediators(pairs, [nobody(people)], DOMAIN, Estimate(1.0, 0.9, 1.0))
     assert [one.share for one in found] == [0.0, 1.0]
     assert set(found[1].columns) == {COPY, SCORE}
 
@@ -204,10 +204,10 @@ def test_what_chance_gives_is_no_mediator():
     shuffled = others.clone()
     shuffled[:, COPY] = 0
     by_chance = [CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)]
-    found = mediators(pairs, by_chance, DOMAIN, Estimate(excess(0.2, 0.1), 0.05, 0.25))
+    found = find_mediators(pairs, by_chance, DOMAIN, Estimate(excess(0.2, 0.1), 0.05, 0.25))
     assert [(one.columns, one.share) for one in found[:1]] == [((COPY,), 1.0)]
     chance_only = CounterfactualPairs(scores, Decision("threshold", 0.5), people, shuffled)
-    assert mediators(chance_only, by_chance, DOMAIN, Estimate(0.1, 0.05, 0.15)) == ()
+    assert find_mediators(chance_only, by_chance, DOMAIN, Estimate(0.1, 0.05, 0.15)) == ()
 
 
 def test_nothing_is_named_where_what_remains_lies_within_the_interval():
@@ -220,9 +220,9 @@ def test_nothing_is_named_where_what_remains_lies_within_the_interval():
         return (rows[:, [COPY, GROUP]].amax(1, keepdim=True) > 0).double()
 
     pairs = CounterfactualPairs(scores, Decision("threshold", 0.5), people, others)
-    named = mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.15, 0.25))
+    named = find_mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.15, 0.25))
     assert [(one.columns, one.share) for one in named] == [((COPY,), 0.5)]
-    assert mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.08, 0.3)) == ()
+    assert find_mediators(pairs, [nobody(people)], DOMAIN, Estimate(0.2, 0.08, 0.3)) == ()
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_the_excess_of_a_shift_with_a_known_error_is_the_shift():
 
 
 def test_two_seeds_share_no_shuffle():
-    several = [seed_for(seed, use, number) for seed in (0, 1) for use in ("shuffle", "half") for number in range(20)]
+    several = [derive_seed(seed, use, number) for seed in (0, 1) for use in ("shuffle", "half") for number in range(20)]
     assert len(set(several)) == 80
 
 
@@ -252,7 +252,7 @@ def test_a_tally_weighs_people_and_not_counterfactuals():
     count, flips = torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [0.0]])
     tally = TwinTally(count, flips, flips * 0, flips, torch.tensor([0, 1]), torch.tensor([False, False]))
     assert tally.rate() == 0.5
-    assert tally.of(torch.tensor([False, True])).rate() == 0
+    assert tally.select(torch.tensor([False, True])).rate() == 0
     moves = tally.moves(DOMAIN)
     assert moves == (Move((0,), (1,), 1, 1.0, 0.0, 1.0), Move((1,), (0,), 1, 0.0, 0.0, 0.0))
     assert mean_moves([moves[:1], [Move((0,), (1,), 3, 0.0, 0.5, 0.0)]]) == (Move((0,), (1,), 2, 0.5, 0.25, 0.5),)
@@ -283,12 +283,12 @@ def test_people_whom_rules_leave_without_a_twin_are_counted():
     rows = table()
     rows[:100:2, COPY] = 1
     model = reads(SCORE, 5, domain=domain)
-    found = CounterfactualTest(model, domain, rows, decision=Decision("threshold", 0.5), thorough=QUICK).measure()
-    assert (found.of, found.without) == (350, 250)
+    found = CounterfactualTest(model, domain, rows, decision=Decision("threshold", 0.5), settings=QUICK).measure()
+    assert (found.with_twin, found.without_twin) == (350, 250)
 
 
 def test_a_world_with_a_hidden_confounder_says_what_it_rests_on():
-    found = repeat("hidden", 300, 0, Thoroughness(draws=2, permutations=3))
+    found = repeat("hidden", 300, 0, CounterfactualSettings(draws=2, permutations=3))
     assert found.truth == 0
     assert found.says
 
@@ -311,7 +311,7 @@ def test_a_group_is_its_own_people_and_the_twins_of_the_others():
     count = torch.full((3, 1), 2.0)
     nothing, gained = torch.zeros(3, 1), torch.tensor([[0.0], [0.0], [1.0]])
     tally = TwinTally(count, gained, nothing, gained, torch.tensor([0, 0, 1]), torch.tensor([True, False, False]))
-    as_a, as_b, people = group_risks(tally)[0, 1]
+    as_a, as_b, people = compare_group_risks(tally)[0, 1]
     assert (as_a, as_b, people) == (pytest.approx(1.5 / 3), pytest.approx(1 / 3), 3)
 
 
@@ -329,13 +329,17 @@ def test_what_a_confounder_makes_alone_needs_no_stronger_one(in_a, in_b, with_it
     model = BlackBox(lambda some: some[:, 1].double(), HIDDEN_DOMAIN)
     found = (
         CounterfactualTest(
-            model, HIDDEN_DOMAIN, torch.tensor(rows), decision=Decision("threshold", 0.5), thorough=Thoroughness(32, 8)
+            model,
+            HIDDEN_DOMAIN,
+            torch.tensor(rows),
+            decision=Decision("threshold", 0.5),
+            settings=CounterfactualSettings(32, 8),
         )
         .measure()
         .sensitivity
     )
     strength = (in_b / in_a, with_it / without)
-    assert (found.more, found.less, found.outcome) == ((1,), (0,), 1)
+    assert (found.likelier_group, found.rarer_group, found.outcome) == ((1,), (0,), 1)
     expected = (in_b * with_it + (1 - in_b) * without) / (in_a * with_it + (1 - in_a) * without)
     assert found.ratio == pytest.approx(expected, rel=0.06)
     assert found.ratio <= 1.05 * strength[0] * strength[1] / (sum(strength) - 1)

@@ -23,7 +23,7 @@ from neuronfair.alternative_models.objectives import Floats, ModelAnswers, PartE
 from neuronfair.alternative_models.parts import Integers, SearchTable
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals
 from neuronfair.errors import ModelError, NeuronFairError, one_line, require
-from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
+from neuronfair.measure.counterfactual_effect import CounterfactualSettings, CounterfactualTest
 from neuronfair.model.open import OpenedModel
 from neuronfair.model.open.user_code import unpickle
 from neuronfair.searches.campaign import search
@@ -103,9 +103,9 @@ def learn_hints(
 def _mediated(table: SearchTable, baseline: OpenedModel, rows: Tensor, seed: int) -> dict[str, float]:
     """Return which share of the excess of counterfactual flips each attribute mediates."""
     domain = table.data.domain
-    thorough = Thoroughness(draws=4, permutations=4, people=min(COMPARED, len(rows)))
+    thorough = CounterfactualSettings(draws=4, permutations=4, records=min(COMPARED, len(rows)))
     decision = baseline.decision
-    found = CounterfactualTest(baseline.model, domain, rows, decision=decision, thorough=thorough, seed=seed).measure()
+    found = CounterfactualTest(baseline.model, domain, rows, decision=decision, settings=thorough, seed=seed).measure()
     shares: dict[str, float] = {}
     for one in found.mediators:  # several attributes that mediate together share what they do
         for column in one.columns:

@@ -42,7 +42,7 @@ from neuronfair.formatting import (
     printable,
     spell,
 )
-from neuronfair.measure.counterfactual_effect import Thoroughness
+from neuronfair.measure.counterfactual_effect import CounterfactualSettings
 from neuronfair.measure.rate import Rate
 from neuronfair.model.blackbox import BlackBox, score_in_batches
 from neuronfair.model.decision import Decision
@@ -256,7 +256,7 @@ def _measure(
     measured = _Measured(_flip_rates(one, has_table=has_table), one, None, [])
     if twins == "flip":
         return replace(measured, excess=_rate_problems(measured.largest, limit, data))
-    effect = one.counterfactual_test(data.rows, Thoroughness(people=settings.samples)).measure()
+    effect = one.counterfactual_test(data.rows, CounterfactualSettings(records=settings.samples)).measure()
     report = counterfactual_report(data.domain, data.rows, effect, confidence)
     searched = replace(data, domain=with_counterfactuals(data.domain, effect.counterfactuals))
     excess = _excess_problems(report, max_rate)

@@ -11,7 +11,7 @@ from neuronfair.formatting import TwinKind, short_number
 from neuronfair.parameters import accept_old_names, common_parameter, parameter
 
 if TYPE_CHECKING:
-    from neuronfair.measure.counterfactual_effect import Thoroughness
+    from neuronfair.measure.counterfactual_effect import CounterfactualSettings
     from neuronfair.model.open import OpenedModel
 
 WHITE_BOX_METHODS, BLACK_BOX_METHODS = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")
@@ -54,7 +54,7 @@ class AuditSettings:
     }
 
     def __post_init__(self) -> None:
-        from neuronfair.measure.counterfactual_effect import Thoroughness
+        from neuronfair.measure.counterfactual_effect import CounterfactualSettings
         from neuronfair.searches.config import SearchConfig
         from neuronfair.searches.methods import current_name
 
@@ -62,7 +62,7 @@ class AuditSettings:
             object.__setattr__(self, "methods", tuple(map(current_name, self.methods)))
         config = SearchConfig(plausible=self.plausible, twins=self.twins or "flip")  # refuses other values
         object.__setattr__(self, "twins", self.twins and config.twins)
-        Thoroughness(permutations=self.permutations)
+        CounterfactualSettings(permutations=self.permutations)
 
     @staticmethod
     def quick(**changes: Any) -> AuditSettings:
@@ -76,13 +76,13 @@ class AuditSettings:
         named = zip(BUDGETS, both, strict=True)
         return tuple(f"{name} {short_number(own)}/{short_number(usual)}" for name, (own, usual) in named if own < usual)
 
-    def thorough(self, samples: int, *, leads: bool) -> Thoroughness:
+    def thorough(self, samples: int, *, leads: bool) -> CounterfactualSettings:
         """Return the budget of the counterfactual test for a sample of records; smaller unless that test leads."""
-        from neuronfair.measure.counterfactual_effect import Thoroughness
+        from neuronfair.measure.counterfactual_effect import CounterfactualSettings
 
         if leads:
-            return Thoroughness(permutations=self.permutations, people=samples)
-        return Thoroughness(RANDOM_SEARCHES, self.permutations, math.ceil(samples / 20))
+            return CounterfactualSettings(permutations=self.permutations, records=samples)
+        return CounterfactualSettings(RANDOM_SEARCHES, self.permutations, math.ceil(samples / 20))
 
     def methods_for(self, opened: OpenedModel) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""

@@ -59,7 +59,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     if n == 1:
         return mean, None
     deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1))
-    return mean, student(confidence, n) * deviation / math.sqrt(n)
+    return mean, student_quantile(confidence, n) * deviation / math.sqrt(n)
 
 
 MEAN_ABSOLUTE_NORMAL = sqrt(2 / math.pi)  # the mean size of a standard normal number
@@ -85,7 +85,7 @@ def excess(rate: float, baseline: float) -> float:
     return min(rate, float(shift * baseline / MEAN_ABSOLUTE_NORMAL))
 
 
-def student(confidence: float, tables: int) -> float:
+def student_quantile(confidence: float, tables: int) -> float:
     """Return the half-width of an interval in standard deviations that were estimated from so many tables."""
     from scipy.stats import t
 

@@ -23,19 +23,19 @@ from neuronfair.measure.stats import Estimate, excess
 from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
 
-TWINS_PER_BATCH = 1 << 16  # twins that the model scores in one batch
+MAX_TWINS_PER_BATCH = 1 << 16  # twins that the model scores in one batch
 
 
 @dataclass(frozen=True)
 class Move:
     """How records of one group fare as records of another: shares of their twins."""
 
-    own: tuple[int, ...]  # sensitive codes
-    other: tuple[int, ...]
-    people: int
+    group: tuple[int, ...]  # sensitive codes
+    twin_group: tuple[int, ...]
+    records: int
     flips: float  # different decisions
-    lost: float = 0.0  # the record gets the favourable outcome and the twin does not
-    gained: float = 0.0  # the twin gets it and the record does not
+    losses: float = 0.0  # the record gets the favourable outcome and the twin does not
+    gains: float = 0.0  # the twin gets it and the record does not
 
 
 class ScoredRecords:
@@ -43,14 +43,14 @@ class ScoredRecords:
 
     def __init__(self, model: Model, domain: TableDomain, records: Tensor, decision: Decision) -> None:
         self._domain, self._records, self._decision = domain, records, decision
-        self._scores = partial(score_in_batches, model)
+        self._score = partial(score_in_batches, model)
         self._flipped = domain.twins(records).rows
-        self._own = self._scores(records)
-        self._flipped_scores = self._scores(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
+        self._record_scores = self._score(records)
+        self._flipped_scores = self._score(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
         self.favourable = favourable_class(domain, decision, model.outputs)
         self.outcome = self.favourable  # the class that is lost or gained: without a favourable outcome, the rarest
         if self.favourable is None and decision.classes(model.outputs):
-            counts = torch.bincount(decision.decide(self._own), minlength=decision.classes(model.outputs))
+            counts = torch.bincount(decision.decide(self._record_scores), minlength=decision.classes(model.outputs))
             self.outcome = int(torch.where(counts > 0, counts, len(records) + 1).argmin())
 
     def tally(self, grouped: Tensor, draws: Iterable[TwinRows], *, flipped: bool) -> TwinTally:
@@ -59,47 +59,48 @@ class ScoredRecords:
         `grouped` are the records with the groups from which the twins were made. Where groups are shuffled (`flipped`
         False), the model scores twins with the record's own sensitive values.
         """
-        columns, own = list(self._domain.sensitive_columns), self._own[:, None, None]
-        base, known = self._flipped, self._flipped_scores
+        columns, record_scores = list(self._domain.sensitive_columns), self._record_scores[:, None, None]
+        base, base_scores = self._flipped, self._flipped_scores
         if not flipped:
-            base, known = self._records[:, None].expand_as(base), self._own[:, None].expand_as(known)
+            base = self._records[:, None].expand_as(base)
+            base_scores = self._record_scores[:, None].expand_as(base_scores)
         counts = torch.zeros(4, *base.shape[:2], device=base.device)
-        draws, together = iter(draws), max(1, TWINS_PER_BATCH // max(1, base.shape[0] * base.shape[1]))
-        while several := list(islice(draws, together)):  # of few records, which make a small batch alone
-            rows, valid = (torch.stack(parts, 1) for parts in zip(*several, strict=True))
+        draws, draws_per_batch = iter(draws), max(1, MAX_TWINS_PER_BATCH // max(1, counts[0].numel()))
+        while batch := list(islice(draws, draws_per_batch)):  # of few records, which make a small batch alone
+            rows, valid = (torch.stack(parts, 1) for parts in zip(*batch, strict=True))
             if not flipped:
                 rows[..., columns] = self._records[:, None, None, columns]
             # Twins that differ in the group only are scored once.
-            moved = (rows != base[:, None]).any(-1) & valid
-            scores = known[:, None].repeat(1, len(several), 1, 1)
-            if bool(moved.any()):
-                scores[moved] = self._scores(rows[moved])
-            seen = [valid, self._decision.differ(own, scores)]
+            changed = (rows != base[:, None]).any(-1) & valid
+            scores = base_scores[:, None].repeat(1, len(batch), 1, 1)
+            if bool(changed.any()):
+                scores[changed] = self._score(rows[changed])
+            outcomes = [valid, self._decision.differ(record_scores, scores)]
             if self.outcome is not None:
-                before, after = (self._decision.decide(s) == self.outcome for s in (own, scores))
-                seen += [before & ~after, ~before & after]
-            for count, one in zip(counts, seen, strict=False):
-                count += (one & valid).sum(1)
-        has = torch.zeros(len(self._own), dtype=torch.bool, device=base.device)
+                before, after = (self._decision.decide(s) == self.outcome for s in (record_scores, scores))
+                outcomes += [before & ~after, ~before & after]
+            for count, outcome in zip(counts, outcomes, strict=False):
+                count += (outcome & valid).sum(1)
+        has_outcome = torch.zeros(len(self._record_scores), dtype=torch.bool, device=base.device)
         if self.outcome is not None:
-            has = self._decision.decide(self._own) == self.outcome
-        return TwinTally(counts[0], counts[1], counts[2], counts[3], self._domain.combinations.number(grouped), has)
+            has_outcome = self._decision.decide(self._record_scores) == self.outcome
+        return TwinTally(*counts, self._domain.combinations.number(grouped), has_outcome)
 
     def pairs(
-        self, counterfactuals: CounterfactualTwins, most: int, domain: TableDomain, grouped: Tensor
+        self, counterfactuals: CounterfactualTwins, max_pairs: int, domain: TableDomain, grouped: Tensor
     ) -> CounterfactualPairs:
         """Return some records with one of their twins each; `grouped` as in `tally`.
 
         Where groups are shuffled, the twin keeps the sensitive values of the record.
         """
-        many = max(1, most // self._flipped.shape[1])
-        twins = next(counterfactuals.drawn(domain, grouped[:many], 1))
-        exists = twins.valid.nonzero()
-        records, others = self._records[:many][exists[:, 0]], twins.rows[twins.valid]
+        record_count = max(1, max_pairs // self._flipped.shape[1])
+        twin_rows = next(counterfactuals.drawn(domain, grouped[:record_count], 1))
+        exists = twin_rows.valid.nonzero()
+        records, twins = self._records[:record_count][exists[:, 0]], twin_rows.rows[twin_rows.valid]
         if not torch.equal(grouped, self._records):
             columns = list(self._domain.sensitive_columns)
-            others[:, columns] = records[:, columns]
-        return CounterfactualPairs(self._scores, self._decision, records, others)
+            twins[:, columns] = records[:, columns]
+        return CounterfactualPairs(self._score, self._decision, records, twins)
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,14 @@ class TwinTally:
 
     count: Tensor  # (n, k)
     flips: Tensor
-    lost: Tensor
-    gained: Tensor
+    losses: Tensor
+    gains: Tensor
     group: Tensor  # (n,) the number of the combination of sensitive values
-    has: Tensor  # (n,) bool: who gets the class that is lost or gained
+    has_outcome: Tensor  # (n,) bool: who gets the class that is lost or gained
 
-    def of(self, some: Tensor) -> TwinTally:
+    def select(self, records: Tensor) -> TwinTally:
         """Return the counts of some of the records, (n,) bool."""
-        return TwinTally(*(getattr(self, field.name)[some] for field in fields(self)))
+        return TwinTally(*(getattr(self, field.name)[records] for field in fields(self)))
 
     @property
     def shares(self) -> Tensor:
@@ -126,21 +127,21 @@ class TwinTally:
         """Return the mean share of different decisions over the records that have twins."""
         return self.mean(self.flips)
 
-    def mean(self, counted: Tensor) -> float:
+    def mean(self, twin_counts: Tensor) -> float:
         """Return the mean over records of the share of their twins that were counted."""
-        every = self.count.sum(1)
-        shares = (counted.sum(1) / every.clamp(min=1)).double()
-        return float(shares.sum() / (every > 0).sum().clamp(min=1))
+        totals = self.count.sum(1)
+        shares = (twin_counts.sum(1) / totals.clamp(min=1)).double()
+        return float(shares.sum() / (totals > 0).sum().clamp(min=1))
 
     def moves(self, domain: TableDomain) -> tuple[Move, ...]:
         """Return how records of each group fare as records of each other one."""
         values = [tuple(codes) for codes in domain.sensitive_values.tolist()]
-        places = torch.arange(1, len(values), device=self.group.device)
-        pairs = self.group[:, None] * len(values) + (self.group[:, None] + places) % len(values)
+        offsets = torch.arange(1, len(values), device=self.group.device)
+        pairs = self.group[:, None] * len(values) + (self.group[:, None] + offsets) % len(values)
         cells, cell = torch.unique(pairs, return_inverse=True)
         sums = torch.zeros(5, len(cells), dtype=torch.float64, device=cell.device)
-        every = (self.count, self.count > 0, self.flips, self.lost, self.gained)
-        sums.index_add_(1, cell.flatten(), torch.stack([counted.flatten().double() for counted in every]))
+        counters = (self.count, self.count > 0, self.flips, self.losses, self.gains)
+        sums.index_add_(1, cell.flatten(), torch.stack([counter.flatten().double() for counter in counters]))
         return tuple(
             Move(values[i // len(values)], values[i % len(values)], int(records), *(part / count for part in parts))
             for i, (count, records, *parts) in zip(cells.tolist(), sums.T.tolist(), strict=True)
@@ -148,16 +149,16 @@ class TwinTally:
         )
 
 
-def mean_moves(every: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
+def mean_moves(tables: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
     """Return the mean of each move over several tables."""
     by_groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Move]] = {}
-    for move in (move for moves in every for move in moves):
-        by_groups.setdefault((move.own, move.other), []).append(move)
+    for move in (move for moves in tables for move in moves):
+        by_groups.setdefault((move.group, move.twin_group), []).append(move)
     return tuple(
         Move(
             *pair,
-            round(sum(move.people for move in moves) / len(moves)),
-            *(sum(getattr(move, part) for move in moves) / len(moves) for part in ("flips", "lost", "gained")),
+            round(sum(move.records for move in moves) / len(moves)),
+            *(sum(getattr(move, part) for move in moves) / len(moves) for part in ("flips", "losses", "gains")),
         )
         for pair, moves in by_groups.items()
     )
@@ -181,63 +182,64 @@ class CounterfactualPairs(NamedTuple):
     scores: Callable[[Tensor], Tensor]
     decision: Decision
     records: Tensor  # (n, d)
-    others: Tensor  # (n, d)
+    twins: Tensor  # (n, d)
 
-    def rate(self, kept: list[int]) -> float:
+    def rate(self, held_columns: list[int]) -> float:
         """Return the share of pairs with different decisions if some columns of the record are held fixed."""
-        mixed = self.others.clone()
-        mixed[:, kept] = self.records[:, kept]
-        return float(self.decision.differ(self.scores(self.records), self.scores(mixed)).double().mean())
+        held_twins = self.twins.clone()
+        held_twins[:, held_columns] = self.records[:, held_columns]
+        return float(self.decision.differ(self.scores(self.records), self.scores(held_twins)).double().mean())
 
 
-def mediators(
-    pairs: CounterfactualPairs, by_chance: Sequence[CounterfactualPairs], domain: TableDomain, effect: Estimate
+def find_mediators(
+    pairs: CounterfactualPairs, shuffled_pairs: Sequence[CounterfactualPairs], domain: TableDomain, effect: Estimate
 ) -> tuple[Mediator, ...]:
     """Return the most important mediating attributes, each with those before it and the share of the excess.
 
     The order is that of the Shapley values: the average contribution of an attribute if a record becomes the twin one
-    attribute after the other, in a random order. `by_chance` are pairs of shuffled groups, which give the baseline that
-    remains if attributes are held fixed. Nothing is returned where the shares lie within the confidence interval of the
-    excess. A sensitive attribute is never a mediator of itself.
+    attribute after the other, in a random order. `shuffled_pairs` give the baseline that remains if attributes are held
+    fixed. Nothing is returned where the shares lie within the confidence interval of the excess. A sensitive attribute is
+    never a mediator of itself.
     """
 
-    def remaining(kept: list[int]) -> float:
-        return excess(pairs.rate(kept), fmean(one.rate(kept) for one in by_chance))
+    def remaining_excess(held_columns: list[int]) -> float:
+        return excess(pairs.rate(held_columns), fmean(shuffled.rate(held_columns) for shuffled in shuffled_pairs))
 
-    whole = remaining([])
-    if whole <= 0:
+    total_excess = remaining_excess([])
+    if total_excess <= 0:
         return ()
-    worth = contributions(pairs)
-    free = [c for c in worth.argsort(descending=True, stable=True).tolist() if c not in domain.sensitive_columns]
-    named, kept = list[Mediator](), list[int]()
-    for column in free[:MAX_MEDIATORS]:
-        if worth[column] <= 0:
+    contributions = shapley_contributions(pairs)
+    ranked = contributions.argsort(descending=True, stable=True).tolist()
+    mediators, held_columns = list[Mediator](), list[int]()
+    for column in [column for column in ranked if column not in domain.sensitive_columns][:MAX_MEDIATORS]:
+        if contributions[column] <= 0:
             break
-        kept.append(column)
-        share = min(1.0, max(0.0, 1 - remaining(kept) / whole))
-        named.append(Mediator(tuple(kept), share))
+        held_columns.append(column)
+        share = min(1.0, max(0.0, 1 - remaining_excess(held_columns) / total_excess))
+        mediators.append(Mediator(tuple(held_columns), share))
         if share >= ENOUGH_OF_EXCESS:
             break
-    chance = (effect.value - effect.low) / effect.value
-    return tuple(named) if any(one.share > chance for one in named) else ()
+    chance_share = (effect.value - effect.low) / effect.value
+    return tuple(mediators) if any(mediator.share > chance_share for mediator in mediators) else ()
 
 
-def contributions(pairs: CounterfactualPairs) -> Tensor:
+def shapley_contributions(pairs: CounterfactualPairs) -> Tensor:
     """Return the contribution of each column to the share of pairs with different decisions, their sum: (d,)."""
-    records, others, decision, scores = pairs.records, pairs.others, pairs.decision, pairs.scores
+    records, twins, decision, scores = pairs.records, pairs.twins, pairs.decision, pairs.scores
     n, d = records.shape
     order = Draws(0, "carriers").uniform(0, torch.arange(n, device=records.device), d, use="order").argsort(1)
-    own, current, before = scores(records), records.clone(), torch.zeros(n, dtype=torch.float64, device=records.device)
+    record_scores, current = scores(records), records.clone()
+    before = torch.zeros(n, dtype=torch.float64, device=records.device)
     total = torch.zeros(d, dtype=torch.float64, device=records.device)
-    scored, every = own.clone(), torch.arange(n, device=records.device)
+    current_scores, indices = record_scores.clone(), torch.arange(n, device=records.device)
     for step in range(d):
         column = order[:, step]
-        value = others[every, column]
-        moved = (current[every, column] != value).nonzero()[:, 0]
-        current[every, column] = value
-        if len(moved):
-            scored[moved] = scores(current[moved])
-        after = decision.differ(own, scored).double()
+        value = twins[indices, column]
+        changed = (current[indices, column] != value).nonzero()[:, 0]
+        current[indices, column] = value
+        if len(changed):
+            current_scores[changed] = scores(current[changed])
+        after = decision.differ(record_scores, current_scores).double()
         total.index_add_(0, column, after - before)
         before = after
     return total / max(1, n)

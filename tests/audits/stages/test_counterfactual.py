@@ -23,7 +23,7 @@ from neuronfair.audits.stages.case import AttributeCase
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, NeuronFairError
-from neuronfair.measure.counterfactual_effect import Thoroughness
+from neuronfair.measure.counterfactual_effect import CounterfactualSettings
 from neuronfair.model.open import wrap_model
 from neuronfair.scale.tasks import Tasks
 
@@ -68,8 +68,8 @@ def reads(column: int, least: float = 0.5) -> nn.Module:
 def compared():
     """Let the audits of this module compare people with counterfactuals."""
 
-    def thorough(settings: AuditSettings, samples: int, *, leads: bool) -> Thoroughness:
-        return Thoroughness(6 if leads else 3, settings.permutations, samples)
+    def thorough(settings: AuditSettings, samples: int, *, leads: bool) -> CounterfactualSettings:
+        return CounterfactualSettings(6 if leads else 3, settings.permutations, samples)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AuditSettings, "thorough", thorough)
@@ -216,7 +216,7 @@ def test_ctrl_c_in_a_search_keeps_what_other_processes_have_finished(compared, c
 
 
 def test_a_test_judges_the_effect_of_counterfactuals(tmp_path, monkeypatch):
-    monkeypatch.setattr(pytest_check, "Thoroughness", lambda people: Thoroughness(4, 4, people))
+    monkeypatch.setattr(pytest_check, "CounterfactualSettings", lambda records: CounterfactualSettings(4, 4, records))
     fairness, quick = Fairness(tmp_path), CheckSettings(samples=300, seeds=5, steps=3)
     with pytest.raises(AssertionError) as failed:
         fairness.check(reads(COPY), people(), settings=quick, twins="counterfactual")

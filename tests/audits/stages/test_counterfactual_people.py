@@ -18,7 +18,7 @@ YES = Decision("threshold", 0.5)
 
 @cache
 def effect(column: int, least: int) -> CounterfactualEffect:
-    return CounterfactualTest(reads(column, least), DOMAIN, table(), decision=YES, thorough=QUICK).measure()
+    return CounterfactualTest(reads(column, least), DOMAIN, table(), decision=YES, settings=QUICK).measure()
 
 
 def beside(column: int, least: int, decision: Decision = YES, **other):

@@ -33,18 +33,18 @@ EFFECT = CounterfactualEffect(
     rate=Estimate(0.192, 0.187, 0.197),
     permutation_baseline=Estimate(0.001, 0.0, 0.002),
     effect=Estimate(0.191, 0.186, 0.196),
-    of=48_842,
+    with_twin=48_842,
     draws=32,
     permutations=20,
-    lost=0.09,
-    gained=0.05,
+    losses=0.09,
+    gains=0.05,
     moves=(Move((1,), (0,), 16_000, 0.1, 0.005, 0.095), Move((0,), (1,), 32_842, 0.24, 0.12, 0.008)),
     permutation_moves=(Move((0,), (1,), 32_000, 0.01, 0.004, 0.006),),
-    people=ROWS,
+    records=ROWS,
     shares=torch.zeros(6),
     mediators=(Mediator((1,), 0.5), Mediator((1, 2), 0.67), Mediator((1, 2, 3), 0.7)),
     auc=0.934,
-    left_out=(),
+    small_groups=(),
     counterfactuals=None,
 )
 
@@ -121,7 +121,7 @@ def test_a_graph_in_which_nothing_depends_on_the_group_is_said():
 
 
 def test_people_without_a_twin_are_said():
-    assert told(without=12).notes == (
+    assert told(without_twin=12).notes == (
         "12 people have no counterfactual twin, since rules tie the group to attributes that twins keep; all metrics "
         "here leave them out.",
     )
@@ -158,7 +158,7 @@ def test_the_disadvantaged_group_is_that_of_the_clearest_move():
 
 
 def test_without_a_favourable_class_nobody_loses():
-    report = told(lost=None, gained=None)
+    report = told(losses=None, gains=None)
     assert (report.disadvantaged, report.lost) == ("", None)
     assert [(move.lost, move.gained, move.permutation_lost) for move in report.moves] == [(None, None, None)] * 2
 
@@ -201,7 +201,7 @@ def test_what_is_kept_is_said_and_how_the_groups_differ_in_it():
         "Twins keep marital status, which is declared as resolving (legitimate): it is married for 75% of m and "
         "for 0% of f.",
     )
-    alone = told(with_attribute("hours", legitimate=True), left_out=((0,), (1,)))
+    alone = told(with_attribute("hours", legitimate=True), small_groups=((0,), (1,)))
     assert alone.notes[0] == "Twins keep hours, which is declared as resolving (legitimate)."
     assert alone.notes[1].startswith("m and f have too few people")
     said = (alone.sentence, alone.excess, alone.assumed, alone.disadvantaged)

@@ -296,7 +296,7 @@ class _SideStages:
         """Return the tasks: the proof, if there is one, then the resampled tables."""
         works: list[Callable[[], object]] = [] if self.proof is None else [partial(self.proof.prove, show)]
         if isinstance(self.test, CounterfactualTest):
-            works += [partial(self.test.table, number) for number in range(len(self.test))]
+            works += [partial(self.test.resample_table, number) for number in range(len(self.test))]
         return works
 
     def report_counterfactuals(self, tasks: Tasks) -> None:
@@ -310,7 +310,7 @@ class _SideStages:
             self.clock.add({"counterfactuals": tasks.seconds(self._tables)})
         with self.clock.of("counterfactuals"):
             if not tasks.forked:
-                tables = self.test.tables(count_progress(self.show, what))
+                tables = self.test.resample_tables(count_progress(self.show, what))
             report_counterfactuals(self.case, self.audit, self.test, tables)
 
     @property

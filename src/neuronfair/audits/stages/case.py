@@ -25,7 +25,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
 from neuronfair.formatting import Population
-from neuronfair.measure.counterfactual_effect import CounterfactualTest, Thoroughness
+from neuronfair.measure.counterfactual_effect import CounterfactualSettings, CounterfactualTest
 from neuronfair.measure.rate import PairRate, Rate, Until, flip_rate, plausible_pair_rate
 from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision, Scale
@@ -132,14 +132,14 @@ class AttributeCase:
             progress=progress,
         )
 
-    def counterfactual_test(self, rows: Tensor, thorough: Thoroughness | None = None) -> CounterfactualTest:
+    def counterfactual_test(self, rows: Tensor, thorough: CounterfactualSettings | None = None) -> CounterfactualTest:
         """Return the counterfactual test of these records, which learns their twins; impossible ones are refused."""
         return CounterfactualTest(
             self.model,
             self.domain,
             rows,
             decision=self.decision,
-            thorough=thorough,
+            settings=thorough,
             confidence=self.confidence,
             seed=self.seed,
         )

@@ -33,11 +33,11 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
 
     None where no effect is claimed: with shuffled groups there would be such records, too.
     """
-    if not effect.claimed:
+    if not effect.has_excess:
         return ()
     order = effect.shares.argsort(descending=True, stable=True)[:MAX_PEOPLE_SEARCHED]
     domain = with_counterfactuals(case.domain, effect.counterfactuals)
-    people = effect.people[order]
+    people = effect.records[order]
     pairs = evaluated_pairs(replace(case, data=replace(case.data, domain=domain)), people)
     group = domain.combinations.number(people)
     # With a tolerance, the two records that lie farthest apart may both be counterfactual twins.
@@ -108,7 +108,7 @@ def report_counterfactuals(
     case: AttributeCase, audit: AttributeAudit, test: CounterfactualTest, tables: Sequence[ResampledTable]
 ) -> None:
     """Report how often the decisions for counterfactual twins differ, and a few of these people."""
-    effect = test.effect(tables)
+    effect = test.estimate_effect(tables)
     audit.report = replace(
         audit.report,
         counterfactual=counterfactual_report(case.domain, test.rows, effect, case.confidence),

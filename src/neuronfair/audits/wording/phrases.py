@@ -330,12 +330,12 @@ def counterfactual_report(
 ) -> CounterfactualReport:
     """Return the counterfactual test of a data set as metrics and sentences."""
     rate, baseline, change = (Interval(*one) for one in (effect.rate, effect.permutation_baseline, effect.effect))
-    claimed = effect.claimed
+    claimed = effect.has_excess
     kept = [(c, a) for c, a in enumerate(domain.attributes) if c not in domain.sensitive_columns]
-    moves = sorted(effect.moves, key=lambda move: -move.people)
+    moves = sorted(effect.moves, key=lambda move: -move.records)
     return CounterfactualReport(
         **vars(rate),
-        of=effect.of,
+        of=effect.with_twin,
         draws=effect.draws,
         permutation_baseline=baseline,
         effect=change,
@@ -346,10 +346,10 @@ def counterfactual_report(
         confidence=confidence,
         assumptions=assumptions(domain),
         assumed=f"{ASSUMED[assumptions(domain)]}. {UNTESTED}.",
-        lost=effect.lost,
-        gained=effect.gained,
+        lost=effect.losses,
+        gained=effect.gains,
         moves=tuple(_moves(domain, moves, effect)),
-        disadvantaged=_disadvantaged(domain, moves) if claimed and effect.lost is not None else "",
+        disadvantaged=_disadvantaged(domain, moves) if claimed and effect.losses is not None else "",
         mediators=tuple(MediatorReport(_names(domain, one), one.share) for one in effect.mediators),
         mediators_text=_mediators_text(domain, effect.mediators) if claimed else "",
         sensitivity=_sensitivity(domain, effect.sensitivity) if claimed else None,
@@ -357,12 +357,12 @@ def counterfactual_report(
         predictability_text=_group_predictability(domain, effect.auc),
         fixed=tuple(a.name for _, a in kept if a.fixed),
         legitimate=tuple(
-            ResolvingAttribute(a.name, _differs(domain, rows, c, effect.left_out)) for c, a in kept if a.legitimate
+            ResolvingAttribute(a.name, _differs(domain, rows, c, effect.small_groups)) for c, a in kept if a.legitimate
         ),
         graph=_graph(domain),
         graph_note=_graph_note(domain),
-        without=effect.without,
-        left_out=tuple(_group(domain, codes) for codes in effect.left_out),
+        without=effect.without_twin,
+        left_out=tuple(_group(domain, codes) for codes in effect.small_groups),
     )
 
 
@@ -385,7 +385,7 @@ def _sentence(domain: TableDomain, effect: CounterfactualEffect) -> str:
     else:
         by = "by the declared causal graph" if declared == "graph declared" else "with what is fixed held fixed"
         said = f"Had they been of {other} group, {rate} of people would get a different decision, {by}"
-    versus = "versus" if effect.claimed else "not clearly more than"
+    versus = "versus" if effect.has_excess else "not clearly more than"
     return f"{said}, {versus} {baseline} with shuffled groups (permutation baseline)."
 
 
@@ -397,7 +397,7 @@ def _excess(effect: CounterfactualEffect, confidence: float) -> str:
         if effect.permutations >= FEW_PERMUTATIONS
         else f" The permutation baseline has {effect.permutations} shuffles only."
     )
-    none = "" if effect.claimed else " No excess is claimed."
+    none = "" if effect.has_excess else " No excess is claimed."
     why = f"CI {low} to {high}). It is not the plain difference: the further twins move, the less chance adds."
     return f"The excess is {excess} percentage points ({percent(confidence)} {why}{none}{few}"
 
@@ -407,7 +407,7 @@ def _sensitivity(domain: TableDomain, found: Sensitivity | None) -> SensitivityR
         return None
     classes = domain.target.classes if domain.target is not None else ()
     outcome = str(classes[found.outcome]) if found.outcome < len(classes) else f"class {found.outcome}"
-    more, less = _group(domain, found.more), _group(domain, found.less)
+    more, less = _group(domain, found.likelier_group), _group(domain, found.rarer_group)
     sentence = (
         f"'{outcome}' is {found.ratio:.2f} times as frequent for twins in {more} as for twins in {less}. "
         f"To explain this away, a hidden confounder needs a risk ratio of at least {found.e_value:.1f} with both the "
@@ -441,28 +441,28 @@ def _graph_note(domain: TableDomain) -> str:
 
 
 def _moves(domain: TableDomain, moves: Sequence[Move], effect: CounterfactualEffect) -> Iterator[MoveReport]:
-    shuffled = {(move.own, move.other): move for move in effect.permutation_moves}
+    shuffled = {(move.group, move.twin_group): move for move in effect.permutation_moves}
     for move in moves:
-        report = MoveReport(_group(domain, move.own), _group(domain, move.other), move.people, move.flips)
-        if effect.lost is not None:  # else no class is favourable
-            report = replace(report, lost=move.lost, gained=move.gained)
-            baseline = shuffled.get((move.own, move.other))
+        report = MoveReport(_group(domain, move.group), _group(domain, move.twin_group), move.records, move.flips)
+        if effect.losses is not None:  # else no class is favourable
+            report = replace(report, lost=move.losses, gained=move.gains)
+            baseline = shuffled.get((move.group, move.twin_group))
             if baseline is not None:
-                report = replace(report, permutation_lost=baseline.lost, permutation_gained=baseline.gained)
+                report = replace(report, permutation_lost=baseline.losses, permutation_gained=baseline.gains)
         yield report
 
 
 def _disadvantaged(domain: TableDomain, moves: Sequence[Move]) -> str:
     """Name the group that most people, on balance, would lose by being in."""
-    clear = max(moves, key=lambda move: abs(move.lost - move.gained) * move.people, default=None)
-    if clear is None or clear.lost == clear.gained:
+    clear = max(moves, key=lambda move: abs(move.losses - move.gains) * move.records, default=None)
+    if clear is None or clear.losses == clear.gains:
         return ""
-    own, other = _group(domain, clear.own), _group(domain, clear.other)
-    loser = other if clear.lost > clear.gained else own
+    own, other = _group(domain, clear.group), _group(domain, clear.twin_group)
+    loser = other if clear.losses > clear.gains else own
     return (
         f"Disadvantaged group: {loser}. With {listing([spell(name) for name in domain.sensitive])} {other} instead of "
-        f"{own}, people lose '{domain.favourable}' in {percent(clear.lost)} of cases and gain it in "
-        f"{percent(clear.gained)}."
+        f"{own}, people lose '{domain.favourable}' in {percent(clear.losses)} of cases and gain it in "
+        f"{percent(clear.gains)}."
     )
 
 
