@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from experiments.cases import CASES
 from neuronfair.domain.tables.dataset import load_dataset
-from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair.measure.diversity import count_regions, mean_distance
 from neuronfair.model.network import Network
 from neuronfair.model.weights import read_model
 from neuronfair.searches.campaign import search
@@ -158,7 +158,7 @@ def main() -> None:
             print(
                 f"| {case} | {label} | {found['findings']:,} | {found['gsr']:.3f} | "
                 f"{reached / options.seeds:.2f} | {mean_distance(data.domain, rows):.3f} | "
-                f"{regions(data.domain, rows):,} |",
+                f"{count_regions(data.domain, rows):,} |",
                 flush=True,
             )
 

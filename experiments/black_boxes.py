@@ -8,7 +8,7 @@ from typing import Any
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, held_in, mean, span
 from experiments.tree_models import KINDS, encoded, fitted_trees
 from neuronfair.domain.tables.sources import local_files
-from neuronfair.measure.diversity import mean_distance, regions
+from neuronfair.measure.diversity import count_regions, mean_distance
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.open import wrap_model
 from neuronfair.searches import campaign
@@ -60,7 +60,7 @@ def search(table: str, kind: str, line: str, seeds: int, steps: int, seed: int) 
         "gsr": outcome.total.gsr,
         "findings": len(found),
         "distance": mean_distance(rows.domain, found),
-        "regions": regions(rows.domain, found),
+        "regions": count_regions(rows.domain, found),
         "evaluated": outcome.total.evaluated,
         "queries": box.rows_forward - before,
         "thresholds": box.trees is not None and box.cells is not None,

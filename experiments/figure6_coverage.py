@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.cases import case_data, model_of, network, outcome, profile
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
-from neuronfair.measure.diversity import covered
+from neuronfair.measure.diversity import measure_coverage
 
 import torch
 
@@ -24,7 +24,7 @@ def coverage(case: str, model: str | int, method: str, seeds: int, steps: int, s
     generator = torch.Generator().manual_seed(seed)
     for name, people in (("findings", findings.packed), ("misses", findings.misses)):
         some = people[torch.randperm(len(people), generator=generator)[:count]]
-        seen = covered(net, rows.domain, known, some.long())
+        seen = measure_coverage(net, rows.domain, known, some.long())
         result[name] = seen.covered
         result[f"{name}_share"] = sum(seen.shares) / len(seen.shares)
     return result

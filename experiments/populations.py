@@ -84,7 +84,7 @@ def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **config
     method = "frontier" if isinstance(model.model, Network) else "frontier-free"
     result: dict[str, Any] = {
         "method": method,
-        "rates": {one: {"found": rate.found, "sampled": rate.sampled} for one, rate in rates.items()},
+        "rates": {one: {"found": rate.flips, "sampled": rate.sampled} for one, rate in rates.items()},
     }
     for when, least in (("before", 0.0), ("after", LEAST)):
         chosen = SearchConfig(

@@ -165,7 +165,7 @@ def test_a_torch_network_is_asked_with_what_its_own_function_makes_of_the_origin
     data = read_table(frame, domain)
     opened = wrap_model(model, domain, data, preprocess=preprocess)
     assert prepare_records(opened, data).form == "cells"
-    assert nf.rate(opened, domain, population=data).found == expected[0]
+    assert nf.rate(opened, domain, population=data).flips == expected[0]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -62,7 +62,7 @@ def test_a_fair_model_passes(outcome):
     outcome(
         """
         checked = fairness.check(fair, domain)
-        assert checked.rate.found == 0
+        assert checked.rate.flips == 0
         assert checked.rate.interval[1] < checked.max_rate == 0.01
         assert checked.regression_set is None
         """

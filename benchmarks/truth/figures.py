@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neuronfair.errors import NeuronFairError, Unprovable
-from neuronfair.measure.groups import subgroups
+from neuronfair.measure.groups import learn_subgroups
 from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.model.network import Network
 from neuronfair.model.profile import interpret
@@ -147,7 +147,7 @@ def groups(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> Gro
     for seed in range(repeats):
         note(f"{name}: rules of subgroups, {seed} of {repeats}")
         overall = flip_rate(model, case.domain, samples=5_000, decision=case.decision, seed=1_000 + seed)
-        for group in subgroups(
+        for group in learn_subgroups(
             model, case.domain, found, overall, samples=5_000, decision=case.decision, seed=100 * seed
         ):
             said.append((group.rate, _true_rate(truth, {cut.column: cut.table for cut in group.conditions})))

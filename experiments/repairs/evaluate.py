@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuronfair.domain.tables.dataset import Dataset, Split
-from neuronfair.measure.groups import Group, groups
+from neuronfair.measure.groups import Group, measure_groups
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.network import Network
@@ -77,7 +77,7 @@ def measure_network(module: nn.Sequential, parts: Split, *, seed: int = 0) -> Fa
         flip_rate(network, test.domain, population=test, samples=len(test), seed=seed),
         flip_rate(network, test.domain, population="domain", samples=SAMPLES, seed=seed),
         {name: outcomes([module], part, part.rows[:1])[0].accuracy for name, part in parts._asdict().items()},
-        groups(network, test.domain, test.rows, test.labels),
+        measure_groups(network, test.domain, test.rows, test.labels),
         worst.name,
         worst.auc,
     )

@@ -119,8 +119,8 @@ def repair_json(done: Repaired) -> Json:
     return {
         "before": _measured(before),
         "after": _measured(after),
-        "test_rate_drop": 1 - after.test.rate / before.test.rate if before.test.found else None,
-        "rate_drop": 1 - after.rate.rate / before.rate.rate if before.rate.found else None,
+        "test_rate_drop": 1 - after.test.rate / before.test.rate if before.test.flips else None,
+        "rate_drop": 1 - after.rate.rate / before.rate.rate if before.rate.flips else None,
         "accuracy_lost": before.accuracy["test"] - after.accuracy["test"],
         "repair": msgspec.to_builtins(work),
         "notes": list(done.notes),

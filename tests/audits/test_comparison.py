@@ -127,7 +127,7 @@ def test_a_limit_of_instances_holds_for_every_method():
 def test_a_fair_network_gives_figures_without_a_rate():
     fair = networks.network(networks.one_biased_neuron(weight=0.0), DOMAIN)
     result = compare_methods(fair, DOMAIN, ROWS, ["frontier", "uniform"], PLAN)
-    assert result.random.found == 0
+    assert result.random.flips == 0
     for entry in result.methods():
         assert (entry["findings"], entry["gsr"]) == (0, 0)
         assert entry["lift"] is entry["severity"] is entry["rows_per_finding"] is entry["diversity"] is None

@@ -7,7 +7,7 @@ from torch import nn
 from neuronfair import interpret
 from neuronfair.errors import DomainError, ModelError
 from neuronfair.measure import diversity as module
-from neuronfair.measure.diversity import Coverage, covered
+from neuronfair.measure.diversity import Coverage, measure_coverage
 from neuronfair.model.profile import BiasProfile, LayerBias
 from tests.planted import networks
 
@@ -38,15 +38,15 @@ def test_counts_by_hand(monkeypatch):
     both = profile(0.0, 3.0, 3.0)
     assert both.worst.biased == (1, 2)
     expected = Coverage("1", (1, 2), (2, 1), 5)
-    assert covered(planted(), DOMAIN, both, rows) == expected
+    assert measure_coverage(planted(), DOMAIN, both, rows) == expected
     assert (expected.covered, expected.shares) == (2, (0.4, 0.2))
     monkeypatch.setattr(module, "ROWS_PER_PASS", 2)
-    assert covered(planted(), DOMAIN, both, rows.to(torch.int8)) == expected
-    assert covered(planted(), DOMAIN, both, rows[:1]).covered == 0
+    assert measure_coverage(planted(), DOMAIN, both, rows.to(torch.int8)) == expected
+    assert measure_coverage(planted(), DOMAIN, both, rows[:1]).covered == 0
 
 
 def test_nothing_found_covers_nothing():
-    nobody = covered(planted(), DOMAIN, profile(0.0, 3.0, 3.0), torch.empty(0, 3, dtype=torch.int64))
+    nobody = measure_coverage(planted(), DOMAIN, profile(0.0, 3.0, 3.0), torch.empty(0, 3, dtype=torch.int64))
     assert (nobody.covered, nobody.rows, nobody.shares) == (0, 0, (0.0, 0.0))
 
 
@@ -55,14 +55,14 @@ def test_the_planted_neuron_is_covered_by_those_it_reads():
     rows = DOMAIN.sample(500, torch.Generator().manual_seed(0))
     found = interpret(network, DOMAIN, rows)
     assert found.worst.biased == (2,)
-    assert covered(network, DOMAIN, found, rows[rows[:, 2] == 1]).covered == 1
-    assert covered(network, DOMAIN, found, rows[rows[:, 2] == 0]).covered == 0
+    assert measure_coverage(network, DOMAIN, found, rows[rows[:, 2] == 1]).covered == 1
+    assert measure_coverage(network, DOMAIN, found, rows[rows[:, 2] == 0]).covered == 0
 
 
 def test_a_profile_of_another_network_is_refused():
     rows = torch.zeros(1, 3, dtype=torch.int64)
     for strange in (profile(0.0, 3.0, 3.0, name="layer7"), profile(0.0, 3.0)):
         with pytest.raises(ModelError, match="Interpret this network first"):
-            covered(planted(), DOMAIN, strange, rows)
+            measure_coverage(planted(), DOMAIN, strange, rows)
     with pytest.raises(DomainError, match="3 columns"):
-        covered(planted(), DOMAIN, profile(0.0, 3.0, 3.0), rows[:, :2])
+        measure_coverage(planted(), DOMAIN, profile(0.0, 3.0, 3.0), rows[:, :2])

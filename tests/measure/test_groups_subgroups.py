@@ -13,7 +13,7 @@ from neuronfair import BlackBox, TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.model import OwnPopulation
 from neuronfair.errors import DomainError
-from neuronfair.measure.groups import Subgroup, subgroups
+from neuronfair.measure.groups import Subgroup, learn_subgroups
 from neuronfair.measure.rate import flip_rate
 
 Held = Callable[[np.ndarray], np.ndarray]
@@ -41,7 +41,7 @@ def where(held: Held, view: TableDomain, sensitive: int = -1) -> BlackBox:
 def found(held: Held, findings: Tensor = NOBODY, samples: int = 5_000, seed: int = 0) -> tuple[Subgroup, ...]:
     model = where(held, domain())
     overall = flip_rate(model, domain(), samples=20_000)
-    return subgroups(model, domain(), findings, overall, samples=samples, seed=seed)
+    return learn_subgroups(model, domain(), findings, overall, samples=samples, seed=seed)
 
 
 def meets(group: Subgroup, view: TableDomain | None = None) -> dict[str, list]:
@@ -61,9 +61,9 @@ def test_a_corner_is_found_exactly():
     (group,) = found(corner)
     assert meets(group) == {"a0": [7, 8, 9], "a2": [0, 1, 2, 3, 4]}
     assert group.rate.rate == 1.0
-    assert group.people == pytest.approx(0.3 * 0.5)
+    assert group.population_share == pytest.approx(0.3 * 0.5)
     assert group.lift == pytest.approx(1 / 0.15, rel=0.1)
-    assert group.findings == 0.0
+    assert group.findings_share == 0.0
     # The intervals of up to five rules hold together: each may err five times less often.
     assert group.rate.interval[0] == pytest.approx((0.05 / 5 / 2) ** (1 / group.rate.sampled), abs=1e-6)
 
@@ -72,7 +72,7 @@ def test_a_range_and_labels():
     """In the middle of a1, for smiths and judges: inputs 5 and 6 are theirs."""
     (group,) = found(lambda x: (x[:, 1] >= 4) & (x[:, 1] <= 6) & (x[:, 5] + x[:, 6] > 0))
     assert meets(group) == {"a1": [4, 5, 6], "job": ["smith", "judge"]}
-    assert group.people == pytest.approx(0.3 * 0.5)
+    assert group.population_share == pytest.approx(0.3 * 0.5)
     assert group.rate.rate == 1.0
 
 
@@ -102,7 +102,7 @@ def test_findings_show_what_random_people_do_not():
     groups = found(lambda x: (x[:, :3] == 9).all(1) & (x[:, 8] >= 980), rows)
     assert groups
     assert groups[0].rate.interval[0] > 0.01
-    assert groups[0].findings == 1.0
+    assert groups[0].findings_share == 1.0
     assert set(meets(groups[0])) <= {"a0", "a1", "a2", "income"}
     assert len(groups[0].conditions) <= 3
 
@@ -133,9 +133,9 @@ def test_rules_of_the_domain_are_kept(people):
     """Only valid people are drawn and counted: a husband or wife has 2 of 3 marital values, the others all 3."""
     model = where(lambda x: x[:, 2], people, sensitive=1)
     overall = flip_rate(model, people, samples=20_000)
-    (group,) = subgroups(model, people, NOBODY, overall, samples=5_000)
+    (group,) = learn_subgroups(model, people, NOBODY, overall, samples=5_000)
     assert meets(group, people) == {"relationship": ["Husband"]}
-    assert group.people == pytest.approx(2 / (2 + 2 + 3 + 3))
+    assert group.population_share == pytest.approx(2 / (2 + 2 + 3 + 3))
     assert group.rate.rate == 1.0
 
 
@@ -144,7 +144,7 @@ def test_sensitive_attributes_play_no_part():
     view = domain().with_sensitive("s", "job")
     model = where(lambda x: (x[:, 0] >= 7) & (x[:, 5] == 1), view)
     overall = flip_rate(model, view, samples=20_000)
-    (group,) = subgroups(model, view, NOBODY, overall, samples=5_000)
+    (group,) = learn_subgroups(model, view, NOBODY, overall, samples=5_000)
     assert meets(group) == {"a0": [7, 8, 9]}
     assert group.rate.rate == 1.0
 
@@ -169,7 +169,7 @@ def test_an_attribute_with_very_many_values_is_no_condition():
 
     model = where(held, view)
     overall = flip_rate(model, view, samples=20_000)
-    (group,) = subgroups(model, view, torch.empty(0, 8, dtype=torch.int64), overall, samples=5_000)
+    (group,) = learn_subgroups(model, view, torch.empty(0, 8, dtype=torch.int64), overall, samples=5_000)
     assert set(meets(group, view)) == {"a0", "a2"}
 
 
@@ -186,7 +186,7 @@ def in_population(held: Held) -> tuple[Subgroup, ...]:
     model, young = where(held, domain()), Young()
     overall = flip_rate(model, domain(), population=young, samples=20_000)
     assert overall.population == "plausible"
-    return subgroups(model, domain(), NOBODY, overall, population=young, samples=5_000)
+    return learn_subgroups(model, domain(), NOBODY, overall, population=young, samples=5_000)
 
 
 def test_rules_are_learned_from_a_population_and_measured_in_it():
@@ -194,7 +194,7 @@ def test_rules_are_learned_from_a_population_and_measured_in_it():
     (group,) = in_population(lambda x: (x[:, 0] >= 4) & (x[:, 2] <= 3))
     assert meets(group) == {"a0": list(range(4, 10)), "a2": [0, 1, 2, 3]}
     assert (group.rate.rate, group.rate.population) == (1.0, "plausible")
-    assert group.people == pytest.approx(0.2 * 0.4, abs=0.01)
+    assert group.population_share == pytest.approx(0.2 * 0.4, abs=0.01)
     assert group.rate.sampled == pytest.approx(5 * 5_000 * 0.08, rel=0.1)
     assert group.lift == pytest.approx(1 / (0.2 * 0.4), rel=0.1)
 
@@ -207,14 +207,14 @@ def test_where_nobody_lives_there_is_no_group():
 def of_a_sampler(held: Held, n: int) -> tuple[Subgroup, ...]:
     model, own = where(held, domain()), OwnPopulation(domain().sample(n, torch.Generator().manual_seed(3)), Young())
     overall = flip_rate(model, domain(), population=own, samples=20_000)
-    return subgroups(model, domain(), NOBODY, overall, population=own, samples=20_000)
+    return learn_subgroups(model, domain(), NOBODY, overall, population=own, samples=20_000)
 
 
 def test_of_a_sampler_the_people_who_teach_a_rule_do_not_measure_it():
     (group,) = of_a_sampler(corner, 4_000)
     assert meets(group) == {"a0": [7, 8, 9], "a2": [0, 1, 2, 3, 4]}
     assert group.rate.sampled == pytest.approx(2_000 * 0.15, rel=0.2)
-    assert group.people == group.rate.sampled / 2_000
+    assert group.population_share == group.rate.sampled / 2_000
     # Of 60 people a fifth is hit by chance: rules that single them out say nothing of others.
     assert of_a_sampler(lambda x: np.round(x @ np.arange(1, 11) * 37) % 5 == 0, 60) == ()
     assert of_a_sampler(lambda x: x[:, 0] >= 0, 1) == ()

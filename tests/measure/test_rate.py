@@ -23,7 +23,7 @@ from neuronfair.measure.rate import (
     Rate,
     Side,
     Until,
-    favourable_class,
+    find_favourable_class,
     flip_rate,
     plausible_pair_rate,
 )
@@ -60,7 +60,7 @@ def test_several_looks_share_the_risk():
 
 def test_everybody_gives_the_rate_exactly():
     rate = flip_rate(NETWORK, DOMAIN, population=EVERYBODY, samples=10**6)
-    assert (rate.found, rate.sampled, rate.rate) == (2586, 20_000, TRUTH)
+    assert (rate.flips, rate.sampled, rate.rate) == (2586, 20_000, TRUTH)
 
 
 @pytest.mark.parametrize("population", ["domain", "combinations"])
@@ -84,13 +84,13 @@ def test_people_without_a_twin_count_as_not_discriminated():
     rows = EVERYBODY[domain.valid(EVERYBODY)]
     hit = torch.isin(rows[:, :4].sum(1), torch.tensor([19, 20])) & (rows[:, 0] < 5)
     rate = flip_rate(NETWORK, domain, population=rows, samples=10**6)
-    assert (rate.found, rate.sampled) == (int(hit.sum()), 15_000)
+    assert (rate.flips, rate.sampled) == (int(hit.sum()), 15_000)
 
 
 def test_part_of_a_table_is_drawn_without_replacement():
     rows = EVERYBODY[torch.isin(EVERYBODY[:, :4].sum(1), torch.tensor([19, 20]))][:30]
     rows = torch.cat([rows, torch.zeros(10, 5, dtype=torch.int64)])
-    found = {flip_rate(NETWORK, DOMAIN, population=rows, samples=35, seed=s).found for s in range(9)}
+    found = {flip_rate(NETWORK, DOMAIN, population=rows, samples=35, seed=s).flips for s in range(9)}
     # At least 25 of the 30 are among any 35 of 40, and 30 at most.
     assert min(found) >= 25
     assert max(found) <= 30
@@ -158,7 +158,7 @@ def test_plausible_people_of_a_sampler_are_judged_once_each():
     """All of them add up to 19, so everybody is hit, and not one in eight as in the domain."""
     rows = EVERYBODY[(EVERYBODY[:, :4] == torch.tensor([9, 9, 1, 0])).all(1)]
     rate = flip_rate(NETWORK, DOMAIN, population=OwnPopulation(rows, fit_population(DOMAIN, rows)), samples=500)
-    assert (rate.found, rate.sampled, rate.population) == (len(rows), len(rows), "plausible")
+    assert (rate.flips, rate.sampled, rate.population) == (len(rows), len(rows), "plausible")
     assert len(rows) < 500
     assert rate.interval == flip_rate(NETWORK, DOMAIN, population=rows, samples=500).interval
 
@@ -186,7 +186,7 @@ def test_bad_input_is_refused():
         with pytest.raises(NeuronFairError, match=says):
             flip_rate(NETWORK, DOMAIN, **words)
     for found, sampled in ((0, 0), (3, 2), (-1, 2)):
-        with pytest.raises(NeuronFairError, match="0 <= found <= sampled"):
+        with pytest.raises(NeuronFairError, match="0 <= flips <= sampled"):
             Rate(found, sampled, "domain")
 
 
@@ -214,12 +214,12 @@ def test_the_flip_rate_over_plausible_pairs_is_that_of_a_plain_loop():
         paired += exists
         flips += exists and differs
         left_out += differs and not exists
-    assert (found.rate.found, found.rate.sampled, found.rate.population) == (flips, paired, "pairs")
-    assert (found.left_out, found.alone) == (left_out, 2000 - paired)
+    assert (found.rate.flips, found.rate.sampled, found.rate.population) == (flips, paired, "pairs")
+    assert (found.implausible_only, found.without_twin) == (left_out, 2000 - paired)
     assert left_out > 50
     assert found.rate.interval == Rate(flips, paired, "domain").interval
     raw = flip_rate(NETWORK, DOMAIN, population=rows)
-    assert raw.found == flips + left_out
+    assert raw.flips == flips + left_out
 
 
 def test_twins_that_a_rule_forbids_are_left_out_of_the_pairs_and_counted():
@@ -229,8 +229,8 @@ def test_twins_that_a_rule_forbids_are_left_out_of_the_pairs_and_counted():
     ruled = replace(DOMAIN, rules=(rule,))
     assert ruled.valid(rows).all()
     found = plausible_pair_rate(NETWORK, plausible_twins(ruled, fit_population(ruled, rows), rows), rows)
-    assert (found.rate.found, found.left_out) == (free.rate.found, free.left_out)
-    assert flip_rate(NETWORK, ruled, population=rows).found == found.rate.found
+    assert (found.rate.flips, found.implausible_only) == (free.rate.flips, free.implausible_only)
+    assert flip_rate(NETWORK, ruled, population=rows).flips == found.rate.flips
 
 
 def test_without_any_plausible_twin_nothing_is_said_of_pairs():
@@ -238,7 +238,7 @@ def test_without_any_plausible_twin_nothing_is_said_of_pairs():
     pairs = plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows)
     assert plausible_pair_rate(NETWORK, pairs, rows[rows[:, 0] < 3]) is None
     some = plausible_pair_rate(NETWORK, pairs, rows, samples=100)
-    assert some.rate.sampled + some.alone == 100
+    assert some.rate.sampled + some.without_twin == 100
     with pytest.raises(NeuronFairError, match="measured by plausible_pair_rate"):
         flip_rate(NETWORK, replace(pairs, twinning=FLIPS), population="pairs")
 
@@ -299,8 +299,15 @@ def test_several_batches_add_up():
 
 def test_without_a_favourable_class_nobody_loses():
     assert of(replace(DIRECTION_DOMAIN, favourable=None), ROWS) is None
-    assert favourable_class(DIRECTION_DOMAIN, HALF, 1) == 1
+    assert find_favourable_class(DIRECTION_DOMAIN, HALF, 1) == 1
     assert (
-        favourable_class(DIRECTION_DOMAIN, Decision(), 3) is None
+        find_favourable_class(DIRECTION_DOMAIN, Decision(), 3) is None
     )  # the model decides among three classes, the table has two
-    assert favourable_class(DIRECTION_DOMAIN, Decision("tolerance", 0.1), 1) is None
+    assert find_favourable_class(DIRECTION_DOMAIN, Decision("tolerance", 0.1), 1) is None
+
+
+def test_the_old_name_of_the_count_still_works_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"Rate\.found is now Rate\.flips"):
+        assert Rate(3, 100, "domain").found == 3
+    with pytest.raises(AttributeError, match="no attribute 'founds'"):
+        Rate(3, 100, "domain").founds  # noqa: B018

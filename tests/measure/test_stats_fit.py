@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neuronfair import Decision
-from neuronfair.measure.stats import Fit, logits_of
+from neuronfair.measure.stats import Fit, scores_to_logits
 
 HALF = Decision("threshold", 0.5)
 
@@ -64,9 +64,9 @@ def test_probabilities_and_logits_are_one():
         (shares[:, 1:], HALF),
         (gap[:, None], Decision("threshold", 0.0)),
     ):
-        found = logits_of(scores, decision)
+        found = scores_to_logits(scores, decision)
         np.testing.assert_allclose(found[:, 1] - found[:, 0], gap)
 
 
 def test_what_is_decided_follows_the_threshold():
-    assert Fit.of(np.array([[0.4], [0.2]]), np.array([1, 0]), Decision("threshold", 0.3)).decided.tolist() == [1, 0]
+    assert Fit.of(np.array([[0.4], [0.2]]), np.array([1, 0]), Decision("threshold", 0.3)).decisions.tolist() == [1, 0]

@@ -12,7 +12,7 @@ from neuronfair.domain.population.model import PopulationModel, fit_population
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import Population
-from neuronfair.measure.diversity import clusters, mean_distance, regions, severity, share_outside
+from neuronfair.measure.diversity import count_clusters, count_regions, mean_distance, measure_severity, share_outside
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
@@ -39,7 +39,7 @@ class MethodRun:
 def method_metrics(outcome: SearchResult) -> dict[str, float | None]:
     """Return how a search went; None for what cannot be said where nothing was found."""
     summary, findings, domain = outcome.summary(), outcome.findings, outcome.domain
-    gaps = severity(findings, outcome.config.decision)
+    gaps = measure_severity(findings, outcome.config.decision)
     found = summary["findings"]
     return {
         "findings": found,
@@ -51,8 +51,8 @@ def method_metrics(outcome: SearchResult) -> dict[str, float | None]:
         "lift": None,
         "lift_over_strongest_control": None,
         "diversity": mean_distance(domain, findings.packed) if found > 1 else None,
-        "regions": regions(domain, findings.packed),
-        "clusters": clusters(domain, findings.packed.long()),
+        "regions": count_regions(domain, findings.packed),
+        "clusters": count_clusters(domain, findings.packed.long()),
         "severity": gaps.median if gaps else None,
         "severity_p95": gaps.p95 if gaps else None,
         "severity_largest": gaps.largest if gaps else None,

@@ -141,7 +141,7 @@ class Fairness:
         past = _replay(demands.get("regression_set"), case)
         measured = _measure(case, max_rate, twins, settings, has_table=isinstance(domain, Dataset))
         problems = _encoding_problems(case, settings)
-        flips = any(rate.found for rate in measured.rates)
+        flips = any(rate.flips for rate in measured.rates)
         if measured.excess:
             problems += [*measured.excess, *self._worst_pair(case, measured, twins, seconds, settings)]
         elif not flips and _decides_alike(case, measured.case.samples, settings.seed):
@@ -314,7 +314,7 @@ def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
     by = listing([spell(name) for name in data.domain.sensitive])
     lines = [
         f"The decision depends on {by} for {percent(rate.rate)} of {POPULATIONS[rate.population]} "
-        f"({percent(rate.confidence)} CI {interval_ends(rate.rate, low, high)}; {rate.found:,} of "
+        f"({percent(rate.confidence)} CI {interval_ends(rate.rate, low, high)}; {rate.flips:,} of "
         f"{rate.sampled:,}); at most {percent(limit.number)} is allowed."
     ]
     if not limit.met_by(rate.rate):

@@ -137,7 +137,7 @@ def image_search_report(classifier: nn.Module, search: ImageSearch) -> ImageSear
     share = Rate(len(set(found.origin.tolist())), max(1, search.seeds), "table")
     return ImageSearchReport(
         seeds=search.seeds,
-        faces_found=share.found,
+        faces_found=share.flips,
         share_of_faces=share.rate,
         share_low=share.interval[0],
         share_high=share.interval[1],

@@ -42,6 +42,7 @@ MIN_DRAWS, MAX_DRAWS = 2, 8
 MAX_THREADS = 8  # that learn twins at the same time
 MEDIATOR_PAIRS = 16_000  # pairs from which mediators are computed
 MEDIATOR_TABLES = 4  # shuffled tables that give the baseline of the mediators
+BASELINE_PAIRS = MEDIATOR_PAIRS // MEDIATOR_TABLES  # from each of them
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,7 @@ class CounterfactualEffect:
     """How often counterfactual twins get a different decision, and how much of that is not chance."""
 
     rate: Estimate  # share of a record's twins with a different decision, the mean of all records
-    permutation_baseline: (
-        Estimate  # permutation baseline: the same with groups shuffled; its interval holds one such table
-    )
+    permutation_baseline: Estimate  # the same with groups shuffled; its interval holds one such table
     effect: Estimate  # excess: the rate without what chance adds to it
     with_twin: int  # records that have a twin
     draws: int
@@ -183,8 +182,7 @@ class CounterfactualTest:
             return ResampledTable(tally.select(learned.half[self._compared]), None)
         if number >= 2 * MEDIATOR_TABLES:
             return ResampledTable(tally, None)
-        count = MEDIATOR_PAIRS // MEDIATOR_TABLES
-        pairs = self._scored_records.pairs(learned.counterfactuals, count, learned.domain, records)
+        pairs = self._scored_records.pairs(learned.counterfactuals, BASELINE_PAIRS, learned.domain, records)
         return ResampledTable(tally, (pairs.records, pairs.twins))
 
     def estimate_effect(self, tables: Sequence[ResampledTable]) -> CounterfactualEffect:
@@ -226,9 +224,12 @@ class CounterfactualTest:
 def _estimate_rates(
     tally: TwinTally, baselines: Sequence[TwinTally], halves: Sequence[TwinTally], confidence: float
 ) -> tuple[Estimate, Estimate, Estimate]:
-    rate, tables = tally.rate(), len(baselines)
-    baseline_rates, quantile = _collect_rates(baselines), student_quantile(confidence, tables)
-    baseline, error = float(baseline_rates.mean()), float(_collect_rates(halves).std())
+    rate, tables, quantile = tally.rate(), len(baselines), student_quantile(confidence, len(baselines))
+    baseline_rates, half_rates = (
+        torch.tensor([resampled.rate() for resampled in tallies], dtype=torch.float64)
+        for tallies in (baselines, halves)
+    )
+    baseline, error = float(baseline_rates.mean()), float(half_rates.std())
     baseline_margin = quantile * float(baseline_rates.std()) * sqrt(1 + 1 / tables)
     excess_rate = excess(rate, baseline)
     # For records without any shift the whole baseline is estimation error, however large the shift of others is: the
@@ -240,10 +241,6 @@ def _estimate_rates(
         Estimate(baseline, max(0.0, baseline - baseline_margin), min(1.0, baseline + baseline_margin)),
         Estimate(excess_rate, low, min(1.0, excess_rate + margin)),
     )
-
-
-def _collect_rates(tallies: Sequence[TwinTally]) -> Tensor:
-    return torch.tensor([tally.rate() for tally in tallies], dtype=torch.float64)
 
 
 class _LearnedTwins(NamedTuple):

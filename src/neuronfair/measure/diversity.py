@@ -20,7 +20,7 @@ from neuronfair.searches.findings import Findings
 
 REGION_BINS = 4  # per ordered attribute, for counting regions
 MAX_COMPARED_ROWS, MAX_COUNTED_ROWS = 2_000, 20_000
-FEW_LABELS = 16  # of an attribute whose labels become one column each when distances are computed
+MAX_ONE_HOT_LABELS = 16  # of an attribute whose labels become one column each when distances are computed
 DISTANCE_TOLERANCE = 1e-12  # of a distance in float64, so that equal rows lie within radius 0
 
 
@@ -31,24 +31,24 @@ def mean_distance(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> float:
     nominal one with 1 where they differ. At most 2,000 findings are compared, drawn at random.
     """
     check_rows(domain, rows, "mean distance")
-    sample = _sample(rows, MAX_COMPARED_ROWS, seed)
+    sample = _draw_sample(rows, MAX_COMPARED_ROWS, seed)
     n = len(sample)
-    return float(_distances(domain, sample).sum() / (n * (n - 1))) if n > 1 else 0.0
+    return float(_pairwise_distances(domain, sample).sum() / (n * (n - 1))) if n > 1 else 0.0
 
 
-def regions(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> int:
+def count_regions(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> int:
     """Return how many regions of the domain the findings lie in, among at most 20,000 of them drawn at random.
 
     A region is a combination of nominal values and quarters of the ordered ranges; sensitive attributes do not count.
     """
     check_rows(domain, rows, "regions")
     columns = domain.free.nonzero()[:, 0]
-    sample, sizes = _sample(rows, MAX_COUNTED_ROWS, seed)[:, columns], domain.sizes[columns]
+    sample, sizes = _draw_sample(rows, MAX_COUNTED_ROWS, seed)[:, columns], domain.sizes[columns]
     coarse = torch.where(domain.ordered[columns] & (sizes > REGION_BINS), sample * REGION_BINS // sizes, sample)
     return len(torch.unique(coarse, dim=0))
 
 
-def clusters(domain: TableDomain, rows: Tensor, *, radius: float = 0.2, seed: int = 0) -> int:
+def count_clusters(domain: TableDomain, rows: Tensor, *, radius: float = 0.2, seed: int = 0) -> int:
     """Return how many balls hold all findings, among at most 2,000 of them drawn at random.
 
     The distance is that of `mean_distance`. The first centre is any finding; each next one is the finding farthest from
@@ -62,33 +62,33 @@ def clusters(domain: TableDomain, rows: Tensor, *, radius: float = 0.2, seed: in
         raise NeuronFairError(f"a radius must be 0 or more, got {radius}")
     if len(rows) == 0:
         return 0
-    sample = _sample(rows, MAX_COMPARED_ROWS, seed)
+    sample = _draw_sample(rows, MAX_COMPARED_ROWS, seed)
     sample[:, list(domain.sensitive_columns)] = 0
     # Sorted and each once, so that the same findings in another order give the same clusters.
-    apart = _distances(domain, torch.unique(sample, dim=0))
-    count, nearest = 1, apart[0]
+    distances = _pairwise_distances(domain, torch.unique(sample, dim=0))
+    count, nearest = 1, distances[0]
     while float(nearest.max()) > radius + DISTANCE_TOLERANCE:
-        count, nearest = count + 1, torch.minimum(nearest, apart[nearest.argmax()])
+        count, nearest = count + 1, torch.minimum(nearest, distances[nearest.argmax()])
     return count
 
 
-def _distances(domain: TableDomain, rows: Tensor) -> Tensor:
+def _pairwise_distances(domain: TableDomain, rows: Tensor) -> Tensor:
     """Return the distances between all pairs of rows, from 0 to 1, without the sensitive attributes: (n, n)."""
     columns = domain.free.nonzero()[:, 0]
     codes, sizes = rows[:, columns], domain.sizes[columns]
-    line = domain.ordered[columns] | (sizes <= 2)  # two values are as far apart either way
-    places = [codes[:, line].double() / (sizes[line] - 1).clamp(min=1)]
-    few = ~line & (sizes <= FEW_LABELS)
+    on_a_line = domain.ordered[columns] | (sizes <= 2)  # two values are as far apart either way
+    coordinates = [codes[:, on_a_line].double() / (sizes[on_a_line] - 1).clamp(min=1)]
+    one_hot_columns = ~on_a_line & (sizes <= MAX_ONE_HOT_LABELS)
     # A nominal value is a corner of its own, half a step away from where all meet.
-    places += [one_hot(codes[:, i], int(sizes[i])).double() / 2 for i in few.nonzero()[:, 0].tolist()]
-    place = torch.cat(places, 1)
-    total = torch.cdist(place, place, p=1)
-    for i in (~line & ~few).nonzero()[:, 0].tolist():
+    coordinates += [one_hot(codes[:, i], int(sizes[i])).double() / 2 for i in one_hot_columns.nonzero()[:, 0].tolist()]
+    points = torch.cat(coordinates, 1)
+    total = torch.cdist(points, points, p=1)
+    for i in (~on_a_line & ~one_hot_columns).nonzero()[:, 0].tolist():
         total += codes[:, None, i] != codes[:, i]
     return total / max(1, len(columns))
 
 
-def _sample(rows: Tensor, count: int, seed: int) -> Tensor:
+def _draw_sample(rows: Tensor, count: int, seed: int) -> Tensor:
     order = random_order(len(rows), seed)[:count]
     return rows[order.to(rows.device)].long()
 
@@ -106,13 +106,14 @@ def share_outside(domain: TableDomain, rows: Tensor, table: Tensor) -> float:
     if len(rows) == 0:
         return 0.0
     low, high = table.amin(0).to(rows.device), table.amax(0).to(rows.device)
-    labels = [(c, torch.unique(table[:, c]).to(rows.device)) for c in (~domain.ordered).nonzero()[:, 0].tolist()]
+    nominal_columns = (~domain.ordered).nonzero()[:, 0].tolist()
+    labels_by_column = [(column, torch.unique(table[:, column]).to(rows.device)) for column in nominal_columns]
     outside = 0
     for packed in torch.split(rows, ROWS_PER_PASS):
-        part = packed.long()
-        beyond = ((part < low) | (part > high)).any(1)
-        for column, seen in labels:
-            beyond |= ~torch.isin(part[:, column], seen)
+        codes = packed.long()
+        beyond = ((codes < low) | (codes > high)).any(1)
+        for column, labels_in_table in labels_by_column:
+            beyond |= ~torch.isin(codes[:, column], labels_in_table)
         outside += int(beyond.sum())
     return outside / len(rows)
 
@@ -126,7 +127,7 @@ class Severity:
     largest: float
 
 
-def severity(findings: Findings, decision: Decision | None = None) -> Severity | None:
+def measure_severity(findings: Findings, decision: Decision | None = None) -> Severity | None:
     """Return how large the score gaps of the findings are; None where nothing was found.
 
     The gap is `Decision.gap` of the decision that the search used: for classes the change in the difference of two
@@ -162,7 +163,7 @@ class Coverage:
         return tuple(count / self.rows if self.rows else 0.0 for count in self.active)
 
 
-def covered(network: Network, domain: TableDomain, profile: BiasProfile, rows: Tensor) -> Coverage:
+def measure_coverage(network: Network, domain: TableDomain, profile: BiasProfile, rows: Tensor) -> Coverage:
     """Count the rows that activate each biased neuron of the most biased layer.
 
     The paper says "normalize the activation values" and refers to DeepXplore (Pei et al., SOSP 2017): the activations

@@ -30,10 +30,10 @@ class Group:
     rows: int
     selection: tuple[float, ...]  # selection rate of each class; they add up to 1
     accuracy: float | None  # None without labels
-    labelled: tuple[tuple[int, ...], ...] = ()  # confusion matrix: rows by label and decision; empty without labels
+    confusion: tuple[tuple[int, ...], ...] = ()  # confusion matrix: rows by label and decision; empty without labels
 
 
-def groups(
+def measure_groups(
     model: Model, domain: TableDomain, rows: Tensor, labels: Tensor | None = None, *, decision: Decision | None = None
 ) -> tuple[Group, ...]:
     """Return the selection rates and the accuracy of each demographic group in the rows.
@@ -54,25 +54,25 @@ def groups(
         )
     if len(rows) == 0:
         return ()
-    decided = decision.decide(score_in_batches(model, rows.long())).cpu()
+    decisions = decision.decide(score_in_batches(model, rows.long())).cpu()
     sensitive = rows[:, list(domain.sensitive_columns)]
     if domain.has_bands:
         sensitive = domain.sensitive_values[domain.combinations.number(rows.long())]
     codes, group = torch.unique(sensitive.cpu(), dim=0, return_inverse=True)
-    parts = classes if labels is not None else 1  # of a group: by label
-    place = group * parts + (labels.cpu() if labels is not None else 0)
-    counts = torch.bincount(place * classes + decided, minlength=len(codes) * parts * classes)
+    labels_per_group = classes if labels is not None else 1  # of a group: by label
+    cell_index = group * labels_per_group + (labels.cpu() if labels is not None else 0)
+    counts = torch.bincount(cell_index * classes + decisions, minlength=len(codes) * labels_per_group * classes)
     result = []
-    for group_codes, table in zip(codes.tolist(), counts.view(-1, parts, classes), strict=True):
+    for group_codes, table in zip(codes.tolist(), counts.view(-1, labels_per_group, classes), strict=True):
         size = int(table.sum())
         selection = tuple((table.sum(0).double() / size).tolist())
-        known = None if labels is None else (int(table.diagonal().sum()) / size, tuple(map(tuple, table.tolist())))
-        result.append(Group(tuple(group_codes), size, selection, *(known or (None,))))
+        by_label = None if labels is None else (int(table.diagonal().sum()) / size, tuple(map(tuple, table.tolist())))
+        result.append(Group(tuple(group_codes), size, selection, *(by_label or (None,))))
     return tuple(result)
 
 
 @dataclass(frozen=True)
-class Spread:
+class RateComparison:
     """A ratio or a difference of the smallest and the largest rate, with its confidence interval.
 
     The interval combines those of the rates: the worst and the best case of any two. It is conservative, and holds with
@@ -82,47 +82,47 @@ class Spread:
     value: float
     low: float
     high: float
-    least: int  # which rate is the smallest
-    most: int
+    lowest: int  # which rate is the smallest
+    highest: int
 
 
-def ratio(rates: Sequence[Rate]) -> Spread | None:
+def compare_by_ratio(rates: Sequence[Rate]) -> RateComparison | None:
     """Return the ratio of the smallest to the largest of two rates or more; None where all are 0.
 
-    >>> ratio([Rate(30, 100, "table", looks=2), Rate(60, 100, "table", looks=2)]).value
+    >>> compare_by_ratio([Rate(30, 100, "table", looks=2), Rate(60, 100, "table", looks=2)]).value
     0.5
     """
-    least, most = _places(rates)
-    if rates[most].found == 0:
+    lowest, highest = _find_extremes(rates)
+    if rates[highest].flips == 0:
         return None
-    one, other = _pairs(rates)
-    low, high = float((one[:, 0] / other[:, 1]).min()), float((one[:, 1] / other[:, 0]).min())
-    return Spread(rates[least].rate / rates[most].rate, low, min(1.0, high), least, most)
+    first, second = _pair_intervals(rates)
+    low, high = float((first[:, 0] / second[:, 1]).min()), float((first[:, 1] / second[:, 0]).min())
+    return RateComparison(rates[lowest].rate / rates[highest].rate, low, min(1.0, high), lowest, highest)
 
 
-def difference(rates: Sequence[Rate]) -> Spread:
+def compare_by_difference(rates: Sequence[Rate]) -> RateComparison:
     """Return the difference of the largest and the smallest of two rates or more.
 
-    >>> round(difference([Rate(30, 100, "table", looks=2), Rate(60, 100, "table", looks=2)]).value, 3)
+    >>> round(compare_by_difference([Rate(30, 100, "table", looks=2), Rate(60, 100, "table", looks=2)]).value, 3)
     0.3
     """
-    least, most = _places(rates)
-    one, other = _pairs(rates)
-    low, high = float((one[:, 0] - other[:, 1]).max()), float((one[:, 1] - other[:, 0]).max())
-    return Spread(rates[most].rate - rates[least].rate, max(0.0, low), high, least, most)
+    lowest, highest = _find_extremes(rates)
+    first, second = _pair_intervals(rates)
+    low, high = float((first[:, 0] - second[:, 1]).max()), float((first[:, 1] - second[:, 0]).max())
+    return RateComparison(rates[highest].rate - rates[lowest].rate, max(0.0, low), high, lowest, highest)
 
 
-def _places(rates: Sequence[Rate]) -> tuple[int, int]:
+def _find_extremes(rates: Sequence[Rate]) -> tuple[int, int]:
     """Return which rate is the smallest and which the largest: two different ones even if all are equal."""
     order = sorted(range(len(rates)), key=lambda i: rates[i].rate)
     return order[0], order[-1]
 
 
-def _pairs(rates: Sequence[Rate]) -> tuple[Tensor, Tensor]:
+def _pair_intervals(rates: Sequence[Rate]) -> tuple[Tensor, Tensor]:
     """Return the intervals of every two different rates, (k (k - 1), 2) each."""
-    ends = torch.tensor([rate.interval for rate in rates], dtype=torch.float64)
-    one, other = (~torch.eye(len(rates), dtype=torch.bool)).nonzero().T
-    return ends[one], ends[other]
+    intervals = torch.tensor([rate.interval for rate in rates], dtype=torch.float64)
+    first, second = (~torch.eye(len(rates), dtype=torch.bool)).nonzero().T
+    return intervals[first], intervals[second]
 
 
 MAX_RULES, MAX_CONDITIONS = 5, 3  # and conditions in each rule
@@ -150,13 +150,13 @@ class Subgroup:
     """Records that meet a few conditions, and their flip rate."""
 
     conditions: tuple[Cut, ...]
-    people: float  # share of the population, or of the declared input space, that meets them
-    findings: float  # share of the findings that meet them
+    population_share: float  # share of the population, or of the declared input space, that meets them
+    findings_share: float  # share of the findings that meet them
     rate: Rate  # among records that were not used to choose the conditions
     lift: float | None  # over the overall rate; None where that is 0
 
 
-def subgroups(
+def learn_subgroups(
     network: Model,
     domain: TableDomain,
     findings: Tensor,
@@ -183,29 +183,30 @@ def subgroups(
     others: Tensor | None = None
     if isinstance(population, OwnPopulation):
         order = torch.randperm(len(population.rows), generator=generator).to(population.rows.device)
-        records, others = (population.rows[part] for part in order.tensor_split(2))
+        records, others = (population.rows[half] for half in order.tensor_split(2))
         records = records[:samples]
     else:
         records = (population or domain).sample(samples, generator)
     parts = zip(*split_families(network.encoding, domain, records), strict=True)
-    hit = torch.cat([evaluate(network, domain, part, decision).discriminates for (part,) in parts])
-    rules = _learned_rules(domain, records, hit, findings, generator)
-    inside: list[tuple[TableDomain, Population | Tensor, float]]
+    discriminated = torch.cat([evaluate(network, domain, part, decision).discriminates for (part,) in parts])
+    rules = _learn_rules(domain, records, discriminated, findings, generator)
+    sources: list[tuple[TableDomain, Population | Tensor, float]]
     if others is not None:
-        met = (others[_meet(cuts, others)] for cuts in rules)
-        inside = [(domain, rows, len(rows) / max(1, len(others))) for rows in met]
+        held_back_rows = (others[_meets_all(cuts, others)] for cuts in rules)
+        sources = [(domain, rows, len(rows) / max(1, len(others))) for rows in held_back_rows]
     elif population is None:
-        inside = [(view, "domain", view.count / domain.count) for view in (_inside(domain, cuts) for cuts in rules)]
+        views = [_restrict_domain(domain, cuts) for cuts in rules]
+        sources = [(view, "domain", view.count / domain.count) for view in views]
     else:
-        inside = [(domain, *some) for some in _people_who_meet(population, rules, samples, generator)]
+        sources = [(domain, *drawn) for drawn in _draw_records_that_meet(population, rules, samples, generator)]
     result = []
-    for number, (cuts, (view, source, part)) in enumerate(zip(rules, inside, strict=True)):
-        if not part:  # no record meets it
+    for number, (cuts, (view, population_source, share)) in enumerate(zip(rules, sources, strict=True)):
+        if not share:  # no record meets it
             continue
         rate = flip_rate(
             network,
             view,
-            population=source,
+            population=population_source,
             samples=samples,
             confidence=overall.confidence,
             decision=decision,
@@ -214,86 +215,86 @@ def subgroups(
         # So that the intervals of all rules hold together.
         rate = replace(rate, looks=MAX_RULES, population=overall.population)
         if rate.interval[0] > overall.interval[1]:
-            held = _meet(cuts, findings.long())
-            share = float(held.double().mean()) if len(findings) else 0.0
-            lift = rate.rate / overall.rate if overall.found else None
-            result.append(Subgroup(cuts, part, share, rate, lift))
+            meets = _meets_all(cuts, findings.long())
+            findings_share = float(meets.double().mean()) if len(findings) else 0.0
+            lift = rate.rate / overall.rate if overall.flips else None
+            result.append(Subgroup(cuts, share, findings_share, rate, lift))
     return tuple(sorted(result, key=lambda group: -group.rate.rate))
 
 
-def _learned_rules(
-    domain: TableDomain, records: Tensor, hit: Tensor, findings: Tensor, generator: torch.Generator
+def _learn_rules(
+    domain: TableDomain, records: Tensor, discriminated: Tensor, findings: Tensor, generator: torch.Generator
 ) -> list[tuple[Cut, ...]]:
     """Return rules that separate discriminated records from the others; findings are added where these are few."""
-    wanted = records[hit]
-    if len(wanted) < MIN_LEARNING_RECORDS:
-        drawn = torch.randperm(len(findings), generator=generator)[: MIN_LEARNING_RECORDS - len(wanted)]
-        wanted = torch.cat([wanted, findings[drawn.to(findings.device)].long()])
-    return list(_rules(domain, wanted, records[~hit][:MAX_OTHERS]))
+    targets = records[discriminated]
+    if len(targets) < MIN_LEARNING_RECORDS:
+        added = torch.randperm(len(findings), generator=generator)[: MIN_LEARNING_RECORDS - len(targets)]
+        targets = torch.cat([targets, findings[added.to(findings.device)].long()])
+    return list(_generate_rules(domain, targets, records[~discriminated][:MAX_OTHERS]))
 
 
-def _people_who_meet(
+def _draw_records_that_meet(
     population: PopulationModel, rules: list[tuple[Cut, ...]], samples: int, generator: torch.Generator
 ) -> list[tuple[Tensor, float]]:
     """Return new records of a population that meet each rule, and their share of all drawn."""
-    kept: list[list[Tensor]] = [[] for _ in rules]
-    drawn = 0
-    while drawn < MAX_SAMPLES_DRAWN * samples and any(sum(map(len, own)) < samples for own in kept):
+    records_by_rule: list[list[Tensor]] = [[] for _ in rules]
+    total = 0
+    while total < MAX_SAMPLES_DRAWN * samples and any(sum(map(len, parts)) < samples for parts in records_by_rule):
         records = population.sample(samples, generator)
-        drawn += samples
-        for own, cuts in zip(kept, rules, strict=True):
-            own.append(records[_meet(cuts, records)])
-    return [(rows, len(rows) / drawn) for rows in map(torch.cat, kept)]
+        total += samples
+        for matches, cuts in zip(records_by_rule, rules, strict=True):
+            matches.append(records[_meets_all(cuts, records)])
+    return [(rows, len(rows) / total) for rows in map(torch.cat, records_by_rule)]
 
 
-def _rules(domain: TableDomain, wanted: Tensor, others: Tensor) -> Iterator[tuple[Cut, ...]]:
-    """Yield rules that hold for many of the wanted records and few of the others; each next one for the rest."""
-    enough = MIN_SUPPORT * len(wanted)
+def _generate_rules(domain: TableDomain, targets: Tensor, others: Tensor) -> Iterator[tuple[Cut, ...]]:
+    """Yield rules that hold for many of the targets and few of the others; each next one for the rest."""
+    min_support = MIN_SUPPORT * len(targets)
     for _ in range(MAX_RULES):
-        if len(wanted) < max(1.0, enough) or len(others) == 0:
+        if len(targets) < max(1.0, min_support) or len(others) == 0:
             return
-        rule = _best_rule(_candidates(domain, wanted, others), wanted, others, enough)
+        rule = _find_best_rule(_list_conditions(domain, targets, others), targets, others, min_support)
         if not rule:
             return
         yield tuple(sorted(rule, key=lambda cut: cut.column))
-        wanted = wanted[~_meet(rule, wanted)]
+        targets = targets[~_meets_all(rule, targets)]
 
 
-def _best_rule(cuts: list[Cut], wanted: Tensor, others: Tensor, enough: float) -> tuple[Cut, ...]:
+def _find_best_rule(cuts: list[Cut], targets: Tensor, others: Tensor, min_support: float) -> tuple[Cut, ...]:
     """Return the best rule of a beam search over conditions; () where none is good.
 
-    A rule is worth p log(p / q)²: p is the share of the wanted records it holds for, and q that of the others. A rule
+    A rule is worth p log(p / q)²: p is the share of the targets it holds for, and q that of the others. A rule
     that holds for all records or for none is worth nothing. The square keeps broad rules from winning.
     """
     if not cuts:
         return ()
-    meets = [torch.stack([table[rows[:, column]] for column, table in cuts]).float() for rows in (wanted, others)]
+    meets = [torch.stack([table[rows[:, column]] for column, table in cuts]).float() for rows in (targets, others)]
     beam: list[tuple[int, ...]] = [()]
     best: tuple[int, ...] = ()
-    most = 0.0
+    best_worth = 0.0
     for _ in range(MAX_CONDITIONS):
-        longer: dict[tuple[int, ...], float] = {}
-        telling: set[tuple[int, ...]] = set()
+        worth_by_rule: dict[tuple[int, ...], float] = {}
+        distinctive: set[tuple[int, ...]] = set()
         for rule in beam:
             # How many records meet the rule and each further condition, in one product.
-            held, false = (m @ m[list(rule)].prod(0) if rule else m.sum(1) for m in meets)
-            p, q = held / len(wanted), (false + 0.5) / (len(others) + 1)
-            worth = torch.where((held >= enough) & (p > q), p * torch.log(p / q) ** 2, -torch.inf)
+            true_counts, false_counts = (m @ m[list(rule)].prod(0) if rule else m.sum(1) for m in meets)
+            p, q = true_counts / len(targets), (false_counts + 0.5) / (len(others) + 1)
+            worth = torch.where((true_counts >= min_support) & (p > q), p * torch.log(p / q) ** 2, -torch.inf)
             for i in worth.topk(min(len(worth), 2 * BEAM_WIDTH)).indices.tolist():
                 key: tuple[int, ...] = tuple(sorted({*rule, i}))
                 if len(key) == len(rule) + 1 and worth[i] > 0:
-                    longer[key] = float(worth[i])
+                    worth_by_rule[key] = float(worth[i])
                     if p[i] >= MIN_LIFT * q[i]:  # one condition alone need not be
-                        telling.add(key)
-        ranked = sorted(longer, key=lambda key: -longer[key])
-        first = next((key for key in ranked if key in telling), None)
-        if first is not None and longer[first] > MIN_GAIN * most:
-            best, most = first, longer[first]
+                        distinctive.add(key)
+        ranked = sorted(worth_by_rule, key=lambda key: -worth_by_rule[key])
+        first = next((key for key in ranked if key in distinctive), None)
+        if first is not None and worth_by_rule[first] > MIN_GAIN * best_worth:
+            best, best_worth = first, worth_by_rule[first]
         beam = ranked[:BEAM_WIDTH]
-    return _merged([cuts[i] for i in best])
+    return _merge_conditions([cuts[i] for i in best])
 
 
-def _merged(cuts: list[Cut]) -> tuple[Cut, ...]:
+def _merge_conditions(cuts: list[Cut]) -> tuple[Cut, ...]:
     """Join the conditions on one attribute: at least 20 and at most 30 is one range."""
     tables: dict[int, Tensor] = {}
     for column, table in cuts:
@@ -301,69 +302,69 @@ def _merged(cuts: list[Cut]) -> tuple[Cut, ...]:
     return tuple(Cut(column, table) for column, table in tables.items())
 
 
-def _candidates(domain: TableDomain, wanted: Tensor, others: Tensor) -> list[Cut]:
+def _list_conditions(domain: TableDomain, targets: Tensor, others: Tensor) -> list[Cut]:
     cuts = []
     for column in domain.free.nonzero()[:, 0].tolist():
         attribute = domain.attributes[column]
         if not 2 <= attribute.size <= MAX_ATTRIBUTE_SIZE:
             continue
-        tables = _ranges if attribute.ordered else _sets
-        found = tables(wanted[:, column], others[:, column], attribute.size)
+        list_tables = _list_ranges if attribute.ordered else _list_label_sets
+        tables = list_tables(targets[:, column], others[:, column], attribute.size)
         if attribute.empty is not None:  # it is no number: a record that lacks one is a group of its own
-            number = torch.arange(attribute.size, device=wanted.device) != attribute.empty
-            found = [table & number for table in found if 0 < int((table & number).sum()) < attribute.points]
-            found.append(~number)
-        cuts += [Cut(column, table) for table in found]
+            number = torch.arange(attribute.size, device=targets.device) != attribute.empty
+            tables = [table & number for table in tables if 0 < int((table & number).sum()) < attribute.points]
+            tables.append(~number)
+        cuts += [Cut(column, table) for table in tables]
     return cuts
 
 
-def _ranges(wanted: Tensor, others: Tensor, size: int) -> list[Tensor]:
+def _list_ranges(targets: Tensor, others: Tensor, size: int) -> list[Tensor]:
     """Return the codes from each cut on, and those below it."""
-    codes = torch.arange(size, device=wanted.device)
-    places = codes[1:]
+    codes = torch.arange(size, device=targets.device)
+    cuts = codes[1:]
     if size > 2 * CUTS_PER_ATTRIBUTE:
-        levels = torch.linspace(0, 1, CUTS_PER_ATTRIBUTE + 2, dtype=torch.float64, device=wanted.device)[1:-1]
-        quantiles = [torch.quantile(part.double(), levels, interpolation="higher") for part in (wanted, others)]
-        ends = torch.stack([wanted.min(), wanted.max() + 1])
-        places = torch.unique(torch.cat([*quantiles, ends.double()]).long())
-        places = places[(places > 0) & (places < size)]
-    return [table for place in places for table in (codes >= place, codes < place)]
+        levels = torch.linspace(0, 1, CUTS_PER_ATTRIBUTE + 2, dtype=torch.float64, device=targets.device)[1:-1]
+        quantiles = [torch.quantile(part.double(), levels, interpolation="higher") for part in (targets, others)]
+        ends = torch.stack([targets.min(), targets.max() + 1])
+        cuts = torch.unique(torch.cat([*quantiles, ends.double()]).long())
+        cuts = cuts[(cuts > 0) & (cuts < size)]
+    return [table for cut in cuts for table in (codes >= cut, codes < cut)]
 
 
-def _sets(wanted: Tensor, others: Tensor, size: int) -> list[Tensor]:
-    """Return the sets of the labels that are most frequent among the wanted records, compared with the others.
+def _list_label_sets(targets: Tensor, others: Tensor, size: int) -> list[Tensor]:
+    """Return the sets of the labels that are most frequent among the targets, compared with the others.
 
     Among all sets of one size these tell the two best apart (Breiman et al., 1984).
     """
-    p, q = (torch.bincount(part, minlength=size)[:size] / len(part) for part in (wanted, others))
+    p, q = (torch.bincount(part, minlength=size)[:size] / len(part) for part in (targets, others))
     order = torch.argsort((p + 1e-9) / (q + 1 / (len(others) + 1)), descending=True)
     tables = []
     for count in range(1, min(MAX_LABELS, size - 1) + 1):
-        table = torch.zeros(size, dtype=torch.bool, device=wanted.device)
+        table = torch.zeros(size, dtype=torch.bool, device=targets.device)
         table[order[:count]] = True
         tables.append(table)
     return tables
 
 
-def _meet(cuts: tuple[Cut, ...], rows: Tensor) -> Tensor:
+def _meets_all(cuts: tuple[Cut, ...], rows: Tensor) -> Tensor:
     """Return for each row whether it meets all conditions: bool, (n,)."""
-    held = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    meets = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     for column, table in cuts:
-        held &= table[rows[:, column]]
-    return held
+        meets &= table[rows[:, column]]
+    return meets
 
 
-def _inside(domain: TableDomain, cuts: tuple[Cut, ...]) -> TableDomain:
+def _restrict_domain(domain: TableDomain, cuts: tuple[Cut, ...]) -> TableDomain:
     """Return the domain of the valid rows that meet all conditions, so that they can be drawn and counted exactly."""
     rules = [
         Rule(f"subgroup {i}", {domain.names[column]: part}, {})
         for i, (column, table) in enumerate(cuts)
-        for part in _outside(domain.attributes[column], table)
+        for part in _conditions_outside(domain.attributes[column], table)
     ]
     return replace(domain, rules=(*domain.rules, *rules))
 
 
-def _outside(attribute: Attribute, table: Tensor) -> list[RuleCondition]:
+def _conditions_outside(attribute: Attribute, table: Tensor) -> list[RuleCondition]:
     """Return conditions that together hold for exactly the codes outside a cut."""
     if attribute.values:
         return [tuple(str(attribute.value(code)) for code in (~table).nonzero()[:, 0].tolist())]

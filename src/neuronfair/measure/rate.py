@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,11 +42,11 @@ class Side(NamedTuple):
 class Direction:
     """For how many records the favourable outcome depends on the sensitive attributes, and which values get it."""
 
-    people: int
+    records: int
     sides: tuple[Side, ...]  # values that get or lose it for any record, the largest difference first
 
 
-def favourable_class(domain: TableDomain, decision: Decision, outputs: int) -> int | None:
+def find_favourable_class(domain: TableDomain, decision: Decision, outputs: int) -> int | None:
     """Return the number of the favourable class; None where none is named, or the model has other classes."""
     classes = domain.target.classes if domain.target is not None else ()
     if domain.favourable is None or len(classes) != decision.classes(outputs):
@@ -57,21 +58,21 @@ class DirectionTally:
     """A count of who gets the favourable class, batch by batch; nothing is counted where no class is favourable."""
 
     def __init__(self, domain: TableDomain, favourable: int | None) -> None:
-        self.domain, self.favourable, self.people = domain, favourable, 0
+        self.domain, self.favourable, self.records = domain, favourable, 0
         self._counts = torch.zeros(2, len(domain.sensitive_values), dtype=torch.int64)
 
-    def add(self, evaluated: Evaluation) -> None:
+    def add(self, evaluation: Evaluation) -> None:
         """Count the families of evaluated rows."""
         if self.favourable is None:
             return
-        combinations, rows = self.domain.combinations, evaluated.rows
-        exists = include_row(evaluated.valid)
+        combinations, rows = self.domain.combinations, evaluation.rows
+        exists = include_row(evaluation.valid)
         columns = list(self.domain.sensitive_columns)
         # A row outside the bounds belongs to no combination of sensitive values.
         exists[:, 0] &= ((rows >= 0) & (rows < self.domain.sizes))[:, columns].all(1)
-        places = torch.arange(exists.shape[1], device=rows.device)
-        numbers = (combinations.number(rows)[:, None] + places) % len(combinations.values)
-        self._add(numbers, evaluated.decision.decide(evaluated.family) == self.favourable, exists)
+        offsets = torch.arange(exists.shape[1], device=rows.device)
+        numbers = (combinations.number(rows)[:, None] + offsets) % len(combinations.values)
+        self._add(numbers, evaluation.decision.decide(evaluation.family) == self.favourable, exists)
 
     def add_pairs(self, pairs: Pairs, decision: Decision) -> None:
         """Count pairs: two records each."""
@@ -82,23 +83,23 @@ class DirectionTally:
         self._add(numbers, gets, torch.ones_like(gets))
 
     def _add(self, numbers: Tensor, gets: Tensor, exists: Tensor) -> None:
-        split = (gets & exists).any(1) & (~gets & exists).any(1)
-        self.people += int(split.sum())
+        disagree = (gets & exists).any(1) & (~gets & exists).any(1)
+        self.records += int(disagree.sum())
         for count, members in zip(self._counts, (gets, ~gets), strict=True):
-            count += torch.bincount(numbers[members & exists & split[:, None]], minlength=len(count)).cpu()
+            count += torch.bincount(numbers[members & exists & disagree[:, None]], minlength=len(count)).cpu()
 
     def direction(self) -> Direction | None:
         """Return the counts so far; None where no class is favourable."""
         if self.favourable is None:
             return None
         values, counts = self.domain.sensitive_values.tolist(), self._counts.T.tolist()
-        sides = [Side(tuple(codes), *both) for codes, both in zip(values, counts, strict=True) if any(both)]
+        sides = [Side(tuple(codes), *pair) for codes, pair in zip(values, counts, strict=True) if any(pair)]
         sides.sort(key=lambda side: (-abs(side.gets - side.loses), side.gets))  # of a tie, first the one that loses
-        return Direction(self.people, tuple(sides))
+        return Direction(self.records, tuple(sides))
 
 
-Sampled = TypeVar("Sampled", bound=Population | Tensor | PopulationModel)
-FIRST_LOOK = 1_000  # samples before the first look at the error; each further look doubles them
+_PopulationType = TypeVar("_PopulationType", bound=Population | Tensor | PopulationModel)
+FIRST_LOOK_SAMPLES = 1_000  # samples before the first look at the error; each further look doubles them
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,12 @@ class Rate:
     wherever sampling stopped, and for all those rates together.
 
     >>> Rate(3, 100, "domain")
-    Rate(found=3, sampled=100, population='domain', confidence=0.95, looks=1)
+    Rate(flips=3, sampled=100, population='domain', confidence=0.95, looks=1)
     >>> [round(end, 4) for end in Rate(3, 100, "domain").interval]
     [0.0062, 0.0852]
     """
 
-    found: int
+    flips: int
     sampled: int
     population: Population
     confidence: float = 0.95
@@ -123,20 +124,26 @@ class Rate:
     direction: Direction | None = field(default=None, repr=False, compare=False)  # None: no class is favourable
 
     def __post_init__(self) -> None:
-        if not 0 <= self.found <= self.sampled or self.sampled < 1:
-            raise NeuronFairError(f"a rate needs 0 <= found <= sampled >= 1, got {self.found} of {self.sampled}")
+        if not 0 <= self.flips <= self.sampled or self.sampled < 1:
+            raise NeuronFairError(f"a rate needs 0 <= flips <= sampled >= 1, got {self.flips} of {self.sampled}")
         if not 0 < self.confidence < 1:
             raise NeuronFairError(f"confidence must lie between 0 and 1, got {self.confidence}")
 
+    def __getattr__(self, name: str) -> int:
+        if name == "found":
+            warnings.warn("Rate.found is now Rate.flips", DeprecationWarning, stacklevel=2)
+            return self.flips
+        raise AttributeError(f"'Rate' object has no attribute '{name}'")
+
     @property
     def rate(self) -> float:
-        """The share found."""
-        return self.found / self.sampled
+        """The share of flips."""
+        return self.flips / self.sampled
 
     @cached_property
     def interval(self) -> tuple[float, float]:
         """The exact confidence interval of Clopper and Pearson (1934)."""
-        _, low, high = clopper_pearson(self.found, self.sampled, self.confidence, looks=self.looks)
+        _, low, high = clopper_pearson(self.flips, self.sampled, self.confidence, looks=self.looks)
         return low, high
 
     @property
@@ -186,23 +193,23 @@ def flip_rate(
     Repeated looks would spoil the confidence, so they happen only at 1,000 samples, 2,000, 4,000, … and each gets an
     equal part of 1 - confidence (Bonferroni).
     """
-    most, error = (samples.samples, samples.error) if isinstance(samples, Until) else (samples, None)
-    if most < 1:
-        raise NeuronFairError(f"samples must be 1 or more, got {most}")
-    network, domain, population = _original_cells(network, domain, population)
-    name, draw, total = _source(domain, population, most, seed)
-    looks = (total,) if error is None else _looks(total)
-    tally = DirectionTally(domain, favourable_class(domain, decision or Decision(), network.outputs))
-    found = sampled = 0
-    for look in looks:
-        for (part,) in zip(*split_families(network.encoding, domain, torch.arange(sampled, look)), strict=True):
-            evaluated = evaluate(network, domain, draw(part), decision)
-            found += int(evaluated.discriminates.sum())
-            tally.add(evaluated)
+    limit, error = (samples.samples, samples.error) if isinstance(samples, Until) else (samples, None)
+    if limit < 1:
+        raise NeuronFairError(f"samples must be 1 or more, got {limit}")
+    network, domain, population = _read_original_cells(network, domain, population)
+    name, draw, total = _open_population(domain, population, limit, seed)
+    looks = (total,) if error is None else _plan_looks(total)
+    tally = DirectionTally(domain, find_favourable_class(domain, decision or Decision(), network.outputs))
+    flips = sampled = 0
+    for sample_size in looks:
+        for (part,) in zip(*split_families(network.encoding, domain, torch.arange(sampled, sample_size)), strict=True):
+            evaluation = evaluate(network, domain, draw(part), decision)
+            flips += int(evaluation.discriminates.sum())
+            tally.add(evaluation)
             sampled += len(part)
             if progress:
                 progress(sampled, total)
-        rate = Rate(found, sampled, name, confidence, len(looks), tally.direction())
+        rate = Rate(flips, sampled, name, confidence, len(looks), tally.direction())
         if error is not None and rate.error <= error:
             break
     return rate
@@ -213,8 +220,8 @@ class PairRate:
     """The flip rate over plausible pairs, and the records that it leaves out."""
 
     rate: Rate  # of the records in the data set with a plausible twin
-    left_out: int  # records whose decision differs from that of implausible twins only
-    alone: int  # records without a plausible twin
+    implausible_only: int  # records whose decision differs from that of implausible twins only
+    without_twin: int  # records without a plausible twin
 
 
 def plausible_pair_rate(
@@ -234,33 +241,33 @@ def plausible_pair_rate(
     a plausible twin. `pairs` is a domain with plausible twins (`plausible_twins`). Records are sampled and scored as in
     `flip_rate`.
     """
-    model, domain, rows = _original_cells(network, replace(pairs, twinning=FLIPS), population)
+    model, domain, rows = _read_original_cells(network, replace(pairs, twinning=FLIPS), population)
     check_rows(domain, rows, "flip rate over plausible pairs")
-    tally = DirectionTally(domain, favourable_class(domain, decision or Decision(), model.outputs))
-    every = replace(domain, rules=(), twinning=FLIPS)  # also the invalid twins, to count them
+    tally = DirectionTally(domain, find_favourable_class(domain, decision or Decision(), model.outputs))
+    flip_domain = replace(domain, rules=(), twinning=FLIPS)  # also the invalid twins, to count them
     order = random_order(len(rows), seed)[:samples]
-    found = paired = left_out = seen = 0
-    for (part,) in zip(*split_families(model.encoding, every, order), strict=True):
+    flips = with_twin = implausible_only = sampled = 0
+    for (part,) in zip(*split_families(model.encoding, flip_domain, order), strict=True):
         records = rows[part.to(rows.device)].to(pairs.device)
         codes = records[:, : len(pairs.attributes)]  # a record has its number behind them
-        evaluated, good = evaluate(model, every, records, decision), pairs.twins(codes).valid
-        differs = evaluated.apart & good
-        hit = differs.any(1)
-        found, paired = found + int(hit.sum()), paired + int(good.any(1).sum())
-        left_out += int((evaluated.apart.any(1) & ~hit).sum())
-        tally.add(replace(evaluated, valid=good, apart=differs, discriminates=hit))
-        seen += len(part)
+        evaluation, plausible = evaluate(model, flip_domain, records, decision), pairs.twins(codes).valid
+        differs = evaluation.apart & plausible
+        flipped = differs.any(1)
+        flips, with_twin = flips + int(flipped.sum()), with_twin + int(plausible.any(1).sum())
+        implausible_only += int((evaluation.apart.any(1) & ~flipped).sum())
+        tally.add(replace(evaluation, valid=plausible, apart=differs, discriminates=flipped))
+        sampled += len(part)
         if progress:
-            progress(seen, len(order))
-    if not paired:
+            progress(sampled, len(order))
+    if not with_twin:
         return None
-    rate = Rate(found, paired, "pairs", confidence, direction=tally.direction())
-    return PairRate(rate, left_out, seen - paired)
+    rate = Rate(flips, with_twin, "pairs", confidence, direction=tally.direction())
+    return PairRate(rate, implausible_only, sampled - with_twin)
 
 
-def _original_cells(
-    network: Model | OpenedModel, domain: TableDomain, population: Sampled | Dataset | Records
-) -> tuple[Model, TableDomain, Sampled | Tensor]:
+def _read_original_cells(
+    network: Model | OpenedModel, domain: TableDomain, population: _PopulationType | Dataset | Records
+) -> tuple[Model, TableDomain, _PopulationType | Tensor]:
     """Return what measures a population: for a data set, a model that reads its original cells where it can."""
     if isinstance(population, Dataset):
         population = prepare_records(network, replace(population, domain=domain))
@@ -269,13 +276,13 @@ def _original_cells(
     return network.model if isinstance(network, OpenedModel) else network, domain, population
 
 
-def _looks(total: int) -> tuple[int, ...]:
+def _plan_looks(total: int) -> tuple[int, ...]:
     """Return the sample sizes at which sampling may stop: they double, up to the total."""
-    doublings = max(0, math.ceil(math.log2(total / FIRST_LOOK)))
-    return (*(FIRST_LOOK << i for i in range(doublings)), total)
+    doublings = max(0, math.ceil(math.log2(total / FIRST_LOOK_SAMPLES)))
+    return (*(FIRST_LOOK_SAMPLES << i for i in range(doublings)), total)
 
 
-def _source(
+def _open_population(
     domain: TableDomain, population: Population | Tensor | PopulationModel, samples: int, seed: int
 ) -> tuple[Population, Callable[[Tensor], Tensor], int]:
     """Return the name of a population, a function that draws its records by number, and how many are drawn."""
@@ -333,8 +340,8 @@ class Ablation:
     @property
     def random_mean(self) -> AblationOutcome:
         """The mean over the random draws."""
-        right = [o.accuracy for o in self.random if o.accuracy is not None]
-        return AblationOutcome(fmean(o.rate for o in self.random), fmean(right) if right else None)
+        accuracies = [o.accuracy for o in self.random if o.accuracy is not None]
+        return AblationOutcome(fmean(o.rate for o in self.random), fmean(accuracies) if accuracies else None)
 
 
 def ablate(
@@ -356,20 +363,21 @@ def ablate(
     if draws < 1:
         raise ModelError(f"the control needs at least one draw, got {draws}")
     generator = torch.Generator().manual_seed(seed)
-    drawn = [torch.randperm(network.neurons[layer], generator=generator)[: len(neurons)].tolist() for _ in range(draws)]
 
-    def without(some: Sequence[int]) -> AblationOutcome:
-        with network.ablated(layer, some) as smaller:
-            return _outcome(smaller, data, decision)
+    def measure_without(switched_off: Sequence[int]) -> AblationOutcome:
+        with network.ablated(layer, switched_off) as ablated:
+            return _measure_ablation(ablated, data, decision)
 
-    return Ablation(layer, tuple(neurons), without(()), without(neurons), tuple(map(without, drawn)))
+    orders = (torch.randperm(network.neurons[layer], generator=generator) for _ in range(draws))
+    random = tuple(measure_without(order[: len(neurons)].tolist()) for order in orders)
+    return Ablation(layer, tuple(neurons), measure_without(()), measure_without(neurons), random)
 
 
-def _outcome(network: Network, data: Dataset, decision: Decision) -> AblationOutcome:
-    found = right = 0
-    for part, truth in zip(*split_families(network.encoding, data.domain, data.rows, data.labels), strict=True):
+def _measure_ablation(network: Network, data: Dataset, decision: Decision) -> AblationOutcome:
+    flips = correct = 0
+    for part, labels in zip(*split_families(network.encoding, data.domain, data.rows, data.labels), strict=True):
         evaluation = evaluate(network, data.domain, part, decision)
-        found += int(evaluation.discriminates.sum())
-        right += int((decision.decide(evaluation.scores) == truth.to(part.device)).sum())
-    known = bool(((data.labels >= 0) & (data.labels < decision.classes(network.outputs))).all())
-    return AblationOutcome(found / len(data), right / len(data) if known else None)
+        flips += int(evaluation.discriminates.sum())
+        correct += int((decision.decide(evaluation.scores) == labels.to(part.device)).sum())
+    has_labels = bool(((data.labels >= 0) & (data.labels < decision.classes(network.outputs))).all())
+    return AblationOutcome(flips / len(data), correct / len(data) if has_labels else None)

@@ -18,7 +18,7 @@ from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.model import AUC_FOLDS, cross_validated_auc
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinRows
-from neuronfair.measure.rate import favourable_class
+from neuronfair.measure.rate import find_favourable_class
 from neuronfair.measure.stats import Estimate, excess
 from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
@@ -47,7 +47,7 @@ class ScoredRecords:
         self._flipped = domain.twins(records).rows
         self._record_scores = self._score(records)
         self._flipped_scores = self._score(self._flipped.flatten(0, 1)).view(*self._flipped.shape[:2], -1)
-        self.favourable = favourable_class(domain, decision, model.outputs)
+        self.favourable = find_favourable_class(domain, decision, model.outputs)
         self.outcome = self.favourable  # the class that is lost or gained: without a favourable outcome, the rarest
         if self.favourable is None and decision.classes(model.outputs):
             counts = torch.bincount(decision.decide(self._record_scores), minlength=decision.classes(model.outputs))
@@ -64,8 +64,8 @@ class ScoredRecords:
         if not flipped:
             base = self._records[:, None].expand_as(base)
             base_scores = self._record_scores[:, None].expand_as(base_scores)
-        counts = torch.zeros(4, *base.shape[:2], device=base.device)
-        draws, draws_per_batch = iter(draws), max(1, MAX_TWINS_PER_BATCH // max(1, counts[0].numel()))
+        counts = count, flips, losses, gains = torch.zeros(4, *base.shape[:2], device=base.device)
+        draws, draws_per_batch = iter(draws), max(1, MAX_TWINS_PER_BATCH // max(1, count.numel()))
         while batch := list(islice(draws, draws_per_batch)):  # of few records, which make a small batch alone
             rows, valid = (torch.stack(parts, 1) for parts in zip(*batch, strict=True))
             if not flipped:
@@ -79,12 +79,12 @@ class ScoredRecords:
             if self.outcome is not None:
                 before, after = (self._decision.decide(s) == self.outcome for s in (record_scores, scores))
                 outcomes += [before & ~after, ~before & after]
-            for count, outcome in zip(counts, outcomes, strict=False):
-                count += (outcome & valid).sum(1)
+            for counter, outcome in zip(counts, outcomes, strict=False):
+                counter += (outcome & valid).sum(1)
         has_outcome = torch.zeros(len(self._record_scores), dtype=torch.bool, device=base.device)
         if self.outcome is not None:
             has_outcome = self._decision.decide(self._record_scores) == self.outcome
-        return TwinTally(*counts, self._domain.combinations.number(grouped), has_outcome)
+        return TwinTally(count, flips, losses, gains, self._domain.combinations.number(grouped), has_outcome)
 
     def pairs(
         self, counterfactuals: CounterfactualTwins, max_pairs: int, domain: TableDomain, grouped: Tensor
@@ -198,8 +198,8 @@ def find_mediators(
 
     The order is that of the Shapley values: the average contribution of an attribute if a record becomes the twin one
     attribute after the other, in a random order. `shuffled_pairs` give the baseline that remains if attributes are held
-    fixed. Nothing is returned where the shares lie within the confidence interval of the excess. A sensitive attribute is
-    never a mediator of itself.
+    fixed. Nothing is returned where the shares lie within the confidence interval of the excess. A sensitive attribute
+    is never a mediator of itself.
     """
 
     def remaining_excess(held_columns: list[int]) -> float:

@@ -23,7 +23,7 @@ from neuronfair.audits.wording.summary import described
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, NeuronFairError, RunError, require
 from neuronfair.formatting import plural, printable
-from neuronfair.measure.rate import favourable_class
+from neuronfair.measure.rate import find_favourable_class
 from neuronfair.model.decision import Decision, Scale, find_probabilities
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.findings import Findings
@@ -157,7 +157,7 @@ def columns(
     people, others = found.rows.cpu(), found.twins(domain).cpu()
     said = class_names(domain, decision, outputs)
     scores, twin_scores = found.scores.double().cpu(), found.twin_scores.double().cpu()
-    likely = find_probabilities(decision, scale, scores, twin_scores, favourable_class(domain, decision, outputs))
+    likely = find_probabilities(decision, scale, scores, twin_scores, find_favourable_class(domain, decision, outputs))
     nothing = pa.nulls(count, pa.float64())
 
     def classes(numbers: torch.Tensor | None) -> pa.Array:

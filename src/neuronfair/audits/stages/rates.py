@@ -36,7 +36,7 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import Population, exact_number, listing, percent, plural
 from neuronfair.measure.groups import Group as Counted
-from neuronfair.measure.groups import Spread, difference, groups, ratio
+from neuronfair.measure.groups import RateComparison, compare_by_difference, compare_by_ratio, measure_groups
 from neuronfair.measure.rate import Rate
 from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
@@ -204,6 +204,7 @@ def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progres
     audit.add_rate(phrases.pair_rate_of(pairs), direction(case.domain, "pairs", pairs.rate.direction))
 
 
+_Comparer = Callable[[Sequence[Rate]], RateComparison | None]
 NO_LABELS = "the table has no labels, or not those of the classes that the model tells apart. Name the target column"
 
 
@@ -265,7 +266,7 @@ def group_metrics(
     nameless = f"at least {exact_number(decision.value)}" if decision.kind == "threshold" else f"class {chosen}"
     selected = names[chosen] if is_named else nameless
     has_labels = is_named and data.labelled
-    counted = groups(model, domain, data.rows, data.labels if has_labels else None, decision=decision)
+    counted = measure_groups(model, domain, data.rows, data.labels if has_labels else None, decision=decision)
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
     values = [", ".join(a.group_name(code) for a, code in zip(columns, g.codes, strict=True)) for g in counted]
     every = [(group.rows, round(group.selection[chosen] * group.rows)) for group in counted]
@@ -276,9 +277,9 @@ def group_metrics(
         _Selected("false positive rate", f"rows not labelled {selected}", values, wrong),
     )
     figures = {
-        "disparate_impact": _gap([selection], ratio, confidence),
-        "selection_rate.difference": _gap([selection], difference, confidence),
-        "error_rate.difference": _gap(errors, difference, confidence) if has_labels else NO_LABELS,
+        "disparate_impact": _gap([selection], compare_by_ratio, confidence),
+        "selection_rate.difference": _gap([selection], compare_by_difference, confidence),
+        "error_rate.difference": _gap(errors, compare_by_difference, confidence) if has_labels else NO_LABELS,
     }
     favourable = domain.favourable if is_named else None
     for name in figures:
@@ -295,11 +296,11 @@ def group_metrics(
 
 def _labelled(group: Counted, chosen: int, *, own: bool) -> tuple[int, int]:
     """Return how many rows have the label of the chosen class, or another, and how many of them are selected."""
-    lines = [line for label, line in enumerate(group.labelled) if (label == chosen) == own]
+    lines = [line for label, line in enumerate(group.confusion) if (label == chosen) == own]
     return sum(map(sum, lines)), sum(line[chosen] for line in lines)
 
 
-def _gap(rates: Sequence[_Selected], how: Callable[[Sequence[Rate]], Spread | None], confidence: float) -> Gap | str:
+def _gap(rates: Sequence[_Selected], compare: _Comparer, confidence: float) -> Gap | str:
     """Return how far the groups lie apart in the rate in which they do most; or why that cannot be said.
 
     The intervals of all rates hold together.
@@ -310,12 +311,12 @@ def _gap(rates: Sequence[_Selected], how: Callable[[Sequence[Rate]], Spread | No
         if len(one.large) < 2:
             needed = f"fewer than two groups have the {MIN_GROUP_ROWS} {one.what} that a rate needs"
             return f"{needed}: put ages and other numbers into `bands` in the domain file"
-        spread = how([Rate(one.counts[i][1], one.counts[i][0], "table", confidence, looks) for i in one.large])
+        spread = compare([Rate(one.counts[i][1], one.counts[i][0], "table", confidence, looks) for i in one.large])
         if spread is None:
             return "nobody is selected in any group"
         spreads.append(spread)
     worst = max(range(len(rates)), key=lambda i: spreads[i].value)
-    least, most = (rates[worst].groups[rates[worst].large[i]] for i in (spreads[worst].least, spreads[worst].most))
+    least, most = (rates[worst].groups[rates[worst].large[i]] for i in (spreads[worst].lowest, spreads[worst].highest))
     return Gap(
         rate=rates[worst].rate,
         value=spreads[worst].value,

@@ -30,9 +30,9 @@ from neuronfair.audits.wording.phrases import direction
 from neuronfair.domain.draws import random_order
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
-from neuronfair.measure.diversity import covered, mean_distance, regions
-from neuronfair.measure.groups import subgroups
-from neuronfair.measure.rate import DirectionTally, favourable_class
+from neuronfair.measure.diversity import count_regions, mean_distance, measure_coverage
+from neuronfair.measure.groups import learn_subgroups
+from neuronfair.measure.rate import DirectionTally, find_favourable_class
 from neuronfair.model.decision import find_probabilities
 from neuronfair.model.encoding import split_families
 from neuronfair.model.network import Network
@@ -307,7 +307,7 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
         probability_gaps=_probability_gaps(case, scores, others),
         direction=(*audit.report.direction, *_found_direction(case, unique)),
         mean_distance=mean_distance(domain, rows[once].long(), seed=case.seed),
-        regions=regions(domain, rows[once].long(), seed=case.seed),
+        regions=count_regions(domain, rows[once].long(), seed=case.seed),
         coverage=_coverage(case, outcomes[0], rows[drawn[sources.search[drawn] == 0][:LOOK]]),
     )
     sample = once[order[(~plausible[order]).long().argsort(stable=True)[:SAMPLE]]]
@@ -381,7 +381,7 @@ def _probability_gaps(case: AttributeCase, scores: Tensor, others: Tensor) -> Se
 
 def _found_direction(case: AttributeCase, found: Findings) -> tuple[DirectionReport, ...]:
     """Return which groups the found pairs disadvantage."""
-    tally = DirectionTally(case.domain, favourable_class(case.domain, case.decision, case.model.outputs))
+    tally = DirectionTally(case.domain, find_favourable_class(case.domain, case.decision, case.model.outputs))
     tally.add_pairs(Pairs(found.rows, found.twins(case.domain), found.scores, found.twin_scores), case.decision)
     return direction(case.domain, "findings", tally.direction())
 
@@ -395,8 +395,8 @@ def _coverage(case: AttributeCase, outcome: SearchResult, findings: Tensor) -> C
     if outcome.profile is None or not isinstance(case.model, Network) or len(misses) == 0:
         return None
     network, profile = case.model, outcome.profile
-    shares = [float(np.mean(covered(network, case.domain, profile, rows).shares)) for rows in (findings, misses)]
-    return CoverageReport(*shares)
+    counts = (measure_coverage(network, case.domain, profile, rows) for rows in (findings, misses))
+    return CoverageReport(*(float(np.mean(count.shares)) for count in counts))
 
 
 MAX_FINDINGS = 20_000  # findings that rules for groups are learned from, at most
@@ -410,13 +410,13 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
     progress("Looking for groups", 0, None)
     rows = torch.cat(found)
     rows = rows[case.plausible(rows)]
-    if len(rows) == 0 and rate.found == 0:
+    if len(rows) == 0 and rate.flips == 0:
         return
     if case.pair_domain is not case.domain:  # the rate of the same people, compared with plausible twins only
         rate = case.rate(case.population or "domain", case.pair_domain)
     rows = rows[random_order(len(rows), case.seed)[:MAX_FINDINGS].to(rows.device)]
     try:
-        result = subgroups(
+        result = learn_subgroups(
             case.model,
             case.pair_domain,
             rows,

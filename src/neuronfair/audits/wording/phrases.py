@@ -51,7 +51,7 @@ from neuronfair.formatting import (
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Sensitivity
 from neuronfair.measure.groups import Cut, Subgroup
 from neuronfair.measure.rate import Direction as Counted
-from neuronfair.measure.rate import PairRate, Rate, favourable_class
+from neuronfair.measure.rate import PairRate, Rate, find_favourable_class
 from neuronfair.measure.rate import Side as Count
 from neuronfair.measure.twin_decisions import Mediator, Move
 from neuronfair.model.decision import Decision, Scale, find_probabilities
@@ -190,7 +190,7 @@ def likelihood(
     """
     outputs = len(pair.scores)
     found = find_probabilities(
-        decision, scale, pair.scores[None], pair.twin_scores[None], favourable_class(domain, decision, outputs)
+        decision, scale, pair.scores[None], pair.twin_scores[None], find_favourable_class(domain, decision, outputs)
     )
     if found is None:
         return None
@@ -239,8 +239,8 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     return SubgroupReport(
         text=text,
         conditions=tuple(condition(domain, cut) for cut in group.conditions),
-        people=group.people,
-        findings=group.findings,
+        people=group.population_share,
+        findings=group.findings_share,
         rate=rate_of(group.rate),
         lift=group.lift,
         sentence=f"{who} with {text}: {flips} for {percent(group.rate.rate)} of them{times}.",
@@ -249,12 +249,12 @@ def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
 
 def pair_rate_of(pairs: PairRate) -> RateOf:
     """Return the flip rate over plausible pairs with its interval, and who was left out, as plain values."""
-    return replace(rate_of(pairs.rate), left_out=pairs.left_out, alone=pairs.alone)
+    return replace(rate_of(pairs.rate), left_out=pairs.implausible_only, alone=pairs.without_twin)
 
 
 def rate_of(rate: Rate) -> RateOf:
     """Return a rate with its interval as plain values."""
-    return RateOf(rate.population, rate.rate, *rate.interval, rate.sampled, rate.found, rate.confidence)
+    return RateOf(rate.population, rate.rate, *rate.interval, rate.sampled, rate.flips, rate.confidence)
 
 
 KEPT = 20  # sides in the report
@@ -275,7 +275,7 @@ def direction(
     counted: Counted | None,
 ) -> tuple[DirectionReport, ...]:
     """Return who gains and who loses the favourable outcome in a population; nothing where no decision flips."""
-    if counted is None or not counted.people:
+    if counted is None or not counted.records:
         return ()
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
     values = [[a.group_name(code) for a, code in zip(columns, side.codes, strict=True)] for side in counted.sides]
@@ -285,14 +285,14 @@ def direction(
     outcome, among = f"'{domain.favourable}'", AMONG[population]
     if len(said) == 2:
         loser, side = max(said, key=lambda one: one[1].loses)
-        pairs = f"{side.loses:,} of {plural(counted.people, 'pair')} {among}"
+        pairs = f"{side.loses:,} of {plural(counted.records, 'pair')} {among}"
         sentence = f"In {pairs}, the decision is worse for {loser}: not {outcome}."
     else:
         by = listing([spell(name) for name in domain.sensitive])
         most = f"mostly to the disadvantage of {ALSO_OF.join(losers)}" if losers else NO_LOSER
-        sentence = f"In {plural(counted.people, 'case')} {among}, {outcome} depends on {by}, {most}."
+        sentence = f"In {plural(counted.records, 'case')} {among}, {outcome} depends on {by}, {most}."
     sides = [SideReport(", ".join(own), side.gets, side.loses) for own, side in zip(values, counted.sides, strict=True)]
-    return (DirectionReport(population, counted.people, tuple(sides[:KEPT]), sentence, losers),)
+    return (DirectionReport(population, counted.records, tuple(sides[:KEPT]), sentence, losers),)
 
 
 def _losers(attributes: Sequence[Attribute], sides: Sequence[Count]) -> tuple[str, ...]:
