@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -208,9 +209,9 @@ def test_how_a_model_is_opened_is_passed_on(monkeypatch):
 
 
 def test_a_bar_is_shown_where_somebody_looks(capsys):
-    with api._shown(False) as show:
+    with api._open_progress(False) as show:
         show("Judging", 1, 2)
-    with api._shown(None) as show:  # standard error is no terminal here
+    with api._open_progress(None) as show:  # standard error is no terminal here
         show("Judging", 1, 2)
     assert capsys.readouterr() == ("", "")
 
@@ -305,9 +306,9 @@ def test_sensitive_features_and_random_state():
         audit(model_of(table), table, sensitive="sex", sensitive_features=frame, target="hired")
     with pytest.raises(NeuronFairError, match="random_state: expected a whole number"):
         audit(model_of(table), table, sensitive="sex", target="hired", random_state=np.random.default_rng())
-    changed = api._changed(AuditSettings(seed=4), {"random_state": 7, "prove": 1.0})
+    changed = api._change_settings(AuditSettings(seed=4), {"random_state": 7, "prove": 1.0})
     assert changed == AuditSettings(seed=7, prove=1.0)
-    assert api._changed(AuditSettings(seed=4), {"random_state": None}).seed == 4
+    assert api._change_settings(AuditSettings(seed=4), {"random_state": None}).seed == 4
 
 
 def test_a_result_as_html_frame_and_picture(found):
@@ -347,6 +348,30 @@ def test_an_option_that_does_not_exist_is_refused():
             NeuronFairError, match=r"^there is no option 'trust_pickles'\. .*Did you mean 'trust_pickle'"
         ):
             call(lambda table: table.age > 30, people, sensitive="sex", trust_pickles=True)
+
+
+def test_the_signature_shows_every_option_with_its_default():
+    options = inspect.signature(nf.audit).parameters
+    source = {field.name for field in fields(inputs.ModelSource)} - {"model"}
+    assert {*find_parameters(AuditSettings), *source} <= set(options)
+    assert (options["trust_pickle"].default, options["take_rules"].default, options["name"].default) == (
+        *(False, "none", "texts"),
+    )
+    for function in (nf.audit, nf.certify, nf.rate, nf.search, nf.compare_methods):
+        assert not any(option.kind is option.VAR_KEYWORD for option in inspect.signature(function).parameters.values())
+
+
+def test_an_option_of_the_other_kind_of_model_is_refused():
+    people = {"age": [20, 40] * 20, "sex": ["f", "m"] * 20, "note": ["she", "he"] * 20}
+    with pytest.raises(NeuronFairError, match="there is no option 'fail_if'"):
+        nf.audit(lambda table: table.age > 30, people, sensitive="sex", fail_if=["flip_rate > 1%"])
+    with pytest.raises(NeuronFairError, match="there is no option 'checks'"):
+        nf.audit(lambda texts: [0.0] * len(texts), people, text="note", sensitive="gender", checks=nf.Checks())
+
+
+def test_an_option_changes_one_setting_and_none_keeps_it():
+    settings = AuditSettings(seed=4, steps=7, twins="flip")
+    assert api._change_settings(settings, {"steps": 9, "twins": None}) == replace(settings, steps=9)
 
 
 def test_the_old_name_of_counterfactual_twins_works_with_a_warning():

@@ -8,8 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_overloads, get_type_hints
 
 import msgspec
 import typer
@@ -20,6 +21,7 @@ from neuronfair.audits import report
 from neuronfair.audits.report import attribute, counterfactual
 from neuronfair.cli.app import used_flags
 from neuronfair.model.decision import Decision
+from neuronfair.parameters import find_parameters
 from neuronfair.proof import report as proof
 
 HERE = Path(__file__).parent
@@ -39,11 +41,10 @@ STAGES = {
 }
 # What public functions take or return, and the pytest fixture: imported from where it is.
 FURTHER = {
-    "api": ("AuditOptions", "CertifyOptions", "RateOptions", "ModelKeywords", "TextKeywords"),
     "text.report": ("TextReport",),
     "alternative_models.session": ("Alternatives", "AlternativesReport"),
     "proof.report": ("ProofReport", "Part"),
-    "audits.pytest_check": ("Fairness", "CheckSettings", "FairnessResult", "Demands"),
+    "audits.pytest_check": ("Fairness", "CheckSettings", "FairnessResult"),
     "audits.comparison": ("Comparison",),
     "domain.attribute": ("Attribute",),
     "domain.rules": ("Rule", "Span"),
@@ -74,8 +75,38 @@ def api() -> str:
         for heading, chosen, options in ((title, places, ""), (f"Also: {title.lower()}", more, FULL_PATH)):
             own = sorted(place for place in chosen if place.split(".")[1] == stage)
             if own:
-                lines += [f"## {heading}\n", *(f"::: {place}\n{options}" for place in own)]
+                lines += [f"## {heading}\n"]
+                for place in own:
+                    lines += [f"::: {place}\n{options}", *_option_table(place)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+OPTION = re.compile(r"^ +(?P<name>\w+): .+,  # (?P<words>.+)$", re.M)
+
+
+def _option_words(function: Any) -> dict[str, str]:
+    """Return the meaning of each option of a function, from the comments in its signature and in those of overloads."""
+    sources = [inspect.getsource(kind) for kind in (*get_overloads(function), function)]
+    return {option["name"]: option["words"] for source in sources for option in OPTION.finditer(source)}
+
+
+def _option_table(place: str) -> list[str]:
+    """Return the keyword options of a function with their defaults; without a comment they mean the same in `audit`."""
+    module, _, name = place.rpartition(".")
+    function = getattr(import_module(module), name)
+    own = _option_words(function) if inspect.isfunction(function) else {}
+    if not own:
+        return []
+    settings = find_parameters(neuronfair.AuditSettings)
+    words = {name: setting.text for name, setting in settings.items()} | _option_words(neuronfair.audit) | own
+    lines = ["|option|default|meaning|", "|-|-|-|"]
+    for option in inspect.signature(function).parameters.values():
+        if option.kind is option.KEYWORD_ONLY:
+            default = f"`{option.default!r}`"
+            if function is neuronfair.audit and option.name in settings:
+                default = f"that of `settings` ({settings[option.name].default_text or 'none'})"
+            lines.append(f"|`{option.name}`|{default}|{words[option.name]}|")
+    return [*lines, ""]
 
 
 SHARED = 4  # an option of so many commands is described once

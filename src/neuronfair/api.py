@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack, cast, overload
+from typing import Any, get_overloads, overload
 
 from torch import Tensor
 
 from neuronfair.audits.gate.checks import Checks
-from neuronfair.audits.inputs import ModelSource, drawn_from, prepare
+from neuronfair.audits.inputs import ModelSource, draw_records, prepare
 from neuronfair.audits.provenance import ParallelAudit
 from neuronfair.audits.report import Report
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.wording.summary import NOT_MEASURED, metrics, status
-from neuronfair.domain.population.model import fit_population, read_people
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins
+from neuronfair.domain.population.model import PopulationModel, fit_population, read_people
 from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
@@ -31,7 +33,8 @@ from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import OpenedModel
-from neuronfair.parameters import Values, find_parameters, values_of, with_current_names
+from neuronfair.model.profile import BiasProfile
+from neuronfair.parameters import Values, named_options, values_of
 from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, show_nothing
 from neuronfair.proof.records import Order, ProofRecords
@@ -47,12 +50,12 @@ from neuronfair.searches import campaign
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.forked import default_workers
-from neuronfair.text.audit import TextAudit, TextOptions, TextSettings, audit_texts
+from neuronfair.text.audit import TextAudit, TextSettings, audit_texts
 from neuronfair.text.domain import read_texts
 
-_FORMS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
-LINES = 10  # in the repr of an audit
-_OPENING = {field.name for field in fields(ModelSource)} - {"model"}  # the options of `audit` that open the model
+_FORMATS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
+MAX_REPR_LINES = 10  # of an audit
+_SOURCE_OPTIONS = {field.name for field in fields(ModelSource)} - {"model"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,12 +101,12 @@ class Audit:
     def plot(self, axes: Any = None) -> Any:
         """Draw the flip rates with their confidence intervals; returns the matplotlib axes."""
         axes = new_axes() if axes is None else axes
-        rates = [(one.name, rate) for one in self.report.attributes for rate in one.rates.measured]
-        places, shares = range(len(rates)), [100 * rate.rate for _, rate in rates]
+        rates = [(attribute.name, rate) for attribute in self.report.attributes for rate in attribute.rates.measured]
+        heights, shares = range(len(rates)), [100 * rate.rate for _, rate in rates]
         below, above = ([100 * abs(getattr(rate, end) - rate.rate) for _, rate in rates] for end in ("low", "high"))
-        axes.barh(places, shares, xerr=[below, above], capsize=3)
+        axes.barh(heights, shares, xerr=[below, above], capsize=3)
         axes.set_yticks(
-            places, [printable(f"{name}, {SHARE_OF[rate.population]}") for name, rate in rates], parse_math=False
+            heights, [printable(f"{name}, {SHARE_OF[rate.population]}") for name, rate in rates], parse_math=False
         )
         axes.invert_yaxis()
         axes.set_xlabel("flip rate in %")
@@ -111,7 +114,7 @@ class Audit:
 
     def save(self, path: str | Path) -> Path:
         """Write the report (.html), all metrics (.json) or a summary (.md); returns the path."""
-        return save_as(path, {ending: partial(form, self.report) for ending, form in _FORMS.items()})
+        return save_as(path, {ending: partial(form, self.report) for ending, form in _FORMATS.items()})
 
     def __repr__(self) -> str:
         data = self.report.data
@@ -120,70 +123,79 @@ class Audit:
             self.report.verdict.headline,
             status(self.report),
         ]
-        for one in self.report.attributes:
-            known = [f"{m.name} {m.with_range}" for m in metrics(one) if m.value != NOT_MEASURED]
-            lines.append(f"  {one.name}: {', '.join(known) or 'not measured'}")
+        for attribute in self.report.attributes:
+            measured = [f"{m.name} {m.with_range}" for m in metrics(attribute) if m.value != NOT_MEASURED]
+            lines.append(f"  {attribute.name}: {', '.join(measured) or 'not measured'}")
         lines += [f"  data set: {remark}" for remark in self.remarks]
         lines += [] if self.folder is None else [f"  folder: {self.folder}"]
-        if len(lines) > LINES:
-            lines = [*lines[: LINES - 1], f"  … {len(lines) - LINES + 1} more lines: see the report and the folder"]
+        if len(lines) > MAX_REPR_LINES:
+            remaining = len(lines) - MAX_REPR_LINES + 1
+            lines[-remaining:] = [f"  … {remaining} more lines: see the report and the folder"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return verdict_card(self.report, self.folder)
 
 
-class ModelKeywords(TypedDict, total=False):
-    """Options that open a model, and the names that scikit-learn users know."""
-
-    preprocess: Callable[[Any], Any] | str | None  # from a DataFrame to the inputs of a torch or Keras model
-    decision: Decision | None  # what counts as a different decision; default: chosen from the outputs
-    columns: Sequence[Any] | None  # the inputs in order, for a model that does not name them
-    weights: Path | None  # a safetensors file for `package.module:name`
-    trust_pickle: bool  # open pickle files, which can run any code
-    device: str
-    sensitive_features: Any  # the same as `sensitive`
-
-
-class AuditOptions(ModelKeywords, total=False):
-    """Keyword options of `audit`."""
-
-    sensitive: Any  # names of the sensitive attributes, or their values: see `audit`
-    target: Any  # the column that the model predicts
-    domain: TableDomain | str | Path | None  # input schema or its TOML file; default: inferred from the data
-    settings: AuditSettings | None
-    folder: str | Path | None  # to make or to resume in
-    progress: Progress | bool | None  # False for none; default: a progress bar
-    favourable: str | None  # favourable outcome, a class of the target; default: that of the domain
-    checks: Checks | None  # thresholds, a regression set and an earlier audit to compare with
-    take_rules: TakeRules  # rules suggested by the data to adopt: "none", "free" (of sensitive attributes) or "all"
-    prove: float  # time limit of proofs in seconds, 0 for none; default: that of the settings
-    population: Any  # realistic records from your own sampler: a table, or a function of their number
-    plausible: float  # minimum likelihood percentile of generated records; default: that of the settings
-    twins: TwinKind | None  # only the attribute-flip test ("flip"), or only the counterfactual test ("counterfactual")
-    pool: Pool | None  # workers that audit several attributes in parallel
-    random_state: int | None  # the same as the seed
-
-
-class TextKeywords(TextOptions, total=False):
-    """Keyword options of `audit` for a model of texts."""
-
-    sensitive: Required[Any]  # a lexicon of identity terms, or its CSV file
-    target: Any  # the column of labels
-    folder: str | Path | None  # to make or to resume in
-    progress: Progress | bool | None  # False for none; default: a progress bar
-    settings: Any  # `neuronfair.TextSettings`
-    random_state: int | None  # the seed
+@overload
+def audit(
+    model: Any,
+    data: Any,
+    *,
+    text: str,
+    sensitive: Any,
+    target: Any = None,
+    favourable: str | None = None,
+    fail_if: Sequence[str] = (),  # of texts: thresholds on flip_rate and findings
+    replacements: str | Path | None = None,  # of texts: CSV file of words that searches may replace
+    name: str = "texts",  # of the table of texts
+    preprocess: Callable[[list[str]], Any] | str | None = None,
+    decision: Decision | None = None,
+    trust_pickle: bool = False,
+    settings: TextSettings | None = None,
+    random_state: int | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | bool | None = None,
+) -> TextAudit: ...
 
 
 @overload
-def audit(model: Any, data: Any, *, text: str, **options: Unpack[TextKeywords]) -> TextAudit: ...
+def audit(
+    model: Any,
+    data: Any,
+    *,
+    text: None = None,  # the column of texts, for a model of texts
+    sensitive: Any = None,  # names of the sensitive attributes, or their values; of texts: a lexicon or its CSV file
+    sensitive_features: Any = None,  # the same as `sensitive`
+    target: Any = None,  # the column that the model predicts
+    favourable: str | None = None,  # favourable outcome, a class of the target; default: that of the domain
+    domain: TableDomain | str | Path | None = None,  # input schema or its TOML file; default: inferred from the data
+    take_rules: TakeRules = "none",  # rules suggested by the data to adopt: "free" (of sensitive attributes) or "all"
+    population: Any = None,  # realistic records from your own sampler: a table, or a function of their number
+    columns: Sequence[Any] | None = None,  # the inputs in order, for a model that does not name them
+    preprocess: Callable[[Any], Any] | str | None = None,  # makes the inputs of a model from a table, or token ids
+    decision: Decision | None = None,  # what counts as a different decision; default: chosen from the outputs
+    weights: Path | None = None,  # a safetensors file for `package.module:name`
+    trust_pickle: bool = False,  # open pickle files, which can run any code
+    device: str | None = None,  # cpu or cuda; default: where the model is
+    checks: Checks | None = None,  # thresholds, a regression set and an earlier audit to compare with
+    settings: AuditSettings | None = None,  # how thorough the audit is; the next eight options change single settings
+    seeds: int | None = None,
+    steps: int | None = None,
+    seconds: float | None = None,
+    samples: int | None = None,
+    prove: float | None = None,
+    seed: int | None = None,
+    plausible: float | None = None,
+    twins: TwinKind | None = None,
+    random_state: int | None = None,  # the same as `seed`
+    folder: str | Path | None = None,  # to make or to resume in
+    progress: Progress | bool | None = None,  # False for none; default: a progress bar
+    pool: Pool | None = None,  # workers that audit several attributes in parallel
+) -> Audit: ...
 
 
-@overload
-def audit(model: Any, data: Dataset | Any, **options: Unpack[AuditOptions]) -> Audit: ...
-
-
+@named_options()
 def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> Audit | TextAudit:
     """Test whether the decisions of a model depend on a sensitive attribute, how often and for whom.
 
@@ -200,7 +212,7 @@ def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> 
     The audit tests each sensitive attribute alone, then all of them together. `checks` adds thresholds, a regression
     set and a comparison with an earlier audit. `folder` stores all findings and audit.json; the same call resumes an
     interrupted audit. `progress` is a function, or False for none; the default is a progress bar in terminals and
-    notebooks. `options` are those of `AuditOptions`, and the parameters of `AuditSettings` by their names.
+    notebooks. Options such as `steps` or `prove` change single settings; None keeps what `settings` says.
 
     Note: on a busy machine, audits of networks are faster with the environment variable `OMP_WAIT_POLICY=PASSIVE`.
     Importing neuronfair before torch sets it.
@@ -219,27 +231,26 @@ def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> 
     >>> blind.report.attributes[0].rates.table.rate
     0.0
     """
-    if text is not None:
-        return _audit_text(model, data, text, **options)
-    return _audit_table(model, data, **options)
+    for_texts, for_tables = (signature(kind).parameters for kind in get_overloads(audit))
+    refuse_unknown(options, for_tables if text is None else for_texts)
+    return _audit_table(model, data, options) if text is None else _audit_texts(model, data, text, options)
 
 
-def _audit_table(model: Any, data: Dataset | Any, **options: Unpack[AuditOptions]) -> Audit:
+def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     """Audit a model with a table of records."""
-    options = cast(AuditOptions, with_current_names(options))
-    source = ModelSource(model, **_opening(options, (*AuditOptions.__annotations__, *find_parameters(AuditSettings))))
+    source = ModelSource(model, **{name: options[name] for name in _SOURCE_OPTIONS & options.keys()})
     case = prepare(
         data,
         source,
         domain=options.get("domain"),
-        sensitive=_sensitive(data, options.get("sensitive"), options),
+        sensitive=_name_sensitive(data, options.get("sensitive"), options.get("sensitive_features")),
         target=options.get("target"),
         favourable=options.get("favourable"),
         take_rules=options.get("take_rules", "none"),
     )
     checks = options.get("checks") or Checks()
     table, opened, folder = case.data, case.opened, options.get("folder")
-    settings = _changed(options.get("settings") or AuditSettings(), options)
+    settings = _change_settings(options.get("settings") or AuditSettings(), options)
     ready = checks.read(table.domain)
     population = options.get("population")
     people = None if population is None else read_people(population, table.domain)
@@ -250,7 +261,7 @@ def _audit_table(model: Any, data: Dataset | Any, **options: Unpack[AuditOptions
         table=str(data) if isinstance(data, (str, Path)) and case.joined is None else None,
         parallel=None if pool is None else ParallelAudit(pool, source.open),
     )
-    with _shown(options.get("progress")) as show:
+    with _open_progress(options.get("progress")) as show:
         result = run(
             opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show, people=people
         )
@@ -260,15 +271,8 @@ def _audit_table(model: Any, data: Dataset | Any, **options: Unpack[AuditOptions
     return Audit(result.report, result.outcomes, None if folder is None else Path(folder), case.remarks)
 
 
-def _opening(options: ModelKeywords, known: Collection[str]) -> Values:
-    """Return the options that open a model; refuse names that are not known."""
-    refuse_unknown(options, known)
-    return {name: value for name, value in options.items() if name in _OPENING}
-
-
-def _sensitive(data: Any, sensitive: Any, options: ModelKeywords) -> Any:
+def _name_sensitive(data: Any, sensitive: Any, features: Any) -> Any:
     """Return the sensitive attributes; values passed as `sensitive_features` by name if the data has these columns."""
-    features = options.get("sensitive_features")
     if features is None:
         return sensitive
     if sensitive is not None:
@@ -277,11 +281,13 @@ def _sensitive(data: Any, sensitive: Any, options: ModelKeywords) -> Any:
         return features
     names = [features.name] if hasattr(features, "name") else list(features.columns)
     columns = [features] if hasattr(features, "name") else [features[name] for name in names]
-    same = all(name in data.columns and data[name].equals(one) for name, one in zip(names, columns, strict=True))
-    return names if same else features
+    are_columns = all(
+        name in data.columns and data[name].equals(column) for name, column in zip(names, columns, strict=True)
+    )
+    return names if are_columns else features
 
 
-def _seed(seed: int | None, default: int = 0) -> int:
+def _read_seed(seed: int | None, default: int = 0) -> int:
     """Return the seed; None, as scikit-learn users write it, is the default seed, so that results repeat."""
     if seed is None:
         return default
@@ -290,32 +296,34 @@ def _seed(seed: int | None, default: int = 0) -> int:
     return seed
 
 
-def _changed(settings: AuditSettings, options: AuditOptions) -> AuditSettings:
-    """Return the settings with the changes of a call."""
-    changes: Values = {name: value for name, value in options.items() if name in values_of(settings)}
-    changes["seed"] = _seed(options.get("random_state"), changes.get("seed", settings.seed))
+def _change_settings(settings: AuditSettings, options: Values) -> AuditSettings:
+    """Return the settings with the changes of a call; None changes nothing."""
+    changes = {name: options[name] for name in values_of(settings) if options.get(name) is not None}
+    changes["seed"] = _read_seed(options.get("random_state"), changes.get("seed", settings.seed))
     return replace(settings, **changes)
 
 
-def _audit_text(model: Any, data: Any, text: str, **options: Unpack[TextKeywords]) -> TextAudit:
+def _audit_texts(model: Any, data: Any, text: str, options: Values) -> TextAudit:
     """Audit a model with a column of texts."""
-    refuse_unknown(options, TextKeywords.__annotations__)
-    if options.get("sensitive") is None:
+    sensitive, target, seed, progress = (
+        options.pop(name, None) for name in ("sensitive", "target", "random_state", "progress")
+    )
+    if sensitive is None:
         raise DataError("sensitive: name a lexicon of identity terms, such as gender, or a CSV file with them")
-    texts, labels = read_texts(data, text, options.get("target"))
-    settings = options.get("settings") or TextSettings()
-    settings = replace(settings, seed=_seed(options.get("random_state"), settings.seed))
-    others: Any = {name: value for name, value in options.items() if name in TextOptions.__annotations__}
-    others |= {"labels": labels, "settings": settings, "folder": options.get("folder"), "column": text}
-    with _shown(options.get("progress")) as show:
-        result = audit_texts(model, texts, options.get("sensitive"), progress=show, **others)
+    texts, labels = read_texts(data, text, target)
+    settings = options.pop("settings", None) or TextSettings()
+    settings = replace(settings, seed=_read_seed(seed, settings.seed))
+    with _open_progress(progress) as show:
+        result = audit_texts(
+            model, texts, sensitive, labels=labels, settings=settings, progress=show, column=text, **options
+        )
     if result.failure is not None:
         raise result.failure
     return result
 
 
 @contextmanager
-def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
+def _open_progress(progress: Progress | bool | None) -> Iterator[Progress]:
     """Yield the progress function of the user, a progress bar, or one that shows nothing."""
     if callable(progress):
         yield progress
@@ -326,30 +334,32 @@ def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
             yield bar
 
 
-class CertifyOptions(ModelKeywords, total=False):
-    """Keyword options of `certify`."""
-
-    pool: Pool | None  # workers that prove together
-    order: Order  # "records": boxes with many records come first; "volume": those with the largest undecided volume
-
-
+@named_options()
 def certify(
     model: Any,
     data: Dataset | TableDomain | Any,
     *,
-    sensitive: str | Sequence[str] | Any | None = None,
-    where: str = "",
-    seconds: float = 60.0,
-    target: str | None = None,
-    **options: Unpack[CertifyOptions],
+    sensitive: Any = None,  # names of the sensitive attributes, or their values
+    sensitive_features: Any = None,  # the same as `sensitive`
+    target: str | None = None,  # the column that the model predicts
+    where: str = "",  # condition of the records that the proof is about; default: all
+    seconds: float = 60.0,  # time limit of the proof
+    order: Order = "records",  # boxes with many records first; "volume": those with the largest undecided volume
+    columns: Sequence[Any] | None = None,
+    preprocess: Callable[[Any], Any] | str | None = None,
+    decision: Decision | None = None,
+    weights: Path | None = None,
+    trust_pickle: bool = False,
+    device: str = "cpu",  # where the proof computes
+    pool: Pool | None = None,  # workers that prove together
 ) -> ProofReport:
     """Certify for how many records the decision does not depend on the sensitive attribute.
 
-    `model` and `data` are as in `audit`; a domain, or its TOML file, works without data. `where` restricts the proof to
-    records that meet a condition, such as "age >= 30". The report counts the records of the data set, realistic
-    synthetic records, and the whole input space. Records that could not be proved either way within `seconds` are
-    undecided. Ctrl-C stops early and keeps what is proved. `neuronfair certify` does the same in a folder that can be
-    resumed, and writes a certificate.
+    `model`, `data` and options are as in `audit`; a domain, or its TOML file, works without data. `where` restricts
+    the proof to records that meet a condition, such as "age >= 30". The report counts the records of the data set,
+    realistic synthetic records, and the whole input space. Records that could not be proved either way within
+    `seconds` are undecided. Ctrl-C stops early and keeps what is proved. `neuronfair certify` does the same in a folder
+    that can be resumed, and writes a certificate.
 
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12, "hired": ["no", "yes", "no", "yes"] * 9}
     >>> def model(table):
@@ -362,60 +372,62 @@ def certify(
         data = read_domain(data)
     has_table = not isinstance(data, TableDomain)
     if isinstance(data, TableDomain):
-        data = drawn_from(data)
-    source = ModelSource(model, **{**_opening(options, CertifyOptions.__annotations__), "device": "cpu"})
-    case = prepare(data, source, sensitive=_sensitive(data, sensitive, options), target=target)
+        data = draw_records(data)
+    source = ModelSource(model, weights, trust_pickle, decision, "cpu", preprocess, columns)
+    case = prepare(data, source, sensitive=_name_sensitive(data, sensitive, sensitive_features), target=target)
     table, opened = case.data, case.opened
-    problem = problem_where(opened, table.domain, where, options.get("device", "cpu"))
+    problem = problem_where(opened, table.domain, where, device)
     if has_table:
-        records = ProofRecords.of(problem, table, order=options.get("order", "records"), model=opened)
+        records = ProofRecords.of(problem, table, order=order, model=opened)
     else:
         records = ProofRecords.none(problem, table.name)
     with stage_progress("Proving") as bar:
-        return certify_problem(problem, opened, records, seconds, show=bar, pool=options.get("pool"))[0]
+        return certify_problem(problem, opened, records, seconds, show=bar, pool=pool)[0]
 
 
-class RateOptions(ModelKeywords, total=False):
-    """Keyword options of `rate`."""
-
-    target: str | None  # the column that the model predicts
-    seed: int
-    random_state: int | None  # the same as the seed
-    progress: Callable[[int, int], None] | None
-
-
+@named_options()
 def rate(
     model: Any,
     data: Dataset | TableDomain | Any,
     *,
-    sensitive: Any = None,
-    population: Any = None,
-    samples: int | Until = 10_000,
-    confidence: float = 0.95,
-    **options: Unpack[RateOptions],
+    sensitive: Any = None,  # names of the sensitive attributes, or their values
+    sensitive_features: Any = None,  # the same as `sensitive`
+    target: str | None = None,  # the column that the model predicts
+    population: Any = None,  # whose flip rate; default: "table" with data, or else "domain"
+    samples: int | Until = 10_000,  # records to draw, at most
+    confidence: float = 0.95,  # of the interval
+    columns: Sequence[Any] | None = None,
+    preprocess: Callable[[Any], Any] | str | None = None,
+    decision: Decision | None = None,
+    weights: Path | None = None,
+    trust_pickle: bool = False,
+    device: str | None = None,
+    seed: int = 0,
+    random_state: int | None = None,  # the same as `seed`
+    progress: Callable[[int, int], None] | None = None,
 ) -> Rate:
     """Estimate the flip rate: how often the decision changes when only the sensitive attribute does (Themis).
 
-    `model` and `data` are as in `audit`; a domain works without data. `population` is "table" (all records, the default
-    with data), "domain" (drawn uniformly from the input schema, the default without), "plausible" (drawn from a model
-    of the data) or "combinations" (drawn uniformly, ignoring the rules). The result has `rate` and `interval`. With
-    `samples=Until(error, samples)`, sampling stops as soon as the interval is narrow enough.
+    `model`, `data` and options are as in `audit`; a domain works without data. `population` is "table" (all records,
+    the default with data), "domain" (drawn uniformly from the input schema, the default without), "plausible" (drawn
+    from a model of the data) or "combinations" (drawn uniformly, ignoring the rules). The result has `rate` and
+    `interval`. With `samples=Until(error, samples)`, sampling stops as soon as the interval is narrow enough.
 
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12}
-    >>> found = rate(lambda table: (table.age > 25) & (table.sex == "m"), people, sensitive="sex")
-    >>> found.rate, [round(end, 2) for end in found.interval]
+    >>> flips = rate(lambda table: (table.age > 25) & (table.sex == "m"), people, sensitive="sex")
+    >>> flips.rate, [round(end, 2) for end in flips.interval]
     (0.75, [0.58, 0.88])
     """
-    opened: Any = model
-    drawn = drawn_from(data) if isinstance(data, TableDomain) else data
-    source = ModelSource(model, **_opening(options, RateOptions.__annotations__))
-    chosen = _sensitive(drawn, sensitive, options)
+    wrapped: Any = model
+    records = draw_records(data) if isinstance(data, TableDomain) else data
+    sensitive = _name_sensitive(records, sensitive, sensitive_features)
     if isinstance(data, TableDomain) and isinstance(model, OpenedModel | Network | BlackBox):
-        names, table = with_columns(drawn, chosen)[1], None
+        names, table = with_columns(records, sensitive)[1], None
         domain = data.with_sensitive(*names) if names else data
     else:
-        case = prepare(drawn, source, sensitive=chosen, target=options.get("target"))
-        opened, domain = case.opened, case.data.domain
+        source = ModelSource(model, weights, trust_pickle, decision, device, preprocess, columns)
+        case = prepare(records, source, sensitive=sensitive, target=target)
+        wrapped, domain = case.opened, case.data.domain
         table = None if isinstance(data, TableDomain) else case.data
     if population is None or isinstance(population, str):
         population = population or ("domain" if table is None else "table")
@@ -423,35 +435,32 @@ def rate(
             population = table
         elif table is not None and population == "plausible":
             population = fit_population(domain, table.rows)
-    decision = options.get("decision") or (opened.decision if isinstance(opened, OpenedModel) else None)
     return flip_rate(
-        opened,
+        wrapped,
         domain,
         population=population,
         samples=samples,
         confidence=confidence,
-        decision=decision,
-        seed=_seed(options.get("random_state"), options.get("seed", 0)),
-        progress=options.get("progress"),
+        decision=decision or (wrapped.decision if isinstance(wrapped, OpenedModel) else None),
+        seed=_read_seed(random_state, seed),
+        progress=progress,
     )
 
 
-class SearchKeywords(campaign.Fitted, total=False):
-    """Keyword options of `search`."""
-
-    seeds: Tensor | None  # the rows to start from
-    recorder: campaign.Recorder | None  # saves what is found
-    progress: Progress | None
-
-
+@named_options({"counterparts": "counterfactuals"})
 def search(
     network: Model,
     domain: TableDomain,
     rows: Tensor,
     config: SearchConfig | None = None,
     *,
-    workers: int | None = None,
-    **options: Unpack[SearchKeywords],
+    seeds: Tensor | None = None,  # the rows to start from
+    profile: BiasProfile | None = None,  # of the model and these rows, from `interpret`
+    population: PopulationModel | None = None,  # of these rows, from `fit_population`, or one of your own
+    counterfactuals: CounterfactualTwins | None = None,  # of these rows, from `fit_counterfactuals`
+    recorder: campaign.Recorder | None = None,  # saves the findings
+    progress: Progress | None = None,
+    workers: int | None = None,  # processes; default: one for each core
 ) -> SearchResult:
     """Search a model for discriminatory instances, starting from the rows of a data set, on all cores.
 
@@ -463,6 +472,16 @@ def search(
     process does all where it cannot be forked safely: in a notebook or another program with threads, on a GPU, on
     systems other than Linux, for functions as models, and for short searches.
     """
-    given: Any = with_current_names(options, {"counterparts": "counterfactuals"})
-    runner = partial(campaign.in_one_piece, workers=workers or default_workers())
-    return campaign.search(network, domain, rows, config, runner=runner, **given)
+    return campaign.search(
+        network,
+        domain,
+        rows,
+        config,
+        seeds=seeds,
+        recorder=recorder,
+        progress=progress,
+        runner=partial(campaign.in_one_piece, workers=workers or default_workers()),
+        profile=profile,
+        population=population,
+        counterfactuals=counterfactuals,
+    )

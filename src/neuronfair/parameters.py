@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from dataclasses import replace as _replace
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, ParamSpec, TypeVar, get_origin, get_overloads, get_type_hints
 
-from neuronfair.errors import did_you_mean
+from neuronfair.errors import did_you_mean, refuse_unknown
 
 INPUT, BUDGET, OUTPUT, GATE, EXPERT = "Input", "Budget", "Output", "Gate", "Expert"  # panels of a help text
 Values = dict[str, Any]  # of parameters, by the names of their fields
@@ -35,6 +36,7 @@ RENAMED = {  # old names, which work with a warning until 0.4
 }
 T = TypeVar("T")
 _METADATA_KEY = "parameter"
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,33 @@ def accept_old_names(kind: type[T]) -> type[T]:
 
     patched_class.__init__ = init
     return kind
+
+
+def named_options(renamed: Mapping[str, str] = RENAMED) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function refuse unknown options by the nearest known name, and take old names with a warning.
+
+    A function with overloads gets a signature with the options of all of them, those of the last one first.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        own = signature(function)
+        declared = {name: option for name, option in own.parameters.items() if option.kind is not option.VAR_KEYWORD}
+        for overload in reversed(get_overloads(function)):
+            declared |= {
+                name: option for name, option in signature(overload).parameters.items() if name not in declared
+            }
+
+        @wraps(function)
+        def call(*arguments: P.args, **options: P.kwargs) -> T:
+            __tracebackhide__ = True  # pytest then shows the line of the test
+            current: Any = with_current_names(options, renamed)
+            refuse_unknown(current, declared)
+            return function(*arguments, **current)
+
+        vars(call)["__signature__"] = own.replace(parameters=[*declared.values()])
+        return call
+
+    return decorate
 
 
 def _both_defaults(default: Any, quick: Any) -> str | None:

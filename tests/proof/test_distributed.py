@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from neuronfair.audits.inputs import drawn_from
+from neuronfair.audits.inputs import draw_records
 from neuronfair.limits import SIZE_VARIABLE, TooLargeError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
@@ -226,11 +226,11 @@ def test_a_black_box_is_asked_by_all():
 
 # In a folder
 
-OPENED = wrap_model(NETWORK, DOMAIN, drawn_from(DOMAIN).rows, decision=DECISION)
+OPENED = wrap_model(NETWORK, DOMAIN, draw_records(DOMAIN).rows, decision=DECISION)
 
 
 def proved(folder: Path, pool: Any, show: Callable[..., None] = lambda *_: None) -> Any:
-    data = drawn_from(DOMAIN)
+    data = draw_records(DOMAIN)
     run = ProofRun.create_or_open(
         folder, data, ProofRequest(OPENED.decision), model="m.safetensors", weights=OPENED.fingerprint, outputs=1
     )
@@ -239,7 +239,7 @@ def proved(folder: Path, pool: Any, show: Callable[..., None] = lambda *_: None)
 
 def reopened(folder: Path) -> ProofRun:
     arguments = {"model": "m.safetensors", "weights": OPENED.fingerprint, "outputs": 1}
-    return ProofRun.create_or_open(folder, drawn_from(DOMAIN), ProofRequest(OPENED.decision), **arguments)
+    return ProofRun.create_or_open(folder, draw_records(DOMAIN), ProofRequest(OPENED.decision), **arguments)
 
 
 def test_a_certificate_of_many_workers_holds(tmp_path):

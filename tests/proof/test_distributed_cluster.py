@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from neuronfair.audits.inputs import drawn_from
+from neuronfair.audits.inputs import draw_records
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.proof import distributed
@@ -83,7 +83,7 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
     monkeypatch.setattr(proving, "MAX_ENUMERATED", 2)
     decision = Decision("tolerance", 0.6)
     domain = domain_of(*RULES)
-    data = drawn_from(domain)
+    data = draw_records(domain)
     opened = wrap_model(network_of(domain, 1), domain, data.rows, decision=decision)
     problem = problem_of(opened, domain)
     marks = tmp_path / "marks"

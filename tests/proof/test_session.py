@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuronfair.audits.inputs import drawn_from
+from neuronfair.audits.inputs import draw_records
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.model.decision import Decision
@@ -25,7 +25,7 @@ from neuronfair.store.ledger import JOURNAL
 from tests.proof.planted import DOMAIN, FLIPS, PEOPLE, make
 from tests.store.runs import Killed, Killer, contents, forged, listing
 
-DATA = drawn_from(parse_domain(DOMAIN))
+DATA = draw_records(parse_domain(DOMAIN))
 OPENED = wrap_model(make(), DATA.domain, DATA.rows, decision=Decision("threshold", 0.0))
 PROBLEM = problem_of(OPENED, DATA.domain)
 RECORDS = ProofRecords.of(PROBLEM, DATA)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import cluster_seeds
+from neuronfair.parameters import named_options
 from neuronfair.progress import PieceProgress, Progress, label_progress, show_nothing
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.campaign import SearchResult, search
@@ -24,7 +25,10 @@ from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import with_twins
 from neuronfair.searches.methods import check_method, current_name
 
-MIN_RANDOM, MAX_RANDOM = 10_000, 1_000_000  # people drawn uniformly and evaluated for the rate next to the methods
+MIN_RANDOM_RECORDS, MAX_RANDOM_RECORDS = (
+    10_000,
+    1_000_000,
+)  # people drawn uniformly and evaluated for the rate next to the methods
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,9 @@ def method_metrics(outcome: SearchResult) -> dict[str, float | None]:
     """Return how a search went; None for what cannot be said where nothing was found."""
     summary, findings, domain = outcome.summary(), outcome.findings, outcome.domain
     gaps = measure_severity(findings, outcome.config.decision)
-    found = summary["findings"]
+    count = summary["findings"]
     return {
-        "findings": found,
+        "findings": count,
         "findings_global": summary["findings_global"],
         "findings_local": summary["findings_local"],
         "tried": summary["tried"],
@@ -50,7 +54,7 @@ def method_metrics(outcome: SearchResult) -> dict[str, float | None]:
         "random_direction_gsr": outcome.random_direction.gsr if outcome.random_direction else None,
         "lift": None,
         "lift_over_strongest_control": None,
-        "diversity": mean_distance(domain, findings.packed) if found > 1 else None,
+        "diversity": mean_distance(domain, findings.packed) if count > 1 else None,
         "regions": count_regions(domain, findings.packed),
         "clusters": count_clusters(domain, findings.packed.long()),
         "severity": gaps.median if gaps else None,
@@ -59,7 +63,7 @@ def method_metrics(outcome: SearchResult) -> dict[str, float | None]:
         "seconds": summary["seconds"],
         "seconds_per_1000": summary["seconds_per_1000"],
         "rows_evaluated": summary["rows_evaluated"],
-        "rows_per_finding": summary["rows_evaluated"] / found if found else None,
+        "rows_per_finding": summary["rows_evaluated"] / count if count else None,
     }
 
 
@@ -70,8 +74,8 @@ class _SearchJob(NamedTuple):
     seeds: Tensor
 
 
-class _Searched(NamedTuple):
-    """What is searched, as it is sent to a worker."""
+class _SearchSubject(NamedTuple):
+    """A model and its data set, as they are sent to a worker."""
 
     model: Model | None
     opens: Callable[[], Model] | None  # opens the model in the worker, where it is not sent
@@ -79,7 +83,7 @@ class _Searched(NamedTuple):
     rows: Tensor
 
 
-def _line(subject: _Searched, run: _SearchJob, progress: Progress) -> MethodRun | None:
+def _run_method(subject: _SearchSubject, run: _SearchJob, progress: Progress) -> MethodRun | None:
     """Search, and return how it went; None on Ctrl-C."""
     model = subject.model if subject.opens is None else subject.opens()
     assert model is not None
@@ -87,19 +91,12 @@ def _line(subject: _Searched, run: _SearchJob, progress: Progress) -> MethodRun 
     if outcome.interrupted:
         return None
     outside = share_outside(subject.domain, outcome.findings.packed, subject.rows)
-    more: dict[str, float | None] = {"queries": float(outcome.queries), "outside_data": outside}
-    return MethodRun(run.config.method, run.config.seed, method_metrics(outcome) | more)
+    costs: dict[str, float | None] = {"queries": float(outcome.queries), "outside_data": outside}
+    return MethodRun(run.config.method, run.config.seed, method_metrics(outcome) | costs)
 
 
-def _line_in_worker(subject: _Searched, run: _SearchJob, report: PieceProgress) -> MethodRun | None:
-    return _line(subject, run, lambda what, done, total, note="": report(done, total or 0, 0))
-
-
-class PoolOptions(TypedDict, total=False):
-    """Who searches with several methods side by side."""
-
-    pool: Pool | None
-    opens: Callable[[], Model] | None  # gives the model there; by default it is sent as it is
+def _run_method_in_worker(subject: _SearchSubject, run: _SearchJob, report: PieceProgress) -> MethodRun | None:
+    return _run_method(subject, run, lambda what, done, total, note="": report(done, total or 0, 0))
 
 
 class Control(NamedTuple):
@@ -132,9 +129,11 @@ class Comparison:
         """
         if self.random is None:
             return None
-        blind = [(f"random directions of {entry['method']}", entry["random_direction_gsr"]) for entry in self.methods()]
-        known = [Control(name, gsr) for name, gsr in (("random people", self.random.rate), *blind) if gsr]
-        return max(known, key=lambda control: control.gsr, default=None)
+        undirected = [
+            (f"random directions of {entry['method']}", entry["random_direction_gsr"]) for entry in self.methods()
+        ]
+        controls = [Control(name, gsr) for name, gsr in (("random people", self.random.rate), *undirected) if gsr]
+        return max(controls, key=lambda control: control.gsr, default=None)
 
     def methods(self) -> list[dict[str, Any]]:
         """Return one dictionary per method: the mean of each metric over the run seeds.
@@ -145,16 +144,17 @@ class Comparison:
         for method in dict.fromkeys(line.method for line in self.lines):
             lines = [line.figures for line in self.lines if line.method == method]
             entry: dict[str, Any] = {"method": method, "runs": len(lines)}
-            spread: dict[str, float | None] = {}
+            half_widths: dict[str, float | None] = {}
             for name in lines[0]:
                 values = [x for figures in lines if (x := figures[name]) is not None]
-                entry[name], spread[name] = mean_interval(values)
+                entry[name], half_widths[name] = mean_interval(values)
             if len(lines) > 1:
-                entry["plus_minus"] = spread
+                entry["plus_minus"] = half_widths
             result.append(entry)
         return result
 
 
+@named_options()
 def compare_methods(
     network: Model,
     domain: TableDomain,
@@ -162,9 +162,10 @@ def compare_methods(
     methods: Sequence[str],
     config: SearchConfig | None = None,
     *,
-    repeats: int = 1,
+    repeats: int = 1,  # run seeds, from `config.seed` on: other seed rows and other draws
     progress: Progress | None = None,
-    **pool_options: Unpack[PoolOptions],
+    pool: Pool | None = None,  # workers that search with several methods in parallel
+    opens: Callable[[], Model] | None = None,  # opens the model in a worker; default: the model is sent
 ) -> Comparison:
     """Search a model with each method and return the metrics side by side.
 
@@ -183,30 +184,30 @@ def compare_methods(
     for seed in range(config.seed, config.seed + repeats):
         seeds = cluster_seeds(network.encoding, rows, config.seeds, seed=seed)
         runs += [_SearchJob(replace(config, method=method, seed=seed), seeds) for method in methods]
-    lines = list(_lines(network, domain, rows, runs, progress or show_nothing, **pool_options))
-    stopped = len(lines) < len(runs)
+    lines = list(_run_methods(network, domain, rows, runs, progress or show_nothing, pool, opens))
+    is_interrupted = len(lines) < len(runs)
     evaluated = max((int(line.figures["rows_evaluated"] or 0) for line in lines), default=0)
     populations: tuple[Population | Tensor | PopulationModel, ...] = ()
-    if config.controls and not stopped:
+    if config.controls and not is_interrupted:
         populations = (rows, fit_population(domain, rows, seed=config.seed), "domain")
-    samples = min(MAX_RANDOM, max(MIN_RANDOM, evaluated))
+    samples = min(MAX_RANDOM_RECORDS, max(MIN_RANDOM_RECORDS, evaluated))
     rates = tuple(
-        flip_rate(network, domain, population=one, samples=samples, decision=config.decision, seed=config.seed)
-        for one in populations
+        flip_rate(network, domain, population=population, samples=samples, decision=config.decision, seed=config.seed)
+        for population in populations
     )
-    result = Comparison(config, len(runs[0].seeds), rates, tuple(lines), stopped)
+    result = Comparison(config, len(runs[0].seeds), rates, tuple(lines), is_interrupted)
     return replace(result, lines=tuple(_with_lifts(line, result) for line in lines))
 
 
 def _with_lifts(line: MethodRun, comparison: Comparison) -> MethodRun:
     """Return a run with its success rate as a multiple of that of random people, and of the strongest control."""
     gsr, random, strongest = line.figures["gsr"], comparison.random, comparison.strongest
-    over = {"lift": random and random.rate, "lift_over_strongest_control": strongest and strongest.gsr}
-    lifts = {name: gsr / rate if gsr is not None and rate else None for name, rate in over.items()}
+    baselines = {"lift": random and random.rate, "lift_over_strongest_control": strongest and strongest.gsr}
+    lifts = {name: gsr / rate if gsr is not None and rate else None for name, rate in baselines.items()}
     return replace(line, figures=line.figures | lifts)
 
 
-def _lines(
+def _run_methods(
     model: Model,
     domain: TableDomain,
     rows: Tensor,
@@ -218,20 +219,22 @@ def _lines(
     """Give the line of each search that is finished, up to Ctrl-C."""
     if pool is None:
         for run in runs:
-            line = _line(_Searched(model, None, domain, rows), run, label_progress(progress, f"{run.config.method}, "))
+            line = _run_method(
+                _SearchSubject(model, None, domain, rows), run, label_progress(progress, f"{run.config.method}, ")
+            )
             if line is None:
                 return
             yield line
         return
 
-    def show_all(pieces: Sequence[tuple[int, int, int]]) -> None:
-        done, total, _ = map(sum, zip(*pieces, strict=True))
-        progress(f"{len(runs)} searches", done, total)
+    def show_total(pieces: Sequence[tuple[int, int, int]]) -> None:
+        completed, total, _ = map(sum, zip(*pieces, strict=True))
+        progress(f"{len(runs)} searches", completed, total)
 
     gpus = float(model.encoding.device.type == "cuda")
-    subject = _Searched(model if opens is None else None, opens, domain, rows)
+    subject = _SearchSubject(model if opens is None else None, opens, domain, rows)
     try:
-        for line in pool.map(_line_in_worker, subject, runs, progress=show_all, gpus=gpus):
+        for line in pool.map(_run_method_in_worker, subject, runs, progress=show_total, gpus=gpus):
             if line is None:
                 return
             yield line

@@ -212,7 +212,7 @@ def _check_reads(found: AuditInput, source: ModelSource, target: str | None) -> 
         )
 
 
-def drawn_from(domain: TableDomain, seed: int = 0) -> Dataset:
+def draw_records(domain: TableDomain, seed: int = 0) -> Dataset:
     """Return people drawn from a domain, without labels, where there is no table."""
     rows = domain.sample(DRAWN, torch.Generator().manual_seed(seed))
     return Dataset(domain.name, domain, rows, torch.full((len(rows),), UNKNOWN))

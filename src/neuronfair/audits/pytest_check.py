@@ -6,14 +6,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from neuronfair.audits.gate.regression_set import read_regression_set, replay_regression_set
 from neuronfair.audits.gate.thresholds import GROUP_METRICS, Threshold, check_groups, read_expressions, records_needed
-from neuronfair.audits.inputs import DRAWN, AuditInput, ModelSource, drawn_from, prepare
+from neuronfair.audits.inputs import DRAWN, AuditInput, ModelSource, draw_records, prepare
 from neuronfair.audits.provenance import replay_options, score_scale
 from neuronfair.audits.report import GateCheck, RegressionSetReport
 from neuronfair.audits.report.attribute import Proved
@@ -30,7 +30,7 @@ from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.errors import DataError, NeuronFairError, refuse_unknown
+from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.formatting import (
     POPULATIONS,
     Population,
@@ -50,17 +50,17 @@ from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.open import OpenedModel
 from neuronfair.model.records import Records, prepare_records
-from neuronfair.parameters import accept_old_names, with_current_names
+from neuronfair.parameters import accept_old_names, named_options
 from neuronfair.progress import show_nothing
 from neuronfair.searches.config import SearchConfig
 from neuronfair.store.ledger import MANIFEST, portable_source
 
 SAMPLES = 10_000  # records evaluated at least
-ALIKE = (
+CONSTANT_DECISION = (
     "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to this "
     "domain, and the decision"
 )
-TRUST = "If the encoding is right: settings=CheckSettings(skip_encoding_check=True)"
+ENCODING_REMEDY = "If the encoding is right: settings=CheckSettings(skip_encoding_check=True)"
 Models = nn.Module | Network | BlackBox | OpenedModel | str | Path | Callable[[Any], Any]
 
 
@@ -78,14 +78,6 @@ class CheckSettings:
     skip_encoding_check: bool = False  # evaluate even if the input encoding check fails
     preprocess: Callable[[Any], Any] | str | None = None  # from a DataFrame to the inputs of the model
     prove: float = 20.0  # time limit of a proof in seconds, if `proved` is set
-
-
-class Demands(TypedDict, total=False):
-    """Further demands of `fairness.check`."""
-
-    regression_set: str | Path | None  # regression set: none of its records may flip
-    proved: float | None  # share of the data set, or else of the input space, that must be certified
-    twins: TwinKind  # "counterfactual": the counterfactual test instead of the flip test
 
 
 @dataclass(frozen=True)
@@ -107,6 +99,7 @@ class Fairness:
         self._folder = folder
         self._checks = 0
 
+    @named_options()
     def check(
         self,
         model: Models,
@@ -117,7 +110,9 @@ class Fairness:
         decision: Decision | None = None,
         seconds: float | None = 20.0,
         settings: CheckSettings | None = None,
-        **demands: Unpack[Demands],
+        regression_set: str | Path | None = None,
+        proved: float | None = None,
+        twins: TwinKind = "flip",
     ) -> FairnessResult:
         """Fail if the decision flips with `sensitive` for more than `max_rate` of the records.
 
@@ -132,32 +127,25 @@ class Fairness:
         so does one that fails the input encoding check, unless the settings trust the encoding.
         """
         __tracebackhide__ = True  # pytest then shows the line of the test
-        demands = cast(Demands, with_current_names(demands))
-        refuse_unknown(demands, Demands.__annotations__)
         settings = settings or CheckSettings()
-        least, twins = demands.get("proved"), _checked_twins(max_rate, domain, demands)
+        twins = _read_demands(max_rate, proved, twins, domain)
         source = ModelSource(model, decision=decision, preprocess=settings.preprocess)
-        case = prepare(_data(domain, settings.seed), source, sensitive=sensitive)
-        past = _replay(demands.get("regression_set"), case)
+        case = prepare(_read_records(domain, settings.seed), source, sensitive=sensitive)
+        replayed = _replay(regression_set, case)
         measured = _measure(case, max_rate, twins, settings, has_table=isinstance(domain, Dataset))
         problems = _encoding_problems(case, settings)
-        flips = any(rate.flips for rate in measured.rates)
+        has_flips = any(rate.flips for rate in measured.rates)
         if measured.excess:
             problems += [*measured.excess, *self._worst_pair(case, measured, twins, seconds, settings)]
-        elif not flips and _decides_alike(case, measured.case.samples, settings.seed):
-            problems.append(ALIKE)
-        proved = None if least is None else _prove(case, settings, has_table=isinstance(domain, Dataset))
-        if proved is not None and least is not None and proved.certified_share < least:
-            problems.append(f"{proved.sentence} At least {percent(least)} must be certified.")
-        if past is not None and past.still_flips:
-            count = f"{past.still_flips:,} of {past.replayed:,} past counterexamples in {past.file}"
-            problems += [f"{count} still flip:", *past.examples]
-        if past is not None and past.unfit:
-            count = f"{past.unfit:,} of {past.replayed + past.unfit:,} past counterexamples in {past.file}"
-            problems += [f"{count} no longer fit the domain, so they were not evaluated:", *past.notes]
+        elif not has_flips and _is_decision_constant(case, measured.case.samples, settings.seed):
+            problems.append(CONSTANT_DECISION)
+        proof = None if proved is None else _prove(case, settings, has_table=isinstance(domain, Dataset))
+        if proof is not None and proved is not None and proof.certified_share < proved:
+            problems.append(f"{proof.sentence} At least {percent(proved)} must be certified.")
+        problems += [] if replayed is None else _replay_problems(replayed)
         if problems:
             raise AssertionError("\n".join(map(printable, problems)))
-        return FairnessResult(measured.largest, max_rate, past, measured.rates, proved, measured.counterfactual)
+        return FairnessResult(measured.largest, max_rate, replayed, measured.rates, proof, measured.counterfactual)
 
     def check_groups(
         self,
@@ -175,61 +163,66 @@ class Fairness:
         """
         __tracebackhide__ = True
         case = prepare(data, ModelSource(model, decision=decision), sensitive=sensitive)
-        data, opened = case.data, case.opened
+        data, decision = case.data, case.opened.decision
         name = "+".join(data.domain.sensitive)
         limits = read_expressions(fail_if, [name], [])
         if not limits or any(limit.figure not in GROUP_METRICS for limit in limits):
             raise NeuronFairError(f"expected thresholds on {listing(GROUP_METRICS)}, got {listing(fail_if) or 'none'}")
-        if _decides_alike(case, DRAWN, 0):
-            raise AssertionError(ALIKE)
-        records = prepare_records(opened, data)
-        _, disparity = group_metrics(records.model, records.data, opened.decision, confidence)
+        if _is_decision_constant(case, DRAWN, 0):
+            raise AssertionError(CONSTANT_DECISION)
+        records = prepare_records(case.opened, data)
+        _, disparity = group_metrics(records.model, records.data, decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
         if any(check.fired for check in checks):
             raise AssertionError("\n".join(printable(check.explained) for check in checks if check.fired))
         return checks
 
     def _worst_pair(
-        self, case: AuditInput, measured: _Measured, twins: TwinKind, seconds: float | None, settings: CheckSettings
+        self,
+        case: AuditInput,
+        measured: _CheckMeasurements,
+        twins: TwinKind,
+        seconds: float | None,
+        settings: CheckSettings,
     ) -> list[str]:
         """Search, and return the worst pair in words and the command that shows it again."""
-        folder, opened, seed = self._folder / str(self._checks), case.opened, settings.seed
+        folder, model, seed = self._folder / str(self._checks), case.opened, settings.seed
         self._checks += 1
         config = SearchConfig(
-            method=settings.method or ("frontier" if opened.white_box else "frontier-free"),
+            method=settings.method or ("frontier" if model.white_box else "frontier-free"),
             seeds=settings.seeds,
             steps=settings.steps,
             seconds=seconds,
             seed=seed,
-            decision=opened.decision,
+            decision=model.decision,
             controls=False,
             twins=twins,
-            scale=score_scale(opened, case.data),
+            scale=score_scale(model, case.data),
         )
         if (folder / config.method / MANIFEST).is_file():
             shutil.rmtree(folder)  # from an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
-        data, reopen = measured.case.data, replay_options(opened, case.origin)
-        one = replace(
+        data, options = measured.case.data, replay_options(model, case.origin)
+        attribute_case = replace(
             measured.case,
-            seeds=cluster_seeds(opened.model.encoding, data.rows, config.seeds, seed=seed),
+            seeds=cluster_seeds(model.model.encoding, data.rows, config.seeds, seed=seed),
             configs=(config,),
             samples=SAMPLES,
-            importance_order=attribute_importance(opened.model, data.domain, data.rows, opened.decision),
-            runs=RunFolder(folder, portable_source(opened.source), opened.fingerprint, None, reopen or ()),
+            importance_order=attribute_importance(model.model, data.domain, data.rows, model.decision),
+            runs=RunFolder(folder, portable_source(model.source), model.fingerprint, None, options or ()),
         )
-        found = AttributeAudit.of(data.domain)
-        search(one, found, show_nothing)
-        describe_findings(one, found, show_nothing)
-        searched = next((finding for finding in found.report.worst if finding.replay), None)
-        if searched is None:
+        audit = AttributeAudit.of(data.domain)
+        search(attribute_case, audit, show_nothing)
+        describe_findings(attribute_case, audit, show_nothing)
+        worst = next((finding for finding in audit.report.worst if finding.replay), None)
+        if worst is None:
             return []
-        again = f"{searched.replay}{' --model (its file, or package.module:name)' if reopen is None else ''}"
-        return [f"Worst pair, {described(searched)}", f"See it again: {again}"]
+        command = f"{worst.replay}{' --model (its file, or package.module:name)' if options is None else ''}"
+        return [f"Worst pair, {described(worst)}", f"See it again: {command}"]
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _CheckMeasurements:
     """The measurements of a check, and sentences on what exceeds the limit."""
 
     rates: tuple[Rate, ...]
@@ -245,32 +238,33 @@ class _Measured:
 
 def _measure(
     case: AuditInput, max_rate: float, twins: TwinKind, settings: CheckSettings, *, has_table: bool
-) -> _Measured:
+) -> _CheckMeasurements:
     """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
     data, confidence = case.data, settings.confidence
     limit = Threshold(f"flip_rate > {exact_number(max_rate)}", None, "flip_rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (records_needed(limit, 0.0, confidence) or SAMPLES))
     population = population_if_plausible(data, settings.seed) if has_table else None
-    opened, budget = case.opened, (samples, confidence, settings.seed)
-    one = AttributeCase(opened.model, data, opened.decision, *budget, population=population, opened=opened)
-    measured = _Measured(_flip_rates(one, has_table=has_table), one, None, [])
+    model, budget = case.opened, (samples, confidence, settings.seed)
+    attribute_case = AttributeCase(model.model, data, model.decision, *budget, population=population, opened=model)
+    measured = _CheckMeasurements(_flip_rates(attribute_case, has_table=has_table), attribute_case, None, [])
     if twins == "flip":
         return replace(measured, excess=_rate_problems(measured.largest, limit, data))
-    effect = one.counterfactual_test(data.rows, CounterfactualSettings(records=settings.samples)).measure()
+    effect = attribute_case.counterfactual_test(data.rows, CounterfactualSettings(records=settings.samples)).measure()
     report = counterfactual_report(data.domain, data.rows, effect, confidence)
-    searched = replace(data, domain=with_counterfactuals(data.domain, effect.counterfactuals))
+    data = replace(data, domain=with_counterfactuals(data.domain, effect.counterfactuals))
     excess = _excess_problems(report, max_rate)
-    return replace(measured, case=replace(one, data=searched), counterfactual=report, excess=excess)
+    return replace(measured, case=replace(attribute_case, data=data), counterfactual=report, excess=excess)
 
 
-def _checked_twins(max_rate: float, domain: TableDomain | Dataset | str | Path, demands: Demands) -> TwinKind:
+def _read_demands(
+    max_rate: float, proved: float | None, twins: TwinKind, domain: TableDomain | Dataset | str | Path
+) -> TwinKind:
     """Return the kind of twins; refuse demands that no model or every model meets."""
     if not 0 < max_rate < 1:
         raise NeuronFairError(f"max_rate must lie between 0 and 1, got {max_rate}: no sample can show a rate of 0")
-    least = demands.get("proved")
-    if least is not None and not 0 < least <= 1:
-        raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {least}")
-    twins = SearchConfig(twins=demands.get("twins", "flip")).twins  # refuses other words
+    if proved is not None and not 0 < proved <= 1:
+        raise NeuronFairError(f"proved must be a share above 0, and at most 1, got {proved}")
+    twins = SearchConfig(twins=twins).twins  # refuses other words
     if twins == "counterfactual" and not isinstance(domain, Dataset):
         raise NeuronFairError("twins='counterfactual' needs a data set, from which the counterfactual model is fitted")
     return twins
@@ -280,7 +274,7 @@ def _encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
     if not case.data.labelled or settings.skip_encoding_check:
         return []
     report = check_encoding(case.opened, case.data)
-    return [f"{report.text} {TRUST}"] if report.refused else []
+    return [f"{report.text} {ENCODING_REMEDY}"] if report.refused else []
 
 
 def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> Proved:
@@ -292,18 +286,17 @@ def _flip_rates(case: AttributeCase, *, has_table: bool) -> tuple[Rate, ...]:
 
     With both a data set and a population model, the rate of plausible pairs comes first.
     """
-    population = case.population
-    known = [] if population is None else [population]
-    every: list[Population | Records | PopulationModel] = [*([case.records] if has_table else []), *known, "domain"]
-    pairs = None if population is None else case.pair_rate()
-    return (*([] if pairs is None else [pairs.rate]), *map(case.rate, every))
+    populations: list[Population | Records | PopulationModel] = [case.records] if has_table else []
+    populations += ["domain"] if case.population is None else [case.population, "domain"]
+    pairs = None if case.population is None else case.pair_rate()
+    return (*([] if pairs is None else [pairs.rate]), *map(case.rate, populations))
 
 
-def _decides_alike(case: AuditInput, samples: int, seed: int) -> bool:
+def _is_decision_constant(case: AuditInput, samples: int, seed: int) -> bool:
     """Return whether all records, and `samples` more from the domain, get the same decision."""
-    model, data, opened = case.opened.model, case.data, case.opened
-    people = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
-    return opened.decision.is_unanimous(score_in_batches(model, people))
+    model, data = case.opened, case.data
+    rows = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
+    return model.decision.is_unanimous(score_in_batches(model.model, rows))
 
 
 def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
@@ -318,27 +311,40 @@ def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
         f"{rate.sampled:,}); at most {percent(limit.number)} is allowed."
     ]
     if not limit.met_by(rate.rate):
-        needed = records_needed(limit, rate.rate, rate.confidence)
-        if needed is not None:
-            how = f"settings=CheckSettings(samples={needed})"
+        min_records = records_needed(limit, rate.rate, rate.confidence)
+        if min_records is not None:
+            remedy = f"settings=CheckSettings(samples={min_records})"
             if rate.population == "table" and rate.sampled >= len(data):
-                how = f"the data set has {len(data):,}"
-            lines.append(f"This sample is too small to decide: about {needed:,} records are needed ({how}).")
+                remedy = f"the data set has {len(data):,}"
+            lines.append(f"This sample is too small to decide: about {min_records:,} records are needed ({remedy}).")
     return lines
 
 
-def _excess_problems(report: CounterfactualReport, most: float) -> list[str]:
+def _excess_problems(report: CounterfactualReport, max_rate: float) -> list[str]:
     """Return sentences on a counterfactual excess that may be too large; none if its interval excludes it."""
-    if report.effect.high <= most:
+    if report.effect.high <= max_rate:
         return []
-    return [f"{report.sentence} Its upper end must be at most {100 * most:g}.", *report.sentences[1:]]
+    return [f"{report.sentence} Its upper end must be at most {100 * max_rate:g}.", *report.sentences[1:]]
 
 
-def _data(domain: TableDomain | Dataset | str | Path, seed: int) -> Dataset:
+def _replay_problems(replayed: RegressionSetReport) -> list[str]:
+    """Return sentences on past counterexamples that still flip, or that could not be evaluated."""
+    problems = []
+    if replayed.still_flips:
+        count = f"{replayed.still_flips:,} of {replayed.replayed:,} past counterexamples in {replayed.file}"
+        problems += [f"{count} still flip:", *replayed.examples]
+    if replayed.unfit:
+        total = replayed.replayed + replayed.unfit
+        count = f"{replayed.unfit:,} of {total:,} past counterexamples in {replayed.file}"
+        problems += [f"{count} no longer fit the domain, so they were not evaluated:", *replayed.notes]
+    return problems
+
+
+def _read_records(domain: TableDomain | Dataset | str | Path, seed: int) -> Dataset:
     """Return the data set, or records drawn from the domain."""
     if isinstance(domain, Dataset):
         return domain
-    return drawn_from(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
+    return draw_records(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
 
 
 def _replay(file: str | Path | None, case: AuditInput) -> RegressionSetReport | None:

@@ -309,7 +309,7 @@ def _is_domain_file(data: str) -> bool:
 
 def _load_table_or_domain(table: TableOptions, model: ModelOptions) -> AuditInput:
     """Return a table or, of a domain file alone, records drawn from it for the model to be tried on."""
-    from neuronfair.audits.inputs import drawn_from, read_input
+    from neuronfair.audits.inputs import draw_records, read_input
     from neuronfair.domain.schema.toml import read_domain
 
     if not _is_domain_file(table.data):
@@ -319,7 +319,7 @@ def _load_table_or_domain(table: TableOptions, model: ModelOptions) -> AuditInpu
             f"{table.data}: is a domain file; --domain, --target and --attributes-file are for tables of your own"
         )
     return read_input(
-        drawn_from(read_domain(Path(table.data))), model.source, sensitive=options.split_names(table.sensitive)
+        draw_records(read_domain(Path(table.data))), model.source, sensitive=options.split_names(table.sensitive)
     )
 
 
@@ -330,7 +330,7 @@ def format_decision(decision: Decision) -> str:
 
 def _check_certificate(path: Path, model_options: ModelOptions, table: AuditInput | None, console: Console) -> Json:
     """Check a certificate and return its counts; one that does not hold ends with exit status 1."""
-    from neuronfair.audits.inputs import drawn_from
+    from neuronfair.audits.inputs import draw_records
     from neuronfair.proof.certificate import CertificateError, read
     from neuronfair.proof.checker.check import check
     from neuronfair.render.terminal import progress_bar
@@ -339,7 +339,7 @@ def _check_certificate(path: Path, model_options: ModelOptions, table: AuditInpu
         raise NeuronFairError(f"--check {path}: there is no such file")
     try:
         certificate = read(path)
-        opened_model = model_options.source.open(drawn_from(certificate.domain))
+        opened_model = model_options.source.open(draw_records(certificate.domain))
         decision, certified = format_decision(opened_model.decision), format_decision(certificate.decision)
         if decision != certified:
             raise CertificateError(
