@@ -249,12 +249,12 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
         take_rules=options.get("take_rules", "none"),
     )
     checks = options.get("checks") or Checks()
-    table, opened, folder = case.data, case.opened, options.get("folder")
+    table, opened_model, folder = case.data, case.opened_model, options.get("folder")
     settings = _change_settings(options.get("settings") or AuditSettings(), options)
     ready = checks.read(table.domain)
     population = options.get("population")
     people = None if population is None else read_people(population, table.domain)
-    ready.refuse(table.domain.sensitive, settings.methods_for(opened), settings.twins)
+    ready.refuse(table.domain.sensitive, settings.methods_for(opened_model), settings.twins)
     pool = options.get("pool")
     origin = replace(
         case.origin,
@@ -263,7 +263,14 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     )
     with _open_progress(options.get("progress")) as show:
         result = run(
-            opened, table, settings=settings, ready=ready, origin=origin, folder=folder, progress=show, people=people
+            opened_model,
+            table,
+            settings=settings,
+            ready=ready,
+            origin=origin,
+            folder=folder,
+            progress=show,
+            people=people,
         )
     if result.failure is not None and (checks.fail_if or not isinstance(result.failure, EncodingError)):
         raise result.failure  # without thresholds, the report says that there is no verdict
@@ -375,14 +382,14 @@ def certify(
         data = draw_records(data)
     source = ModelSource(model, weights, trust_pickle, decision, "cpu", preprocess, columns)
     case = prepare(data, source, sensitive=_name_sensitive(data, sensitive, sensitive_features), target=target)
-    table, opened = case.data, case.opened
-    problem = problem_where(opened, table.domain, where, device)
+    table, opened_model = case.data, case.opened_model
+    problem = problem_where(opened_model, table.domain, where, device)
     if has_table:
-        records = ProofRecords.of(problem, table, order=order, model=opened)
+        records = ProofRecords.of(problem, table, order=order, model=opened_model)
     else:
         records = ProofRecords.none(problem, table.name)
     with stage_progress("Proving") as bar:
-        return certify_problem(problem, opened, records, seconds, show=bar, pool=pool)[0]
+        return certify_problem(problem, opened_model, records, seconds, show=bar, pool=pool)[0]
 
 
 @named_options()
@@ -427,7 +434,7 @@ def rate(
     else:
         source = ModelSource(model, weights, trust_pickle, decision, device, preprocess, columns)
         case = prepare(records, source, sensitive=sensitive, target=target)
-        wrapped, domain = case.opened, case.data.domain
+        wrapped, domain = case.opened_model, case.data.domain
         table = None if isinstance(data, TableDomain) else case.data
     if population is None or isinstance(population, str):
         population = population or ("domain" if table is None else "table")

@@ -27,8 +27,8 @@ from neuronfair.model.open import OpenedModel, feature_names, wrap_model
 from neuronfair.model.open.estimators import takes_sensitive_features
 from neuronfair.model.open.names import matched_columns, source_of
 
-DRAWN = 1000  # people, where no table is given
-_RAW = 'encode = "raw"  # the model has no names for its inputs: it gets the numbers of the table'
+DRAWN_RECORDS = 1000  # where no table is given
+_RAW_ENCODING = 'encode = "raw"  # the model has no names for its inputs: it gets the numbers of the table'
 UNREAD = "the model does not read it"
 _READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
 
@@ -61,14 +61,14 @@ class ModelSource:
 
     def open(self, data: Dataset) -> OpenedModel:
         """Open the model for a data set."""
-        own = getattr(self.model, "device", None)
+        device = getattr(self.model, "device", None)
         return wrap_model(
             self.model,
             data.domain,
             data,
             weights=self.weights,
             trust_pickle=self.trust_pickle,
-            device=self.device or str(own if isinstance(own, torch.device) else data.domain.device),
+            device=self.device or str(device if isinstance(device, torch.device) else data.domain.device),
             decision=self.decision,
             preprocess=self.preprocess,
         )
@@ -86,10 +86,11 @@ class AuditInput:
     remarks: tuple[str, ...] = ()  # about the table, and how it was read
     joined: JoinedColumns | None = None  # sensitive columns from another table, no inputs of a model
     source: ModelSource = ModelSource()
-    model: OpenedModel | None = None  # None: it was not opened, or there is none yet
+    model: OpenedModel | None = None  # None: it was not opened, could not be, or there is none yet
+    refusal: ModelError | None = None  # why the model cannot be opened for this table
 
     @property
-    def opened(self) -> OpenedModel:
+    def opened_model(self) -> OpenedModel:
         """The model; one that is not there is an error of the program."""
         assert self.model is not None, "the model was not opened"
         return self.model
@@ -121,7 +122,20 @@ class AuditInput:
             raise DataError(f"--favourable {favourable}: the domain of {domain.name} says '{domain.favourable}'")
         domain = replace(domain, favourable=favourable)
         text = None if self.domain_text is None else with_favourable(self.domain_text, favourable)
-        return replace(self, data=replace(self.data, domain=domain), domain_text=text)
+        return replace(self.with_domain(domain), domain_text=text)
+
+    def with_domain(self, domain: TableDomain) -> AuditInput:
+        """Return the table with another domain, for which the model is to be opened anew."""
+        return replace(self, data=replace(self.data, domain=domain), model=None, refusal=None)
+
+    def with_model(self) -> AuditInput:
+        """Return the table with its model opened, or with the refusal of a model that does not fit it."""
+        if self.source.model is None or self.model is not None or self.refusal is not None:
+            return self
+        try:
+            return replace(self, model=self.source.open(self.data))
+        except ModelError as error:
+            return replace(self, refusal=error)
 
 
 def prepare(
@@ -142,9 +156,11 @@ def prepare(
     which of the rules that the table suggests an inferred domain has.
     """
     source = source or ModelSource()
-    found = read_input(table, source, domain=domain, sensitive=sensitive, target=target, take_rules=take_rules)
-    found = found.with_favourable(favourable)
-    return found if source.model is None else replace(found, model=source.open(found.data))
+    case = read_input(table, source, domain=domain, sensitive=sensitive, target=target, take_rules=take_rules)
+    case = case.with_favourable(favourable).with_model()
+    if case.refusal is not None:
+        raise case.refusal
+    return case
 
 
 def read_input(
@@ -159,32 +175,32 @@ def read_input(
     """Return a table with the columns that a model reads, as `prepare` does; the model is opened only where it must."""
     target = None if target is None else str(target)  # a column may be called by a number
     names = source.column_names()
-    table, chosen = with_columns(table, sensitive)
+    table, sensitive_names = with_columns(table, sensitive)
     if names is not None and takes_sensitive_features(source.model):
-        names = tuple(dict.fromkeys((*names, *chosen)))
-    declared = _check_domain(table, domain, target, take_rules)
+        names = tuple(dict.fromkeys((*names, *sensitive_names)))
+    is_declared = _check_domain(table, domain, target, take_rules)
     order = None if source.columns is None else tuple(map(str, source.columns))
     if order is not None:
-        _check_order(order, names, declared=declared)
-    fits = partial(matched_columns, source.model if source.reads_columns else None, order or names)
-    if not declared:
-        if order is not None:
-            table = _in_order(read_sheet(table), order)
-        find = partial(_inferred, table, source, fits, chosen, target, take_rules)
+        _check_order(order, names, is_declared=is_declared)
+    match = partial(matched_columns, source.model if source.reads_columns else None, order or names)
+    if is_declared:
+        domain, text = _read_domain(table.domain if isinstance(table, Dataset) else domain, sensitive_names)
+        read = partial(_read_with_domain, table, source, match, domain, text)
     else:
-        described = _described(table.domain if isinstance(table, Dataset) else domain, chosen)
-        find = partial(_declared, table, fits, *described)
-    found = find(() if order is None else tuple(name for name in chosen if name not in order))
+        if order is not None:
+            table = _order_columns(read_sheet(table), order)
+        read = partial(_read_and_infer, table, source, match, sensitive_names, target, take_rules)
+    case = read(() if order is None else tuple(name for name in sensitive_names if name not in order))
     if order is not None:
-        found = replace(found, data=replace(found.data, ordered=True))
-    _check_reads(found, source, target)
-    if source.is_fitted_by_width and found.reads is None and not found.not_inputs:
-        found = _fitting(find, found, source)
-    if source.is_fitted_by_width and found.inferred and names is None:
-        found = _as_cells(found, source)
-    if found.reads is None and found.not_inputs:
-        found = replace(found, reads=tuple(name for name in found.data.domain.names if name not in found.not_inputs))
-    return replace(found, source=source)
+        case = replace(case, data=replace(case.data, ordered=True))
+    _check_reads(case, target)
+    if source.is_fitted_by_width and case.reads is None and not case.not_inputs:
+        case = _fit_width(read, case)
+    if source.is_fitted_by_width and case.inferred and names is None:
+        case = _declare_raw_numbers(case)
+    if case.reads is None and case.not_inputs:
+        case = replace(case, reads=tuple(name for name in case.data.domain.names if name not in case.not_inputs))
+    return case
 
 
 def _check_domain(table: Any, domain: object, target: str | None, take_rules: TakeRules) -> bool:
@@ -193,35 +209,35 @@ def _check_domain(table: Any, domain: object, target: str | None, take_rules: Ta
         raise DataError(f"{table.name}: this table has its own domain and target. Leave out others")
     if domain is not None and target is not None:
         raise DataError(f"target '{target}': the domain names the target. Leave one of the two out")
-    declared = isinstance(table, Dataset) or domain is not None
-    if declared and take_rules != "none":
+    is_declared = isinstance(table, Dataset) or domain is not None
+    if is_declared and take_rules != "none":
         raise DataError(f"take rules '{take_rules}': only for an inferred domain. Write the rules into the domain file")
-    return declared
+    return is_declared
 
 
-def _check_reads(found: AuditInput, source: ModelSource, target: str | None) -> None:
+def _check_reads(case: AuditInput, target: str | None) -> None:
     """Refuse a model that reads a column that is no input, or the target."""
-    for name in set(found.reads or ()) & set(found.not_inputs):
+    for name in set(case.reads or ()) & set(case.not_inputs):
         raise ModelError(
-            f"{source_of(source.model)}: reads '{name}', which is no input: {_why(found, name)}. Add "
+            f"{source_of(case.source.model)}: reads '{name}', which is no input: {_explain_no_input(case, name)}. Add "
             "it to the inputs, or use a model without it"
         )
-    if found.reads is not None and target in found.reads:
+    if case.reads is not None and target in case.reads:
         raise ModelError(
-            f"{source_of(source.model)}: reads the target '{target}' itself. Name the column that it predicts"
+            f"{source_of(case.source.model)}: reads the target '{target}' itself. Name the column that it predicts"
         )
 
 
 def draw_records(domain: TableDomain, seed: int = 0) -> Dataset:
-    """Return people drawn from a domain, without labels, where there is no table."""
-    rows = domain.sample(DRAWN, torch.Generator().manual_seed(seed))
+    """Return records drawn from a domain, without labels, where there is no table."""
+    rows = domain.sample(DRAWN_RECORDS, torch.Generator().manual_seed(seed))
     return Dataset(domain.name, domain, rows, torch.full((len(rows),), UNKNOWN))
 
 
-def _inferred(
+def _read_and_infer(
     table: Any,
     source: ModelSource,
-    matched: Callable[..., tuple[str, ...] | None],
+    match: Callable[..., tuple[str, ...] | None],
     sensitive: Sequence[str],
     target: str | None,
     take_rules: TakeRules,
@@ -235,26 +251,28 @@ def _inferred(
     if not sensitive:
         raise DataError("name a domain, or the sensitive attributes (and the target) so that one can be inferred")
     sheet = read_sheet(table)
-    reads = matched(tuple(sheet.columns))
+    reads = match(tuple(sheet.columns))
 
-    def found(keep_missing: bool) -> AuditInput:
+    def infer(keep_missing: bool) -> AuditInput:
         regression = source.decision is not None and source.decision.kind == "tolerance"
         inference = InferenceSettings(reads, regression, keep_missing, take_rules, not_inputs)
         draft = draft_domain(sheet, sensitive=sensitive, target=target, settings=inference)
         data = replace(read_table(sheet, draft.domain), inferred=True)
-        return AuditInput(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.joined)
+        return AuditInput(data, draft.text, True, reads, draft.left_out, draft.remarks, sheet.joined, source)
 
-    kept = found(source.model is not None)
-    if source.model is not None and any(a.empty is not None for a in kept.data.domain.attributes):
-        filled = found(False)
-        return kept if _reads_empty_cells(source, kept.data, filled.data) else filled
-    return kept
+    with_empty = infer(source.model is not None)
+    if source.model is None or all(attribute.empty is None for attribute in with_empty.data.domain.attributes):
+        return with_empty
+    with_empty, filled = with_empty.with_model(), infer(False).with_model()
+    reads_empty = with_empty.model is not None and with_empty.model.kind in _READ_CELLS
+    has_network = filled.model is None or filled.model.white_box  # or it is refused later
+    return with_empty if reads_empty and not has_network else filled
 
 
-def _check_order(order: Sequence[str], names: Sequence[str] | None, *, declared: bool) -> None:
+def _check_order(order: Sequence[str], names: Sequence[str] | None, *, is_declared: bool) -> None:
     """Refuse an order of inputs where something else says it."""
     text = ",".join(order)
-    if declared:
+    if is_declared:
         raise DataError(
             f"--columns {text}: the domain sets the order of the inputs. Change it there, or leave out --columns"
         )
@@ -264,7 +282,7 @@ def _check_order(order: Sequence[str], names: Sequence[str] | None, *, declared:
         )
 
 
-def _in_order(sheet: Sheet, order: Sequence[str]) -> Sheet:
+def _order_columns(sheet: Sheet, order: Sequence[str]) -> Sheet:
     """Return a table with the columns of a model's inputs first, in their order."""
     missing = next((name for name in order if name not in sheet.columns), None)
     if missing is not None:
@@ -272,92 +290,80 @@ def _in_order(sheet: Sheet, order: Sequence[str]) -> Sheet:
     return replace(sheet, columns={name: sheet.columns[name] for name in dict.fromkeys((*order, *sheet.columns))})
 
 
-def _declared(
+def _read_with_domain(
     table: Any,
-    matched: Callable[..., tuple[str, ...] | None],
-    whole: TableDomain,
+    source: ModelSource,
+    match: Callable[..., tuple[str, ...] | None],
+    declared: TableDomain,
     text: str | None,
     not_inputs: Sequence[str],
 ) -> AuditInput:
     """Return a table whose domain is given."""
-    reads = matched(whole.names, "domain")
-    kept = limited(whole, whole.names if reads is None else {*reads, *whole.sensitive})
-    left_out = tuple(LeftOut(name, UNREAD) for name in whole.names if name not in kept.names)
+    reads = match(declared.names, "domain")
+    domain = limited(declared, declared.names if reads is None else {*reads, *declared.sensitive})
+    left_out = tuple(LeftOut(name, UNREAD) for name in declared.names if name not in domain.names)
     if not_inputs:
-        kept = replace(
-            kept, attributes=tuple(replace(a, encode="none") if a.name in not_inputs else a for a in kept.attributes)
-        )
+        attributes = tuple(replace(a, encode="none") if a.name in not_inputs else a for a in domain.attributes)
+        domain = replace(domain, attributes=attributes)
     if left_out and text is not None:
-        text = f"# Without {', '.join(quoted(one.column) for one in left_out)}: {UNREAD}.\n{format_domain(kept)}"
+        text = (
+            f"# Without {', '.join(quoted(column.column) for column in left_out)}: {UNREAD}.\n{format_domain(domain)}"
+        )
     elif not_inputs and text is not None:
-        text = format_domain(kept)
+        text = format_domain(domain)
     if isinstance(table, Dataset):
-        return AuditInput(replace(table.only(kept.names), domain=kept), text, reads=reads, left_out=left_out)
+        data = replace(table.only(domain.names), domain=domain)
+        return AuditInput(data, text, reads=reads, left_out=left_out, source=source)
     sheet = read_sheet(table)
     for name in sheet.joined.names if sheet.joined is not None else ():
-        if name in kept.names and kept.attributes[kept.column(name)].is_input:
+        if name in domain.names and domain.attributes[domain.column(name)].is_input:
             raise DomainError(
-                f"{kept.name}: '{name}' is in a separate table, so it is no input of a model. Write encode = \"none\" "
-                "for it in the domain file"
+                f"{domain.name}: '{name}' is in a separate table, so it is no input of a model. Write "
+                'encode = "none" for it in the domain file'
             )
-    return AuditInput(read_table(sheet, kept), text, False, reads, left_out, sheet.remarks, sheet.joined)
+    return AuditInput(read_table(sheet, domain), text, False, reads, left_out, sheet.remarks, sheet.joined, source)
 
 
-def _fitting(find: Callable[[Sequence[str]], AuditInput], found: AuditInput, source: ModelSource) -> AuditInput:
-    """Return a table as a model without names for its inputs can be given it: with the sensitive columns, or without.
+def _fit_width(read: Callable[[Sequence[str]], AuditInput], case: AuditInput) -> AuditInput:
+    """Return a table that fits a model without names for its inputs: with the sensitive columns, or without them.
 
-    One that can be given neither is opened, and refused, later.
+    If neither fits, the model is refused later.
     """
-    sensitive = found.data.domain.sensitive
-    if len(sensitive) == len(found.data.domain.attributes):
-        return found
-    try:
-        source.open(found.data)
-        return found
-    except ModelError:
-        without = find(sensitive)
-    try:
-        source.open(without.data)
-    except ModelError:
-        return found
+    sensitive = case.data.domain.sensitive
+    if len(sensitive) == len(case.data.domain.attributes):
+        return case
+    case = case.with_model()
+    if case.refusal is None:
+        return case
+    narrow = read(sensitive).with_model()
     remark = f"{listing(sensitive)}: no input of the model, which fits the other columns only"
-    return replace(without, remarks=(*without.remarks, remark))
+    return case if narrow.refusal is not None else replace(narrow, remarks=(*narrow.remarks, remark))
 
 
-def _as_cells(found: AuditInput, source: ModelSource) -> AuditInput:
-    """Return a table whose domain declares its own numbers, if a model of arrays is given these.
+def _declare_raw_numbers(case: AuditInput) -> AuditInput:
+    """Return a table whose domain declares its own numbers, if a model of arrays reads these.
 
-    Else the model would be given other numbers with the domain file that is written now.
+    Else the model would read other numbers with the domain file that is written now.
     """
-    text, domain = found.domain_text or "", found.data.domain
+    text, domain = case.domain_text or "", case.data.domain
     if any(attribute.values and attribute.values != ("0", "1") for attribute in domain.attributes):
-        return found
-    try:
-        opened = source.open(found.data)
-    except ModelError:  # which will be raised again
-        return found
-    if not opened.by_position or opened.declared or opened.kind not in _READ_CELLS:
-        return found
-    text = text.replace("\n[attributes]\n", f"\n{_RAW}\n[attributes]\n", 1)
-    not_inputs = set(found.not_inputs)
-    raw = (a if a.name in not_inputs else replace(a, encode="raw") for a in domain.attributes)
-    return replace(found, domain_text=text, data=replace(found.data, domain=replace(domain, attributes=tuple(raw))))
+        return case
+    case = case.with_model()
+    model = case.model
+    if model is None or not model.by_position or model.declared or model.kind not in _READ_CELLS:
+        return case
+    text = text.replace("\n[attributes]\n", f"\n{_RAW_ENCODING}\n[attributes]\n", 1)
+    raw = tuple(a if a.name in case.not_inputs else replace(a, encode="raw") for a in domain.attributes)
+    return replace(case.with_domain(replace(domain, attributes=raw)), domain_text=text)
 
 
-def _why(found: AuditInput, name: str) -> str:
-    file = None if found.joined is None or name not in found.joined.names else found.joined.sheet.path
+def _explain_no_input(case: AuditInput, name: str) -> str:
+    """Return why a column is no input of a model."""
+    file = None if case.joined is None or name not in case.joined.names else case.joined.sheet.path
     return f"it is in {file}, a separate table" if file is not None else 'the domain says encode = "none"'
 
 
-def _reads_empty_cells(source: ModelSource, data: Dataset, filled: Dataset) -> bool:
-    """Return whether the model reads cells, also empty ones, and is no white box either if these are filled."""
-    try:
-        return source.open(data).kind in _READ_CELLS and not source.open(filled).white_box
-    except ModelError:  # which will be raised again, if that was not the reason
-        return False
-
-
-def _described(domain: TableDomain | str | Path | None, sensitive: Sequence[str]) -> tuple[TableDomain, str | None]:
+def _read_domain(domain: TableDomain | str | Path | None, sensitive: Sequence[str]) -> tuple[TableDomain, str | None]:
     """Return a domain, and the text of its file if it has one."""
     text = None
     if not isinstance(domain, TableDomain):

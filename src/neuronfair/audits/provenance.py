@@ -74,69 +74,69 @@ def about_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataR
     )
 
 
-def about_model(opened: OpenedModel, data: Dataset, origin: Origin) -> ModelReport:
+def about_model(opened_model: OpenedModel, data: Dataset, origin: Origin) -> ModelReport:
     """Return the report on the model; accuracy is by parts only where the training rows are known."""
     parts = {"table": data} if origin.card is None else data.split(origin.card.seed)._asdict()
-    shares = {name: _accuracy(opened, part) for name, part in parts.items()}
+    shares = {name: _accuracy(opened_model, part) for name, part in parts.items()}
     known = {name: share for name, share in shares.items() if share is not None}
     return ModelReport(
-        source=f"trained on {data.name}" if origin.trained_here else opened.source,
-        kind=opened.kind,
-        white_box=opened.white_box,
-        note=opened.note,
-        fingerprint=opened.fingerprint,
-        outputs=opened.model.outputs,
-        layers=dict(opened.model.neurons) if isinstance(opened.model, Network) else {},
+        source=f"trained on {data.name}" if origin.trained_here else opened_model.source,
+        kind=opened_model.kind,
+        white_box=opened_model.white_box,
+        note=opened_model.note,
+        fingerprint=opened_model.fingerprint,
+        outputs=opened_model.model.outputs,
+        layers=dict(opened_model.model.neurons) if isinstance(opened_model.model, Network) else {},
         accuracy=known if len(known) == len(shares) else None,
         trained_here=origin.trained_here,
     )
 
 
-def about_decision(opened: OpenedModel, data: Dataset) -> DecisionReport:
+def about_decision(opened_model: OpenedModel, data: Dataset) -> DecisionReport:
     """Return the report on the decision rule."""
-    return DecisionReport(opened.decision.kind, opened.decision.value, score_scale(opened, data))
+    return DecisionReport(opened_model.decision.kind, opened_model.decision.value, score_scale(opened_model, data))
 
 
-def score_scale(opened: OpenedModel, data: Dataset) -> Scale:
+def score_scale(opened_model: OpenedModel, data: Dataset) -> Scale:
     """Return what the scores of a model are; where its kind does not tell, by those of some records."""
-    if opened.scale is not None:
-        return opened.scale
+    if opened_model.scale is not None:
+        return opened_model.scale
     spread = torch.linspace(0, len(data) - 1, min(TRIED, len(data))).long()
     drawn = data.domain.sample(TRIED, torch.Generator().manual_seed(0))
-    scores = opened.model.scores(torch.cat([data.rows[spread.to(data.rows.device)], drawn]))
-    return infer_scale(opened.decision, scores)
+    scores = opened_model.model.scores(torch.cat([data.rows[spread.to(data.rows.device)], drawn]))
+    return infer_scale(opened_model.decision, scores)
 
 
-def _accuracy(opened: OpenedModel, data: Dataset) -> float | None:
+def _accuracy(opened_model: OpenedModel, data: Dataset) -> float | None:
     """Return the accuracy; None where labels and outputs do not go together."""
-    target, decision = data.domain.target, opened.decision
+    target, decision = data.domain.target, opened_model.decision
     if target is None or not len(data) or not data.labelled:
         return None
-    if len(target.classes) != decision.classes(opened.model.outputs):
+    if len(target.classes) != decision.classes(opened_model.model.outputs):
         return None
-    records = prepare_records(opened, data)
+    records = prepare_records(opened_model, data)
     decided = decision.decide(score_in_batches(records.model, records.data.rows))
     return int((decided == data.labels.to(decided.device)).sum()) / len(data)
 
 
-def replay_options(opened: OpenedModel, origin: Origin) -> tuple[str, ...] | None:
+def replay_options(opened_model: OpenedModel, origin: Origin) -> tuple[str, ...] | None:
     """Return the options with which `neuronfair show` opens the model again; None for one that is only in memory."""
     if origin.trained_here:
         return ()
     if callable(origin.preprocess):
         return None
     prepared = () if origin.preprocess is None else ("--preprocess", origin.preprocess)
-    if Path(opened.source).is_file():
-        pickled = origin.trust_pickle or Path(opened.source).suffix.lower() in PICKLE_SUFFIXES
-        named = ("--model", opened.source, *(["--trust-pickle"] if pickled else []), *prepared)
+    if Path(opened_model.source).is_file():
+        pickled = origin.trust_pickle or Path(opened_model.source).suffix.lower() in PICKLE_SUFFIXES
+        named = ("--model", opened_model.source, *(["--trust-pickle"] if pickled else []), *prepared)
         return named if pickled or prepared else ()
-    if ":" not in opened.source:
+    if ":" not in opened_model.source:
         return None
     weights = () if origin.weights is None else ("--weights", str(origin.weights))
-    return ("--model", opened.source, *weights, *prepared)
+    return ("--model", opened_model.source, *weights, *prepared)
 
 
-def alternatives_command(opened: OpenedModel, data: Dataset, origin: Origin, folder: Path | None) -> str | None:
+def alternatives_command(opened_model: OpenedModel, data: Dataset, origin: Origin, folder: Path | None) -> str | None:
     """Return the command that searches for a less discriminatory model; None without a file, a folder or classes.
 
     A model that cannot be fitted again from its file is left to a kind of estimator that always can.
@@ -153,7 +153,7 @@ def alternatives_command(opened: OpenedModel, data: Dataset, origin: Origin, fol
         return None
     words = ["neuronfair", "alternatives", data.name if catalog else str(origin.table)]
     words += ["--sensitive", ",".join(domain.sensitive)] if catalog else ["--domain", str(folder / DOMAIN)]
-    source = folder / WEIGHTS if origin.trained_here else Path(opened.source)
+    source = folder / WEIGHTS if origin.trained_here else Path(opened_model.source)
     if source.suffix.lower() in REFITTED and origin.weights is None:
         words += ["--model", str(source), *(["--trust-pickle"] if origin.trust_pickle else [])]
     else:
@@ -162,7 +162,12 @@ def alternatives_command(opened: OpenedModel, data: Dataset, origin: Origin, fol
 
 
 def reproduction(
-    opened: OpenedModel, data: Dataset, settings: AuditSettings, origin: Origin, interrupted: bool, folder: Path | None
+    opened_model: OpenedModel,
+    data: Dataset,
+    settings: AuditSettings,
+    origin: Origin,
+    interrupted: bool,
+    folder: Path | None,
 ) -> Reproduction:
     """Return how to repeat an audit, and how to export its findings."""
     used = versions()
@@ -176,9 +181,9 @@ def reproduction(
         platform=platform.platform(),
         domain=data.domain.fingerprint,
         rows=rows_digest(data.rows),
-        model=opened.fingerprint,
+        model=opened_model.fingerprint,
         interrupted=interrupted,
         reduced=settings.reduced,
         export=None if folder is None else shlex.join(["neuronfair", "show", str(folder), "--out", "findings.xlsx"]),
-        alternatives=alternatives_command(opened, data, origin, folder),
+        alternatives=alternatives_command(opened_model, data, origin, folder),
     )

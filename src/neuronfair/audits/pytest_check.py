@@ -13,7 +13,7 @@ from torch import nn
 
 from neuronfair.audits.gate.regression_set import read_regression_set, replay_regression_set
 from neuronfair.audits.gate.thresholds import GROUP_METRICS, Threshold, check_groups, read_expressions, records_needed
-from neuronfair.audits.inputs import DRAWN, AuditInput, ModelSource, draw_records, prepare
+from neuronfair.audits.inputs import DRAWN_RECORDS, AuditInput, ModelSource, draw_records, prepare
 from neuronfair.audits.provenance import replay_options, score_scale
 from neuronfair.audits.report import GateCheck, RegressionSetReport
 from neuronfair.audits.report.attribute import Proved
@@ -163,14 +163,14 @@ class Fairness:
         """
         __tracebackhide__ = True
         case = prepare(data, ModelSource(model, decision=decision), sensitive=sensitive)
-        data, decision = case.data, case.opened.decision
+        data, decision = case.data, case.opened_model.decision
         name = "+".join(data.domain.sensitive)
         limits = read_expressions(fail_if, [name], [])
         if not limits or any(limit.figure not in GROUP_METRICS for limit in limits):
             raise NeuronFairError(f"expected thresholds on {listing(GROUP_METRICS)}, got {listing(fail_if) or 'none'}")
-        if _is_decision_constant(case, DRAWN, 0):
+        if _is_decision_constant(case, DRAWN_RECORDS, 0):
             raise AssertionError(CONSTANT_DECISION)
-        records = prepare_records(case.opened, data)
+        records = prepare_records(case.opened_model, data)
         _, disparity = group_metrics(records.model, records.data, decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
         if any(check.fired for check in checks):
@@ -186,7 +186,7 @@ class Fairness:
         settings: CheckSettings,
     ) -> list[str]:
         """Search, and return the worst pair in words and the command that shows it again."""
-        folder, model, seed = self._folder / str(self._checks), case.opened, settings.seed
+        folder, model, seed = self._folder / str(self._checks), case.opened_model, settings.seed
         self._checks += 1
         config = SearchConfig(
             method=settings.method or ("frontier" if model.white_box else "frontier-free"),
@@ -244,8 +244,10 @@ def _measure(
     limit = Threshold(f"flip_rate > {exact_number(max_rate)}", None, "flip_rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (records_needed(limit, 0.0, confidence) or SAMPLES))
     population = population_if_plausible(data, settings.seed) if has_table else None
-    model, budget = case.opened, (samples, confidence, settings.seed)
-    attribute_case = AttributeCase(model.model, data, model.decision, *budget, population=population, opened=model)
+    model, budget = case.opened_model, (samples, confidence, settings.seed)
+    attribute_case = AttributeCase(
+        model.model, data, model.decision, *budget, population=population, opened_model=model
+    )
     measured = _CheckMeasurements(_flip_rates(attribute_case, has_table=has_table), attribute_case, None, [])
     if twins == "flip":
         return replace(measured, excess=_rate_problems(measured.largest, limit, data))
@@ -273,12 +275,12 @@ def _read_demands(
 def _encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
     if not case.data.labelled or settings.skip_encoding_check:
         return []
-    report = check_encoding(case.opened, case.data)
+    report = check_encoding(case.opened_model, case.data)
     return [f"{report.text} {ENCODING_REMEDY}"] if report.refused else []
 
 
 def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> Proved:
-    return ProofStage(case.opened, case.data, None, settings.prove).prove(has_table=has_table).proved
+    return ProofStage(case.opened_model, case.data, None, settings.prove).prove(has_table=has_table).proved
 
 
 def _flip_rates(case: AttributeCase, *, has_table: bool) -> tuple[Rate, ...]:
@@ -294,7 +296,7 @@ def _flip_rates(case: AttributeCase, *, has_table: bool) -> tuple[Rate, ...]:
 
 def _is_decision_constant(case: AuditInput, samples: int, seed: int) -> bool:
     """Return whether all records, and `samples` more from the domain, get the same decision."""
-    model, data = case.opened, case.data
+    model, data = case.opened_model, case.data
     rows = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
     return model.decision.is_unanimous(score_in_batches(model.model, rows))
 
@@ -354,4 +356,6 @@ def _replay(file: str | Path | None, case: AuditInput) -> RegressionSetReport | 
         raise DataError(
             f"{file}: there is no such regression set. Make one: neuronfair audit … --regression-set {file}"
         )
-    return replay_regression_set(read_regression_set(file, case.data.domain), case.opened.model, case.opened.decision)
+    return replay_regression_set(
+        read_regression_set(file, case.data.domain), case.opened_model.model, case.opened_model.decision
+    )

@@ -52,7 +52,7 @@ class Result:
 
 
 def run(
-    opened: OpenedModel,
+    opened_model: OpenedModel,
     data: Dataset,
     *,
     settings: AuditSettings,
@@ -69,9 +69,9 @@ def run(
     depend on each other run side by side, where that is safe.
     """
     origin, ready, show = origin or Origin(), ready or LoadedChecks(), progress or show_nothing
-    prepared = _prepare(opened, data, settings, origin, None if folder is None else Path(folder))
+    prepared = _prepare(opened_model, data, settings, origin, None if folder is None else Path(folder))
     prepared = replace(prepared, processes=_processes(prepared))
-    past = ready.replay(opened)
+    past = ready.replay(opened_model)
     _lock = _begin_folder(prepared, people)  # until the audit ends
     stages = _Stages(prepared, show)
     try:
@@ -90,7 +90,7 @@ def run(
 class _Prepared:
     """The input of all stages, checked."""
 
-    opened: OpenedModel
+    opened_model: OpenedModel
     data: Dataset  # on the device of the model
     choices: list[tuple[str, ...]]  # of sensitive attributes: each alone, then all together
     views: list[Dataset]  # the data set by each choice
@@ -110,12 +110,12 @@ def _processes(prepared: _Prepared) -> int:
     Code of the user is called in one process only: it may hold a connection. By default, so is everything in a process
     with threads that we do not know.
     """
-    opened, origin = prepared.opened, prepared.origin
-    of_user = opened.kind == "Python function" or callable(origin.preprocess) or origin.parallel is not None
-    module = opened.module
+    opened_model, origin = prepared.opened_model, prepared.origin
+    of_user = opened_model.kind == "Python function" or callable(origin.preprocess) or origin.parallel is not None
+    module = opened_model.module
     large = module is not None and sum(p.numel() for p in module.parameters()) > LARGE_NETWORK
     most = usable_cores()
-    if of_user or large or opened.model.encoding.device.type != "cpu" or most < 2:
+    if of_user or large or opened_model.model.encoding.device.type != "cpu" or most < 2:
         return 1
     if origin.processes is None:
         return 1 if has_other_threads() else most
@@ -123,11 +123,11 @@ def _processes(prepared: _Prepared) -> int:
 
 
 def _prepare(
-    opened: OpenedModel, data: Dataset, settings: AuditSettings, origin: Origin, folder: Path | None
+    opened_model: OpenedModel, data: Dataset, settings: AuditSettings, origin: Origin, folder: Path | None
 ) -> _Prepared:
     """Check that the audit is possible before any work is done."""
-    data = data.to(opened.model.encoding.device)
-    if opened.unassessed:  # its decisions are none of the classes that the labels name
+    data = data.to(opened_model.model.encoding.device)
+    if opened_model.unassessed:  # its decisions are none of the classes that the labels name
         data = replace(data, labels=torch.full_like(data.labels, UNKNOWN))
     choices = attribute_sets(data.domain.sensitive)
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
@@ -136,20 +136,20 @@ def _prepare(
     if settings.twins == "counterfactual":
         for view in views:
             fit_counterfactuals(view.domain, view.rows)  # refuses what is impossible
-    return _Prepared(opened, data, choices, views, about_decision(opened, data), settings, origin, folder)
+    return _Prepared(opened_model, data, choices, views, about_decision(opened_model, data), settings, origin, folder)
 
 
 def _begin_folder(prepared: _Prepared, people: Tensor | None) -> Lock | None:
     """Claim the folder of the audit, if it has one, and write its manifest and domain."""
     if prepared.folder is None:
         return None
-    opened, data, origin = prepared.opened, prepared.data, prepared.origin
-    manifest = _manifest(opened, data, prepared.settings, prepared.choices[-1])
+    opened_model, data, origin = prepared.opened_model, prepared.data, prepared.origin
+    manifest = _manifest(opened_model, data, prepared.settings, prepared.choices[-1])
     manifest["population"] = None if people is None else rows_digest(people)
     domain_text = origin.domain_text or format_domain(data.domain)
     lock = begin_audit(prepared.folder, manifest, domain_text, data.domain.name)
-    if origin.trained_here and origin.card is not None and opened.module is not None:
-        keep_weights(prepared.folder, opened.module, origin.card)
+    if origin.trained_here and origin.card is not None and opened_model.module is not None:
+        keep_weights(prepared.folder, opened_model.module, origin.card)
     return lock
 
 
@@ -167,13 +167,13 @@ class _Stages:
     def run(self, people: Tensor | None) -> None:
         """Run all stages."""
         prepared, show = self._prepared, self._show
-        opened, data, settings = prepared.opened, prepared.data, prepared.settings
+        opened_model, data, settings = prepared.opened_model, prepared.data, prepared.settings
         with one_thread(prepared.processes > 1):
             population = self._check_inputs(people)
             with self.clock.of("search"):
                 show("Choosing rows to start from", 0, None)
-                seeds = cluster_seeds(opened.model.encoding, data.rows, settings.seeds, seed=settings.seed)
-            order = attribute_importance(opened.model, prepared.views[0].domain, data.rows, opened.decision)
+                seeds = cluster_seeds(opened_model.model.encoding, data.rows, settings.seeds, seed=settings.seed)
+            order = attribute_importance(opened_model.model, prepared.views[0].domain, data.rows, opened_model.decision)
             by_attribute = AttributeChoices(
                 prepared.views,
                 settings,
@@ -185,14 +185,14 @@ class _Stages:
                 folder=prepared.folder,
                 processes=prepared.processes,
             )
-            by_attribute.audit_each(opened, self.audits, self.clock, show)
+            by_attribute.audit_each(opened_model, self.audits, self.clock, show)
 
     def _check_inputs(self, people: Tensor | None) -> PopulationModel | None:
         """Check the encoding of the inputs and fit the population model, which is returned."""
         prepared, show = self._prepared, self._show
         data, settings = prepared.data, prepared.settings
         fitting = count_progress(show, "Fitting the population model (columns)")
-        works: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened, data)]
+        works: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened_model, data)]
         if people is None:
             works.append(partial(population_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed))
         show("Checking the input encoding", 0, None)
@@ -211,22 +211,22 @@ class _Stages:
 
 def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
     """Return the report without its verdict."""
-    opened, data, origin = prepared.opened, prepared.data, prepared.origin
+    opened_model, data, origin = prepared.opened_model, prepared.data, prepared.origin
     return Report(
         neuronfair=versions()["neuronfair"],
         verdict=PENDING,
         data=replace(about_data(data, prepared.choices[-1], origin), population=stages.population),
-        model=about_model(opened, data, origin),
+        model=about_model(opened_model, data, origin),
         decision=prepared.decision,
         attributes=tuple(audit.report for audit in stages.audits),
         encoding_check=stages.encoding_check,
         seconds=stages.clock.figures(),
-        reproduction=reproduction(opened, data, prepared.settings, origin, stages.interrupted, prepared.folder),
+        reproduction=reproduction(opened_model, data, prepared.settings, origin, stages.interrupted, prepared.folder),
     )
 
 
-def _manifest(opened: OpenedModel, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
-    settings = replace(settings, methods=settings.methods_for(opened))
+def _manifest(opened_model: OpenedModel, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
+    settings = replace(settings, methods=settings.methods_for(opened_model))
     budget = json.loads(json.dumps(asdict(settings)))
     for name in ("prove", "permutations"):  # a resumed audit may prove longer, or permute the groups more often
         del budget[name]
@@ -237,10 +237,10 @@ def _manifest(opened: OpenedModel, data: Dataset, settings: AuditSettings, sensi
     return {
         "audit": SCHEMA,
         **versions(),
-        "weights": opened.fingerprint,
+        "weights": opened_model.fingerprint,
         "domain": data.domain.fingerprint,
         "rows": rows_digest(data.rows),
-        "decision": asdict(opened.decision),
+        "decision": asdict(opened_model.decision),
         "sensitive": list(sensitive),
         "settings": budget,
     }

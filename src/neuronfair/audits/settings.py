@@ -84,23 +84,23 @@ class AuditSettings:
             return CounterfactualSettings(permutations=self.permutations, records=samples)
         return CounterfactualSettings(RANDOM_SEARCHES, self.permutations, math.ceil(samples / 20))
 
-    def methods_for(self, opened: OpenedModel) -> tuple[str, ...]:
+    def methods_for(self, opened_model: OpenedModel) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""
         from neuronfair.model.network import Network
         from neuronfair.searches.methods import check_method
 
-        linear = isinstance(opened.model, Network) and not opened.model.layers
+        linear = isinstance(opened_model.model, Network) and not opened_model.model.layers
         methods = self.methods or (
-            LINEAR_METHODS if linear else WHITE_BOX_METHODS if opened.white_box else BLACK_BOX_METHODS
+            LINEAR_METHODS if linear else WHITE_BOX_METHODS if opened_model.white_box else BLACK_BOX_METHODS
         )
         for method in methods:
-            check_method(method, opened.model, opened.decision)
+            check_method(method, opened_model.model, opened_model.decision)
         return methods
 
-    def sized(self, opened: OpenedModel, family: int) -> AuditSettings:
+    def sized(self, opened_model: OpenedModel, family: int) -> AuditSettings:
         """Return the settings with a budget for records that have `family` values of the sensitive attributes."""
         size = max(1.0, family / FAMILY)
-        slow = 1 if opened.white_box else 2
+        slow = 1 if opened_model.white_box else 2
         way = slow * math.sqrt(size)
         sized = {"seeds": self.seeds / way, "steps": self.steps / way, "samples": self.samples / (slow**2 * size)}
         return replace(self, **{k: min(getattr(self, k), max(MINIMUM_BUDGET[k], round(v))) for k, v in sized.items()})

@@ -63,7 +63,7 @@ class FlipRateOptions:
         from neuronfair.audits.stages.case import AttributeCase
 
         budget = (self.samples, self.confidence, self.seed)
-        return AttributeCase(model.model, data, model.decision, *budget, population=population, opened=model)
+        return AttributeCase(model.model, data, model.decision, *budget, population=population, opened_model=model)
 
 
 @command(app, panel=AUDIT, defaults={"data": ...}, omit=("columns",))

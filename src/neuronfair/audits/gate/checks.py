@@ -192,11 +192,11 @@ class LoadedChecks:
                 "--baseline: that audit was made on another domain. Give its domain.toml as --domain, or leave it out"
             )
 
-    def replay(self, opened: OpenedModel) -> RegressionSetReport | None:
+    def replay(self, opened_model: OpenedModel) -> RegressionSetReport | None:
         """Evaluate every counterexample in the regression set again."""
         if self.regression_set is None:
             return None
-        return replay_regression_set(self.regression_set, opened.model, opened.decision)
+        return replay_regression_set(self.regression_set, opened_model.model, opened_model.decision)
 
     def evaluate(self, report: Report, past: RegressionSetReport | None) -> tuple[Report, NeuronFairError | None]:
         """Return a report with all checks, or with those before one that could not be evaluated, and why.

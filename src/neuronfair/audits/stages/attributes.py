@@ -56,14 +56,14 @@ class StagedProof:
 class ProofStage:
     """The proof of an audit: `prove` needs no other stage, `report` checks it against what the searches found."""
 
-    opened: OpenedModel
+    opened_model: OpenedModel
     data: Dataset
     population: PopulationModel | None
     seconds: float
 
     @cached_property
     def _problem(self) -> Problem:
-        return problem_of(self.opened, self.data.domain, device=self.opened.model.encoding.device)
+        return problem_of(self.opened_model, self.data.domain, device=self.opened_model.model.encoding.device)
 
     def prove(self, progress: Progress = show_nothing, *, has_table: bool = True) -> StagedProof:
         """Return what can be proved. Ctrl-C ends the proof, and what was proved by then is kept.
@@ -74,11 +74,11 @@ class ProofStage:
         try:
             problem, data = self._problem, self.data
             if has_table:
-                records = ProofRecords.of(problem, data, self.population, model=self.opened)
+                records = ProofRecords.of(problem, data, self.population, model=self.opened_model)
             else:
                 records = ProofRecords.none(problem, data.name)
             records = replace(records, most_regions=0)  # an audit does not show them
-            report, proof = certify(problem, self.opened, records, self.seconds, show=progress)
+            report, proof = certify(problem, self.opened_model, records, self.seconds, show=progress)
         except Unprovable as error:
             return StagedProof(Proved.nothing(self.data.domain.count, one_line(error)))
         return StagedProof(Proved.of(report, certified_sentences(report)[0]), proof, report.interrupted)
@@ -91,7 +91,7 @@ class ProofStage:
             if o.config.twins == "flip"
         ]
         if found and staged.proof is not None:
-            check_against_model(self._problem, staged.proof, self.opened, found, drawn=False)
+            check_against_model(self._problem, staged.proof, self.opened_model, found, drawn=False)
         audit.report = replace(audit.report, proved=staged.proved)
         if staged.interrupted:
             raise KeyboardInterrupt
@@ -140,16 +140,18 @@ class AttributeChoices:
     folder: Path | None
     processes: int = 1
 
-    def audit_each(self, opened: OpenedModel, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
+    def audit_each(self, opened_model: OpenedModel, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
         """Add the findings of each choice; after Ctrl-C, those until then are there."""
         if self.origin.parallel is not None:
-            self._audit_in_pool(opened, audits, clock, show)
+            self._audit_in_pool(opened_model, audits, clock, show)
             return
         for number in range(len(self.views)):
             audits.append(AttributeAudit.of(self.views[number].domain))
-            self.audit_one(opened, number, audits[-1], clock, show)
+            self.audit_one(opened_model, number, audits[-1], clock, show)
 
-    def _audit_in_pool(self, opened: OpenedModel, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
+    def _audit_in_pool(
+        self, opened_model: OpenedModel, audits: list[AttributeAudit], clock: Clock, show: Progress
+    ) -> None:
         """Do the same side by side, elsewhere: the model is opened there again."""
         parallel = self.origin.parallel
         assert parallel is not None
@@ -159,15 +161,17 @@ class AttributeChoices:
         def note(lines: Sequence[tuple[int, int, int]]) -> None:
             show("Auditing by each attribute", sum(done == total > 0 for done, total, _ in lines), len(lines))
 
-        gpus = float(opened.model.encoding.device.type == "cuda")
+        gpus = float(opened_model.model.encoding.device.type == "cuda")
         numbers = range(len(self.views))
         for audit, seconds in parallel.pool.map(_audit_in_worker, common, numbers, progress=note, gpus=gpus):
             audits.append(audit)
             clock.add(seconds)
 
-    def audit_one(self, opened: OpenedModel, number: int, one: AttributeAudit, clock: Clock, show: Progress) -> None:
+    def audit_one(
+        self, opened_model: OpenedModel, number: int, one: AttributeAudit, clock: Clock, show: Progress
+    ) -> None:
         """Go through all stages by one choice; the proof and the counterfactual test run next to the others."""
-        case = self._case(opened, number)
+        case = self._case(opened_model, number)
         if len(self.views) > 1:
             show = label_progress(show, f"{'+'.join(case.domain.sensitive)}: ")
         remarks = unread(case, self.origin.reads)
@@ -188,7 +192,7 @@ class AttributeChoices:
             with clock.of("counterfactuals"):
                 test = begin_counterfactuals(case, self.settings, leads=leads)
         if self.settings.prove > 0:
-            proof = ProofStage(opened, case.data, self.population, self.settings.prove / len(self.views))
+            proof = ProofStage(opened_model, case.data, self.population, self.settings.prove / len(self.views))
         side = _SideStages(case, one, test, proof, clock, show)
         with Tasks(side.works(show_nothing if self.processes > 1 else show), self.processes) as tasks:
             try:
@@ -235,49 +239,49 @@ class AttributeChoices:
             ),
         )
 
-    def _case(self, opened: OpenedModel, number: int) -> AttributeCase:
+    def _case(self, opened_model: OpenedModel, number: int) -> AttributeCase:
         view, settings = self.views[number], self.settings
-        sized = settings.sized(opened, len(view.domain.sensitive_values))
+        sized = settings.sized(opened_model, len(view.domain.sensitive_values))
         return AttributeCase(
-            model=opened.model,
+            model=opened_model.model,
             data=view,
-            decision=opened.decision,
+            decision=opened_model.decision,
             seeds=self.seeds,
-            configs=tuple(self._plan(method, sized, opened) for method in settings.methods_for(opened)),
+            configs=tuple(self._plan(method, sized, opened_model) for method in settings.methods_for(opened_model)),
             samples=sized.samples,
             confidence=settings.confidence,
             seed=settings.seed,
             importance_order=self.importance_order,
             scale=self.scale,
             shrunk=max(WORST, round(SHRUNK * sized.samples / settings.samples)),
-            runs=self._runs(opened, view.domain.sensitive),
+            runs=self._runs(opened_model, view.domain.sensitive),
             population=self.population,
-            opened=opened,
+            opened_model=opened_model,
         )
 
-    def _plan(self, method: str, settings: AuditSettings, opened: OpenedModel) -> SearchConfig:
+    def _plan(self, method: str, settings: AuditSettings, opened_model: OpenedModel) -> SearchConfig:
         return SearchConfig(
             method=method,
             seeds=settings.seeds,
             steps=settings.steps,
             seconds=settings.seconds,
             seed=settings.seed,
-            decision=opened.decision,
+            decision=opened_model.decision,
             plausible=settings.plausible,
             scale=self.scale,
         )
 
-    def _runs(self, opened: OpenedModel, sensitive: Sequence[str]) -> RunFolder | None:
+    def _runs(self, opened_model: OpenedModel, sensitive: Sequence[str]) -> RunFolder | None:
         """Return the folder of the searches by one choice of attributes; None for an audit in memory."""
         if self.folder is None:
             return None
         origin = self.origin
         return RunFolder(
             path=self.folder / folder_name(sensitive),
-            model=f"../../{WEIGHTS}" if origin.trained_here else portable_source(opened.source),
-            weights=opened.fingerprint,
+            model=f"../../{WEIGHTS}" if origin.trained_here else portable_source(opened_model.source),
+            weights=opened_model.fingerprint,
             extra_weights=None if origin.weights is None else str(origin.weights.absolute()),
-            replay=replay_options(opened, origin),
+            replay=replay_options(opened_model, origin),
         )
 
 
@@ -347,7 +351,7 @@ def _audit_in_worker(
     clock, one = Clock(), AttributeAudit.of(choices.views[number].domain)
     note(0, 1, 0)
     with chdir(folder):  # paths are relative to it
-        opened = opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
-        choices.audit_one(opened, number, one, clock, show_nothing)
+        opened_model = opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
+        choices.audit_one(opened_model, number, one, clock, show_nothing)
     note(1, 1, 0)
     return one, clock.parts

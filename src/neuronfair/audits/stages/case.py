@@ -69,12 +69,12 @@ class AttributeCase:
     shrunk: int = 100  # candidates for the worst findings that are shrunk
     runs: RunFolder | None = None  # None: the searches are kept in memory only
     population: PopulationModel | None = None  # None where no population model could be fitted
-    opened: OpenedModel | None = None  # what the model came from, which may be asked with the original cells
+    opened_model: OpenedModel | None = None  # what the model came from, which may be asked with the original cells
 
     @cached_property
     def records(self) -> Records:
         """The records of the data set, with their original cells where the model can be asked with them."""
-        return prepare_records(self.opened or self.model, self.data)
+        return prepare_records(self.opened_model or self.model, self.data)
 
     @property
     def domain(self) -> TableDomain:

@@ -35,25 +35,25 @@ NORMAL = 1.96  # standard errors on each side of an interval of 95%
 _TURN = "Check encode, center, scale, the order of attributes and values, and the classes in the domain file."
 
 
-def check_encoding(opened: OpenedModel, data: Dataset) -> EncodingCheckReport:
+def check_encoding(opened_model: OpenedModel, data: Dataset) -> EncodingCheckReport:
     """Return whether the inputs seem to be encoded as in training: ok, suspicious or wrong, and the metrics."""
-    decision = opened.decision
+    decision = opened_model.decision
     order = random_order(len(data), 0)[:ROWS]
     data = data.take(order.to(data.rows.device))
-    with uncounted(opened.model):
-        records = prepare_records(opened, data)
+    with uncounted(opened_model.model):
+        records = prepare_records(opened_model, data)
         scores = score_in_batches(records.model, records.data.rows)
         report = _of_scores(scores, decision)
-        target, classes = data.domain.target, decision.classes(opened.model.outputs)
-        if opened.unassessed:
-            text = f"Accuracy, error rates and the input encoding are not assessable: {opened.unassessed}."
+        target, classes = data.domain.target, decision.classes(opened_model.model.outputs)
+        if opened_model.unassessed:
+            text = f"Accuracy, error rates and the input encoding are not assessable: {opened_model.unassessed}."
             report = replace(report, level="not assessable", text=text)
         elif target is not None and len(target.classes) == classes > 1 and data.labelled:
             decided = decision.decide(scores)
             if int(torch.bincount(data.labels, minlength=classes).min()) >= MIN_ROWS_PER_CLASS:
                 fit = Fit.of(scores.cpu().numpy(), data.labels.cpu().numpy(), decision)
                 report = _of_labels(report, data, fit, int((decided == data.labels).sum()))
-        return _of_order(report, opened, data)
+        return _of_order(report, opened_model, data)
 
 
 def _of_scores(scores: Tensor, decision: Decision) -> EncodingCheckReport:
@@ -115,13 +115,13 @@ def _tells_apart(report: EncodingCheckReport) -> bool:
     return (report.auc_low or 0.0) >= 0.5 + SUPPORTED * ((report.attainable or 0.5) - 0.5) > 0.5
 
 
-def _of_order(report: EncodingCheckReport, opened: OpenedModel, data: Dataset) -> EncodingCheckReport:
+def _of_order(report: EncodingCheckReport, opened_model: OpenedModel, data: Dataset) -> EncodingCheckReport:
     """Return the conclusion where columns were matched by position and their order was not named.
 
     The labels confirm it if the model fits them about as well as a forest does, clearly worse once a sensitive column
     changes places with another of its kind, and not better once two others do.
     """
-    if not opened.by_position or not data.inferred or data.ordered:
+    if not opened_model.by_position or not data.inferred or data.ordered:
         return report
     order = ",".join(data.domain.names)
     if report.level == "wrong":
@@ -133,7 +133,7 @@ def _of_order(report: EncodingCheckReport, opened: OpenedModel, data: Dataset) -
     if report.accuracy is not None:
         doubt = "the labels do not confirm it"
         if report.level == "ok" and _tells_apart(report):
-            other = _exchangeable(opened, data)
+            other = _exchangeable(opened_model, data)
             if other is None:
                 return report
             doubt = f"the labels do not tell {other[0]} from {other[1]}"
@@ -144,25 +144,25 @@ def _of_order(report: EncodingCheckReport, opened: OpenedModel, data: Dataset) -
     return replace(report, level="unconfirmed", text=text)
 
 
-def _exchangeable(opened: OpenedModel, data: Dataset) -> tuple[str, str] | None:
+def _exchangeable(opened_model: OpenedModel, data: Dataset) -> tuple[str, str] | None:
     """Return two columns of one kind that the labels do not tell apart: the fit is no worse once they change places.
 
     Without a sensitive one among them, the fit must be better.
     """
     from neuronfair.model.open.frames import table_inputs
 
-    if opened.scores_of_frame is None:
+    if opened_model.scores_of_frame is None:
         return None
     some = data.take(torch.arange(min(EXCHANGED, len(data)), device=data.rows.device))
     labels, domain = some.labels.cpu().numpy(), some.domain.to("cpu")
     table = table_inputs(domain).of_rows(some.rows)
-    here = Fit.of(opened.scores_of_frame(table), labels, opened.decision)
+    here = Fit.of(opened_model.scores_of_frame(table), labels, opened_model.decision)
     pairs = combinations([attribute for attribute in domain.attributes if attribute.is_input], 2)
     kept = [(one.name, other.name) for one, other in pairs if _alike(one, other)]
     kept.sort(key=lambda pair: not {*pair} & {*domain.sensitive})  # those first
     for one, other in kept[:PAIRS]:
         exchanged = table.assign(**{one: table[other], other: table[one]})
-        worse = Fit.of(opened.scores_of_frame(exchanged), labels, opened.decision).error - here.error
+        worse = Fit.of(opened_model.scores_of_frame(exchanged), labels, opened_model.decision).error - here.error
         least = LIKELY if {one, other} & {*domain.sensitive} else -LIKELY
         if worse.mean() <= least * worse.std() / sqrt(len(worse)):
             return one, other
