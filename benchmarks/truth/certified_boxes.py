@@ -59,7 +59,7 @@ def _by_place(truth: Truth, space: Space, people: Tensor) -> Tensor:
     table = people.double().view(truth.shape)  # exact below 2^53
     for axis in space.axes:
         number = truth.columns.index(axis.column)
-        group, places = truth.group[number], axis.place.cpu()
+        group, places = truth.group[number], axis.position_of_code.cpu()
         # A group may be spread over several places, of which each holds some of its codes.
         spread = torch.zeros(len(axis), truth.shape[number], dtype=torch.float64)
         spread.index_put_((places, group), torch.ones(len(group), dtype=torch.float64), accumulate=True)

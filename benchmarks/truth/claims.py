@@ -86,7 +86,7 @@ def held(seed: int, *, kind: str | None = None, people: int = 50_000, steps: int
     wrong += [f"what it says about record {row} is false" for row in contradicted.tolist()]
     if records is not None:
         wrong += _wrong_rows(records, evidence, truth, complete=proof.complete)
-        rows = records.inside.nonzero()[:REGIONS, 0] + 1
+        rows = records.in_region.nonzero()[:REGIONS, 0] + 1
         regions = [*(region_of_row(records, int(row)) for row in rows), *largest_regions(records, evidence)]
         wrong += [f"the region '{region.rule}' is false" for region in regions if region and _is_wrong(region, truth)]
     return Claims(case.name, len(certified), tuple(wrong), len(told.rounded(certified)), share, decided)

@@ -345,7 +345,7 @@ def of_module(module):
 
 def false_boxes(subject, proof, flips):
     """Return how many boxes claim more people than there are."""
-    codes = torch.stack([axis.place[EVERYBODY[:, axis.column]] for axis in subject.space.axes], 1).numpy()
+    codes = torch.stack([axis.position_of_code[EVERYBODY[:, axis.column]] for axis in subject.space.axes], 1).numpy()
     claimed, wrong = proof.certified, 0
     for low, high, fair, flipping in zip(claimed.low, claimed.high, claimed.fair, claimed.discriminatory, strict=True):
         inside = ((codes >= low) & (codes <= high)).all(1)

@@ -154,4 +154,4 @@ def test_what_a_network_has_no_weight_for_is_proved_at_once():
     assert (proof.fair, proof.boxes) == (2 * 10**12, 1)
     with torch.no_grad():
         module[0].weight[3, 6] = 1e-12  # which may be enough for somebody
-    assert not problem_of(Network(module, domain), domain).bounder.unread
+    assert not problem_of(Network(module, domain), domain).bounder.ignores_sensitive

@@ -213,12 +213,12 @@ def test_places_that_stand_for_very_many_codes_are_counted_exactly():
     space = worlds.space_of(*[[10_001, 4_999]] * 6)
     table = torch.randn(64, 2, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     bits = 2 ** torch.arange(6)
-    everybody, both = space.everything(), torch.ones(1, 2, dtype=torch.bool)
+    everybody, both = space.full_box(), torch.ones(1, 2, dtype=torch.bool)
     problem = replace(
         problem_of(network_of(domain_of(), 2), domain_of()),
         space=space,
         records=worlds.records_in(everybody, both, both),
-        margins_at=lambda places: table[(places * bits).sum(1)],
+        compute_margins=lambda points: table[(points * bits).sum(1)],
         slack=torch.zeros(1, dtype=torch.float64),
         bounder=None,
     )

@@ -155,7 +155,7 @@ def test_a_region_holds_its_record_and_nobody_of_another_kind(name):
             box = grower.grown(places[row], fair=fair)
             if box is None:
                 continue
-            inside = box.hold(places)[:, 0]
+            inside = box.contain(places)[:, 0]
             assert inside[row]
             assert (flips[inside] == (not fair)).all()
             assert fair == (not flips[row])
@@ -236,7 +236,7 @@ def test_a_rule_means_its_box():
         rule = rule_of(problem, low, high)
         codes = allowed_codes(domain, rule) if rule else [torch.ones(a.size, dtype=torch.bool) for a in attributes]
         for number, axis in enumerate(problem.space.axes):
-            inside = (axis.place >= low[number]) & (axis.place <= high[number])
+            inside = (axis.position_of_code >= low[number]) & (axis.position_of_code <= high[number])
             assert codes[axis.column].tolist() == inside.tolist()
 
 

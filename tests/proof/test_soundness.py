@@ -134,7 +134,7 @@ def test_rounding_of_probabilities_is_no_proof(kind, monkeypatch, tmp_path):
     problem = problem_of(network, domain, decision=decision)
     status = Evidence(problem, prove(problem, seconds=5).state).status_of(places_of(problem, rows))
     assert not (((status == FAIR) & flips) | ((status == FLIPS) & ~flips)).any()
-    monkeypatch.setattr(margins, "end_error", lambda *_: 0.0)
+    monkeypatch.setattr(margins, "bound_end_error", lambda *_: 0.0)
     careless = problem_of(network, domain, decision=decision)
     proof = prove(careless, seconds=5)
     axes = (AxisCodes.of(careless.space.axes[0], "a0"),)

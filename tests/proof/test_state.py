@@ -13,8 +13,8 @@ import torch
 from neuronfair.model.decision import Decision
 from neuronfair.proof import problem as problems
 from neuronfair.proof import prove as proving
-from neuronfair.proof.bounds.margins import margins_of
-from neuronfair.proof.bounds.space import Axis, Boxes, CutTree, Space, can_enumerate, combinations
+from neuronfair.proof.bounds.margins import build_margins
+from neuronfair.proof.bounds.space import Axis, Boxes, CutTree, Space, can_enumerate, count_points
 from neuronfair.proof.problem import enumerated_records, places_of, problem_of
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence
@@ -59,7 +59,7 @@ def test_the_most_open_come_first():
     assert queue.proved.tolist() == pytest.approx([0.36, 0.0])
     assert sorted(queue.take(2)["id"].tolist()) == [3, 4]
     assert len(queue) == 2
-    assert sorted(queue.everything()["id"].tolist()) == [1, 2]
+    assert sorted(queue.full_box()["id"].tolist()) == [1, 2]
     assert queue.take(1)["id"].tolist() == [1]
     assert queue.take(9)["id"].tolist() == [2]
     assert len(queue) == 0
@@ -86,7 +86,7 @@ def test_boxes_are_kept_whatever_is_taken_and_put():
             queue.put(_columns(ids, fair, flips), share)
             held |= {number: (s * fair, s * flips) for number, s in zip(ids, share.tolist(), strict=True)}
         assert len(queue) == len(held)
-        assert sorted(queue.everything()["id"].tolist()) == sorted(held)
+        assert sorted(queue.full_box()["id"].tolist()) == sorted(held)
         sums = [sum(pair[i] for pair in held.values()) for i in (0, 1)]
         assert queue.proved.tolist() == pytest.approx(sums)
 
@@ -98,7 +98,7 @@ def test_bounds_that_only_some_boxes_have():
     queue.put(_columns([1, 2]) | inner, one)
     queue.put(_columns([3, 4]), one)
     queue.put(_columns([5, 6]) | inner, one)
-    assert "inner" not in queue.everything()
+    assert "inner" not in queue.full_box()
     taken = queue.take(6)
     bounds = dict(zip(taken["id"].tolist(), taken["inner"][:, 0].tolist(), strict=True))
     nothing = [-torch.inf, torch.inf]
@@ -144,7 +144,7 @@ def test_guides_are_parted_as_brute_force_parts_them(seed):
     torch.manual_seed(seed)
     draw = random.Random(seed)
     rows, drawn = places(700), places(500)
-    guides, tree, boxes = Guides.at(rows, drawn), CutTree.of_roots(1, CPU), SPACE.everything()
+    guides, tree, boxes = Guides.at(rows, drawn), CutTree.of_roots(1, CPU), SPACE.full_box()
     assert (int(guides.rows.sum()), int(guides.drawn.sum())) == (700, 500)
     assert len(guides) == len(torch.unique(torch.cat([rows, drawn]), dim=0))
     segments = guides.segments_at(torch.tensor([0]), tree)
@@ -153,8 +153,8 @@ def test_guides_are_parted_as_brute_force_parts_them(seed):
         some = (boxes.high.gather(1, axis[:, None]) > boxes.low.gather(1, axis[:, None]))[:, 0].nonzero()[:, 0]
         some = some[torch.randperm(len(some))]  # boxes that are not cut are forgotten here
         axis = axis[some]
-        last = SPACE.middle(boxes[some], axis)
-        halves = SPACE.halves(boxes[some], axis, last)
+        last = SPACE.find_middle(boxes[some], axis)
+        halves = SPACE.split(boxes[some], axis, last)
         segments, boxes = guides.cut(segments[some], axis, last, tree), halves
         decided = torch.rand(len(guides)) < 0.05
         guides.decide(decided.nonzero()[:, 0], torch.ones(int(decided.sum()), dtype=torch.bool), ~decided[decided])
@@ -270,7 +270,7 @@ def test_guides_are_drawn_while_few_are_undecided(monkeypatch):
     assert len(drawn) > 3
     assert len(set(drawn)) == len(drawn)
     for state in kept:
-        leaf = CutTree(state.cuts).leaves(state.guides["places"])
+        leaf = CutTree(state.cuts).find_leaves(state.guides["places"])
         node = torch.cat([state.done["node"], state.undecided["node"]])
         low, high = (torch.cat([state.done[end], state.undecided[end]]) for end in ("low", "high"))
         boxes = Boxes(low, high)
@@ -308,7 +308,7 @@ def test_pieces_decide_the_guides_of_their_boxes(monkeypatch):
 def _problem(space, inside=((True, True),), **others):
     """People of a space of which `inside` says who belongs to the region, by pattern."""
     inside = torch.tensor(inside)
-    whole = space.everything()
+    whole = space.full_box()
     people = worlds.records_in(whole, torch.ones_like(inside), inside)
     count = people.count(space, whole, people.pattern)[0]
     return SimpleNamespace(space=space, records=people, count=count, device=space.device, **others)
@@ -317,8 +317,8 @@ def _problem(space, inside=((True, True),), **others):
 def _two(space):
     """Everything, cut in the middle of the first axis."""
     axis = torch.tensor([0])
-    whole = space.everything()
-    return space.halves(whole, axis, space.middle(whole, axis)), torch.tensor([0, 0])
+    whole = space.full_box()
+    return space.split(whole, axis, space.find_middle(whole, axis)), torch.tensor([0, 0])
 
 
 def _numbers(*values):
@@ -363,7 +363,7 @@ def test_what_is_decided_as_a_whole_is_exact(size):
 @pytest.mark.parametrize("size", [3, 10**10])
 def test_counts_are_exact_and_multiply_by_axes_of_one_place(size):
     problem = _problem(worlds.space_of([1, 3], [size], [size]), inside=((True, True, False),))
-    boxes, pattern = problem.space.everything(), torch.tensor([0])
+    boxes, pattern = problem.space.full_box(), torch.tensor([0])
     columns = enumerated_columns(problem, boxes, pattern, (torch.tensor([3]), torch.tensor([1])))
     assert columns["fair"].tolist() == [0.75]
     assert columns["flips"].tolist() == [0.25]
@@ -395,10 +395,10 @@ def _margins(space, generator_seed=0):
 def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
     monkeypatch.setattr(problems, "MEMBERS_PER_PASS", rows)  # in groups of any size
     space = worlds.space_of([1, 4, 2], 5, [3, 1], [6])
-    question = margins_of(Decision(), 2, "none")
+    question = build_margins(Decision(), 2, "none")
     margins = _margins(space)
     slack = torch.tensor([0.2], dtype=torch.float64)
-    problem = _problem(space, ((True,) * 3, (True,) * 3), margins=question, margins_at=margins, slack=slack)
+    problem = _problem(space, ((True,) * 3, (True,) * 3), margins=question, compute_margins=margins, slack=slack)
     problem.records.valid[1, 0] = False
     boxes = worlds.random_boxes(space, 25)
     pattern = torch.arange(25) % 2
@@ -406,20 +406,20 @@ def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
     for n in range(25):
         places = worlds.places_of(boxes, n)
         valid = problem.records.valid[pattern[n]].expand(len(places), -1)
-        alike, split = question.decided(margins(places), slack, valid)
+        alike, split = question.decide(margins(places), slack, valid)
         weight = worlds.weights_of(space, places)
         once = boxes.low[n] == boxes.high[n]
         one = torch.stack([axis.count[boxes.low[n, i]] for i, axis in enumerate(space.axes)])[once].prod()
         assert (fair[n] * one, flips[n] * one) == (weight[alike].sum(), weight[split].sum())
-        assert combinations(boxes)[n] == len(places)
+        assert count_points(boxes)[n] == len(places)
     assert (fair > 0).any()
     assert (flips > 0).any()
-    assert (fair + flips < space.sizes(boxes).prod(1)).any()  # those within the slack are neither
+    assert (fair + flips < space.count_codes(boxes).prod(1)).any()  # those within the slack are neither
 
 
 def test_nobody_is_asked_of_no_box():
     problem = _problem(worlds.space_of(3))
-    none = space = problem.space.everything()[:0]
+    none = space = problem.space.full_box()[:0]
     assert [len(part) for part in enumerated_records(problem, none, torch.zeros(0, dtype=torch.int64))] == [0, 0]
     assert len(space) == 0
 
@@ -427,16 +427,16 @@ def test_nobody_is_asked_of_no_box():
 def test_boxes_of_more_codes_than_int64_counts_are_not_asked():
     """A few places may stand for very many codes: 2^4 combinations here for 2^68."""
     space = worlds.space_of(*[[2**16, 2**16]] * 4)
-    whole = space.everything()
-    assert combinations(whole).tolist() == [16]
+    whole = space.full_box()
+    assert count_points(whole).tolist() == [16]
     part = Boxes(whole.low, torch.tensor([[1, 1, 1, 0]]))
-    assert can_enumerate(space, Boxes.joined([whole, part]), 512).tolist() == [False, True]
-    assert can_enumerate(space, Boxes.joined([whole, part]), 7).tolist() == [False, False]
+    assert can_enumerate(space, Boxes.concatenate([whole, part]), 512).tolist() == [False, True]
+    assert can_enumerate(space, Boxes.concatenate([whole, part]), 7).tolist() == [False, False]
 
 
 def test_boxes_of_more_people_than_64_bits_count_are_cut_instead() -> None:
     places, many = torch.arange(2), torch.tensor([1 << 40, 1 << 40])
     space = Space(tuple(Axis(column, places, places, many, False) for column in range(2)))
     boxes = Boxes(torch.zeros(3, 2, dtype=torch.int64), torch.tensor([[1, 1], [1, 0], [0, 0]]))
-    assert can_enumerate(space, boxes, most=4).tolist() == [False, True, True]
-    assert can_enumerate(space, boxes, most=1).tolist() == [False, False, True]
+    assert can_enumerate(space, boxes, max_combinations=4).tolist() == [False, True, True]
+    assert can_enumerate(space, boxes, max_combinations=1).tolist() == [False, False, True]

@@ -102,7 +102,7 @@ def features_of(space: Space, places: Tensor) -> Tensor:
     """What a line is multiplied by at places: a linear axis's place, and one-hot places of the others."""
     result = torch.zeros(len(places), space.features, dtype=torch.float64)
     for i, axis in enumerate(space.axes):
-        first = space.first[i]
+        first = space.first_features[i]
         if axis.linear:
             result[:, first] = places[:, i].double()
         else:

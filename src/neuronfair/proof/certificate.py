@@ -93,7 +93,7 @@ class AxisCodes:
         """Return what an axis of the prover says."""
         if axis.linear:
             return AxisCodes(column, True, (((int(axis.codes[0]), int(axis.codes[-1])),),))
-        place = axis.place.cpu().numpy()
+        place = axis.position_of_code.cpu().numpy()
         starts = np.flatnonzero(np.diff(place, prepend=-2))
         ends = np.append(starts[1:], len(place)) - 1
         runs: list[list[CodeRange]] = [[] for _ in range(len(axis))]

@@ -22,27 +22,25 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import OpenedModel
 from neuronfair.model.operators import read_chain
-from neuronfair.proof.bounds.crown import Crown, crown_of
-from neuronfair.proof.bounds.margins import Margins, margins_of
+from neuronfair.proof.bounds.crown import Crown, build_crown
+from neuronfair.proof.bounds.margins import Margins, build_margins
 from neuronfair.proof.bounds.space import (
     Axis,
     Boxes,
     Space,
     ValidRecords,
-    combinations,
-    members,
-    refined,
-    valid_records,
+    count_points,
+    enumerate_points,
+    find_valid_records,
+    refine_classes,
 )
-from neuronfair.proof.bounds.trees import TreeBounds, trees_of
+from neuronfair.proof.bounds.trees import TreeBounds, build_tree_bounds
 
 MOST_VALUES = 10_000_000  # of one attribute
 BOUNDARY_TOLERANCE = 1e-9  # how near to the boundary the score of a network in float64 says nothing
 MEMBERS_PER_PASS = 1 << 18  # records and twins that are evaluated at once
 MOST_ENUMERATED = 5_000_000  # records of a model whose inside is not known
-Bounder = (
-    Crown | TreeBounds
-)  # a model whose margins can be bounded, with one or several strategies, of which the prover chooses
+Bounder = Crown | TreeBounds  # whose margins can be bounded, with one or several strategies
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Problem:
     space: Space
     records: ValidRecords
     margins: Margins
-    margins_at: Callable[[Tensor], Tensor]  # of records at places (n, axes), with every sensitive value
+    compute_margins: Callable[[Tensor], Tensor]  # of records at places (n, axes), with every sensitive value
     slack: Tensor  # how far these may be off
     bounder: Bounder | None  # None: the records are enumerated
     method: str
@@ -101,7 +99,7 @@ def problem_of(
     if len(domain.sensitive) == len(domain.attributes):
         raise Unprovable("all attributes are sensitive, so everybody is a twin of everybody. Ask the model about all")
     allowed = allowed_codes(domain, condition)
-    classes = refined(domain, allowed)
+    classes = refine_classes(domain, allowed)
     device = torch.device(device)
     try:
         bounder, margins, method = _bounder(opened, inner, domain, classes, decision, device)
@@ -109,7 +107,9 @@ def problem_of(
         return _enumerable(inner, domain, allowed, classes, decision, condition, one_line(error))
     records = _comparable_records(domain, Space(bounder.space.axes), allowed).to(device)
     space, slack = bounder.space, bounder.slack
-    return Problem(domain, decision, condition, space, records, margins, bounder.margins_at, slack, bounder, method)
+    return Problem(
+        domain, decision, condition, space, records, margins, bounder.compute_margins, slack, bounder, method
+    )
 
 
 def _bounder(
@@ -123,18 +123,18 @@ def _bounder(
     """Return the bounds of a network or of trees, the margins of the decision, and the method's name."""
     if isinstance(model, Network):
         chain = read_chain(model, domain.sample(64, torch.Generator().manual_seed(0)))
-        margins = margins_of(decision, model.outputs, chain.end)
-        return crown_of(chain, model.encoding, domain, classes, margins, device), margins, "bounds of a network"
+        margins = build_margins(decision, model.outputs, chain.end)
+        return build_crown(chain, model.encoding, domain, classes, margins, device), margins, "bounds of a network"
     if opened is not None and opened.trees is not None:
         forest = opened.trees()
-        margins = margins_of(decision, model.outputs, forest.link)
-        return trees_of(forest, domain, classes, margins, device), margins, "bounds of trees"
+        margins = build_margins(decision, model.outputs, forest.link)
+        return build_tree_bounds(forest, domain, classes, margins, device), margins, "bounds of trees"
     raise Unprovable("its inside is not known")
 
 
 def _comparable_records(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> ValidRecords:
     """Return the records of a region; rules that leave no record a twin are refused, as no decision could flip."""
-    records = valid_records(domain, space, allowed)
+    records = find_valid_records(domain, space, allowed)
     if bool(records.valid.any()) and not bool((records.valid.sum(1) > 1).any()):
         names = ", ".join(domain.sensitive)
         raise Unprovable(f"the rules leave nobody another value of {names}, so there is nobody to compare with")
@@ -159,12 +159,12 @@ def _enumerable(
     free = (column for column in range(len(domain.attributes)) if column not in domain.sensitive_columns)
     space = Space(tuple(_axis(column, classes[column]) for column in free))
     records = _comparable_records(domain, space, allowed)
-    margins = margins_of(decision, model.outputs, "none")
+    margins = build_margins(decision, model.outputs, "none")
     off = BOUNDARY_TOLERANCE if isinstance(model, Network) else 0.0
     slack = torch.full((len(margins.matrix),), off, dtype=torch.float64)
     method = "attribute not given" if unread(domain) else "enumeration"
-    margins_at = _margins_by_scores(model, domain, decision, space, margins)
-    problem = Problem(domain, decision, condition, space, records, margins, margins_at, slack, None, method)
+    compute_margins = _margins_by_scores(model, domain, decision, space, margins)
+    problem = Problem(domain, decision, condition, space, records, margins, compute_margins, slack, None, method)
     if problem.count > MOST_ENUMERATED and not unread(domain):
         raise Unprovable(
             f"nothing can be proved about this model: {why}; and its {problem.count:,} people are more than can be "
@@ -180,17 +180,17 @@ def _margins_by_scores(
     exact = model.double()
     by_class = not isinstance(model, Network) and decision.kind != "tolerance"  # a black box means a tie, too
     sides = max(2, decision.classes(model.outputs))
-    pairs = margins_of(Decision(), sides, "none").matrix
+    pairs = build_margins(Decision(), sides, "none").matrix
 
-    def margins_at(places: Tensor) -> Tensor:
+    def compute_margins(places: Tensor) -> Tensor:
         rows = rows_at(domain, space, places)
         scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
         scores = scores.view(*rows.shape[:2], -1)
         if by_class:
             return functional.one_hot(decision.decide(scores), sides).double() @ pairs.T
-        return margins.of(scores)
+        return margins.compute(scores)
 
-    return margins_at
+    return compute_margins
 
 
 def rows_at(domain: TableDomain, space: Space, places: Tensor) -> Tensor:
@@ -208,14 +208,14 @@ def places_of(problem: Problem, rows: Tensor) -> Tensor:
     domain, rows = problem.domain, rows.cpu().long()
     known = ((rows >= 0) & (rows < domain.sizes)).all(1)
     rows = torch.where(known[:, None], rows, 0)
-    places = torch.stack([axis.place.cpu()[rows[:, axis.column]] for axis in problem.space.axes], 1)
+    places = torch.stack([axis.position_of_code.cpu()[rows[:, axis.column]] for axis in problem.space.axes], 1)
     inside = known & domain.valid(rows) & (places >= 0).all(1) & _has_value_inside(problem, rows)
     return torch.where(inside[:, None], places, -1)
 
 
 def _has_value_inside(problem: Problem, rows: Tensor) -> Tensor:
     """Return which rows have sensitive values that belong to the region."""
-    values, some = problem.domain.sensitive_values.cpu(), problem.records.inside.any(0).cpu()
+    values, some = problem.domain.sensitive_values.cpu(), problem.records.in_region.any(0).cpu()
     result = torch.zeros(len(rows), dtype=torch.bool)
     for value in values[some]:
         result |= (rows[:, list(problem.domain.sensitive_columns)] == value).all(1)
@@ -238,19 +238,19 @@ def enumerated_records(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple
     """
     counts = torch.zeros(2, len(boxes), dtype=torch.int64, device=boxes.low.device)
     per_pass = max(1, MEMBERS_PER_PASS // problem.records.valid.shape[1])
-    groups = ((combinations(boxes).long().cumsum(0) - 1) // per_pass).cpu()
+    groups = ((count_points(boxes).long().cumsum(0) - 1) // per_pass).cpu()
     for part in torch.split(torch.arange(len(boxes), device=boxes.low.device), torch.bincount(groups).tolist()):
         if not len(part):
             continue
         some = boxes[part]
-        owner, places = members(some)
+        owner, places = enumerate_points(some)
         weight = torch.ones_like(owner)
         for axis, _, _ in problem.space.tables:
             count = problem.space.axes[axis].count.to(owner.device)[places[:, axis]]
             weight = weight * torch.where((some.high > some.low)[owner, axis], count, 1)
         valid = problem.records.valid[pattern[part][owner]]
         zero = torch.zeros(len(part), dtype=torch.int64, device=owner.device)
-        for number, who in enumerate(problem.margins.decided(problem.margins_at(places), problem.slack, valid)):
+        for number, who in enumerate(problem.margins.decide(problem.compute_margins(places), problem.slack, valid)):
             counts[number, part] = zero.scatter_add(0, owner, torch.where(who, weight, 0))
     return counts[0], counts[1]
 
@@ -260,7 +260,7 @@ def rule_of(problem: Problem, low: Tensor, high: Tensor) -> str:
     allowed, sensitive = allowed_codes(problem.domain, problem.condition), problem.domain.sensitive_columns
     met = {column: allowed[column].numpy() for column in sensitive if not bool(allowed[column].all())}
     for number, axis in enumerate(problem.space.axes):
-        place = axis.place.cpu().numpy()
+        place = axis.position_of_code.cpu().numpy()
         if (int(low[number]), int(high[number])) != (0, len(axis) - 1) or not (place >= 0).all():
             met[axis.column] = (place >= int(low[number])) & (place <= int(high[number]))
     attributes = problem.domain.attributes

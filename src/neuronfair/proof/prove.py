@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from neuronfair.progress import Interruption, record_interruption
-from neuronfair.proof.bounds.margins import BoxSigns, HalfSpaces, Lines, box_signs, decided_at, share_above
-from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, combinations
+from neuronfair.proof.bounds.margins import BoxDecisions, HalfSpaces, Lines, bound_share, decide_boxes, decide_records
+from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, count_points
 from neuronfair.proof.certificate import Proof
 from neuronfair.proof.problem import Problem, enumerated_records, unread
 from neuronfair.proof.state import (
@@ -190,7 +190,7 @@ class GuideKeeper:
     def settle(self, guides: Guides, finished: list[dict[str, Tensor]]) -> None:
         """Decide the guides in finished boxes."""
         done = stacked(finished)
-        inside = self._cuts.owners(done["node"], guides.places, guides.root)
+        inside = self._cuts.find_owners(done["node"], guides.places, guides.root)
         some = ((inside >= 0) & (guides.status == UNDECIDED)).nonzero()[:, 0]
         inside = inside[some]
         fair, flips = (done[name][inside] == 1 for name in ("fair", "flips"))
@@ -221,7 +221,7 @@ class GuideKeeper:
         if not len(places):  # a model may refuse an empty batch
             return (none := torch.zeros(0, dtype=torch.bool, device=places.device)), none
         problem, valid = self._problem, self._problem.records.valid[pattern.long()]
-        return problem.margins.decided(problem.margins_at(places.long()), problem.slack, valid)
+        return problem.margins.decide(problem.compute_margins(places.long()), problem.slack, valid)
 
 
 class BranchAndBound:
@@ -252,7 +252,7 @@ class BranchAndBound:
     def _beginning(self, source: GuideSource | None) -> ProofState:
         """Return the region, cut by its rules. Records without a twin that the model can tell apart are done."""
         boxes, pattern = self._records.boxes, self._records.pattern
-        empty = ~self._records.inside[pattern].any(1)
+        empty = ~self._records.in_region[pattern].any(1)
         alone = (self._records.valid[pattern].sum(1) < 2) | unread(self.problem.domain)
         ready, rest = (empty | alone).nonzero()[:, 0], (~(empty | alone)).nonzero()[:, 0]
         columns = {**waiting_columns(boxes[rest], pattern[rest]), "node": self._records.node[rest]}
@@ -288,7 +288,7 @@ class BranchAndBound:
             last = taken["last"][old].long()
             if self._guides.lead:
                 last = self._guides.nearer(boxes[old], axis[old], last, segments[old])
-            halves = self._space.halves(boxes[old], axis[old], last)
+            halves = self._space.split(boxes[old], axis[old], last)
             segments = self._guides.known.cut(segments[old], axis[old], last, self._cuts)
             self._bound_or_wait(halves, pattern[old].long().repeat(2), segments, inner)
         self._steps += 1
@@ -300,7 +300,7 @@ class BranchAndBound:
         most = MAX_ENUMERATED if bounder is None else int(MAX_ENUMERATED * bounder.enumeration_factor)
         few = can_enumerate(self._space, boxes, most) & (taken["axis"] >= 0)
         later = few & (
-            torch.where(few, combinations(boxes), 0).cumsum(0) > max(most, MAX_ENUMERATED * self.batch.boxes)
+            torch.where(few, count_points(boxes), 0).cumsum(0) > max(most, MAX_ENUMERATED * self.batch.boxes)
         )
         if bool(later.any()):
             back, taken = ({name: column[some] for name, column in taken.items()} for some in (later, ~later))
@@ -350,7 +350,7 @@ class BranchAndBound:
     def state(self) -> ProofState:
         """Return where the proof stands."""
         self._done = [stacked(self._done)]
-        boxes = {name: column for name, column in self._queue.everything().items() if name not in ("start", "count")}
+        boxes = {name: column for name, column in self._queue.full_box().items() if name not in ("start", "count")}
         guides = {name: column.clone() for name, column in self._guides.known.columns.items()}
         return ProofState(boxes, self._done[0], self._cuts.nodes.clone(), guides, self.boxes, self.seconds)
 
@@ -372,10 +372,10 @@ class BranchAndBound:
         bounder = self.problem.bounder
         if bounder is None:  # only to be cut until the records can be enumerated
             longest = (boxes.high - boxes.low).argmax(1)
-            columns = waiting_columns(boxes, pattern, longest, self._space.middle(boxes, longest))
+            columns = waiting_columns(boxes, pattern, longest, self._space.find_middle(boxes, longest))
             self._put(columns | segments.columns, None)
             return
-        if bounder.strategies > 1 and self._steps % STEPS_BETWEEN_TRIALS == FIRST_TRIAL_STEP:
+        if bounder.strategy_count > 1 and self._steps % STEPS_BETWEEN_TRIALS == FIRST_TRIAL_STEP:
             self._strategy = self._best_strategy(boxes, pattern, inner)
         size = -(-len(boxes) // self._threads.count)
         parts = [slice(i, i + size) for i in range(0, len(boxes), size)]
@@ -394,9 +394,9 @@ class BranchAndBound:
         assert bounder is not None
         boxes, pattern, segments, inner = part
         valid = self._records.valid[pattern]
-        lines = bounder.lines(boxes, inner, self._strategy)
-        signs = box_signs(margins, self._space, boxes, lines, valid)
-        fair = signs.fair if lines.same is None else signs.fair | lines.same
+        lines = bounder.find_lines(boxes, inner, self._strategy)
+        signs = decide_boxes(margins, self._space, boxes, lines, valid)
+        fair = signs.fair if lines.same_margins is None else signs.fair | lines.same_margins
         whole = fair | signs.unfair
         rest = (~whole).nonzero()[:, 0]
         alike, flips = self._counted(boxes[rest], signs, rest)
@@ -404,7 +404,7 @@ class BranchAndBound:
         cut = self._to_cut(boxes, lines, signs)[rest].int()
         columns["axis"], columns["last"] = cut[:, 0], cut[:, 1]
         owner, guide = self._guides.known.of(segments)
-        found = decided_at(margins, self._space, lines, owner, self._guides.known.places[guide], valid)
+        found = decide_records(margins, self._space, lines, owner, self._guides.known.places[guide], valid)
         guides = guide, found[0] | fair[owner], (found[1] | signs.unfair[owner]) & ~fair[owner]
         return _Bounded(whole, fair, columns, None if lines.inner is None else lines.inner[rest], *guides)
 
@@ -416,25 +416,26 @@ class BranchAndBound:
         boxes, pattern, inner = boxes[some], pattern[some], None if inner is None else inner[some]
         share = self._records.share(self._space, boxes, pattern)
         scores = []
-        for strategy in range(bounder.strategies):
-            lines = bounder.lines(boxes, inner, strategy)
-            signs = box_signs(self.problem.margins, self._space, boxes, lines, self._records.valid[pattern])
-            proved = (self._alike(signs.alike.estimate) + _all(signs.flips.estimate)).clamp(max=1.0)
-            proved = torch.where(signs.fair | signs.unfair, 1.0, proved)
-            scores.append(float(((1 - proved) * share).sum()) * bounder.cost(strategy) ** COST_EXPONENT)
-        return min(range(bounder.strategies), key=scores.__getitem__)
+        for strategy in range(bounder.strategy_count):
+            lines = bounder.find_lines(boxes, inner, strategy)
+            signs = decide_boxes(self.problem.margins, self._space, boxes, lines, self._records.valid[pattern])
+            proved = self._alike(signs.fair_spaces.estimates) + _all(signs.flip_spaces.estimates)
+            proved = torch.where(signs.fair | signs.unfair, 1.0, proved.clamp(max=1.0))
+            scores.append(float(((1 - proved) * share).sum()) * bounder.estimate_cost(strategy) ** COST_EXPONENT)
+        return min(range(bounder.strategy_count), key=scores.__getitem__)
 
     def _alike(self, above: Tensor) -> Tensor:
         """Return the share that does not flip, by the shares above the common lines of signed margins, (n, lines)."""
         classes = self.problem.margins.classes.to(above.device)
         return _all(above[:, classes]).sum(-1) if len(classes) else above[:, 0]
 
-    def _counted(self, boxes: Boxes, signs: BoxSigns, rest: Tensor) -> tuple[Tensor, Tensor]:
+    def _counted(self, boxes: Boxes, signs: BoxDecisions, rest: Tensor) -> tuple[Tensor, Tensor]:
         """Return the shares of undecided boxes that half-spaces prove fair and discriminatory, at least."""
-        worth = signs.alike.estimate[rest] > MIN_COUNTED_SHARE
-        alike = self._alike(self._above(boxes, signs.alike, rest, worth)).clamp(max=1.0)
-        likely = _all(signs.flips.estimate[rest]) > MIN_COUNTED_SHARE
-        flips = _all(self._above(boxes, signs.flips, rest, likely[:, None].expand(-1, signs.flips.at.shape[1])))
+        worth = signs.fair_spaces.estimates[rest] > MIN_COUNTED_SHARE
+        alike = self._alike(self._above(boxes, signs.fair_spaces, rest, worth)).clamp(max=1.0)
+        likely = _all(signs.flip_spaces.estimates[rest]) > MIN_COUNTED_SHARE
+        likely = likely[:, None].expand(-1, signs.flip_spaces.offsets.shape[1])
+        flips = _all(self._above(boxes, signs.flip_spaces, rest, likely))
         return alike, torch.minimum(flips, 1.0 - alike)
 
     def _above(self, boxes: Boxes, halves: HalfSpaces, rest: Tensor, worth: Tensor) -> Tensor:
@@ -442,23 +443,23 @@ class BranchAndBound:
         result = torch.zeros(worth.shape, dtype=torch.float64, device=worth.device)
         box, line = worth.nonzero(as_tuple=True)
         if len(box):
-            slopes, at = halves.slopes[rest[box], line], halves.at[rest[box], line]
-            result[box, line] = share_above(self._space, boxes[box], slopes, at)
+            slopes, at = halves.slopes[rest[box], line], halves.offsets[rest[box], line]
+            result[box, line] = bound_share(self._space, boxes[box], slopes, at)
         return result
 
-    def _to_cut(self, boxes: Boxes, lines: Lines, signs: BoxSigns) -> Tensor:
+    def _to_cut(self, boxes: Boxes, lines: Lines, signs: BoxDecisions) -> Tensor:
         """Return the axis on which each box is cut, where its lines are loosest, and the last place below the cut."""
-        if lines.cut is not None:
-            return lines.cut
-        low, high, reach = lines.low.flatten(1, 2), lines.high.flatten(1, 2), self._space.reach
+        if lines.best_cut is not None:
+            return lines.best_cut
+        low, high, reach = lines.low_slope.flatten(1, 2), lines.high_slope.flatten(1, 2), self._space.find_ranges
         score = reach(boxes, high - low) + STEEPNESS_WEIGHT * (reach(boxes, low) + reach(boxes, high))
         undecided = signs.undecided
-        if lines.low.shape[1] < undecided.shape[1]:
+        if lines.low_slope.shape[1] < undecided.shape[1]:
             undecided = undecided.any(1, keepdim=True)
-        score = (score * undecided.expand(lines.low.shape[:3]).flatten(1, 2)[..., None]).sum(1)
+        score = (score * undecided.expand(lines.low_slope.shape[:3]).flatten(1, 2)[..., None]).sum(1)
         lengths = boxes.high - boxes.low + 1
         axis = torch.where(lengths > 1, score + 1e-12 * lengths, -1.0).argmax(1)
-        return torch.stack([axis, self._space.middle(boxes, axis)], 1)
+        return torch.stack([axis, self._space.find_middle(boxes, axis)], 1)
 
 
 @dataclass(frozen=True)

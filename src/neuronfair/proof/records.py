@@ -20,7 +20,7 @@ from neuronfair.measure.stats import clopper_pearson
 from neuronfair.model.blackbox import BlackBox, Model
 from neuronfair.model.open import OpenedModel
 from neuronfair.model.records import REFUSES_EMPTY, prepare_records
-from neuronfair.proof.bounds.margins import decided_at
+from neuronfair.proof.bounds.margins import decide_records
 from neuronfair.proof.bounds.space import Boxes, CutTree
 from neuronfair.proof.certificate import CertifiedBoxes, Proof
 from neuronfair.proof.problem import Problem, places_of, rule_of
@@ -82,7 +82,7 @@ class ProofRecords:
     def guides(self) -> GuideSource:
         """The guides of a proof about these records."""
         leads = self.order == "records"
-        places = self.places[self.inside]
+        places = self.places[self.in_region]
         return GuideSource(places, self._draw if leads and self.population is not None else None, leads)
 
     @cached_property
@@ -95,7 +95,7 @@ class ProofRecords:
         return torch.stack([(c >= 0) & (c < len(ok)) & ok[c.clamp(0, len(ok) - 1)] for ok, c in columns]).all(0)
 
     @cached_property
-    def inside(self) -> Tensor:
+    def in_region(self) -> Tensor:
         """Which of these are records of the domain: bool (n,)."""
         return self.counted & self.exact & (self.places >= 0).all(1)
 
@@ -119,23 +119,23 @@ class ProofRecords:
             return None
         status, of = self.status(evidence), int(self.counted.sum())
         if model is not None:
-            rows = (self.inside & (status == UNDECIDED)).nonzero()[:, 0]
+            rows = (self.in_region & (status == UNDECIDED)).nonzero()[:, 0]
             found = evaluated_flips(self.problem, model, self.rows[rows])
             status[rows[: len(found)][found]] = FLIPS
         fair, flips = (int((status == each).sum()) for each in (FAIR, FLIPS))
         parts = [RecordPart.of(count, of) for count in (fair, flips, of - fair - flips)]
-        outside = int((self.counted & ~self.inside).sum())
+        outside = int((self.counted & ~self.in_region).sum())
         return DataSetClaims(of, parts[0], parts[1], parts[2], self._without_twin(), outside)
 
     def status(self, evidence: Evidence) -> Tensor:
         """Return the status of each row; rows that are no records of the region are undecided."""
         status = torch.full((len(self.rows),), UNDECIDED, dtype=torch.int8)
-        status[self.inside] = evidence.guide_status(self.places[self.inside].to(self.problem.device)).cpu()
+        status[self.in_region] = evidence.guide_status(self.places[self.in_region].to(self.problem.device)).cpu()
         return status
 
     def _without_twin(self) -> int:
         records = self.problem.records.to(torch.device("cpu"))
-        box = CutTree(records.cuts).owners(records.node, self.places[self.inside])
+        box = CutTree(records.cuts).find_owners(records.node, self.places[self.in_region])
         return int((records.valid[records.pattern].sum(1)[box] < 2).sum())
 
     @cached_property
@@ -189,15 +189,15 @@ class Evidence:
         return self.problem.records.valid[self._column("pattern").long()]
 
     @cached_property
-    def inside(self) -> Tensor:
+    def in_region(self) -> Tensor:
         """Which of these belong to the region: (n, values)."""
-        return self.problem.records.inside[self._column("pattern").long()]
+        return self.problem.records.in_region[self._column("pattern").long()]
 
     def boxes_of(self, places: Tensor) -> Tensor:
         """Return the number of the box in which each place of the region lies; -1 for a place outside."""
         inside = ((places >= 0).all(1)).nonzero()[:, 0]
         result = torch.full((len(places),), -1, dtype=torch.int64, device=places.device)
-        result[inside] = CutTree(self.state.cuts).owners(self._column("node"), places[inside])
+        result[inside] = CutTree(self.state.cuts).find_owners(self._column("node"), places[inside])
         return result
 
     def twins_of(self, places: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ class Evidence:
 
     def _by_margins(self, box: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         problem = self.problem
-        return problem.margins.decided(problem.margins_at(places), problem.slack, self.valid[box])
+        return problem.margins.decide(problem.compute_margins(places), problem.slack, self.valid[box])
 
     def _by_lines(self, box: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return which records do not flip and which do, by the tightest lines of their boxes."""
@@ -235,9 +235,9 @@ class Evidence:
         for begin in range(0, len(chosen), step):
             some = chosen[begin : begin + step]
             mine = ((owner >= begin) & (owner < begin + step)).nonzero()[:, 0]
-            lines = bounder.lines(self.boxes[some], strategy=bounder.strategies - 1)
+            lines = bounder.find_lines(self.boxes[some], strategy=bounder.strategy_count - 1)
             place = owner[mine] - begin
-            found = decided_at(problem.margins, problem.space, lines, place, places[mine], self.valid[some])
+            found = decide_records(problem.margins, problem.space, lines, place, places[mine], self.valid[some])
             result[:, mine] = torch.stack(found)
         return result[0], result[1]
 
@@ -335,15 +335,15 @@ class _Claims:
         return Boxes(torch.from_numpy(self.certified.low).long(), torch.from_numpy(self.certified.high).long())
 
     @cached_property
-    def inside(self) -> Tensor:
+    def in_region(self) -> Tensor:
         """Which sensitive values of each box belong to the region, on the CPU: (n, values)."""
-        return self.evidence.inside.cpu()
+        return self.evidence.in_region.cpu()
 
     @cached_property
     def count(self) -> npt.NDArray[np.object_]:
         """How many records each box has, exactly."""
-        sizes = self.problem.space.sizes(self.boxes.to(self.problem.device)).cpu().numpy().astype(object)
-        return np.asarray(sizes.prod(1) * self.inside.sum(1).numpy().astype(object), dtype=object)
+        sizes = self.problem.space.count_codes(self.boxes.to(self.problem.device)).cpu().numpy().astype(object)
+        return np.asarray(sizes.prod(1) * self.in_region.sum(1).numpy().astype(object), dtype=object)
 
     def drawn(self, most: int) -> Tensor:
         """Return random records of boxes of which something is proved, of each box if there are not too many."""
@@ -357,12 +357,12 @@ class _Claims:
         box = np.repeat(draw.permutation(proved)[:most], max(1, most // len(proved)))
         rows = torch.empty(len(box), columns, dtype=torch.int64)
         for number, axis in enumerate(self.problem.space.axes):
-            order = axis.place.cpu().argsort(stable=True)
-            codes = order[len(order) - int((axis.place >= 0).sum()) :]  # by place; those outside stand first
-            before = np.concatenate([[0], torch.bincount(axis.place.cpu()[codes]).cumsum(0).numpy()])
+            order = axis.position_of_code.cpu().argsort(stable=True)
+            codes = order[len(order) - int((axis.position_of_code >= 0).sum()) :]  # by place; those outside stand first
+            before = np.concatenate([[0], torch.bincount(axis.position_of_code.cpu()[codes]).cumsum(0).numpy()])
             first, last = before[self.certified.low[box, number]], before[self.certified.high[box, number] + 1]
             rows[:, axis.column] = codes[torch.from_numpy(draw.integers(first, last))]
-        inside = self.inside[box]
+        inside = self.in_region[box]
         which = torch.from_numpy(draw.integers(0, inside.sum(1).numpy()))
         value = (inside.cumsum(1) > which[:, None]).int().argmax(1)  # the first that has so many before it
         rows[:, list(self.problem.domain.sensitive_columns)] = self.problem.domain.sensitive_values.cpu()[value]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from neuronfair.errors import DomainError
-from neuronfair.proof.bounds.margins import box_signs
-from neuronfair.proof.bounds.space import Boxes, can_enumerate, varied
+from neuronfair.proof.bounds.margins import decide_boxes
+from neuronfair.proof.bounds.space import Boxes, can_enumerate, count_varied_codes
 from neuronfair.proof.problem import Problem, enumerated_records, rule_of, unread
 from neuronfair.proof.records import Evidence, ProofRecords, share_interval
 from neuronfair.proof.report import Part, RecordPart, Region
@@ -39,7 +39,7 @@ class RegionGrower:
         box = Boxes(place[None].clone(), place[None].clone())
         if not bool(self.proved(box, fair=fair)):
             return None
-        whole = self.problem.space.everything()
+        whole = self.problem.space.full_box()
         limit = torch.stack([whole.low[0], whole.high[0]])  # how far each end may go: (2, axes)
         while True:
             end, axis, target = self._steps(box, limit)
@@ -76,29 +76,27 @@ class RegionGrower:
             few = can_enumerate(problem.space, boxes, MAX_ENUMERATED)
             counts = enumerated_records(problem, boxes[few], pattern[few])[0 if fair else 1]
             found = torch.zeros(len(boxes), dtype=torch.bool, device=few.device)
-            found[few] = counts.double() == varied(problem.space, boxes[few])
+            found[few] = counts.double() == count_varied_codes(problem.space, boxes[few])
             return found
-        lines = bounder.lines(boxes, strategy=bounder.strategies - 1)
-        signs = box_signs(problem.margins, problem.space, boxes, lines, problem.records.valid[pattern])
+        lines = bounder.find_lines(boxes, strategy=bounder.strategy_count - 1)
+        signs = decide_boxes(problem.margins, problem.space, boxes, lines, problem.records.valid[pattern])
         if not fair:
             return signs.unfair
-        return signs.fair if lines.same is None else signs.fair | lines.same
+        return signs.fair if lines.same_margins is None else signs.fair | lines.same_margins
 
     def pieces(self, boxes: Boxes) -> tuple[Tensor, Boxes, Tensor]:
         """Cut boxes where rules do: return the number of each piece's box, the pieces, and their patterns."""
         records = self.problem.records
-        owners, lows, highs, patterns = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
+        pieces = []
         step = max(1, (1 << 22) // (len(records.boxes) * boxes.low.shape[1]))
         for begin in range(0, len(boxes), step):
             part = boxes[slice(begin, begin + step)]
             low = torch.maximum(part.low[:, None], records.boxes.low)
             high = torch.minimum(part.high[:, None], records.boxes.high)
-            owner, root = ((low <= high).all(2) & records.inside[records.pattern].any(1)).nonzero(as_tuple=True)
-            owners.append(owner + begin)
-            lows.append(low[owner, root])
-            highs.append(high[owner, root])
-            patterns.append(records.pattern[root])
-        return torch.cat(owners), Boxes(torch.cat(lows), torch.cat(highs)), torch.cat(patterns)
+            owner, root = ((low <= high).all(2) & records.in_region[records.pattern].any(1)).nonzero(as_tuple=True)
+            pieces.append((owner + begin, low[owner, root], high[owner, root], records.pattern[root]))
+        owners, lows, highs, patterns = (torch.cat(part) for part in zip(*pieces, strict=True))
+        return owners, Boxes(lows, highs), patterns
 
     def _steps(self, box: Boxes, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return steps of several lengths in all directions: the end that moves, its axis, and its new place."""
@@ -132,7 +130,7 @@ def region_of_row(records: ProofRecords, row: int) -> Region | None:
     """Return the certified region around a row of the data set, counted from 1; None if nothing is proved of it."""
     if not 1 <= row <= len(records.rows):
         raise DomainError(f"{records.name} has no row {row:,}: its rows are 1 to {len(records.rows):,}")
-    if not bool(records.inside[row - 1]):
+    if not bool(records.in_region[row - 1]):
         raise DomainError(f"row {row:,} of {records.name} is no record of the region that is certified")
     grower = _grower(records)
     for depends in (False, True):
@@ -154,13 +152,13 @@ def largest_regions(records: ProofRecords, evidence: Evidence) -> list[Region]:
         left[row] = False
         box = grower.grown(guides.places[row].long(), fair=True)
         if box is not None:
-            left &= ~box.hold(guides.places)[:, 0]
+            left &= ~box.contain(guides.places)[:, 0]
             regions.append(_described(records, grower, box, depends=False))
     return sorted(regions, key=lambda region: -region.rows.count if region.rows else 0)
 
 
 def _grower(records: ProofRecords) -> RegionGrower:
-    return RegionGrower(records.problem, records.places[records.inside].to(records.problem.device))
+    return RegionGrower(records.problem, records.places[records.in_region].to(records.problem.device))
 
 
 def _described(records: ProofRecords, grower: RegionGrower, box: Boxes, *, depends: bool) -> Region:
@@ -168,8 +166,8 @@ def _described(records: ProofRecords, grower: RegionGrower, box: Boxes, *, depen
     _, pieces, pattern = grower.pieces(box)
     size = Part.of(sum(problem.records.count(problem.space, pieces, pattern)), problem.count)
     cpu = box.to(torch.device("cpu"))
-    held = int(cpu.hold(records.places[records.inside]).sum())
+    held = int(cpu.contain(records.places[records.in_region]).sum())
     rows = RecordPart.of(held, int(records.counted.sum())) if len(records.rows) else None
     drawn = records.fresh_places
-    fresh = share_interval(int(cpu.hold(drawn).sum()), len(drawn)) if len(drawn) else None
+    fresh = share_interval(int(cpu.contain(drawn).sum()), len(drawn)) if len(drawn) else None
     return Region(rule_of(problem, cpu.low[0], cpu.high[0]), depends, size, rows, fresh)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.errors import RunError
-from neuronfair.proof.bounds.space import LARGEST, LEAF, Boxes, CutTree, varied
+from neuronfair.proof.bounds.space import LEAF, MAX_COUNTED_CODES, Boxes, CutTree, count_varied_codes
 from neuronfair.proof.certificate import CertifiedBoxes
 from neuronfair.proof.problem import Problem
 
@@ -114,7 +114,7 @@ class Guides:
 
     def segments_at(self, node: Tensor, cuts: CutTree) -> GuideSegments:
         """Give each box, by its leaf, a segment of its undecided guides."""
-        owner = cuts.owners(node, self.places, self.root)
+        owner = cuts.find_owners(node, self.places, self.root)
         owner = torch.where((self.status == UNDECIDED) & (owner >= 0), owner, len(node))
         self._order = owner.argsort(stable=True)
         count = torch.bincount(owner, minlength=len(node) + 1)[: len(node)]
@@ -234,7 +234,7 @@ class BoxQueue:
         self._proved = self._proved - _proved_shares(taken)
         return taken
 
-    def everything(self) -> dict[str, Tensor]:
+    def full_box(self) -> dict[str, Tensor]:
         """Return the columns that all boxes have."""
         lists = self._lists or [self._empty]
         return {name: torch.cat([part[name] for part in lists]) for name in self._empty if name != "share"}
@@ -319,7 +319,7 @@ class ProofState:
 
     def _dealt(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Return the guides in some leaves, and the number of each one's leaf among these."""
-        owner = CutTree(self.cuts).owners(node, self.guides["places"], self.guides["root"])
+        owner = CutTree(self.cuts).find_owners(node, self.guides["places"], self.guides["root"])
         guides = (owner >= 0).nonzero()[:, 0]
         return guides, owner[guides]
 
@@ -352,7 +352,7 @@ def enumerated_columns(
     problem: Problem, boxes: Boxes, pattern: Tensor, counts: tuple[Tensor, Tensor]
 ) -> dict[str, Tensor]:
     """Return the columns of enumerated boxes: `counts` combinations of codes are fair, and flip."""
-    codes = varied(problem.space, boxes)
+    codes = count_varied_codes(problem.space, boxes)
     return _box_columns(boxes, pattern, counts[0] / codes, counts[1] / codes, *counts)
 
 
@@ -396,9 +396,9 @@ def certified_boxes(problem: Problem, parts: Sequence[BoxColumns]) -> CertifiedB
     """Return boxes with the whole numbers of records that are proved in each."""
     low, high, pattern, *proved = (torch.cat([part[name].cpu() for part in parts]) for name in BOX_COLUMNS)
     boxes = Boxes(low.long().to(problem.device), high.long().to(problem.device))
-    sizes = problem.space.sizes(boxes).cpu()
-    members = problem.records.inside.sum(1).cpu()[pattern.long()]
-    kind = np.int64 if problem.count < LARGEST else object
+    sizes = problem.space.count_codes(boxes).cpu()
+    members = problem.records.in_region.sum(1).cpu()[pattern.long()]
+    kind = np.int64 if problem.count < MAX_COUNTED_CODES else object
     records = _product(sizes, members, kind)
     rest = _product(torch.where(high > low, 1, sizes), members, kind)
     fair, flips = (
@@ -430,7 +430,7 @@ def check_state(problem: Problem, state: ProofState, what: object) -> None:
     needed = {*BOX_COLUMNS, "node"}
     if any(needed - {*kind} for kind in columns) or {"axis", "last"} - {*state.undecided} or not state.sound:
         raise RunError(f"{what}: is no state of such a proof")
-    highest = problem.space.everything().high.cpu()
+    highest = problem.space.full_box().high.cpu()
     total = torch.zeros((), dtype=torch.float64)
     for kind in columns:
         low, high, pattern = (kind[name].cpu().long() for name in ("low", "high", "pattern"))
@@ -442,7 +442,7 @@ def check_state(problem: Problem, state: ProofState, what: object) -> None:
         if not inside or not bool(((fair >= 0) & (flips >= 0) & (fair + flips <= 1 + SHARE_TOLERANCE)).all()):
             raise RunError(f"{what}: its boxes do not lie within the region, or prove more records than they hold")
         boxes = Boxes(low.to(problem.device), high.to(problem.device))
-        codes = varied(problem.space, boxes).cpu()
+        codes = count_varied_codes(problem.space, boxes).cpu()
         if not bool(((counts[0] >= -1) & (counts[1] >= -1) & (counts[0] + counts[1] <= codes)).all()):
             raise RunError(f"{what}: its boxes prove more records than they hold")
         total += problem.records.share(problem.space, boxes, pattern.to(problem.device)).sum().cpu()
@@ -462,6 +462,6 @@ def _are_leaves(state: ProofState, highest: Tensor) -> bool:
         return False
     if places.shape[1:] != highest.shape[1:] or bool((state.guides["root"] != 0).any()):
         return False
-    mine = cuts.owners(node, places)
+    mine = cuts.find_owners(node, places)
     counts = torch.stack([state.guides[name] for name in ("rows", "drawn", "status")])
     return bool(((places >= low[mine]) & (places <= high[mine])).all()) and bool((counts >= 0).all())

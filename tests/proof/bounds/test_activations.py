@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.model.operators import Curve
-from neuronfair.proof.bounds.activations import Relaxation, relax, values
+from neuronfair.proof.bounds.activations import Relaxation, bound_values, relax
 
 CURVES = [
     Curve("relu"),
@@ -38,8 +38,8 @@ def _points(low: Tensor, high: Tensor, n: int) -> Tensor:
 
 def _gaps(lines: Relaxation, curve: Curve, x: Tensor) -> tuple[Tensor, Tensor]:
     y = curve(x)
-    below = y - (lines.low[:, None] * x + lines.low_at[:, None])
-    return below, lines.high[:, None] * x + lines.high_at[:, None] - y
+    below = y - (lines.low_slope[:, None] * x + lines.low_offset[:, None])
+    return below, lines.high_slope[:, None] * x + lines.high_offset[:, None] - y
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "flat"])
@@ -73,25 +73,25 @@ def test_lines_leave_little_more_room_than_the_best_parallel_ones(curve: Curve) 
 def test_an_undecided_relu_has_its_chord_above_and_a_slope_of_0_or_1_below() -> None:
     low, high = torch.tensor([-1.0, -3.0, 1.0, -2.0]).double(), torch.tensor([3.0, 1.0, 2.0, -1.0]).double()
     lines = relax(Curve("relu"), low, high, "adaptive")
-    assert lines.low.tolist() == [1, 0, 1, 0]
-    assert lines.high.tolist() == [0.75, 0.25, 1, 0]
-    assert lines.high_at.tolist() == pytest.approx([0.75, 0.75, 0, 0], abs=1e-14)
-    assert lines.low_at.tolist() == [0, 0, 0, 0]
-    assert relax(Curve("relu"), low, high, "flat").low.tolist() == [0, 0, 1, 0]
+    assert lines.low_slope.tolist() == [1, 0, 1, 0]
+    assert lines.high_slope.tolist() == [0.75, 0.25, 1, 0]
+    assert lines.high_offset.tolist() == pytest.approx([0.75, 0.75, 0, 0], abs=1e-14)
+    assert lines.low_offset.tolist() == [0, 0, 0, 0]
+    assert relax(Curve("relu"), low, high, "flat").low_slope.tolist() == [0, 0, 1, 0]
 
 
 def test_a_sigmoid_is_touched_by_the_tangent_through_its_other_end() -> None:
     low, high = torch.tensor([-6.0]).double(), torch.tensor([5.0]).double()
     lines = relax(Curve("sigmoid"), low, high, "adaptive")
-    at_low = float(lines.high * low + lines.high_at)
+    at_low = float(lines.high_slope * low + lines.high_offset)
     assert at_low == pytest.approx(1 / (1 + math.exp(6)), abs=5e-4)
-    assert 0.109 < float(lines.high) < 0.111  # the chord has 0.09
+    assert 0.109 < float(lines.high_slope) < 0.111  # the chord has 0.09
 
 
 def test_a_softplus_is_also_bounded_where_torch_leaves_it_out() -> None:
     low, high = torch.tensor([19.0]).double(), torch.tensor([20.0 + 1e-9]).double()
     lines = relax(Curve("softplus"), low, high, "adaptive")
-    assert float(lines.low * high + lines.low_at) <= float(Curve("softplus")(high))
+    assert float(lines.low_slope * high + lines.low_offset) <= float(Curve("softplus")(high))
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=str)
@@ -100,7 +100,7 @@ def test_values_hold_the_function_and_are_met_at_the_ends(curve):
     low = 4 * torch.randn(500, dtype=torch.float64, generator=generator)
     high = low + 6 * torch.rand(500, dtype=torch.float64, generator=generator)
     seen = curve(low[:, None] + (high - low)[:, None] * torch.linspace(0, 1, 200, dtype=torch.float64))
-    least, most = values(curve, low, high)
+    least, most = bound_values(curve, low, high)
     assert bool((least <= seen.amin(1) + 1e-12).all())
     assert bool((most >= seen.amax(1) - 1e-12).all())
     assert bool((most - seen.amax(1) < 1e-12).all())

@@ -17,8 +17,8 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.network import Network
 from neuronfair.model.operators import read_chain
 from neuronfair.proof.bounds import crown
-from neuronfair.proof.bounds.crown import STRATEGIES, Crown, crown_of
-from neuronfair.proof.bounds.margins import margins_of
+from neuronfair.proof.bounds.crown import STRATEGIES, Crown, build_crown
+from neuronfair.proof.bounds.margins import build_margins
 from neuronfair.proof.problem import problem_of, rows_at
 from tests.proof import worlds
 
@@ -98,8 +98,8 @@ def case(request):
 
 def test_margins_are_those_of_the_scores(case):
     network, bounder, domain, decision = case
-    places = worlds.places_of(bounder.space.everything())
-    margins = bounder.margins_at(places)
+    places = worlds.places_of(bounder.space.full_box())
+    margins = bounder.compute_margins(places)
     expected = _expected(network, domain, bounder, decision, places)
     assert ((margins - expected).abs() <= bounder.slack).all()
     assert bounder.slack.max() < 1e-9
@@ -110,34 +110,34 @@ def test_lines_hold_for_everybody_in_a_box(case, strategy):
     _, bounder, _, _ = case
     space = bounder.space
     boxes = worlds.random_boxes(space, 16, seed=strategy)
-    boxes.low[0], boxes.high[0] = space.everything().low[0], space.everything().high[0]
-    lines = bounder.lines(boxes, None, strategy)
+    boxes.low[0], boxes.high[0] = space.full_box().low[0], space.full_box().high[0]
+    lines = bounder.find_lines(boxes, None, strategy)
     for n in range(len(boxes)):
         places = worlds.places_of(boxes, n)
-        features, margins = worlds.features_of(space, places), bounder.margins_at(places)
-        for slopes, at, sign in ((lines.low, lines.low_at, 1), (lines.high, lines.high_at, -1)):
+        features, margins = worlds.features_of(space, places), bounder.compute_margins(places)
+        for slopes, at, sign in ((lines.low_slope, lines.low_offset, 1), (lines.high_slope, lines.high_offset, -1)):
             own = slopes[n].expand(len(at[n]), -1, -1)
             line = torch.einsum("pf,vqf->pvq", features, own) + at[n]
             assert (sign * (margins - line) >= 0).all()
     single = (boxes.low == boxes.high).all(1)
-    gap = (lines.high_at - lines.low_at).amax((1, 2))
+    gap = (lines.high_offset - lines.low_offset).amax((1, 2))
     assert not single.any() or gap[single].max() < 1e-3
 
 
 def test_what_is_known_of_a_box_tightens_its_halves(case):
     _, bounder, _, _ = case
     space, strategy = bounder.space, len(STRATEGIES) - 1
-    whole = space.everything()
-    told = bounder.lines(whole, None, strategy).inner
+    whole = space.full_box()
+    told = bounder.find_lines(whole, None, strategy).inner
     axis = torch.tensor([0])
-    halves = space.halves(whole, axis, space.middle(whole, axis))
-    alone, helped = (bounder.lines(halves, known, strategy) for known in (None, told.repeat(2, 1, 1)))
+    halves = space.split(whole, axis, space.find_middle(whole, axis))
+    alone, helped = (bounder.find_lines(halves, known, strategy) for known in (None, told.repeat(2, 1, 1)))
     assert (helped.inner[..., 0] >= alone.inner[..., 0]).all()
     assert (helped.inner[..., 1] <= alone.inner[..., 1]).all()
     places = [worlds.places_of(halves, n) for n in range(2)]
     for n, some in enumerate(places):
-        line = torch.einsum("pf,vqf->pvq", worlds.features_of(space, some), helped.low[n].expand(6, -1, -1))
-        assert (bounder.margins_at(some) >= line + helped.low_at[n]).all()
+        line = torch.einsum("pf,vqf->pvq", worlds.features_of(space, some), helped.low_slope[n].expand(6, -1, -1))
+        assert (bounder.compute_margins(some) >= line + helped.low_offset[n]).all()
 
 
 def test_axes_are_what_the_network_tells_apart():
@@ -149,12 +149,12 @@ def test_axes_are_what_the_network_tells_apart():
     assert (len(by_name["unread"]), by_name["unread"].count.tolist()) == (1, [5])
     job = by_name["job"]
     assert sorted(job.count.tolist()) == [1, 1, 2]
-    assert job.place[0] == job.place[2]
-    assert job.count[job.place[0]] == 2
+    assert job.position_of_code[0] == job.position_of_code[2]
+    assert job.count[job.position_of_code[0]] == 2
     assert len(by_name["pay"]) == 6  # the empty cell is at the center, 0.4, which no code is
     for axis in space.axes:
-        assert torch.equal(axis.place[axis.codes], torch.arange(len(axis)))
-        assert torch.equal(torch.bincount(axis.place, minlength=len(axis)), axis.count)
+        assert torch.equal(axis.position_of_code[axis.codes], torch.arange(len(axis)))
+        assert torch.equal(torch.bincount(axis.position_of_code, minlength=len(axis)), axis.count)
 
 
 def test_rules_and_regions_refine_the_axes():
@@ -164,27 +164,27 @@ def test_rules_and_regions_refine_the_axes():
     by_name = {ATTRIBUTES[axis.column].name: axis for axis in space.axes}
     assert sorted(by_name["unread"].count.tolist()) == [2, 3]
     assert sorted(by_name["job"].count.tolist()) == [1, 1, 1, 1]  # a and c are the same to the network, not to the rule
-    job = by_name["job"].place
+    job = by_name["job"].position_of_code
     assert {int(job[0]), int(job[1])} in ({0, 1}, {2, 3})  # side by side
     assert not by_name["age"].linear  # a gap
-    assert by_name["age"].place.tolist().count(-1) == 5
+    assert by_name["age"].position_of_code.tolist().count(-1) == 5
     assert by_name["town"].linear
-    assert by_name["town"].place.tolist() == [-1, 0, 1]
+    assert by_name["town"].position_of_code.tolist() == [-1, 0, 1]
 
 
 def test_a_linear_model_is_exact():
     domain, module = _domain(), _module(nn.ReLU, (), 2, 4)
     network, bounder = _crown(module, domain)
     boxes = worlds.random_boxes(bounder.space, 6)
-    lines = bounder.lines(boxes)
-    assert lines.low.shape[1] == 1
+    lines = bounder.find_lines(boxes)
+    assert lines.low_slope.shape[1] == 1
     for n in range(6):
         places = worlds.places_of(boxes, n)
-        line = torch.einsum("pf,qf->pq", worlds.features_of(bounder.space, places), lines.low[n, 0])[:, None]
+        line = torch.einsum("pf,qf->pq", worlds.features_of(bounder.space, places), lines.low_slope[n, 0])[:, None]
         margins = _expected(network, domain, bounder, Decision(), places)
-        assert (margins >= line + lines.low_at[n]).all()
-        assert (margins <= line + lines.high_at[n]).all()
-    assert (lines.high_at - lines.low_at).max() < 1e-10
+        assert (margins >= line + lines.low_offset[n]).all()
+        assert (margins <= line + lines.high_offset[n]).all()
+    assert (lines.high_offset - lines.low_offset).max() < 1e-10
 
 
 def test_many_sensitive_values():
@@ -201,14 +201,14 @@ def test_many_sensitive_values():
     _, bounder = _crown(module, domain)
     boxes = worlds.random_boxes(bounder.space, 4)
     places = torch.arange(6)[:, None]
-    margins = bounder.margins_at(places)
+    margins = bounder.compute_margins(places)
     assert margins.shape == (6, 250, 1)
-    for strategy in range(bounder.strategies):
-        lines = bounder.lines(boxes, None, strategy)
+    for strategy in range(bounder.strategy_count):
+        lines = bounder.find_lines(boxes, None, strategy)
         for n in range(4):
             some = slice(int(boxes.low[n]), int(boxes.high[n]) + 1)
-            low = places[some, :, None].double() * lines.low[n, :, :, 0] + lines.low_at[n]
-            high = places[some, :, None].double() * lines.high[n, :, :, 0] + lines.high_at[n]
+            low = places[some, :, None].double() * lines.low_slope[n, :, :, 0] + lines.low_offset[n]
+            high = places[some, :, None].double() * lines.high_slope[n, :, :, 0] + lines.high_offset[n]
             assert ((low <= margins[some]) & (margins[some] <= high)).all()
 
 
@@ -217,24 +217,24 @@ def test_in_pieces_and_step_by_step_the_lines_are_the_same(monkeypatch, strategy
     module, domain = _module(nn.ReLU, (6, 5), 3, 2), _domain()
     _, whole = _crown(module, domain)
     boxes = worlds.random_boxes(whole.space, 40)
-    known = whole.lines(whole.space.everything(), None, strategy).inner.repeat(40, 1, 1)
-    at_once = whole.lines(boxes, known, strategy)
+    known = whole.find_lines(whole.space.full_box(), None, strategy).inner.repeat(40, 1, 1)
+    at_once = whole.find_lines(boxes, known, strategy)
     monkeypatch.setitem(crown.NUMBERS_PER_PASS, "cpu", 1)  # 16 boxes at a time
-    monkeypatch.setattr(crown, "MULTIPLIED", 0)  # no matrix of the first step
-    other = _crown(module, domain)[1].lines(boxes, known, strategy)
-    for name in ("low", "low_at", "high", "high_at", "inner"):
+    monkeypatch.setattr(crown, "MAX_PRODUCT_NUMBERS", 0)  # no matrix of the first step
+    other = _crown(module, domain)[1].find_lines(boxes, known, strategy)
+    for name in ("low_slope", "low_offset", "high_slope", "high_offset", "inner"):
         assert torch.allclose(getattr(at_once, name), getattr(other, name), atol=1e-11)
 
 
 def test_what_is_shared_costs_less():
     _, bounder = _crown(_module(nn.ReLU, (6, 5), 2, 0), _domain())
-    costs = [bounder.cost(strategy) for strategy in range(bounder.strategies)]
+    costs = [bounder.estimate_cost(strategy) for strategy in range(bounder.strategy_count)]
     assert costs[0] < costs[1] < costs[2] < costs[5]
     assert costs[0] < costs[3]
 
 
 def test_a_number_of_many_values_that_the_network_does_not_read(monkeypatch):
-    monkeypatch.setattr(crown, "LISTED", 3)
+    monkeypatch.setattr(crown, "MAX_LISTED_CODES", 3)
     domain = _domain()
     network = Network(_module(nn.ReLU, (4,), 2, 0), domain)
     with pytest.raises(Unprovable, match="6 values that it reads one by one; 3 at most"):
@@ -247,7 +247,7 @@ def test_a_number_of_many_values_that_the_network_does_not_read(monkeypatch):
 
 def test_a_block_of_which_the_ends_are_alike_is_not_taken_for_one_value(monkeypatch):
     """Of a long block the first, the middle and the last value may have the same weights, and others not."""
-    monkeypatch.setattr(crown, "LISTED", 3)
+    monkeypatch.setattr(crown, "MAX_LISTED_CODES", 3)
     domain, module = _domain(), _module(nn.ReLU, (4,), 2, 0)
     with torch.no_grad():
         module[0].weight[:, JOB : JOB + 4] = module[0].weight[:, JOB : JOB + 1]
@@ -257,7 +257,7 @@ def test_a_block_of_which_the_ends_are_alike_is_not_taken_for_one_value(monkeypa
 
 
 def test_too_many_places_are_refused(monkeypatch):
-    monkeypatch.setattr(crown, "MOST_PLACES", 2)
+    monkeypatch.setattr(crown, "MAX_POSITIONS", 2)
     domain = _domain()
     with pytest.raises(Unprovable, match="3 values that it reads one by one; 2 at most"):
         _asked_for(Network(_module(nn.ReLU, (4,), 2, 0), domain), domain, "job")
@@ -270,7 +270,7 @@ def _asked_for(network: Network, domain: TableDomain, name: str, encoding=None):
     base = torch.zeros(len(domain.attributes), dtype=torch.int64)
     slope = torch.ones(len(chain.affines[0].bias), dtype=torch.float64)
     inputs = crown._AttributeInputs(encoding or network.encoding, base, column, chain.affines[0].weight)
-    return crown._read(inputs, classes, slope)
+    return crown._read_attribute(inputs, classes, slope)
 
 
 class _Bent(TableEncoding):
@@ -304,8 +304,10 @@ def test_another_encoding_is_looked_at_code_by_code(monkeypatch):
     assert _asked_for(network, domain, "unread", straight).axis.linear
     read = _asked_for(network, domain, "unread", bent)
     assert not read.axis.linear
-    assert (read.effects[read.axis.place] - read.effects[read.axis.place[0]]).T.tolist() == [[0, 1, 4, 9, 16]] * 4
-    monkeypatch.setattr(crown, "LISTED", 4)
+    assert (read.effects[read.axis.position_of_code] - read.effects[read.axis.position_of_code[0]]).T.tolist() == [
+        [0, 1, 4, 9, 16]
+    ] * 4
+    monkeypatch.setattr(crown, "MAX_LISTED_CODES", 4)
     with pytest.raises(Unprovable, match="5 values"):
         _asked_for(network, domain, "unread", straight)
 
@@ -314,9 +316,9 @@ def test_a_squashed_score_is_bounded_as_a_layer():
     domain, module = _domain(), _module(nn.ReLU, (4,), 1, 0, nn.Sigmoid())
     network = Network(module, domain)
     chain = read_chain(network, domain.sample(9, torch.Generator()))
-    question = margins_of(Decision("tolerance", 0.1), 1, chain.end)
+    question = build_margins(Decision("tolerance", 0.1), 1, chain.end)
     classes = [torch.zeros(a.size, dtype=torch.int64) for a in domain.attributes]
-    bounder = crown_of(chain, network.encoding, domain, classes, question, torch.device("cpu"))
+    bounder = build_crown(chain, network.encoding, domain, classes, question, torch.device("cpu"))
     assert [curve.name for curve in bounder.curves] == ["relu", "sigmoid"]
     assert len(bounder.rounding) == len(bounder.affines) == 3
 
@@ -333,7 +335,7 @@ def test_many_combinations_of_sensitive_values_take_memory_that_is_bounded():
     domain = TableDomain("many", attributes, ("age", "race", "sex"))
     module = nn.Sequential(nn.Linear(9, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)).double()
     _, bounder = _crown(module, domain)
-    assert len(bounder.start) == 740
+    assert len(bounder.value_offsets) == 740
     largest = []
 
     class Counting(torch.utils._python_dispatch.TorchDispatchMode):
@@ -345,7 +347,7 @@ def test_many_combinations_of_sensitive_values_take_memory_that_is_bounded():
 
     boxes = worlds.random_boxes(bounder.space, 300)
     with Counting():
-        for strategy in range(bounder.strategies):
-            bounder.lines(boxes, None, strategy)
-        bounder.margins_at(boxes.low)
+        for strategy in range(bounder.strategy_count):
+            bounder.find_lines(boxes, None, strategy)
+        bounder.compute_margins(boxes.low)
     assert max(largest) <= 1 << 24

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neuronfair.model.operators import Affine, Curve
 from neuronfair.proof.bounds.activations import Relaxation, relax
-from neuronfair.proof.bounds.crown import errors_of
+from neuronfair.proof.bounds.crown import bound_errors
 
 Array = np.ndarray[Any, Any]
 
@@ -37,7 +37,7 @@ def _rectified(x: Array, leak: float) -> Array:
     return np.where(x > 0, x, x * (Fraction(leak) if x.dtype == object else leak))
 
 
-def _numbers(affines: Sequence[Affine], leak: float, x: Array) -> list[Array]:
+def _encode_rows(affines: Sequence[Affine], leak: float, x: Array) -> list[Array]:
     """What each layer is given, in exact arithmetic."""
     given = []
     for affine in affines:
@@ -58,7 +58,7 @@ def _back(affines: Sequence[tuple[Array, Array]], relaxed: Sequence[tuple[Array,
 
 
 def _parts(lines: Relaxation) -> tuple[Tensor, ...]:
-    return lines.low, lines.low_at, lines.high, lines.high_at
+    return lines.low_slope, lines.low_offset, lines.high_slope, lines.high_offset
 
 
 @pytest.mark.parametrize("leak", [0.0, 0.1, -1.5])
@@ -68,12 +68,12 @@ def test_neither_numbers_nor_lines_are_further_off_than_said(leak: float, scale:
     for seed in range(6):
         affines = _network((5, 7, 6, 2), seed, scale)
         x = 10 * torch.rand(5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-        errors = errors_of(affines, [curve, curve], _size(affines[0], x))
+        errors = bound_errors(affines, [curve, curve], _size(affines[0], x))
         given, y = [], x
         for affine in affines:
             given.append(affine(y[None])[0])
             y = curve(given[-1])
-        exact = _numbers(affines, leak, _exact(x))
+        exact = _encode_rows(affines, leak, _exact(x))
         for found, true, error in zip(given, exact, errors, strict=True):
             assert bool((np.abs(_exact(found) - true) <= _exact(error)).all())
         relaxed = [_parts(relax(curve, z - z.abs(), z + 2 * z.abs(), "adaptive")) for z in given[:-1]]
@@ -95,7 +95,7 @@ def test_weights_found_by_asking_are_covered() -> None:
             [(first.weight[:, i] + bias) - bias for i in range(4)], 1
         )  # as images of units, less that of 0
         x = torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-        (error,) = errors_of([Affine(asked, bias)], [], _size(Affine(asked, bias), x))
+        (error,) = bound_errors([Affine(asked, bias)], [], _size(Affine(asked, bias), x))
         off = np.abs((_exact(asked) - _exact(first.weight)) @ _exact(x))
         assert bool((off > 0).any())
         assert bool((off <= _exact(error)).all())
@@ -110,10 +110,12 @@ def test_slopes_values_and_constants_of_lines_are_as_large_as_said(name: str) ->
     size = ends.abs().amax(1)
     lines = relax(curve, low, high, "adaptive")
     layer = Affine(one, torch.zeros(300, dtype=torch.float64))
-    first, second = errors_of([layer, layer], [curve], size)
+    first, second = bound_errors([layer, layer], [curve], size)
     assert bool((second > 0).all())
     assert bool((first > 0).all())
-    reach = torch.maximum(lines.high.abs() * size + lines.high_at.abs(), lines.low.abs() * size + lines.low_at.abs())
+    reach = torch.maximum(
+        lines.high_slope.abs() * size + lines.high_offset.abs(), lines.low_slope.abs() * size + lines.low_offset.abs()
+    )
     assert bool((second >= 2 * 300 * 2.0**-53 * reach).all())
 
 
@@ -124,7 +126,7 @@ def test_the_papers_classifiers_lose_next_to_nothing(shared_models: Path) -> Non
         affines = [Affine(parts[f"W{i}"].T, parts[f"b{i}"]) for i in range(len(parts) // 2)]
         curves = [Curve("relu")] * (len(affines) - 1)
         largest = torch.full((len(parts["W0"]),), 40.0, dtype=torch.float64)
-        error = errors_of(affines, curves, _size(affines[0], largest))[-1]
+        error = bound_errors(affines, curves, _size(affines[0], largest))[-1]
         y = largest * torch.rand(2000, len(largest), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         for affine in affines[:-1]:
             y = torch.relu(affine(y))

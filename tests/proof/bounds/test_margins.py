@@ -9,7 +9,7 @@ import torch
 
 from neuronfair.errors import Unprovable
 from neuronfair.model.decision import Decision
-from neuronfair.proof.bounds.margins import Lines, box_signs, decided_at, margins_of
+from neuronfair.proof.bounds.margins import Lines, build_margins, decide_boxes, decide_records
 from tests.proof import worlds
 
 ENDS = {"none": lambda z: z, "sigmoid": torch.sigmoid, "softmax": lambda z: z.softmax(-1)}
@@ -52,52 +52,52 @@ def _truth(decision: Decision, end: str, sums: torch.Tensor, valid: torch.Tensor
 
 @pytest.mark.parametrize(("decision", "outputs", "end"), DECISIONS)
 def test_margins_decide_as_the_decision_does(decision, outputs, end):
-    question = margins_of(decision, outputs, end)
+    question = build_margins(decision, outputs, end)
     sums, valid = _families(outputs)
-    margins = question.of(sums)
-    fair, unfair = question.decided(margins, NO[: margins.shape[-1]], valid)
+    margins = question.compute(sums)
+    fair, unfair = question.decide(margins, NO[: margins.shape[-1]], valid)
     split = _truth(decision, end, sums, valid)
     assert torch.equal(unfair, split)
     assert torch.equal(fair, ~split)
     assert not question.squash
     if len(question.classes):
-        opposite = question.opposite(question.classes)
-        assert torch.equal(question.opposite(opposite), question.classes)
+        opposite = question.negate(question.classes)
+        assert torch.equal(question.negate(opposite), question.classes)
         assert ((opposite - question.classes).abs() == len(question.matrix)).all()
 
 
 @pytest.mark.parametrize(("decision", "outputs", "end"), DECISIONS)
 def test_what_is_within_the_slack_is_neither(decision, outputs, end):
-    question = margins_of(decision, outputs, end)
+    question = build_margins(decision, outputs, end)
     sums, valid = _families(outputs)
-    margins = question.of(sums)
+    margins = question.compute(sums)
     slack = torch.full((margins.shape[-1],), 0.05, dtype=torch.float64)
-    fair, unfair = question.decided(margins, slack, valid)
+    fair, unfair = question.decide(margins, slack, valid)
     for seed in range(4):  # whatever the margins really are
         noise = torch.rand(margins.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) - 0.5
-        really = question.decided(margins + 0.0999 * noise, 0 * slack, valid)
+        really = question.decide(margins + 0.0999 * noise, 0 * slack, valid)
         assert not (fair & ~really[0]).any()
         assert not (unfair & ~really[1]).any()
     assert not (fair & unfair).any()
 
 
 def test_a_limit_before_a_sigmoid_is_its_logit():
-    question = margins_of(Decision("threshold", 0.3), 1, "sigmoid")
+    question = build_margins(Decision("threshold", 0.3), 1, "sigmoid")
     assert float(question.offset) == pytest.approx(-math.log(0.3 / 0.7))
-    assert margins_of(Decision("threshold", 0.3), 1, "none").offset.tolist() == [-0.3]
-    assert margins_of(Decision("threshold", 0.5), 2, "softmax").matrix.tolist() == [[-1.0, 1.0]]
-    assert margins_of(Decision("threshold", 0.5), 2, "none").matrix.tolist() == [[0.0, 1.0]]
+    assert build_margins(Decision("threshold", 0.3), 1, "none").offset.tolist() == [-0.3]
+    assert build_margins(Decision("threshold", 0.5), 2, "softmax").matrix.tolist() == [[-1.0, 1.0]]
+    assert build_margins(Decision("threshold", 0.5), 2, "none").matrix.tolist() == [[0.0, 1.0]]
 
 
 @pytest.mark.parametrize(("limit", "sign"), [(0.0, 1.0), (-2.0, 1.0), (1.5, -1.0)])
 def test_a_limit_that_no_probability_reaches_puts_everybody_on_one_side(limit, sign):
-    question = margins_of(Decision("threshold", limit), 1, "sigmoid")
-    assert question.of(torch.tensor([[5.0], [-5.0]]).double()).tolist() == [[sign], [sign]]
+    question = build_margins(Decision("threshold", limit), 1, "sigmoid")
+    assert question.compute(torch.tensor([[5.0], [-5.0]]).double()).tolist() == [[sign], [sign]]
 
 
 def test_a_tolerance_of_probabilities_squashes():
-    assert margins_of(Decision("tolerance", 0.1), 1, "sigmoid").squash
-    softmax = margins_of(Decision("tolerance", 0.1), 2, "softmax")
+    assert build_margins(Decision("tolerance", 0.1), 1, "sigmoid").squash
+    softmax = build_margins(Decision("tolerance", 0.1), 2, "softmax")
     assert softmax.squash
     assert softmax.matrix.tolist() == [[-1.0, 1.0]]
     assert len(softmax.classes) == 0
@@ -106,22 +106,22 @@ def test_a_tolerance_of_probabilities_squashes():
 @pytest.mark.parametrize("kind", ["threshold", "tolerance"])
 def test_one_of_several_probabilities_is_refused(kind):
     with pytest.raises(Unprovable, match="several probabilities"):
-        margins_of(Decision(kind, 0.3), 3, "softmax")
+        build_margins(Decision(kind, 0.3), 3, "softmax")
 
 
 @pytest.mark.parametrize("limit", [1.0, 1 - 2**-53])
 def test_a_threshold_that_only_rounding_reaches_is_refused(limit):
     """The sigmoid of 40 is 1 in float64."""
     with pytest.raises(Unprovable, match="rounding decides who reaches it"):
-        margins_of(Decision("threshold", limit), 1, "sigmoid")
-    assert margins_of(Decision("threshold", limit), 1, "none").offset.tolist() == [-limit]
+        build_margins(Decision("threshold", limit), 1, "sigmoid")
+    assert build_margins(Decision("threshold", limit), 1, "none").offset.tolist() == [-limit]
 
 
 @pytest.mark.parametrize("outputs", [2, 3])
 def test_a_choice_among_sigmoids_is_refused(outputs):
     """Those of 40 and 50 are the same in float64, and the first is chosen."""
     with pytest.raises(Unprovable, match="chooses among sigmoids"):
-        margins_of(Decision(), outputs, "sigmoid")
+        build_margins(Decision(), outputs, "sigmoid")
 
 
 # Lines over one axis of places 0 … 3. Values and margins in the order (value, margin).
@@ -134,14 +134,14 @@ def _look(question, low, high, valid=None, slope=0.0, shared=False):
     shape = (1, 1 if shared else low.shape[1], low.shape[2], 1)
     slopes = torch.full(shape, slope, dtype=torch.float64)
     valid = torch.ones(1, low.shape[1], dtype=torch.bool) if valid is None else torch.tensor([valid])
-    return box_signs(question, space, space.everything(), Lines(slopes, low, slopes, high), valid)
+    return decide_boxes(question, space, space.full_box(), Lines(slopes, low, slopes, high), valid)
 
 
 def _says(seen):
     return bool(seen.fair), bool(seen.unfair)
 
 
-TWO = margins_of(Decision(), 2, "none")
+TWO = build_margins(Decision(), 2, "none")
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -171,7 +171,7 @@ def test_the_slope_counts_to_both_ends():
 
 
 def test_three_classes():
-    question = margins_of(Decision(), 3, "none")  # margins 0-1, 0-2, 1-2
+    question = build_margins(Decision(), 3, "none")  # margins 0-1, 0-2, 1-2
     zero, one = [1.0, 1.0, -5.0], [-2.0, -5.0, 1.0]  # class 0 and class 1, by the least values of margins
     high = {0: [2.0, 2.0, 5.0], 1: [-1.0, 5.0, 2.0]}
     assert _says(_look(question, [zero, zero], [high[0], high[0]])) == (True, False)
@@ -182,7 +182,7 @@ def test_three_classes():
 
 
 def test_tolerance():
-    question = margins_of(Decision("tolerance", 1.0), 1, "none")
+    question = build_margins(Decision("tolerance", 1.0), 1, "none")
     assert _says(_look(question, [[0.0], [0.5]], [[0.4], [0.9]])) == (True, False)  # 0.9 apart at most
     assert _says(_look(question, [[0.0], [0.5]], [[0.4], [1.1]])) == (False, False)  # 0.1 to 1.1 apart
     assert _says(_look(question, [[0.0], [1.5]], [[0.4], [1.9]])) == (False, True)  # 1.1 apart at least
@@ -194,13 +194,13 @@ def test_tolerance():
 @pytest.mark.parametrize("shared", [False, True])
 def test_half_spaces_hold_what_they_say(outputs, shared):
     """Above common lines everybody is of one class; above the lines of a flip two values differ: person by person."""
-    question = margins_of(Decision(), outputs, "none")
+    question = build_margins(Decision(), outputs, "none")
     _half_spaces(question, shared)
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_half_spaces_of_a_tolerance(shared):
-    _half_spaces(margins_of(Decision("tolerance", 1.0), 1, "none"), shared)
+    _half_spaces(build_margins(Decision("tolerance", 1.0), 1, "none"), shared)
 
 
 def _half_spaces(question, shared):
@@ -215,16 +215,16 @@ def _half_spaces(question, shared):
     width = 0.2 * torch.rand(40, k, q, dtype=torch.float64, generator=generator)
     valid = torch.rand(40, k, generator=generator) < 0.8
     valid[:, 1] = True
-    seen = box_signs(question, space, boxes, Lines(slopes, at - width, slopes, at + width), valid)
+    seen = decide_boxes(question, space, boxes, Lines(slopes, at - width, slopes, at + width), valid)
     alike_seen = flips_seen = 0
     for n in range(40):
         features = worlds.features_of(space, worlds.places_of(boxes, n))
         for sign in (-1, 1):  # the margins may lie anywhere between the lines
             margins = torch.einsum("pf,vqf->pvq", features, slopes[n].expand(k, -1, -1)) + at[n] + sign * width[n]
-            fair, unfair = question.decided(margins, NO[:q], valid[n].expand(len(features), -1))
-            alike = features @ seen.alike.slopes[n].T + seen.alike.at[n] > 1e-12
+            fair, unfair = question.decide(margins, NO[:q], valid[n].expand(len(features), -1))
+            alike = features @ seen.fair_spaces.slopes[n].T + seen.fair_spaces.offsets[n] > 1e-12
             known = alike[:, question.classes].all(-1).any(-1) if len(question.classes) else alike[:, 0]
-            flips = (features @ seen.flips.slopes[n].T + seen.flips.at[n] > 1e-12).all(-1)
+            flips = (features @ seen.flip_spaces.slopes[n].T + seen.flip_spaces.offsets[n] > 1e-12).all(-1)
             assert not (known & ~fair).any()
             assert not (flips & ~unfair).any()
             assert not seen.fair[n] or fair.all()
@@ -241,7 +241,7 @@ def test_records_are_decided_by_the_lines_of_all_their_values(decision, shared):
     """By brute force: the lines of each valid value at each place; joint slopes come to the same as single ones."""
     space = worlds.space_of(6, [1, 2, 1])
     generator = torch.Generator().manual_seed(3)
-    margins = margins_of(decision, 2 if decision.kind == "argmax" else 1, "none")
+    margins = build_margins(decision, 2 if decision.kind == "argmax" else 1, "none")
     slopes = torch.randn(7, 1 if shared else 5, 1, space.features, generator=generator, dtype=torch.float64) / 9
     at = torch.randn(7, 5, 1, generator=generator, dtype=torch.float64) / 5
     gap = torch.rand(7, 5, 1, generator=generator, dtype=torch.float64) / 16
@@ -250,7 +250,7 @@ def test_records_are_decided_by_the_lines_of_all_their_values(decision, shared):
     valid[:, 0] = True
     box = torch.arange(7).repeat_interleave(9)
     places = torch.stack([torch.randint(0, n, (63,), generator=generator) for n in (6, 3)], 1)
-    fair, flips = decided_at(margins, space, lines, box, places, valid)
+    fair, flips = decide_records(margins, space, lines, box, places, valid)
     features = worlds.features_of(space, places)
     for i, (b, x) in enumerate(zip(box.tolist(), features, strict=True)):
         low = (slopes[b, :, 0] @ x).expand(5)[valid[b]] + at[b, valid[b], 0]

@@ -12,7 +12,7 @@ import torch
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.errors import Unprovable
 from neuronfair.proof.bounds import space as spaces
-from neuronfair.proof.bounds.space import LEAF, Boxes, CutTree, refined, valid_records
+from neuronfair.proof.bounds.space import LEAF, Boxes, CutTree, find_valid_records, refine_classes
 from tests.proof import worlds
 
 SPACES = {
@@ -33,7 +33,7 @@ def world(request):
 
 def test_sizes_are_codes(world):
     space, boxes, _ = world
-    for number, sizes in enumerate(space.sizes(boxes)):
+    for number, sizes in enumerate(space.count_codes(boxes)):
         places = worlds.places_of(boxes, number)
         for i, axis in enumerate(space.axes):
             assert sizes[i] == axis.count[places[:, i].unique()].sum()
@@ -41,9 +41,9 @@ def test_sizes_are_codes(world):
 
 def test_least_mean_variance_and_reach(world):
     space, boxes, slopes = world
-    least, shared = space.least(boxes, slopes), space.least(boxes, slopes[0])
-    mean, variance = space.moments(boxes, slopes)
-    reach = space.reach(boxes, slopes)
+    least, shared = space.find_minimum(boxes, slopes), space.find_minimum(boxes, slopes[0])
+    mean, variance = space.find_moments(boxes, slopes)
+    reach = space.find_ranges(boxes, slopes)
     assert torch.equal(mean, space.mean(boxes, slopes))
     for n in range(len(boxes)):
         places = worlds.places_of(boxes, n)
@@ -65,9 +65,9 @@ def test_halves_are_the_box():
     space = worlds.space_of(6, [2, 1, 1, 5])
     boxes = Boxes(torch.tensor([[0, 0], [3, 1]]), torch.tensor([[5, 3], [4, 3]]))
     axis = torch.tensor([0, 1])
-    middle = space.middle(boxes, axis)
+    middle = space.find_middle(boxes, axis)
     assert middle.tolist() == [2, 2]
-    halves = space.halves(boxes, axis, middle)
+    halves = space.split(boxes, axis, middle)
     assert halves.low.tolist() == [[0, 0], [3, 1], [3, 0], [3, 3]]
     assert halves.high.tolist() == [[2, 3], [4, 2], [5, 3], [4, 3]]
     assert boxes.high.tolist() == [[5, 3], [4, 3]]  # as they were
@@ -75,11 +75,11 @@ def test_halves_are_the_box():
 
 def test_features_and_everything():
     space = worlds.space_of([1, 1, 1], 9, [4])
-    assert space.first == (0, 3, 4, 5)
-    assert (space.features, space.slopes.tolist(), space.linear.tolist()) == (5, [3], [1])
-    whole = space.everything()
+    assert space.first_features == (0, 3, 4, 5)
+    assert (space.features, space.linear_features.tolist(), space.linear_axes.tolist()) == (5, [3], [1])
+    whole = space.full_box()
     assert (whole.low.tolist(), whole.high.tolist()) == ([[0, 0, 0]], [[2, 8, 0]])
-    assert space.sizes(whole).tolist() == [[3, 9, 4]]
+    assert space.count_codes(whole).tolist() == [[3, 9, 4]]
 
 
 CPU = torch.device("cpu")
@@ -88,16 +88,16 @@ CPU = torch.device("cpu")
 def cut_at_random(seed: int, cuts: int = 200) -> tuple[CutTree, Boxes, torch.Tensor]:
     """Everything, cut again and again, several boxes at a time: the tree, its leaves, and their numbers."""
     draw, space = random.Random(seed), worlds.space_of(40, [1, 2, 3, 1], 25)
-    tree, boxes, node = CutTree.of_roots(1, CPU), space.everything(), torch.zeros(1, dtype=torch.int64)
+    tree, boxes, node = CutTree.of_roots(1, CPU), space.full_box(), torch.zeros(1, dtype=torch.int64)
     for _ in range(cuts):
         axis = torch.tensor([draw.randrange(3) for _ in range(len(boxes))])
         can = boxes.high.gather(1, axis[:, None]) > boxes.low.gather(1, axis[:, None])
         some = (can[:, 0] & (torch.rand(len(boxes)) < 0.2)).nonzero()[:, 0]
         rest = torch.tensor([i for i in range(len(boxes)) if i not in set(some.tolist())], dtype=torch.int64)
-        last = space.middle(boxes[some], axis[some])
-        halves = space.halves(boxes[some], axis[some], last)
+        last = space.find_middle(boxes[some], axis[some])
+        halves = space.split(boxes[some], axis[some], last)
         node = torch.cat([node[rest], tree.cut(node[some], axis[some], last)])
-        boxes = Boxes.joined([boxes[rest], halves])
+        boxes = Boxes.concatenate([boxes[rest], halves])
         if len(boxes) > 400:
             break
     return tree, boxes, node
@@ -120,7 +120,7 @@ def test_a_record_finds_its_box(seed):
     tree, boxes, node = cut_at_random(seed)
     some = places(2_000)
     assert len(boxes) > 50
-    assert tree.leaves(some).tolist() == node[held_by(boxes, some)].tolist()
+    assert tree.find_leaves(some).tolist() == node[held_by(boxes, some)].tolist()
     assert tree.is_sound(3)
     assert (tree.nodes[:, 0] == LEAF).sum() == len(boxes)
 
@@ -133,15 +133,15 @@ def test_trees_of_pieces_are_grafted():
     own = CutTree.of_roots(len(part), CPU)
     axis, mine = torch.zeros(len(part), dtype=torch.int64), boxes[part]
     wide = (mine.high[:, 0] > mine.low[:, 0]).nonzero()[:, 0]
-    last = space.middle(mine[wide], axis[wide])
-    halves, children = space.halves(mine[wide], axis[wide], last), own.cut(wide, axis[wide], last)
+    last = space.find_middle(mine[wide], axis[wide])
+    halves, children = space.split(mine[wide], axis[wide], last), own.cut(wide, axis[wide], last)
     number = tree.graft(node[part], own)
     narrow = torch.tensor([i for i in range(len(part)) if i not in set(wide.tolist())], dtype=torch.int64)
     others = torch.arange(1, len(boxes), 2)
-    leaves = Boxes.joined([boxes[others], mine[narrow], halves])
+    leaves = Boxes.concatenate([boxes[others], mine[narrow], halves])
     nodes = torch.cat([node[others], node[part][narrow], number[children]])
     some = places(2_000)
-    assert tree.leaves(some).tolist() == nodes[held_by(leaves, some)].tolist()
+    assert tree.find_leaves(some).tolist() == nodes[held_by(leaves, some)].tolist()
     assert tree.is_sound(3)
 
 
@@ -172,7 +172,7 @@ def _checked(domain, allowed=None):
     """Hold the boxes of a domain against its own word about every row; return the people."""
     space = worlds.plain_space(domain, allowed)
     allowed = allowed or worlds.every_code(domain)
-    found = valid_records(domain, space, allowed)
+    found = find_valid_records(domain, space, allowed)
     pattern = _held(domain, space, found)
     values = domain.sensitive_values
     count = 0
@@ -184,7 +184,7 @@ def _checked(domain, allowed=None):
         valid = domain.valid(rows)
         member = torch.stack([allowed[c][rows[:, c]] for c in range(rows.shape[1])]).all(0)
         assert torch.equal(found.valid[pattern[places]], valid)
-        assert torch.equal(found.inside[pattern[places]], valid & member)
+        assert torch.equal(found.in_region[pattern[places]], valid & member)
         count += int((valid & member).sum())
     counts = found.count(space, found.boxes, found.pattern)
     assert sum(counts) == count
@@ -255,21 +255,21 @@ def test_a_region_of_free_and_sensitive_values():
     found, count = _checked(domain, allowed)
     assert count == 2 * 3 * 4 + 3 * 2  # at 5 two men
     alone = found.valid.sum(1) == 3
-    assert found.inside[alone].sum(1).tolist() == [2]  # a twin may lie outside
+    assert found.in_region[alone].sum(1).tolist() == [2]  # a twin may lie outside
 
 
 def test_too_many_boxes_are_refused(monkeypatch):
-    monkeypatch.setattr(spaces, "MOST_BOXES", 2)
+    monkeypatch.setattr(spaces, "MAX_RULE_BOXES", 2)
     domain = worlds.people(Rule("r", {"age": (0, 2, 4)}, {"job": ("b",)}))
     with pytest.raises(Unprovable, match="cut the domain into more than 2 boxes"):
-        valid_records(domain, worlds.plain_space(domain), worlds.every_code(domain))
+        find_valid_records(domain, worlds.plain_space(domain), worlds.every_code(domain))
 
 
 def test_codes_that_no_rule_tells_apart_are_of_one_class():
     domain = worlds.people(Rule("r", {"age": Span(2, 3)}, {"job": ("b",)}), Rule("s", {"age": (3,)}, {"sex": (1.0,)}))
     allowed = worlds.every_code(domain)
     allowed[0] = torch.tensor([True, True, True, True, False, True])
-    age, sex, job, race = (part.tolist() for part in refined(domain, allowed))
+    age, sex, job, race = (part.tolist() for part in refine_classes(domain, allowed))
     assert age[4] == -1
     assert age[0] == age[1] == age[5]
     assert len({age[0], age[2], age[3]}) == 3
@@ -280,7 +280,7 @@ def test_codes_that_no_rule_tells_apart_are_of_one_class():
 
 def test_more_people_than_int64_holds_are_counted_exactly():
     space = worlds.space_of([10**9, 3], [10**9], [10**9])
-    boxes = space.everything()
+    boxes = space.full_box()
     found = worlds.records_in(boxes, torch.ones(1, 2, dtype=torch.bool), torch.tensor([[True, False]]))
     assert found.count(space, boxes, found.pattern) == [(10**9 + 3) * 10**18]
     assert found.count(space, boxes[:0], found.pattern[:0]) == []

@@ -17,9 +17,9 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.forest import MAX_DEPTH, FittedTrees, Forest, Link, Tree, build_forest
 from neuronfair.proof import prove
 from neuronfair.proof.bounds import trees
-from neuronfair.proof.bounds.margins import margins_of
-from neuronfair.proof.bounds.space import Boxes, Space, refined, valid_records
-from neuronfair.proof.bounds.trees import TreeBounds, trees_of
+from neuronfair.proof.bounds.margins import build_margins
+from neuronfair.proof.bounds.space import Boxes, Space, find_valid_records, refine_classes
+from neuronfair.proof.bounds.trees import TreeBounds, build_tree_bounds
 from neuronfair.proof.problem import Problem, rows_at
 
 DOMAIN = parse_domain("""
@@ -71,12 +71,12 @@ def random_forest(seed: int, count: int, depth: int, outputs: int, link: Link) -
 
 
 def everybody() -> list[Tensor]:
-    return refined(DOMAIN, [torch.ones(attribute.size, dtype=torch.bool) for attribute in DOMAIN.attributes])
+    return refine_classes(DOMAIN, [torch.ones(attribute.size, dtype=torch.bool) for attribute in DOMAIN.attributes])
 
 
 def made(trees: Forest, decision: Decision | None = None) -> TreeBounds:
-    question = margins_of(decision or Decision(), len(trees.base), trees.link)
-    return trees_of(trees, DOMAIN, everybody(), question, torch.device("cpu"))
+    question = build_margins(decision or Decision(), len(trees.base), trees.link)
+    return build_tree_bounds(trees, DOMAIN, everybody(), question, torch.device("cpu"))
 
 
 def random_boxes(space: Space, n: int) -> Boxes:
@@ -95,7 +95,7 @@ def places_of(boxes: Boxes, box: int) -> Tensor:
 
 def read(space: Space, slopes: Tensor, at: Tensor, places: Tensor) -> Tensor:
     """What lines (values, margins, features) say at places: (n, values, margins)."""
-    features = places + torch.tensor(space.first[:-1])
+    features = places + torch.tensor(space.first_features[:-1])
     return slopes[..., features].sum(-1).permute(2, 0, 1) + at
 
 
@@ -112,42 +112,42 @@ CASES = {
 def test_lines_hold_for_everybody_in_a_box(case: str) -> None:
     trees = made(*CASES[case])
     boxes = random_boxes(trees.space, 25)
-    lines = trees.lines(boxes)
+    lines = trees.find_lines(boxes)
     sums = replace(trees.forest, link="none")
     for box in range(len(boxes)):
         places = places_of(boxes, box)
         rows = rows_at(DOMAIN, trees.space, places)
-        margins = trees.margins.of(sums.scores(rows.flatten(0, 1))).view(len(places), 6, -1)
-        torch.testing.assert_close(trees.margins_at(places), margins, rtol=0, atol=1e-12)
-        below = read(trees.space, lines.low[box], lines.low_at[box], places)
-        above = read(trees.space, lines.high[box], lines.high_at[box], places)
+        margins = trees.margins.compute(sums.scores(rows.flatten(0, 1))).view(len(places), 6, -1)
+        torch.testing.assert_close(trees.compute_margins(places), margins, rtol=0, atol=1e-12)
+        below = read(trees.space, lines.low_slope[box], lines.low_offset[box], places)
+        above = read(trees.space, lines.high_slope[box], lines.high_offset[box], places)
         assert (below <= margins).all()
         assert (margins <= above).all()
-        assert lines.same is not None
-        assert not lines.same[box] or (margins == margins[:, :1]).all()
+        assert lines.same_margins is not None
+        assert not lines.same_margins[box] or (margins == margins[:, :1]).all()
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_person_alone_is_bounded_by_the_margins(case: str) -> None:
     trees = made(*CASES[case])
     boxes = random_boxes(trees.space, 40)
-    lines = trees.lines(Boxes(boxes.low, boxes.low))
-    assert (lines.high_at - lines.low_at).max() < 1e-3  # the room for rounding
+    lines = trees.find_lines(Boxes(boxes.low, boxes.low))
+    assert (lines.high_offset - lines.low_offset).max() < 1e-3  # the room for rounding
     for box in range(len(boxes)):
         places = boxes.low[box : box + 1]
-        for slopes, at in ((lines.low, lines.low_at), (lines.high, lines.high_at)):
+        for slopes, at in ((lines.low_slope, lines.low_offset), (lines.high_slope, lines.high_offset)):
             said = read(trees.space, slopes[box], at[box], places)
-            torch.testing.assert_close(said, trees.margins_at(places), rtol=0, atol=1e-3)
+            torch.testing.assert_close(said, trees.compute_margins(places), rtol=0, atol=1e-3)
 
 
 def test_trees_that_ask_once_are_bounded_exactly() -> None:
     trees = made(random_forest(5, 30, 1, 2, "softmax"))
-    whole = trees.space.everything()
-    lines = trees.lines(whole)
+    whole = trees.space.full_box()
+    lines = trees.find_lines(whole)
     places = places_of(whole, 0)
-    for slopes, at in ((lines.low, lines.low_at), (lines.high, lines.high_at)):
+    for slopes, at in ((lines.low_slope, lines.low_offset), (lines.high_slope, lines.high_offset)):
         said = read(trees.space, slopes[0], at[0], places)
-        torch.testing.assert_close(said, trees.margins_at(places), rtol=0, atol=2e-3)
+        torch.testing.assert_close(said, trees.compute_margins(places), rtol=0, atol=2e-3)
 
 
 def test_the_best_shift_of_a_tree_that_asks_two_things() -> None:
@@ -160,16 +160,16 @@ def test_the_best_shift_of_a_tree_that_asks_two_things() -> None:
         values,
     )
     trees = made(planted([tree], 1), Decision("threshold", 0.0))
-    whole = trees.space.everything()
-    lines = trees.lines(whole)
-    mean = trees.space.moments(whole, lines.low[:, 0])[0] + lines.low_at[:, 0]
+    whole = trees.space.full_box()
+    lines = trees.find_lines(whole)
+    mean = trees.space.find_moments(whole, lines.low_slope[:, 0])[0] + lines.low_offset[:, 0]
     # A shift of 8 leaves, besides 8 on the right, min(0, -6) where debts are large: 6 - 6 · 20/31; one of 2 leaves 1.5.
     best = max(0.75 * 8 - 6 * 20 / 31, 0.75 * 2)
     assert mean.item() == pytest.approx(best + 0.1, abs=1e-4)
-    assert lines.cut is not None
+    assert lines.best_cut is not None
     age = next(i for i, axis in enumerate(trees.space.axes) if axis.column == AGE)
-    assert trees.space.axes[age].place[2] == lines.cut[0, 1]
-    assert lines.cut[0, 0] == age
+    assert trees.space.axes[age].position_of_code[2] == lines.best_cut[0, 1]
+    assert lines.best_cut[0, 0] == age
 
 
 def test_places_are_what_neither_trees_nor_rules_tell_apart() -> None:
@@ -180,13 +180,16 @@ def test_places_are_what_neither_trees_nor_rules_tell_apart() -> None:
     trees = planted([tree], 1)
     allowed = everybody()
     allowed[DEBT][5:] = -1
-    question = margins_of(Decision("threshold", 0.0), 1, "none")
-    axes = {axis.column: axis for axis in trees_of(trees, DOMAIN, allowed, question, torch.device("cpu")).space.axes}
+    question = build_margins(Decision("threshold", 0.0), 1, "none")
+    axes = {
+        axis.column: axis
+        for axis in build_tree_bounds(trees, DOMAIN, allowed, question, torch.device("cpu")).space.axes
+    }
     assert sorted(axes) == [AGE, JOB, DEBT, TOWN]
-    assert axes[AGE].place.tolist() == [0] * 6 + [1] * 6  # the rule's condition
-    assert axes[JOB].place.tolist() == [0, 1, 2, 0, 3]  # a and d -3, b 1, c 2, and e 2, but a rule names it
+    assert axes[AGE].position_of_code.tolist() == [0] * 6 + [1] * 6  # the rule's condition
+    assert axes[JOB].position_of_code.tolist() == [0, 1, 2, 0, 3]  # a and d -3, b 1, c 2, and e 2, but a rule names it
     assert axes[JOB].count.tolist() == [2, 1, 1, 1]
-    assert axes[DEBT].place.tolist() == [0] * 5 + [-1] * 26
+    assert axes[DEBT].position_of_code.tolist() == [0] * 5 + [-1] * 26
     assert axes[TOWN].count.tolist() == [2]
 
 
@@ -199,11 +202,11 @@ def test_where_no_sensitive_question_is_reached_all_values_are_the_same() -> Non
         values,
     )
     trees = made(planted([tree], 1), Decision("threshold", 0.0))
-    assert trees.kind.unique().tolist() == [0, 1]  # race does not matter
-    whole = trees.space.everything()
+    assert trees.kind_of_value.unique().tolist() == [0, 1]  # race does not matter
+    whole = trees.space.full_box()
     debt = next(i for i, axis in enumerate(trees.space.axes) if axis.column == DEBT)
-    halves = trees.space.halves(whole, torch.tensor([debt]), torch.tensor([0]))
-    assert trees.lines(Boxes.joined([whole, halves])).same.tolist() == [False, True, False]
+    halves = trees.space.split(whole, torch.tensor([debt]), torch.tensor([0]))
+    assert trees.find_lines(Boxes.concatenate([whole, halves])).same_margins.tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("case", ["two classes", "three classes", "a number"])
@@ -212,7 +215,7 @@ def test_a_proof_says_exactly_who_is_decided_otherwise(case: str, monkeypatch: p
     trees = made(*CASES[case])
     decision = CASES[case][1]
     allowed = [torch.ones(attribute.size, dtype=torch.bool) for attribute in DOMAIN.attributes]
-    people = valid_records(DOMAIN, Space(trees.space.axes), allowed)
+    people = find_valid_records(DOMAIN, Space(trees.space.axes), allowed)
     problem = Problem(
         DOMAIN,
         decision,
@@ -220,7 +223,7 @@ def test_a_proof_says_exactly_who_is_decided_otherwise(case: str, monkeypatch: p
         trees.space,
         people,
         trees.margins,
-        trees.margins_at,
+        trees.compute_margins,
         trees.slack,
         trees,
         "bounds of trees",
@@ -240,7 +243,7 @@ def test_a_proof_says_exactly_who_is_decided_otherwise(case: str, monkeypatch: p
 
 
 def test_trees_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "MOST_PARTS", 20)
+    monkeypatch.setattr(trees, "MAX_PARTS", 20)
     with pytest.raises(Unprovable, match="too large to be bounded"):
         made(*CASES["two classes"])
 
@@ -260,21 +263,21 @@ def test_a_tree_of_the_largest_depth_is_bounded() -> None:
     chain = grown(feature, sets, children, torch.arange(float(len(feature)))[:, None])
     codes = partial(np.asarray, dtype=np.float64)
     single = build_forest(FittedTrees([chain], [0.0], "none"), codes, domain, torch.zeros(2, dtype=torch.int64))
-    classes = refined(domain, [torch.ones(a.size, dtype=torch.bool) for a in domain.attributes])
-    margins = margins_of(Decision("threshold", 0.0), 1, "none")
-    bounds = trees_of(single, domain, classes, margins, torch.device("cpu"))
+    classes = refine_classes(domain, [torch.ones(a.size, dtype=torch.bool) for a in domain.attributes])
+    margins = build_margins(Decision("threshold", 0.0), 1, "none")
+    bounds = build_tree_bounds(single, domain, classes, margins, torch.device("cpu"))
     assert single.depth == depth
     assert len(bounds.space.axes) == 1
     last = torch.tensor([[len(bounds.space.axes[0]) - 1]])
-    boxes = Boxes.joined([Boxes(last, last), Boxes(last - 1, last - 1)])
-    assert bounds.lines(boxes).same.tolist() == [False, True]  # sex matters in the last place only
+    boxes = Boxes.concatenate([Boxes(last, last), Boxes(last - 1, last - 1)])
+    assert bounds.find_lines(boxes).same_margins.tolist() == [False, True]  # sex matters in the last place only
 
 
 @pytest.mark.parametrize("link", ["sigmoid", "softmax"])
 def test_a_tolerance_on_probabilities_is_refused(link):
     """The sums may lie further apart than the tolerance, and their probabilities not."""
     outputs = 1 if link == "sigmoid" else 2
-    question = margins_of(Decision("tolerance", 0.1), outputs, link)
-    classes = refined(DOMAIN, [torch.ones(a.size, dtype=torch.bool) for a in DOMAIN.attributes])
+    question = build_margins(Decision("tolerance", 0.1), outputs, link)
+    classes = refine_classes(DOMAIN, [torch.ones(a.size, dtype=torch.bool) for a in DOMAIN.attributes])
     with pytest.raises(Unprovable, match="tolerance on probabilities of trees"):
-        trees_of(random_forest(0, 2, 2, outputs, link), DOMAIN, classes, question, torch.device("cpu"))
+        build_tree_bounds(random_forest(0, 2, 2, outputs, link), DOMAIN, classes, question, torch.device("cpu"))

@@ -355,7 +355,7 @@ def test_shares_above_a_line_are_counted_from_below():
     high = np.stack([draw.integers(low[:, i], size) for i, size in enumerate(SIZES)], 1)
     slopes = draw.normal(size=(n, layout.features)) * 10.0 ** draw.integers(-3, 3, (n, 1))
     at = -layout.mean(low, high, slopes[:, None])[:, 0] * draw.uniform(0.5, 1.5, n)
-    share = layout.share_above(low, high, slopes, at, waves=4096)  # few people: each of them is a step
+    share = layout.bound_share(low, high, slopes, at, waves=4096)  # few people: each of them is a step
     exact = np.zeros(n)
     for i in range(n):
         values = at[i] + slopes[i, 0] * np.arange(low[i, 0], high[i, 0] + 1)[:, None, None]

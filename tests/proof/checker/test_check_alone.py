@@ -25,7 +25,7 @@ SHARED = {
     "model.weights": {"fingerprint"},
     # files and errors
     "errors": {"DomainError", "NeuronFairError", "RunError", "one_line"},
-    "limits": {"TREE", "check_size"},
+    "limits": {"TREE_FACTOR", "check_size"},
     "store.files": {"decoded"},
     "store.tables": {"Texts", "read_columns", "write_columns"},
 }

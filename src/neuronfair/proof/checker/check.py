@@ -283,7 +283,7 @@ class _Box:
 
     def above(self, slopes: Floats, at: Floats, some: Ints | slice = slice(None)) -> Floats:
         """Return at least the share of some boxes where lines are above 0."""
-        return self.layout.share_above(self.low[some], self.high[some], slopes, at, self.waves)
+        return self.layout.bound_share(self.low[some], self.high[some], slopes, at, self.waves)
 
 
 def _alike(box: _Box, rows: Signed, lines: CheckedLines) -> Floats:

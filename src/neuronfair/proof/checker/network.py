@@ -28,7 +28,7 @@ POINTS = 33  # of the grid
 _TINY = 1e-9  # an interval narrower than this has no slope of its own
 DEEPEST = -0.2785  # the least value of those that fall before they rise
 STEEPEST = 1.2  # no curve but a leaky ReLU rises or falls faster
-MOST_SINGLE = 16  # sensitive values up to which each gets lines of its own
+MAX_SEPARATE_VALUES = 16  # sensitive values up to which each gets lines of its own
 NUMBERS_PER_PASS = 1 << 20  # of the largest array
 
 
@@ -95,9 +95,9 @@ class Between:
     """A function lies above low · x + low_at and below high · x + high_at."""
 
     low: Floats
-    low_at: Floats
+    low_offset: Floats
     high: Floats
-    high_at: Floats
+    high_offset: Floats
 
 
 def between(curve: CheckedCurve, low: Floats, high: Floats, flat: bool) -> Between:
@@ -160,9 +160,9 @@ def _grid(smooth: _Smooth, low: Floats, high: Floats) -> Between:
         gap_low, gap_high = np.where(better, centre - least, gap_low), np.where(higher, most - centre, gap_high)
         best = Between(
             np.where(better, slope, best.low),
-            np.where(better, least, best.low_at),
+            np.where(better, least, best.low_offset),
             np.where(higher, slope, best.high),
-            np.where(higher, most, best.high_at),
+            np.where(higher, most, best.high_offset),
         )
     return best
 
@@ -229,7 +229,7 @@ class Layers:
     @property
     def single(self) -> bool:
         """Whether lines for each sensitive value are worth their time."""
-        return bool(self.curves) and len(self.start) <= MOST_SINGLE
+        return bool(self.curves) and len(self.start) <= MAX_SEPARATE_VALUES
 
     def same(self, low: Ints, high: Ints, valid: Bools) -> Bools:
         """Return where all valid sensitive values surely lead to the same numbers."""
@@ -323,8 +323,8 @@ class Layers:
         for number in reversed(range(len(relaxed))):
             r = relaxed[number]
             up, down = np.maximum(slopes, 0), np.minimum(slopes, 0)
-            at = at + _dot(up, r.low_at) + _dot(down, r.high_at)
-            error = error + _dot(up, np.abs(r.low_at)) - _dot(down, np.abs(r.high_at))
+            at = at + _dot(up, r.low_offset) + _dot(down, r.high_offset)
+            error = error + _dot(up, np.abs(r.low_offset)) - _dot(down, np.abs(r.high_offset))
             slopes = up * r.low[:, None] + down * r.high[:, None]
             error = error + _dot(np.abs(slopes), sizes[number])
             if number:

@@ -43,7 +43,7 @@ EPS = float(np.finfo(np.float64).eps)
 END_ERROR = 16 * EPS  # of a probability: by how much the rounding of softmax or sigmoid may change it
 MOST_VALUES = 10_000_000  # of one attribute
 MOST_COMBINATIONS = 4096  # of sensitive values
-MOST_PLACES = 1 << 20  # of all axes that are not linear
+MAX_POSITIONS = 1 << 20  # of all axes that are not linear
 PRIME = 2**31 - 1  # products of two numbers below it fit into 64 bits
 REPEATS = 3  # the chance that a wrong cover passes is below (axes / PRIME) to this power
 BOXES_PER_BATCH = 1 << 14
@@ -131,9 +131,7 @@ class Signed:
     matrix: Floats  # (rows, outputs)
     offset: Floats  # (rows,) less how far it may be off
     classes: tuple[tuple[int, ...], ...]
-    against: tuple[
-        tuple[int, ...], ...
-    ]  # for each class the same rows the other way: one is positive for another class
+    against: tuple[tuple[int, ...], ...]  # the same rows the other way: one is positive for another class
     tolerance: float = math.nan
     squash: bool = False  # the score is a sigmoid of the sum
 
@@ -358,9 +356,9 @@ def checked_region(certificate: Certificate) -> CheckedRegion:
     free = [name for name in domain.names if name not in domain.sensitive]
     if sorted(names) != sorted(free):
         raise CertificateError(f"its axes are {', '.join(names)}, and must be {', '.join(free)}, each once")
-    if sum(1 if axis.linear else len(axis) for axis in certificate.axes) > MOST_PLACES:
+    if sum(1 if axis.linear else len(axis) for axis in certificate.axes) > MAX_POSITIONS:
         raise CertificateError(
-            f"its axes have more than {MOST_PLACES:,} places that are no numbers, too many to be checked"
+            f"its axes have more than {MAX_POSITIONS:,} places that are no numbers, too many to be checked"
         )
     columns = tuple(domain.names.index(name) for name in names)
     sensitive = tuple(domain.names.index(name) for name in domain.sensitive)
@@ -509,7 +507,7 @@ class FeatureLayout:
         """Return about the standard deviation of lines (n, lines, features) over each box: (n, lines)."""
         return np.asarray(np.sqrt((self.reach(low, high, slopes) ** 2 / 12).sum(-1) + 1e-300))
 
-    def share_above(self, low: Ints, high: Ints, slopes: Floats, at: Floats, waves: int = WAVES) -> Floats:
+    def bound_share(self, low: Ints, high: Ints, slopes: Floats, at: Floats, waves: int = WAVES) -> Floats:
         """Return at least the share of each box's combinations of codes where lines (n, features) are above 0: (n,).
 
         It is 1 only where the whole box lies above, and 0 where counting is not worth it.
