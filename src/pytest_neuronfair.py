@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def fairness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Fairness:
     """Check models for discrimination: `fairness.check(model, domain, sensitive="sex", max_rate=0.01)`."""
     from neuronfair.audits.pytest_check import Fairness
+    from neuronfair.text.audit import check_texts
 
     # Findings in the cache of pytest can be shown after the tests.
     cache: pytest.Cache | None = getattr(request.config, "cache", None)
@@ -32,4 +33,4 @@ def fairness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     # Two names may be the same after shortening; the checksum keeps them apart.
     test = request.node.nodeid
     letters = re.sub(r"[^\w-]+", "_", test)[-100:]
-    return Fairness(folder / f"{letters}-{zlib.crc32(test.encode()):08x}")
+    return Fairness(folder / f"{letters}-{zlib.crc32(test.encode()):08x}", check_texts)

@@ -173,6 +173,62 @@ def test_searches_take_words_from_a_list_of_ones_own(tmp_path):
         audit_texts(biased, texts, "gender", replacements=words)
 
 
+def test_searches_take_near_words_of_the_embedding(tmp_path, monkeypatch, capsys):
+    ends = [(who, word) for who in ("she", "he") for word in ("sunny", "rainy")]
+    texts = [f"{who} liked the {word} house {i}" for i in range(5) for who, word in ends]
+    words = sorted({word for text in texts for word in text.split()})
+
+    def tokens(texts):
+        return [[words.index(word) + 1 if word in words else 0 for word in text.split()] for text in texts]
+
+    class Sum(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.words, self.out = torch.nn.Embedding(len(words) + 1, 4), torch.nn.Linear(4, 2)
+            with torch.no_grad():
+                self.words.weight[words.index("rainy") + 1] = self.words.weight[words.index("sunny") + 1] * 1.1
+
+        def forward(self, ids):
+            return self.out(self.words(ids).sum(1))
+
+    given = {"preprocess": tokens, "settings": TextSettings(starts=5, steps=3)}
+    assert audit_texts(Sum(), texts, "gender", **given).domain.choices.max() == 1
+    audit = audit_texts(Sum(), texts, "gender", **given, replacements="embedding")
+    assert audit.domain.slots[0][0].words == ("sunny", "rainy")
+    with pytest.raises(DataError, match="black box"):
+        audit_texts(biased, texts, "gender", replacements="embedding")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bag_model.py").write_text(
+        "def f(texts):\n    return [float(t.startswith('he') and 'wet' in t) for t in texts]\n"
+    )
+    (tmp_path / "words.csv").write_text("kind,words\nday,sunny|wet\n")
+    (tmp_path / "t.csv").write_text("text\n" + "\n".join(texts))
+    command = ["audit", "t.csv", "--text", "text", "--sensitive", "gender", "--model", "bag_model:f", "--starts", 9]
+    assert run(monkeypatch, *command, "--out", "run", "--replacements", "words.csv") == 0
+    assert "wet" in (tmp_path / "run" / "findings.csv").read_text()
+    assert run(monkeypatch, *command, "--out", "two", "--replacements", "embedding") == 2
+    assert "black box" in capsys.readouterr().err
+    assert run(monkeypatch, "audit", "t.csv", "--model", "bag_model:f", "--replacements", "words.csv") == 2
+
+
+def test_the_fixture_checks_texts_and_shows_the_worst_pair(fairness):
+    texts = [f"{who} met a baker number {i}" for i in range(200) for who in ("she", "he")]
+    fair = fairness.check_texts(lambda texts: [float("1" in t) for t in texts], texts, "gender", max_rate=0.05)
+    assert (fair.report.flip_rate.count, fair.report.flip_rate.of) == (0, 400)
+    with pytest.raises(AssertionError) as failure:
+        fairness.check_texts(lambda texts: [float(t.startswith("he")) for t in texts], texts, "gender", max_rate=0.05)
+    reason, *pair = str(failure.value).splitlines()
+    assert "100.0% (95% CI 99.1–100.0%) of 400 texts" in reason
+    number = pair[0].split()[-1]
+    women, men = (f"class {c}: {who} met a baker number {number}" for c, who in enumerate(("she", "he")))
+    assert pair in ([women, men], [men, women])
+    with pytest.raises(NeuronFairError, match="same decision for every text"):
+        fairness.check_texts(lambda texts: [0.1] * len(texts), texts, "gender")
+    with pytest.raises(NeuronFairError, match="max_rate must lie between"):
+        fairness.check_texts(biased, texts, "gender", max_rate=0)
+
+
 def test_labels_go_with_texts_by_position_whatever_their_index_in_pandas():
     pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")
     table = pandas.DataFrame({"text": TEXTS, "kind": ["no"] * 36 + ["yes"] * 36}).iloc[::-1]

@@ -4,6 +4,8 @@ from torch import nn
 
 from neuronfair.errors import ModelError
 from neuronfair.model.profile import interpret
+from neuronfair.text.domain import Replacements, WordClasses, read_replacements
+from neuronfair.text.lexicon import examine
 from neuronfair.text.models import open_text_model
 from neuronfair.text.network import TokenModel
 from tests.text.cases import SENTENCES, Bag, Convolution, made_domain, tokenizer
@@ -102,6 +104,34 @@ def test_texts_of_equal_length_at_first_do_not_cut_off_longer_ones():
     assert torch.equal(tokens.scores(texts), whole.scores(texts))
     padding = TokenModel.of(Bag().eval(), lambda texts: [[*ids, *[0] * 9][:9] for ids in tokenizer(texts)], texts)
     assert padding.length == 9
+
+
+def test_near_words_have_the_same_ending_and_frequency_and_stand_close_in_the_embedding():
+    texts = [f"she likes a {word} story" for word in ("golden", "wooden", "sunken", "fallen", "golden", "wooden") * 2]
+    texts += ["a sunken fallen film", "my rotten broken table"] * 2 + ["a rotten broken tree"] * 2
+    words = sorted({word for text in texts for word in text.split()} - {"rotten", "broken"})
+    module = Bag(width=2)
+    module.words = nn.Embedding(len(words) + 1, 2)
+
+    def tokens(texts):  # two words are unknown
+        return [[words.index(word) + 1 if word in words else 0 for word in text.split()] for text in texts]
+
+    with torch.no_grad():
+        for word, vector in (("golden", (1, 0)), ("wooden", (0.9, 0.1)), ("sunken", (0, 1)), ("fallen", (0.7, 1.0))):
+            module.words.weight[words.index(word) + 1] = torch.tensor(vector)
+    model = TokenModel.of(module.eval(), tokens, texts)
+    classes = WordClasses(texts, DOMAIN.lexicon)
+    near = model.find_near_words(classes)
+    # All occur four times. Sunken is far from golden and wooden, fallen lies between.
+    assert near["golden"] == ("wooden", "fallen")
+    assert near["wooden"] == ("golden", "fallen")
+    assert near["sunken"] == ("fallen",)
+    assert near["fallen"] == ("sunken", "wooden", "golden")
+    assert "rotten" not in near
+    replacements = Replacements(read_replacements().kinds, near)
+    assert replacements.kind_by_word["film"].words == ("film", "movie")
+    slots = replacements.slots(examine("She saw the film in a golden car.", DOMAIN.lexicon))
+    assert [slot.words for slot in slots] == [("film", "movie"), ("golden", "wooden", "fallen")]
 
 
 class TinyAttention(nn.Module):

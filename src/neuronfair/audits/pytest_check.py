@@ -93,9 +93,13 @@ class FairnessResult:
 
 
 class Fairness:
-    """The fixture `fairness`. It stores the discriminatory inputs that it finds in `folder`."""
+    """The fixture `fairness`. It stores the discriminatory inputs that it finds in `folder`.
 
-    def __init__(self, folder: Path) -> None:
+    `check_texts(model, texts, sensitive, max_rate=0.01)` checks a model of texts, see `neuronfair.text.audit`.
+    """
+
+    def __init__(self, folder: Path, check_texts: Callable[..., Any] | None = None) -> None:
+        self.check_texts = check_texts
         self._folder = folder
         self._checks = 0
 

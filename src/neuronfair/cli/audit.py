@@ -67,6 +67,9 @@ class AuditJob:
         None, "Column of texts, to test a model of text.", panel=INPUT, metavar="COLUMN"
     )
     max_calls: int | None = common_parameter(None, "With --text: most texts to evaluate.", low=1)
+    replacements: str | None = common_parameter(
+        None, "With --text: words that searches replace, as CSV, or 'embedding'.", metavar="FILE"
+    )
     favourable: str | None = common_parameter(
         None, "Favourable outcome: a class of the target.", panel=INPUT, metavar="CLASS"
     )
@@ -101,8 +104,17 @@ class AuditJob:
         table, model = self.table, self.model
         data = table_file(table.data)[0] if table.data else None
         regression_set = None if self.regression_set_add else self.regression_set
-        names = (data, model.model, model.weights, table.domain, table.attributes_file, self.population, regression_set)
-        return tuple(Path(name) for name in names if name is not None)
+        names = (
+            data,
+            model.model,
+            model.weights,
+            table.domain,
+            table.attributes_file,
+            self.population,
+            regression_set,
+            self.replacements,
+        )
+        return tuple(Path(name) for name in (*names, self.replacements) if name is not None)
 
     def find_changes(self) -> Values:
         """Return the settings that are not the defaults, which --quick changes."""
@@ -228,8 +240,8 @@ def run_job(
     job: AuditJob, outputs: AuditOutputs, console: Console, *, command: str, pool: Pool | None = None
 ) -> Result:
     """Run an audit, write its files and return the result; its `failure` says why thresholds were not evaluated."""
-    if job.text is not None or job.max_calls is not None:
-        raise DataError("--text and --max-calls are for 'neuronfair audit' with a column of texts")
+    if any(value is not None for value in (job.text, job.max_calls, job.replacements)):
+        raise DataError("--text, --max-calls and --replacements are for 'neuronfair audit' with a column of texts")
     job.model.check()
     from neuronfair.audits.folder import WEIGHTS, recorded_file
     from neuronfair.audits.provenance import ParallelAudit
@@ -309,6 +321,7 @@ def run_text_job(job: AuditJob, outputs: AuditOutputs, console: Console) -> Text
             trust_pickle=job.model.trust_pickle,
             name=job.table.data,
             column=str(job.text),
+            replacements=job.replacements,
         )
 
 

@@ -22,7 +22,7 @@ from neuronfair.audits.wording.summary import NOT_MEASURED
 from neuronfair.domain.draws import Draws, random_order
 from neuronfair.domain.twins import digest
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean, require
-from neuronfair.formatting import percent, plural
+from neuronfair.formatting import exact_number, percent, plural, printable
 from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -35,7 +35,7 @@ from neuronfair.store.ledger import versions
 from neuronfair.text import domain as domains
 from neuronfair.text import measure
 from neuronfair.text import report as reports
-from neuronfair.text.domain import GROUP, MAX_TEXT_LENGTH, TEXT, TextColumn, TextDomain, build_text_domain
+from neuronfair.text.domain import GROUP, MAX_TEXT_LENGTH, TEXT, TextColumn, TextDomain, WordClasses, build_text_domain
 from neuronfair.text.lexicon import Lexicon, Reason, read_lexicon
 from neuronfair.text.models import NO_ANSWER, CallsSpent, Service, TextModel, open_text_model
 from neuronfair.text.network import TextNetwork
@@ -45,6 +45,7 @@ from neuronfair.text.search import TextSearch, rows_model, search_texts
 WHITE_BOX_METHODS, BLACK_BOX_METHODS = ("frontier", "neuronfair-plus"), ("aequitas",)
 FINDINGS = "findings.csv"
 SHOWN_PAIRS = 10  # of the data set, and of each search
+EMBEDDING = "embedding"  # as replacements: near words of the model's own
 RANDOM_ABLATIONS = 5  # random sets of neurons that are silenced for comparison
 
 
@@ -209,7 +210,7 @@ class TextOptions(TypedDict, total=False):
     decision: Decision | None  # what counts as a different decision; default: chosen from the outputs
     trust_pickle: bool  # open pickle files, which can run any code
     name: str  # of the table
-    replacements: str | Path | None  # CSV file of words that searches may replace; default: the bundled English ones
+    replacements: str | Path | None  # CSV file of words to replace, or "embedding"; default: the bundled English ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +291,8 @@ def audit_texts(
     ]
     show("Looking for identity terms", 0, None)
     text_column = TextColumn.of(texts, labels)
-    replacements, name = domains.read_replacements(options.get("replacements")), options.get("name", "texts")
+    words_from, name = options.get("replacements"), options.get("name", "texts")
+    replacements = domains.read_replacements(None if words_from == EMBEDDING else words_from)
     domain, count_by_reason = build_text_domain(
         text_column, lexicon, replacements, name, settings.max_texts, settings.seed
     )
@@ -305,6 +307,8 @@ def audit_texts(
             trust_pickle=options.get("trust_pickle", False),
             service=Service(list, settings.max_calls, run_folder, settings.batch),
         )
+        if words_from == EMBEDDING:
+            domain = _add_near_words(domain, text_model, text_column.texts)
         stages = TextStages(text_model, domain, settings, _find_favourable(text_model, options.get("favourable")), show)
         stages.run(text_column.texts)
         if stages.calls_spent and not stages.pairs.measured:
@@ -377,6 +381,47 @@ def repair_texts(
         text_model = open_text_model(model, texts, classes=text_column.classes, tokenizer=options.get("preprocess"))
         accuracies.append(text_model.accuracy(texts, labels))
     return TextRepair(model, audits[0], audits[1], accuracies[0], accuracies[1], len(augmented) - len(train))
+
+
+def _add_near_words(domain: TextDomain, model: TextModel, texts: Sequence[str]) -> TextDomain:
+    """Return the domain with the near words of the model's own embedding as further replacements."""
+    if model.tokens is None or domain.replacements is None:
+        raise DataError(
+            f"replacements '{EMBEDDING}' are the near words of a model's own embedding, but {model.source} is a black "
+            "box. Give a torch module with its tokenizer, a Hugging Face folder, or a CSV file of words"
+        )
+    near_words = model.tokens.find_near_words(WordClasses(texts, domain.lexicon))
+    return replace(domain, replacements=replace(domain.replacements, near_words=near_words))
+
+
+def check_texts(
+    model: Any,
+    texts: Sequence[Any],
+    sensitive: str | Path | Lexicon,
+    *,
+    max_rate: float = 0.01,
+    labels: Sequence[Any] | None = None,
+    settings: TextSettings | None = None,
+    **options: Unpack[TextOptions],
+) -> TextAudit:
+    """Fail if the decision flips for more than `max_rate` of the texts that mention an identity; no search is made.
+
+    This is `fairness.check_texts` of the pytest plugin. Arguments are those of `audit_texts`; the upper confidence
+    bound of the flip rate must not exceed `max_rate`. A model that gives all texts the same decision is an error.
+    """
+    __tracebackhide__ = True  # pytest then shows the line of the test
+    if not 0 < max_rate < 1:
+        raise NeuronFairError(f"max_rate must lie between 0 and 1, got {max_rate}: no sample can show a rate of 0")
+    options["fail_if"] = [f"flip_rate > {exact_number(max_rate)}", *options.get("fail_if", ())]
+    audit = audit_texts(model, texts, sensitive, labels=labels, settings=settings or TextSettings(steps=0), **options)
+    gate, pairs = audit.report.gate, audit.report.worst
+    if gate is None:
+        raise audit.failure or NeuronFairError("the audit was interrupted")
+    if not gate.passed:
+        worst = [f"{pairs[0].decision}: {pairs[0].text}", f"{pairs[0].twin_decision}: {pairs[0].twin}"] if pairs else []
+        problems = [check.explained for check in gate.checks if check.fired]
+        raise AssertionError("\n".join(map(printable, [*problems, *worst])))
+    return audit
 
 
 def _find_favourable(model: TextModel, favourable: str | None) -> int:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
 
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import check_size
 from neuronfair.model.network import ACTIVATIONS, ATTENTION, Network, eval_mode
-from neuronfair.text.domain import WORDS, TextDomain
+from neuronfair.text.domain import WORDS, TextDomain, WordClasses
 
 TEXTS_PER_PASS = 256
 HIDDEN_LAYERS = (nn.Linear, nn.Conv1d, nn.LSTM, nn.GRU, nn.RNN)
 MAX_TOKENS = 512  # of a text; a longer one is cut off
+MAX_NEAR_WORDS, MIN_SIMILARITY = 3, 0.5  # words for each word, and their least cosine to it in the embedding
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,29 @@ class TokenModel:
             return parts[0]
         scores = torch.cat(parts[1:])
         return scores[torch.tensor(order).argsort()]
+
+    def find_near_words(self, classes: WordClasses) -> dict[str, tuple[str, ...]]:
+        """Return for words the nearest ones in the embedding, among those of the same frequency class and ending.
+
+        Words that the tokenizer cannot tell from others have none.
+        """
+        words = [word for group in classes.words.values() for word in group if len(group) > 1]
+        ids = dict(zip(words, _read_ids(self.tokenizer, words), strict=True)) if words else {}
+        special = set[int]().union(*ids.values()).intersection(*map(set, ids.values()))  # such as [CLS] and padding
+        ids = {word: [i for i in line if i not in special] for word, line in ids.items()}
+        owners = Counter(map(tuple, ids.values()))
+        near_words: dict[str, tuple[str, ...]] = {}
+        for group in classes.words.values():
+            known = [word for word in group if len(word) > 3 and ids.get(word) and owners[tuple(ids[word])] == 1]
+            if len(known) < 2:
+                continue
+            vectors = torch.stack([self.embedding.weight.detach()[ids[word]].mean(0) for word in known])
+            similarity = cosine_similarity(vectors[:, None], vectors, dim=2).fill_diagonal_(-1)
+            values, indices = similarity.topk(min(MAX_NEAR_WORDS, len(known) - 1))
+            for word, nearness, others in zip(known, values.tolist(), indices.tolist(), strict=True):
+                near = [known[i] for i, value in zip(others, nearness, strict=True) if value >= MIN_SIMILARITY]
+                near_words |= {word: tuple(near)} if near else {}
+        return near_words
 
     def network(self, domain: TextDomain) -> TextNetwork:
         """Return the module as a white box of the rows of a domain.
