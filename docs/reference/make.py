@@ -19,7 +19,7 @@ import neuronfair
 from neuronfair import cli
 from neuronfair.audits import report
 from neuronfair.audits.report import attribute, counterfactual
-from neuronfair.cli.app import used_flags
+from neuronfair.cli.app import list_typed_flags
 from neuronfair.model.decision import Decision
 from neuronfair.parameters import find_parameters
 from neuronfair.proof import report as proof
@@ -153,7 +153,7 @@ def _rows(command: Any) -> list[tuple[str, str]]:
             continue
         text = parameter.help or ""
         if parameter.opts[0].startswith("-"):
-            spelled = ", ".join(f"`{option}`" for option in used_flags(parameter))
+            spelled = ", ".join(f"`{option}`" for option in list_typed_flags(parameter))
         else:
             spelled = f"`{parameter.metavar or parameter.name.upper()}`"
         if parameter.required:
