@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from neuronfair.domain.cells import canonical_number, cell_text, numbers_first
+from neuronfair.domain.cells import canonical_number, cell_text, size_sort_key
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, did_you_mean
 
@@ -227,7 +227,7 @@ def answer_labels(domain: TableDomain, answers: np.ndarray) -> Labels | None:
     classes = () if domain.target is None else tuple(map(cell_text, domain.target.classes))
     wanted = Labels(classes, "it returns the names of classes")
     distinct = list(dict.fromkeys(answers.tolist()))
-    known = sorted({_number(answer) for answer in distinct}, key=numbers_first)
+    known = sorted({_number(answer) for answer in distinct}, key=size_sort_key)
     are_classes = all(wanted._place(answer) >= 0 for answer in distinct)
     if answers.dtype.kind in "biuf":
         if set(known) <= {"0", "1"} or answers.dtype.kind == "b":
